@@ -1,0 +1,97 @@
+"""How much error is allowed: a rule the user states, and the bound it means for a tensor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsz.errors import ConfigError
+
+KINDS: Final = ("rel", "abs", "std")
+
+
+@dataclass(frozen=True)
+class ErrorBound:
+    """The largest error an element may take, as a rule that holds for every tensor.
+
+    Make one with `rel`, `abs` or `std`; a plain float given to fedsz means `rel`.
+
+    Raises:
+        ConfigError: the value is not finite or not above 0, or is 1 or more for `rel`.
+    """
+
+    kind: str
+    value: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"no error bound kind {self.kind!r}; have {', '.join(KINDS)}")
+        if not (math.isfinite(self.value) and self.value > 0):
+            raise ConfigError(f"an error bound must be finite and above 0, got {self.value}")
+        if self.kind == "rel" and self.value >= 1:
+            raise ConfigError(f"a relative error bound must lie in (0, 1), got {self.value}")
+
+    @classmethod
+    def rel(cls, value: float) -> ErrorBound:
+        """Bound errors by ``value`` x (max - min) of each tensor, as SZ's REL mode does."""
+        return cls("rel", float(value))
+
+    @classmethod
+    def abs(cls, value: float) -> ErrorBound:
+        """Bound errors by ``value`` itself, in the unit of the tensor."""
+        return cls("abs", float(value))
+
+    @classmethod
+    def std(cls, value: float) -> ErrorBound:
+        """Bound errors by ``value`` x the standard deviation of each tensor."""
+        return cls("std", float(value))
+
+    @classmethod
+    def of(cls, given: ErrorBound | float | str) -> ErrorBound:
+        """Read what a user wrote: an `ErrorBound`, ``0.01``, ``"1e-2"``, ``"abs:1e-3"``.
+
+        Raises:
+            ConfigError: it is none of these, or out of range.
+        """
+        if isinstance(given, ErrorBound):
+            return given
+        kind, _, number = given.rpartition(":") if isinstance(given, str) else ("rel", "", given)
+        try:
+            value = float(number)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{given!r} is no error bound; write a number such as 1e-2 (of each tensor's "
+                "range), abs:1e-3 or std:0.1"
+            ) from None
+        return cls(kind or "rel", value)
+
+    def absolute(self, x: npt.NDArray[np.floating]) -> float:
+        """Return the bound that this rule means for ``x``, in the unit of ``x``.
+
+        Args:
+            x: float32 or float64, any shape. NaN and infinities are left out of the statistics.
+
+        Returns:
+            The absolute bound. 0 where nothing may move: an empty or constant ``x``, one without
+            finite values, or one whose range overflows float64.
+        """
+        if self.kind == "abs":
+            return self.value if x.size else 0.0
+        finite = x if np.isfinite(x).all() else x[np.isfinite(x)]
+        if not finite.size:
+            return 0.0
+        # In double: max - min overflows float32 when the two ends are far apart.
+        scale = (
+            float(finite.max()) - float(finite.min())
+            if self.kind == "rel"
+            else float(finite.std(dtype=np.float64))
+        )
+        bound = self.value * scale
+        return bound if math.isfinite(bound) else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.value:g}" if self.kind == "rel" else f"{self.kind}:{self.value:g}"

@@ -1,0 +1,93 @@
+"""The codecs, and how to name one.
+
+`CODECS` is the one list: the CLI's choices, the wire ids and the tests are derived from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from fedsz.codecs.base import Codec, Encoded, LosslessCodec
+from fedsz.codecs.blosclz import Blosclz
+from fedsz.codecs.deflate import Gzip, Zlib
+from fedsz.codecs.raw import Raw
+from fedsz.codecs.sz2 import Sz2
+from fedsz.codecs.sz3 import Sz3
+from fedsz.codecs.xz import Xz
+from fedsz.codecs.zfp import Zfp
+from fedsz.codecs.zstd import Zstd
+from fedsz.errors import ConfigError
+
+CODECS: Final[tuple[Codec, ...]] = (
+    Raw(),
+    Blosclz(),
+    Zstd(),
+    Zlib(),
+    Gzip(),
+    Xz(),
+    Sz2(),
+    Sz3(),
+    Zfp(),
+)
+
+BY_WIRE_ID: Final = {codec.wire_id: codec for codec in CODECS}
+
+__all__ = [
+    "BY_WIRE_ID",
+    "CODECS",
+    "Codec",
+    "Encoded",
+    "LosslessCodec",
+    "Raw",
+    "get",
+    "get_lossless",
+]
+
+
+def get(spec: str, /, **settings: Any) -> Codec:
+    """Return the codec that ``spec`` names, with its settings.
+
+    Args:
+        spec: a name, or a name with settings as the CLI and config files write them:
+            ``"zfp:precision=14"``, ``"blosclz:level=5,shuffle=byte"``.
+        settings: the same as keywords; they win.
+
+    Raises:
+        ConfigError: no such codec or setting, or a value it cannot have.
+        CodecUnavailable: the codec's library is not installed here.
+    """
+    name, _, rest = spec.partition(":")
+    codec = next((codec for codec in CODECS if codec.name == name), None)
+    if codec is None:
+        have = ", ".join(codec.name for codec in CODECS)
+        raise ConfigError(f"no codec {name!r}; have {have}")
+    codec.require()
+    written = dict(item.partition("=")[::2] for item in rest.split(",") if item)
+    fields = {field.name: type(getattr(codec, field.name)) for field in dataclasses.fields(codec)}
+    chosen: dict[str, Any] = {}
+    for key, value in {**written, **settings}.items():
+        if key not in fields:
+            have = ", ".join(fields) or "none"
+            raise ConfigError(f"codec {name!r} has no setting {key!r}; have {have}")
+        try:
+            chosen[key] = fields[key](value)
+        except ValueError:
+            raise ConfigError(
+                f"{name} {key} must be {fields[key].__name__}, got {value!r}"
+            ) from None
+    return dataclasses.replace(codec, **chosen)
+
+
+def get_lossless(spec: str | Codec, /) -> LosslessCodec:
+    """Return the lossless codec that ``spec`` names.
+
+    Raises:
+        ConfigError: it is no codec, or a lossy one.
+        CodecUnavailable: its library is not installed here.
+    """
+    codec = get(spec) if isinstance(spec, str) else spec
+    if not isinstance(codec, LosslessCodec):
+        have = ", ".join(codec.name for codec in CODECS if not codec.lossy)
+        raise ConfigError(f"codec {codec.name!r} is not lossless; have {have}")
+    return codec

@@ -1,0 +1,138 @@
+"""What a codec is: a name, a byte for the wire, and two pure functions."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsz.errors import CodecError, CodecUnavailable, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Array = npt.NDArray[np.float32]
+Buffer = bytes | bytearray | memoryview
+
+
+class Encoded(NamedTuple):
+    """A payload and the largest error it makes, measured on what it decodes to."""
+
+    payload: bytes
+    max_error: float
+
+
+@dataclass(frozen=True)
+class Codec(ABC):
+    """Compress a float32 array so that no element moves by more than a bound.
+
+    A codec keeps no state between calls, opens no files and logs nothing. Its settings are the
+    fields of the frozen dataclass; what a decoder needs of them is in the payload.
+
+    Attributes:
+        name: what users write.
+        wire_id: one byte in the stream, given once and never reused (docs/format.md).
+        lossy: whether elements may move at all.
+        library: the Python package it needs, "" for none.
+    """
+
+    name: ClassVar[str]
+    wire_id: ClassVar[int]
+    lossy: ClassVar[bool]
+    library: ClassVar[str] = ""
+    wheels: ClassVar[str] = ""  # where the library can be had, when that is not everywhere
+
+    @property
+    def keeps_bound(self) -> bool:
+        """Whether the bound steers the codec; if not, its error is only measured."""
+        return True
+
+    @abstractmethod
+    def encode_measured(self, x: Array, bound: float) -> Encoded:
+        """Return the payload of ``x`` and its largest error.
+
+        Args:
+            x: float32, any shape. NaN and infinities come back exactly.
+            bound: the absolute error allowed, in the unit of ``x``, 0 or more.
+
+        Raises:
+            CodecError: ``x`` is not float32, or ``bound`` is negative or NaN.
+        """
+
+    @abstractmethod
+    def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:
+        """Return the float32 array of ``shape`` that ``payload`` holds.
+
+        Raises:
+            CorruptStream: ``payload`` is not what this codec writes for that many elements.
+        """
+
+    def encode(self, x: Array, bound: float) -> bytes:
+        """Return the payload of ``x``; see `encode_measured` for the arguments."""
+        return self.encode_measured(x, bound).payload
+
+    def missing(self) -> str | None:
+        """Say in a line why this codec cannot be used here; None if it can."""
+        if not self.library or importlib.util.find_spec(self.library):
+            return None
+        where = f" (wheels: {self.wheels})" if self.wheels else ""
+        return f"codec {self.name!r} needs the package {self.library!r}{where}"
+
+    def require(self) -> None:
+        """Raise `CodecUnavailable` if this codec cannot be used here."""
+        if reason := self.missing():
+            raise CodecUnavailable(reason)
+
+
+class LosslessCodec(Codec):
+    """A codec of bytes. As a codec of arrays it moves nothing, whatever the bound."""
+
+    lossy = False
+
+    @abstractmethod
+    def pack(self, data: Buffer, itemsize: int) -> bytes:
+        """Return the payload of ``data``, elements of ``itemsize`` bytes each."""
+
+    @abstractmethod
+    def unpack(self, payload: Buffer, nbytes: int) -> Buffer:
+        """Return the ``nbytes`` bytes that ``payload`` holds, never allocating more.
+
+        Raises:
+            CorruptStream: it holds something else.
+        """
+
+    def encode_measured(self, x: Array, bound: float) -> Encoded:  # noqa: D102
+        check_input(x, bound)
+        return Encoded(self.pack(np.asarray(x, order="C").tobytes(), x.itemsize), 0.0)
+
+    def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:  # noqa: D102
+        data = bytearray(self.unpack(payload, 4 * math.prod(shape)))
+        return np.frombuffer(data, "<f4").reshape(shape)
+
+
+def check_input(x: Array, bound: float) -> None:
+    """Refuse what no codec takes.
+
+    Raises:
+        CodecError: ``x`` is not float32, or ``bound`` is negative or NaN.
+    """
+    if x.dtype != np.float32:
+        raise CodecError(f"codecs take float32 arrays, got {x.dtype}")
+    if not bound >= 0:
+        raise CodecError(f"an absolute bound must be 0 or more, got {bound}")
+
+
+def check_setting(codec: Codec, setting: str, low: float, high: float) -> None:
+    """Refuse a setting outside ``low..high``.
+
+    Raises:
+        ConfigError: naming the codec, the setting, its value and its range.
+    """
+    value = getattr(codec, setting)
+    if not low <= value <= high:
+        raise ConfigError(f"{codec.name} {setting} must lie in {low}..{high}, got {value}")

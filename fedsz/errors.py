@@ -1,0 +1,76 @@
+"""Every exception fedsz raises on purpose.
+
+    FedszError
+    ├── ConfigError            you asked for something that does not exist or cannot be
+    ├── CodecError             a codec was given input it cannot take
+    │   └── CodecUnavailable   its library is not installed here
+    ├── CorruptStream          the bytes are not a fedsz stream, or no longer are
+    │   ├── TruncatedStream    the bytes end too early
+    │   ├── ChecksumMismatch   the bytes changed on the way
+    │   ├── UnsupportedStream  a version or feature this release does not know
+    │   └── LimitExceeded      the stream asks for more than the caller's `Limits` allow
+    ├── ModelMismatch          two state_dicts that should agree do not
+    ├── DataError              a data set is not where it was said to be, or is not what it should be
+    └── LinkError              the other end of a connection is absent, busy or refuses us
+
+Anything else that escapes fedsz is a bug.
+"""
+
+from __future__ import annotations
+
+
+class FedszError(Exception):
+    """Base of every error raised by fedsz."""
+
+
+class ConfigError(FedszError, ValueError):
+    """An option, name or value that fedsz does not have."""
+
+
+class CodecError(FedszError):
+    """A codec was given input it cannot take."""
+
+
+class CodecUnavailable(CodecError):
+    """A codec whose library is missing on this machine."""
+
+
+class CorruptStream(FedszError, ValueError):
+    """Bytes that fedsz did not write, or that changed on the way.
+
+    Attributes:
+        offset: where in the stream it was noticed, in bytes from its start.
+    """
+
+    def __init__(self, what: str, *, offset: int = 0) -> None:
+        super().__init__(f"{what} (at byte {offset})")
+        self.what = what
+        self.offset = offset
+
+
+class TruncatedStream(CorruptStream):
+    """The stream ends before a field does."""
+
+
+class ChecksumMismatch(CorruptStream):
+    """A checksum does not fit the bytes it covers."""
+
+
+class UnsupportedStream(CorruptStream):
+    """A stream version, codec or feature this release does not know."""
+
+
+class LimitExceeded(CorruptStream):
+    """A stream that asks for more memory than the caller allows."""
+
+
+class ModelMismatch(FedszError, ValueError):
+    """Two state_dicts that should agree differ in names, shapes or dtypes."""
+
+
+class DataError(FedszError):
+    """A data set that is absent, incomplete or not what it should be."""
+
+
+class LinkError(FedszError, ConnectionError):
+    """A server or client that is absent, busy or refuses the connection."""

@@ -1,0 +1,117 @@
+"""state_dict -> arrays, and which of them may be lossy (FedSZ, Algorithm 1).
+
+Torch stops here: what lies below sees numpy arrays. It is never imported for its own sake, so a
+numpy state_dict needs no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from fedsz.errors import ConfigError
+from fedsz.stream import DTYPE_IDS, LOSSY_DTYPES
+
+if TYPE_CHECKING:
+    import torch
+
+StateDict = Mapping[str, Any]  # of torch tensors or numpy arrays
+NDArray = npt.NDArray[Any]
+
+RULES: Final = ("paper", "ndim")
+
+# Dtypes that torch has and numpy has only through ml_dtypes: they cross as unsigned integers.
+_CARRIERS: Final = {
+    np.dtype(getattr(ml_dtypes, name)): name
+    for name in (
+        "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"
+    )
+}  # fmt: skip
+
+
+def is_lossy(name: str, x: NDArray, *, rule: str, threshold: int) -> bool:
+    """Say whether the tensor ``x`` called ``name`` may be lossy.
+
+    Only floating-point tensors with more than ``threshold`` elements may. Beyond that,
+    ``rule="paper"`` asks for "weight" in the name (FedSZ, Algorithm 1), which makes wide BatchNorm
+    scales lossy; ``rule="ndim"`` asks for two dimensions, whatever the name.
+    """
+    if x.dtype not in LOSSY_DTYPES or x.size <= threshold:
+        return False
+    return "weight" in name if rule == "paper" else x.ndim >= 2
+
+
+def check_rule(rule: str, threshold: int) -> None:
+    """Refuse a partition rule that does not exist.
+
+    Raises:
+        ConfigError: no such rule, or a negative threshold.
+    """
+    if rule not in RULES:
+        raise ConfigError(f"no partition rule {rule!r}; have {', '.join(RULES)}")
+    if threshold < 0:
+        raise ConfigError(f"threshold must be 0 or more elements, got {threshold}")
+
+
+def as_arrays(state_dict: StateDict) -> dict[str, NDArray]:
+    """Return a state_dict's tensors as C-contiguous little-endian arrays, uncopied if possible.
+
+    Raises:
+        ConfigError: a name is not a string, or a value is neither a dense tensor nor an array, or
+            of a dtype that streams do not have.
+    """
+    return {name: as_array(name, value) for name, value in state_dict.items()}
+
+
+def as_array(name: str, value: Any) -> NDArray:
+    """Return one tensor as an array; see `as_arrays`."""
+    if not isinstance(name, str):
+        raise ConfigError(f"state_dict keys must be strings, got {name!r}")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        x = _from_torch(name, value)
+    elif isinstance(value, np.ndarray | np.generic):
+        x = np.asarray(value)
+    else:
+        kind = type(value).__name__
+        raise ConfigError(f"state_dict[{name!r}] is a {kind}; have torch tensors and numpy arrays")
+    x = np.asarray(x, x.dtype.newbyteorder("<"), order="C")
+    if x.dtype not in DTYPE_IDS:
+        raise ConfigError(f"state_dict[{name!r}] has dtype {x.dtype}, which streams do not have")
+    return x
+
+
+def as_tensor(x: NDArray) -> torch.Tensor:
+    """Return a writable array as a torch tensor that shares its memory."""
+    import torch
+
+    carrier = _CARRIERS.get(x.dtype)
+    if carrier is None:
+        return torch.from_numpy(x)
+    bits = torch.from_numpy(x.view(f"u{x.itemsize}"))
+    dtype: torch.dtype = getattr(torch, carrier)
+    return bits.view(dtype)
+
+
+def _from_torch(name: str, tensor: torch.Tensor) -> NDArray:
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise ConfigError(f"state_dict[{name!r}] is not a dense tensor with values")
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    dtype_name = str(dense.dtype).removeprefix("torch.")
+    try:
+        if dtype_name in _CARRIERS.values():
+            bits = dense.view(torch.uint16 if dense.itemsize == 2 else torch.uint8)
+            return bits.numpy().view(getattr(ml_dtypes, dtype_name))
+        array: NDArray = dense.numpy()
+    except TypeError:
+        raise ConfigError(
+            f"state_dict[{name!r}] has dtype {dtype_name}, which streams do not have"
+        ) from None
+    return array

@@ -1,0 +1,392 @@
+"""compress and decompress: partition -> codecs -> stream, and back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from fedsz import codecs
+from fedsz.bounds import ErrorBound
+from fedsz.codecs import Codec, LosslessCodec
+from fedsz.codecs.base import Buffer
+from fedsz.errors import ConfigError, CorruptStream, UnsupportedStream
+from fedsz.partition import NDArray, StateDict, as_arrays, as_tensor, check_rule, is_lossy
+from fedsz.stream import DTYPE_IDS, Limits, Part, Payload, Reader, Tensor, write
+
+DEFAULT_CODEC: Final = "sz2"
+DEFAULT_LOSSLESS: Final = "blosclz"
+DEFAULT_ERROR_BOUND: Final = 1e-2
+DEFAULT_THRESHOLD: Final = 1024
+
+# Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
+# a payload of its own costs each of them some 30 bytes.
+SHARED_BELOW: Final = 1 << 16  # bytes
+
+FLOAT32: Final = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a state_dict is compressed; the arguments of `compress`, checked.
+
+    Raises:
+        ConfigError: one of them is out of range or does not exist.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+
+    error_bound: ErrorBound | float | str = DEFAULT_ERROR_BOUND
+    codec: str | Codec = DEFAULT_CODEC
+    lossless: str | Codec = DEFAULT_LOSSLESS
+    threshold: int = DEFAULT_THRESHOLD
+    rule: str = "paper"
+
+    bound: ErrorBound = field(init=False)
+    lossy_codec: Codec = field(init=False)
+    lossless_codec: LosslessCodec = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_rule(self.rule, self.threshold)
+        codec = codecs.get(self.codec) if isinstance(self.codec, str) else self.codec
+        object.__setattr__(self, "bound", ErrorBound.of(self.error_bound))
+        object.__setattr__(self, "lossy_codec", codec)
+        object.__setattr__(self, "lossless_codec", codecs.get_lossless(self.lossless))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What compressing one state_dict cost and did.
+
+    Attributes:
+        raw_bytes: size of the tensors.
+        nbytes: size of the stream.
+        seconds: wall time.
+        max_error: the largest error, as a share of its tensor's bound (0 to 1).
+    """
+
+    raw_bytes: int
+    nbytes: int
+    seconds: float
+    max_error: float
+
+
+def compress(
+    state_dict: StateDict,
+    error_bound: ErrorBound | float | str = DEFAULT_ERROR_BOUND,
+    *,
+    codec: str | Codec = DEFAULT_CODEC,
+    lossless: str | Codec = DEFAULT_LOSSLESS,
+    threshold: int = DEFAULT_THRESHOLD,
+    rule: str = "paper",
+    reference: StateDict | None = None,
+) -> bytes:
+    """Return a state_dict as one self-describing stream.
+
+    Args:
+        state_dict: names to torch tensors or numpy arrays, of any shape; not changed.
+        error_bound: the largest error of an element: a float (of each tensor's value range), or
+            an `ErrorBound`.
+        codec: for the tensors that may be lossy; a name such as ``"sz2"``, one with settings such
+            as ``"zfp:precision=14"``, or what `fedsz.codecs.get` returned. A lossless one makes the whole stream lossless.
+        lossless: for everything else.
+        threshold: tensors of up to this many elements stay lossless.
+        rule: which other tensors stay lossless; see `fedsz.partition.is_lossy`.
+        reference: reserved for coding differences; must be None.
+
+    Raises:
+        ConfigError: an argument or a tensor that fedsz does not take.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+    _refuse_reference(reference)
+    settings = Settings(error_bound, codec, lossless, threshold, rule)
+    return compress_measured(state_dict, settings)[0]
+
+
+def compress_measured(state_dict: StateDict, settings: Settings) -> tuple[bytes, Report]:
+    """Return what `compress` does, and what it measured on the way."""
+    start = time.perf_counter()
+    arrays = as_arrays(state_dict)
+    tensors = [Tensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in arrays.items()]
+    parts: list[Part] = []
+    shared: dict[int, list[int]] = {}  # item size -> tensors that share a lossless payload
+    max_error = 0.0
+    for i, (name, x) in enumerate(arrays.items()):
+        if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
+            coded = _encode_weight(i, x, settings)
+            if coded is not None:
+                parts.append(coded[0])
+                max_error = max(max_error, coded[1])
+                continue
+        if x.nbytes >= SHARED_BELOW:
+            parts.append(_encode_lossless([i], raw(x), x.itemsize, settings.lossless_codec))
+        else:
+            shared.setdefault(x.itemsize, []).append(i)
+    values = list(arrays.values())
+    for itemsize, members in shared.items():
+        data = memoryview(b"".join(raw(values[i]) for i in members))
+        parts.append(_encode_lossless(members, data, itemsize, settings.lossless_codec))
+    stream = write(tensors, parts)
+    raw_bytes = sum(x.nbytes for x in values)
+    return stream, Report(raw_bytes, len(stream), time.perf_counter() - start, max_error)
+
+
+def decompress(
+    blob: bytes | bytearray | memoryview,
+    *,
+    reference: StateDict | None = None,
+    as_numpy: bool = False,
+    limits: Limits | None = None,
+) -> dict[str, Any]:
+    """Return the state_dict that a stream holds, in its order.
+
+    Args:
+        blob: a whole stream.
+        reference: reserved for streams of differences; must be None.
+        as_numpy: return numpy arrays (bfloat16 and float8 by ml_dtypes), which needs no torch.
+        limits: how much the stream may ask for.
+
+    Returns:
+        Names to torch tensors, or numpy arrays; each owns its memory.
+
+    Raises:
+        CorruptStream: the bytes are not a stream, or no longer are; nothing has been kept of it.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+    _refuse_reference(reference)
+    reader = Reader(limits)
+    reader.feed(blob)
+    header = reader.check_length()
+    decoded = dict(decode(reader))
+    arrays = {tensor.name: decoded[tensor.name] for tensor in header.tensors}
+    return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
+
+
+def decode(reader: Reader) -> Iterator[tuple[str, NDArray]]:
+    """Yield name and array of each tensor whose payload has arrived at ``reader``.
+
+    Tensors come in the order of their payloads, which is not that of the state_dict.
+
+    Raises:
+        CorruptStream: a payload is not what the header says.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+    for payload, data, offset in reader.payloads():
+        assert reader.header is not None
+        try:
+            yield from _decode_payload(payload, data, reader.header.tensors)
+        except CorruptStream as err:
+            raise type(err)(err.what, offset=offset + err.offset) from err
+
+
+def decode_chunks(
+    chunks: Iterable[bytes], limits: Limits | None = None
+) -> Iterator[tuple[str, NDArray]]:
+    """Yield name and array of each tensor of a stream that arrives in pieces.
+
+    Raises:
+        CorruptStream: the bytes are not a stream; what was yielded before stays valid.
+    """
+    reader = Reader(limits)
+    for chunk in chunks:
+        reader.feed(chunk)
+        yield from decode(reader)
+    reader.close()
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor of a stream.
+
+    Attributes:
+        name: its key in the state_dict.
+        dtype: numpy's (or ml_dtypes') name of its dtype.
+        shape: its shape.
+        codec: name of the codec of its payload.
+        bound: absolute error bound, in the tensor's unit; None if lossless.
+        raw_bytes: decoded size.
+        nbytes: its share of its payload, by raw size where small tensors share one.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    bound: float | None
+    raw_bytes: int
+    nbytes: float
+
+    @property
+    def ratio(self) -> float:
+        """Raw over coded size; NaN for an empty tensor."""
+        return self.raw_bytes / self.nbytes if self.nbytes else math.nan
+
+
+@dataclass(frozen=True)
+class Info:
+    """What the header of a stream says.
+
+    Attributes:
+        tensors: in the order of the state_dict.
+        raw_bytes: decoded size of all tensors.
+        nbytes: size of the whole stream.
+        header_bytes: of these, what is not payload.
+    """
+
+    tensors: tuple[TensorInfo, ...]
+    raw_bytes: int
+    nbytes: int
+    header_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Raw over coded size."""
+        return self.raw_bytes / self.nbytes
+
+
+def inspect(blob: bytes | bytearray | memoryview, *, limits: Limits | None = None) -> Info:
+    """Return what a stream holds, from its header alone: no payload is decoded or checked.
+
+    Raises:
+        CorruptStream: the header is damaged, or the stream shorter or longer than it says.
+    """
+    reader = Reader(limits)
+    reader.feed(blob)
+    header = reader.check_length()
+    infos: dict[int, TensorInfo] = {}
+    for payload in header.payloads:
+        raw = sum(header.tensors[i].nbytes for i in payload.members)
+        for i in payload.members:
+            tensor = header.tensors[i]
+            infos[i] = TensorInfo(
+                tensor.name,
+                tensor.dtype.name,
+                tensor.shape,
+                _codec(payload).name,
+                payload.bound,
+                tensor.nbytes,
+                payload.nbytes * tensor.nbytes / raw if raw else 0.0,
+            )
+    return Info(
+        tuple(infos[i] for i in range(len(infos))),
+        header.decoded_bytes,
+        len(blob),
+        len(blob) - header.payload_bytes,
+    )
+
+
+def _encode_weight(i: int, x: NDArray, settings: Settings) -> tuple[Part, float] | None:
+    """Code a tensor that may be lossy, and say how much of its bound the error takes.
+
+    None where that would hardly save anything, or where the bound cannot be kept.
+    """
+    codec = settings.lossy_codec
+    if isinstance(codec, LosslessCodec):
+        return _encode_lossless([i], raw(x), x.itemsize, codec), 0.0
+    bound = settings.bound.absolute(x if x.dtype == np.float64 else x.astype(FLOAT32, copy=False))
+    encoded = _encode_lossy(x, bound, codec) if bound else None
+    if encoded is None or 10 * len(encoded.payload) > 9 * x.nbytes:
+        return None
+    stated = bound if codec.keeps_bound else encoded.max_error
+    share = encoded.max_error / stated if stated else 0.0
+    return Part(codec.wire_id, encoded.payload, stated, (i,)), share
+
+
+def _encode_lossy(x: NDArray, bound: float, codec: Codec) -> codecs.Encoded | None:
+    """Code ``x`` so that the bound holds in its own dtype; None where that cannot be had."""
+    if x.dtype == FLOAT32:
+        return codec.encode_measured(x, bound)
+    with np.errstate(over="ignore"):
+        narrow = x.astype(FLOAT32)
+    if not np.isfinite(narrow).all():
+        return None  # a NaN's bits, or a value beyond float32, would not come back
+    spare = bound - _rounding(x, bound)
+    if not spare > 0:
+        return None
+    payload = codec.encode(narrow, spare)
+    back = _narrow(codec.decode(payload, x.shape), x.dtype)
+    error = float(np.abs(back.astype(np.float64) - x.astype(np.float64)).max(initial=0.0))
+    return codecs.Encoded(payload, error) if error <= bound or not codec.keeps_bound else None
+
+
+def _rounding(x: NDArray, bound: float) -> float:
+    """Return the most that one rounding on the way from ``x`` to its copy can add to an error.
+
+    float64 is rounded to float32 before it is coded, the narrower dtypes after it is decoded: half
+    the distance between two neighbours, where that is widest.
+    """
+    dtype = FLOAT32 if x.dtype == np.float64 else x.dtype
+    largest = float(np.abs(x.astype(np.float64)).max(initial=0.0)) + bound
+    largest = min(largest, _largest(dtype))
+    return float(np.spacing(np.asarray(largest).astype(dtype))) / 2
+
+
+def _narrow(y: NDArray, dtype: np.dtype) -> NDArray:
+    """Convert decoded float32 to ``dtype``; what is finite stays finite."""
+    if dtype == FLOAT32:
+        return y
+    with np.errstate(over="ignore"):
+        narrow = y.astype(dtype)
+    burst = np.isinf(narrow) & np.isfinite(y)
+    if burst.any():
+        narrow[burst] = np.copysign(_largest(dtype), y[burst]).astype(dtype)
+    return narrow
+
+
+def _largest(dtype: np.dtype) -> float:
+    """Return the largest finite value of a floating dtype."""
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+
+
+def _encode_lossless(
+    members: Sequence[int], data: memoryview, itemsize: int, codec: LosslessCodec
+) -> Part:
+    packed = codec.pack(data, itemsize)
+    if len(packed) < len(data):
+        return Part(codec.wire_id, packed, None, tuple(members))
+    return Part(codecs.Raw.wire_id, bytes(data), None, tuple(members))
+
+
+def _decode_payload(
+    payload: Payload, data: Buffer, tensors: Sequence[Tensor]
+) -> Iterator[tuple[str, NDArray]]:
+    codec = _codec(payload)
+    if payload.bound is not None:
+        tensor = tensors[payload.members[0]]
+        yield tensor.name, _narrow(codec.decode(data, tensor.shape), tensor.dtype)
+        return
+    if not isinstance(codec, LosslessCodec):
+        raise CorruptStream(f"codec {codec.name!r} in a lossless payload")
+    codec.require()
+    members = [tensors[i] for i in payload.members]
+    data = codec.unpack(data, sum(tensor.nbytes for tensor in members))
+    offset = 0
+    for tensor in members:
+        # A copy: the caller's arrays are writable and do not keep the stream alive.
+        x = np.frombuffer(data, tensor.dtype, tensor.size, offset).reshape(tensor.shape).copy()
+        if x.dtype == np.bool_ and (x.view(np.uint8) > 1).any():
+            raise CorruptStream(f"a bool of {tensor.name!r} is neither 0 nor 1")
+        yield tensor.name, x
+        offset += tensor.nbytes
+
+
+def _codec(payload: Payload) -> Codec:
+    codec = codecs.BY_WIRE_ID.get(payload.codec_id)
+    if codec is None:
+        raise UnsupportedStream(f"unknown codec {payload.codec_id}")
+    return codec
+
+
+def raw(x: NDArray) -> memoryview:
+    """Return the bytes of a contiguous array without copying, for dtypes of ml_dtypes too."""
+    flat: Any = x.reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
+def _refuse_reference(reference: StateDict | None) -> None:
+    if reference is not None:
+        raise ConfigError("this release does not code differences; leave reference at None")
