@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -95,3 +96,19 @@ class ErrorBound:
 
     def __str__(self) -> str:
         return f"{self.value:g}" if self.kind == "rel" else f"{self.kind}:{self.value:g}"
+
+
+def half_ulp(largest: float, dtype: np.dtype) -> float:
+    """Return half the distance between the values of a floating ``dtype`` around ``largest``.
+
+    It is the most that rounding a value of at most that magnitude can change it.
+    """
+    about = finfo(dtype)
+    lowest = int(about.minexp)
+    exponent = math.frexp(largest)[1] - 1 if largest else lowest  # largest in 2^exponent x [1, 2)
+    return math.ldexp(0.5, max(exponent, lowest) - int(about.nmant))
+
+
+def finfo(dtype: np.dtype) -> Any:
+    """Return numpy's `finfo`, for bfloat16 too."""
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

@@ -10,8 +10,8 @@
     │   ├── UnsupportedStream  a version or feature this release does not know
     │   └── LimitExceeded      the stream asks for more than the caller's `Limits` allow
     ├── ModelMismatch          two state_dicts that should agree do not
-    ├── DataError              a data set is not where it was said to be, or is not what it should be
-    └── LinkError              the other end of a connection is absent, busy or refuses us
+    ├── DataError              a data set is absent, or not what it should be
+    └── LinkError              the other end of a connection is absent or refuses
 
 Anything else that escapes fedsz is a bug.
 """

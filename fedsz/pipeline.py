@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 
 from fedsz import codecs
-from fedsz.bounds import ErrorBound
+from fedsz.bounds import ErrorBound, finfo, half_ulp
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.base import Buffer
 from fedsz.errors import ConfigError, CorruptStream, UnsupportedStream
@@ -91,8 +90,9 @@ def compress(
         state_dict: names to torch tensors or numpy arrays, of any shape; not changed.
         error_bound: the largest error of an element: a float (of each tensor's value range), or
             an `ErrorBound`.
-        codec: for the tensors that may be lossy; a name such as ``"sz2"``, one with settings such
-            as ``"zfp:precision=14"``, or what `fedsz.codecs.get` returned. A lossless one makes the whole stream lossless.
+        codec: for the tensors that may be lossy; a name such as ``"sz2"``, one with settings
+            such as ``"zfp:precision=14"``, or what `fedsz.codecs.get` returned. A lossless one
+            makes the whole stream lossless.
         lossless: for everything else.
         threshold: tensors of up to this many elements stay lossless.
         rule: which other tensors stay lossless; see `fedsz.partition.is_lossy`.
@@ -319,10 +319,8 @@ def _rounding(x: NDArray, bound: float) -> float:
     float64 is rounded to float32 before it is coded, the narrower dtypes after it is decoded: half
     the distance between two neighbours, where that is widest.
     """
-    dtype = FLOAT32 if x.dtype == np.float64 else x.dtype
     largest = float(np.abs(x.astype(np.float64)).max(initial=0.0)) + bound
-    largest = min(largest, _largest(dtype))
-    return float(np.spacing(np.asarray(largest).astype(dtype))) / 2
+    return half_ulp(largest, FLOAT32 if x.dtype == np.float64 else x.dtype)
 
 
 def _narrow(y: NDArray, dtype: np.dtype) -> NDArray:
@@ -333,13 +331,9 @@ def _narrow(y: NDArray, dtype: np.dtype) -> NDArray:
         narrow = y.astype(dtype)
     burst = np.isinf(narrow) & np.isfinite(y)
     if burst.any():
-        narrow[burst] = np.copysign(_largest(dtype), y[burst]).astype(dtype)
+        largest = float(finfo(dtype).max)
+        narrow[burst] = np.copysign(largest, y[burst]).astype(dtype)
     return narrow
-
-
-def _largest(dtype: np.dtype) -> float:
-    """Return the largest finite value of a floating dtype."""
-    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
 
 
 def _encode_lossless(

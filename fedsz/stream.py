@@ -20,6 +20,7 @@ import numpy as np
 
 from fedsz.errors import (
     ChecksumMismatch,
+    ConfigError,
     CorruptStream,
     LimitExceeded,
     TruncatedStream,
@@ -125,12 +126,19 @@ class Part(NamedTuple):
 
 
 def write(tensors: Sequence[Tensor], parts: Sequence[Part]) -> bytes:
-    """Return the stream of ``tensors``, whose values ``parts`` hold."""
+    """Return the stream of ``tensors``, whose values ``parts`` hold.
+
+    Raises:
+        ConfigError: a name cannot be written as UTF-8.
+    """
     payloads = tuple(
         Payload(part.codec_id, 0, len(part.data), zlib.crc32(part.data), part.bound, part.members)
         for part in parts
     )
-    header = msgspec.msgpack.encode(Header(tuple(tensors), payloads, None))
+    try:
+        header = msgspec.msgpack.encode(Header(tuple(tensors), payloads, None))
+    except UnicodeEncodeError as err:
+        raise ConfigError(f"a tensor's name is not text: {err.object!r}") from err
     stored = zlib.compress(header, 9)
     prefix = b"".join((MAGIC, *(n.to_bytes(w, "little") for n, w in ((VERSION, 2), (0, 2)))))
     prefix += len(stored).to_bytes(4, "little")

@@ -61,7 +61,7 @@ class Blosclz(LosslessCodec):
                 raise CorruptStream(f"blosc frame of {packed} bytes claims {raw} of {left} bytes")
             try:
                 part = blosc.decompress(bytes(view[:packed]))
-            except blosc.error as err:
+            except blosc.blosc_extension.error as err:
                 raise CorruptStream(f"blosc frame does not decode: {err}") from err
             if len(part) != raw:
                 raise CorruptStream(f"blosc frame of {len(part)} bytes claims {raw}")

@@ -16,11 +16,12 @@ import math
 import sys
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from fedsz.bounds import half_ulp
 from fedsz.codecs import isolation
 from fedsz.codecs.base import Array, Buffer, Codec, Encoded, check_input
 from fedsz.errors import CorruptStream
@@ -37,7 +38,7 @@ class EnvelopeCodec(Codec):
     """A codec that wraps a foreign compressor; a subclass writes `compress` and `decompress`."""
 
     lossy = True
-    smallest: int = 1  # fewer elements than this are stored
+    smallest: ClassVar[int] = 1  # fewer elements than this are stored
 
     @abstractmethod
     def compress(self, x: Array, bound: float) -> bytes:
@@ -58,7 +59,7 @@ class EnvelopeCodec(Codec):
         # NaN would poison the compressors' ranges; any ordinary value does in its place.
         tame = flat if finite.all() else np.where(finite, flat, flat[finite.argmax()])
         # Below half the distance between neighbouring floats, "within the bound" means "equal".
-        if self.keeps_bound and bound <= float(np.spacing(np.abs(tame).max())) / 2:
+        if self.keeps_bound and bound <= half_ulp(float(np.abs(tame).max()), tame.dtype):
             return stored
 
         for attempt in range(ATTEMPTS if self.keeps_bound else 1):
@@ -92,8 +93,8 @@ def compare(x: Array, y: Array, bound: float) -> tuple[npt.NDArray[np.int64], fl
     """Return where finite elements moved by more than ``bound``, and the largest other move."""
     moved, max_error = [], 0.0
     for start in range(0, x.size, CHUNK):
-        a, b = (v[start : start + CHUNK].astype(np.float64) for v in (x, y))
-        with np.errstate(invalid="ignore"):  # Inf - Inf, of elements that are patched anyway
+        with np.errstate(invalid="ignore"):  # NaN, and Inf - Inf, of elements that are patched
+            a, b = (v[start : start + CHUNK].astype(np.float64) for v in (x, y))
             error = np.abs(a - b)
         finite = np.isfinite(a)
         fits = error <= bound  # False for a NaN, be it ours or the compressor's

@@ -26,7 +26,9 @@ _lock = threading.Lock()  # SZ 2 keeps its parameters and tables in globals
 class Sz2(EnvelopeCodec):
     """SZ 2.1: Lorenzo and regression prediction, Huffman and Zstandard.
 
-    The array is coded flat, as in the paper's Algorithm 1.
+    The array is coded flat, as in the paper's Algorithm 1. Of all codecs only this one may write
+    other bytes for equal input: SZ 2 reads memory that it never set. What they decode to keeps the
+    bound all the same.
     """
 
     name = "sz2"

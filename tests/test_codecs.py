@@ -1,0 +1,261 @@
+"""Every codec at once: the bound holds, NaN and infinities survive, damage is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedsz
+from fedsz.codecs import CODECS, Codec, LosslessCodec, isolation
+from fedsz.codecs.envelope import CODED, STORED, EnvelopeCodec
+from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream
+from tests.strategies import KIND, relative, specials, weights
+
+USABLE = [
+    pytest.param(codec, id=codec.name, marks=pytest.mark.skipif(bool(why), reason=why or ""))
+    for codec in CODECS
+    for why in [codec.missing()]
+]
+every_codec = pytest.mark.parametrize("codec", USABLE)
+every_lossless = pytest.mark.parametrize(
+    "codec", [param for param in USABLE if not param.values[0].lossy]
+)
+every_envelope = pytest.mark.parametrize(
+    "codec", [param for param in USABLE if isinstance(param.values[0], EnvelopeCodec)]
+)
+
+
+def bound_of(x: np.ndarray, rel: float) -> float:
+    return fedsz.ErrorBound.rel(rel).absolute(x)
+
+
+def round_trip(codec: Codec, x: np.ndarray, bound: float) -> np.ndarray:
+    y = codec.decode(memoryview(codec.encode(x, bound)), x.shape)
+    assert y.dtype == np.float32
+    assert y.shape == x.shape
+    return y
+
+
+@every_codec
+@given(x=weights(), rel=relative)
+def test_keeps_its_bound(codec: Codec, x: np.ndarray, rel: float) -> None:
+    bound = bound_of(x, rel)
+
+    y = round_trip(codec, x, bound)
+
+    assert np.abs(y.astype(np.float64) - x.astype(np.float64)).max(initial=0.0) <= bound
+
+
+@every_codec
+@given(x=specials(), rel=relative)
+def test_nan_and_infinities_survive_bit_for_bit(codec: Codec, x: np.ndarray, rel: float) -> None:
+    bound = bound_of(x, rel)
+
+    y = round_trip(codec, x, bound)
+
+    finite = np.isfinite(x)
+    assert np.array_equal(x[~finite].view(np.uint32), y[~finite].view(np.uint32))
+    error = np.abs(y[finite].astype(np.float64) - x[finite].astype(np.float64))
+    assert error.max(initial=0.0) <= bound
+
+
+@every_codec
+@given(x=weights(), rel=relative)
+def test_states_the_error_it_makes(codec: Codec, x: np.ndarray, rel: float) -> None:
+    encoded = codec.encode_measured(x, bound_of(x, rel))
+
+    y = codec.decode(encoded.payload, x.shape)
+
+    error = np.abs(y.astype(np.float64) - x.astype(np.float64)).max(initial=0.0)
+    assert encoded.max_error == error
+
+
+@every_codec
+@pytest.mark.parametrize("kind", KIND)
+def test_large_arrays(codec: Codec, kind: str) -> None:
+    x = KIND[kind](np.random.default_rng(7), 300_000).astype(np.float32)
+    bound = bound_of(x, 1e-3)
+
+    y = round_trip(codec, x, bound)
+
+    assert np.abs(y.astype(np.float64) - x.astype(np.float64)).max() <= bound
+    if codec.name != "sz2":  # it reads memory that it never set
+        assert codec.encode(x, bound) == codec.encode(x, bound)
+
+
+@every_codec
+@pytest.mark.parametrize("bound", [0.0, 1e-45, 1e-30, 1e30, 3e38])
+def test_extreme_bounds(codec: Codec, bound: float) -> None:
+    x = np.random.default_rng(3).normal(1000, 1e-3, 2000).astype(np.float32)
+
+    y = round_trip(codec, x, bound)
+
+    assert np.abs(y.astype(np.float64) - x.astype(np.float64)).max() <= bound
+
+
+@every_codec
+def test_refuses_what_is_not_float32(codec: Codec) -> None:
+    with pytest.raises(CodecError, match="float64"):
+        codec.encode(np.zeros(3), 0.1)
+
+
+@every_codec
+@pytest.mark.parametrize("bound", [-1.0, float("nan")])
+def test_refuses_impossible_bounds(codec: Codec, bound: float) -> None:
+    with pytest.raises(CodecError, match="bound"):
+        codec.encode(np.zeros(3, np.float32), bound)
+
+
+@every_lossless
+@given(data=st.binary(max_size=2000), itemsize=st.sampled_from([1, 2, 4, 8, 16]))
+def test_bytes_come_back(codec: LosslessCodec, data: bytes, itemsize: int) -> None:
+    data = data[: len(data) // itemsize * itemsize]
+
+    assert bytes(codec.unpack(codec.pack(data, itemsize), len(data))) == data
+
+
+@every_codec
+@given(data=st.binary(max_size=200), n=st.integers(0, 100))
+@settings(max_examples=50)
+def test_noise_is_refused_or_decodes(codec: Codec, data: bytes, n: int) -> None:
+    try:
+        y = codec.decode(data, (n,))
+    except CorruptStream:
+        return
+    assert y.shape == (n,)
+
+
+@every_codec
+@given(at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), n=st.integers(0, 4000))
+@settings(max_examples=50)
+def test_damage_is_refused_or_decodes(codec: Codec, at: float, flip: int, n: int) -> None:
+    x = np.random.default_rng(n).normal(size=2000).astype(np.float32)
+    payload = bytearray(codec.encode(x, 0.05))
+    payload[int(at * len(payload))] ^= flip
+
+    for shape in ((x.size,), (n,)):
+        try:
+            y = codec.decode(bytes(payload), shape)
+        except CorruptStream:
+            continue
+        assert y.shape == shape
+
+
+@every_envelope
+def test_every_short_payload_is_refused_or_decodes(codec: Codec) -> None:
+    x = np.random.default_rng(0).normal(size=500).astype(np.float32)
+    payload = codec.encode(x, 0.05)
+
+    for end in [*range(12), *range(12, len(payload), 37)]:
+        try:
+            y = codec.decode(payload[:end], x.shape)
+        except CorruptStream:
+            continue
+        assert y.shape == x.shape
+
+
+@every_envelope
+def test_a_dead_decoder_is_replaced(codec: EnvelopeCodec) -> None:
+    x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    payload = codec.encode(x, 0.05)
+    codec.decode(payload, x.shape)
+    process = isolation._worker._process
+    assert process is not None
+
+    process.kill()
+    process.wait()
+
+    assert np.abs(codec.decode(payload, x.shape) - x).max() <= 0.05
+
+
+@every_envelope
+def test_patches_out_of_order_are_refused(codec: EnvelopeCodec) -> None:
+    x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    x[[10, 20]] = np.nan
+    payload = bytearray(codec.encode(x, 0.05))
+    assert payload[0] == CODED
+
+    payload[5:17], payload[17:29] = payload[17:29], payload[5:17]
+
+    with pytest.raises(CorruptStream, match="ascend"):
+        codec.decode(bytes(payload), x.shape)
+
+
+def test_sz2_that_exits_on_bad_bytes_harms_nobody() -> None:
+    native = bytes(4000)  # version 0.0.0: SZ 2 prints a line and calls exit
+
+    with pytest.raises(CorruptStream, match="died"):
+        fedsz.codecs.get("sz2").decode(bytes([CODED, 0, 0, 0, 0]) + native, (100_000,))
+
+
+def test_tiny_arrays_are_stored_by_sz2() -> None:
+    x = np.arange(20, dtype=np.float32)
+
+    assert fedsz.codecs.get("sz2").encode(x, 1.0)[0] == STORED
+
+
+def test_the_worker_ends_with_its_parent() -> None:
+    code = (
+        "import numpy as np; from fedsz import codecs; from fedsz.codecs import isolation\n"
+        "x = np.linspace(0, 1, 5000, dtype=np.float32); c = codecs.get('zfp')\n"
+        "c.decode(c.encode(x, 0.01), x.shape); print(isolation._worker._process.pid)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    with pytest.raises(ProcessLookupError):
+        __import__("os").kill(int(done.stdout), 0)
+
+
+def test_zfp_precision_states_its_error() -> None:
+    x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    stream = fedsz.compress({"weight": x}, codec="zfp:precision=10")
+
+    (info,) = fedsz.inspect(stream).tensors
+    y = fedsz.decompress(stream, as_numpy=True)["weight"]
+
+    assert info.bound == np.abs(y.astype(np.float64) - x.astype(np.float64)).max()
+
+
+def test_wire_ids_are_bytes_and_unique() -> None:
+    ids = [codec.wire_id for codec in CODECS]
+
+    assert len(set(ids)) == len(ids)
+    assert all(0 <= wire_id < 256 for wire_id in ids)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("sz4", "no codec 'sz4'; have raw, blosclz"),
+        ("zstd:speed=3", "no setting 'speed'; have level"),
+        ("raw:level=3", "no setting 'level'; have none"),
+        ("zstd:level=high", "level must be int, got 'high'"),
+        ("zstd:level=99", "level must lie in 1..22, got 99"),
+        ("zfp:precision=-1", "precision must lie in 0..32"),
+        ("sz3:algorithm=best", "no sz3 algorithm 'best'; have nopred"),
+        ("blosclz:shuffle=no", "no blosclz shuffle 'no'; have none, byte, bit"),
+    ],
+)
+def test_bad_names_and_settings(spec: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        fedsz.codecs.get(spec)
+
+
+def test_settings_by_text_and_by_keyword() -> None:
+    assert fedsz.codecs.get("zstd:level=19") == fedsz.codecs.get("zstd", level=19)
+
+
+def test_a_missing_library_leaves_its_codec_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(CodecUnavailable, match=r"'sz3' needs the package 'pysz' \(wheels: x86-64"):
+        fedsz.codecs.get("sz3")
+    with pytest.raises(ConfigError, match="sz3"):
+        fedsz.codecs.get("nothing")

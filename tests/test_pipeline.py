@@ -1,0 +1,267 @@
+"""compress and decompress on whole state_dicts, of torch and of numpy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import fedsz
+from fedsz import ErrorBound
+from fedsz.codecs import CODECS
+from fedsz.errors import ConfigError
+from fedsz.pipeline import Settings, compress_measured
+from fedsz.stream import LOSSY_DTYPES
+from tests.strategies import state_dicts
+from tests.test_codecs import every_codec
+
+torch = pytest.importorskip("torch")
+
+LOSSY = [codec for codec in CODECS if codec.lossy and not codec.missing()]
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@every_codec
+@given(state=state_dicts())
+@settings(max_examples=40)
+def test_every_state_dict_comes_back(codec: Any, state: dict[str, Any]) -> None:
+    back = fedsz.decompress(fedsz.compress(state, 1e-2, codec=codec, threshold=16), as_numpy=True)
+
+    assert list(back) == list(state)
+    for name, x in state.items():
+        y = back[name]
+        if "weight" in name and x.dtype in LOSSY_DTYPES:
+            assert (y.dtype, y.shape) == (x.dtype, x.shape)
+            check_bound(x, y, ErrorBound.rel(1e-2))
+        else:
+            assert same_bits(x, y)
+        assert y.flags.writeable
+
+
+def check_bound(x: np.ndarray, y: np.ndarray, bound: ErrorBound) -> None:
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide, back = x.astype(np.float64), y.astype(np.float64)
+        finite = np.isfinite(wide)
+        assert x[~finite].tobytes() == y[~finite].tobytes()
+        error = np.abs(wide[finite] - back[finite]).max(initial=0.0)
+    assert error <= bound.absolute(wide)
+
+
+@pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: codec.name)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@pytest.mark.parametrize("rel", [0.3, 1e-2, 3e-3, 1e-3, 1e-4, 1e-7, 1e-12])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_the_bound_holds_in_the_tensors_own_dtype(
+    codec: Any, dtype: type, rel: float, scale: float
+) -> None:
+    x = (np.random.default_rng(0).normal(size=(60, 50)) * scale).astype(dtype)
+
+    y = fedsz.decompress(fedsz.compress({"weight": x}, rel, codec=codec), as_numpy=True)["weight"]
+
+    assert y.dtype == x.dtype
+    check_bound(x, y, ErrorBound.rel(rel))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_floats_are_really_coded(dtype: type) -> None:
+    x = np.random.default_rng(0).normal(size=(100, 100)).astype(dtype)
+
+    (info,) = fedsz.inspect(fedsz.compress({"weight": x}, 1e-2)).tensors
+
+    assert info.codec == "sz2"
+    assert info.ratio > 2
+
+
+def test_values_next_to_the_largest_float16_stay_finite() -> None:
+    x = np.linspace(-65504, 65504, 3000).astype(np.float16)
+
+    y = fedsz.decompress(fedsz.compress({"weight": x}, 0.05), as_numpy=True)["weight"]
+
+    assert fedsz.inspect(fedsz.compress({"weight": x}, 0.05)).tensors[0].bound
+    assert np.isfinite(y).all()
+    check_bound(x, y, ErrorBound.rel(0.05))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_nan_of_other_floats_keeps_its_bits(dtype: type) -> None:
+    x = np.random.default_rng(0).normal(size=2000).astype(dtype)
+    x[[3, 5]] = [np.nan, -np.inf]
+    x.view(f"u{x.itemsize}")[3] += 1
+
+    y = fedsz.decompress(fedsz.compress({"weight": x}, 0.05), as_numpy=True)["weight"]
+
+    assert x[[3, 5]].tobytes() == y[[3, 5]].tobytes()
+
+
+def torch_state() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    weight = torch.randn(40, 50)
+    return {
+        "embed.weight": weight,
+        "head.weight": weight,  # tied
+        "transposed.weight": torch.randn(50, 40).t(),
+        "strided.weight": torch.randn(80, 100)[::2, ::2],
+        "half.weight": torch.randn(40, 50, dtype=torch.float16),
+        "brain.weight": torch.randn(40, 50, dtype=torch.bfloat16),
+        "double.weight": torch.randn(40, 50, dtype=torch.float64),
+        "grad.weight": torch.randn(40, 50, requires_grad=True),
+        "parameter.weight": torch.nn.Parameter(torch.randn(40, 50)),
+        "conjugate.weight": torch.randn(40, 50, dtype=torch.complex64).conj(),
+        "bn.weight": torch.rand(64),
+        "bn.num_batches_tracked": torch.tensor(12345678901234),
+        "mask": torch.tensor([True, False]),
+        "ids": torch.arange(5, dtype=torch.int16),
+        "float8": torch.randn(9).to(torch.float8_e5m2),
+        "scalar": torch.tensor(1.5),
+        "empty.weight": torch.empty(0, 3),
+    }
+
+
+@every_codec
+def test_torch_tensors_come_back(codec: Any) -> None:
+    state = torch_state()
+
+    back = fedsz.decompress(fedsz.compress(state, 1e-2, codec=codec))
+
+    assert list(back) == list(state)
+    for name, tensor in state.items():
+        assert back[name].dtype == tensor.dtype
+        assert back[name].shape == tensor.shape
+        if tensor.is_floating_point() and "weight" in name and tensor.numel() > 1024:
+            wide = tensor.detach().double()
+            bound = 1e-2 * float(wide.max() - wide.min())
+            assert float((back[name].double() - wide).abs().max()) <= bound
+        else:
+            assert torch.equal(back[name].view(-1), tensor.resolve_conj().reshape(-1))
+        if back[name].numel():
+            back[name].zero_()  # writable, and its own: the next comparison would notice
+
+
+def test_the_input_is_not_changed() -> None:
+    state = torch_state()
+    before = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    fedsz.compress(state)
+
+    assert all(torch.equal(state[name], before[name]) for name in state)
+
+
+def test_equal_input_gives_equal_bytes() -> None:
+    first, second = (fedsz.compress(torch_state(), codec="zfp") for _ in range(2))
+
+    assert first == second
+
+
+def test_big_endian_and_fortran_arrays() -> None:
+    x = np.asfortranarray(np.random.default_rng(0).normal(size=(30, 50)).astype(">f8"))
+
+    back = fedsz.decompress(fedsz.compress({"x": x}), as_numpy=True)["x"]
+
+    assert np.array_equal(x, back)
+
+
+def test_an_empty_state_dict() -> None:
+    assert fedsz.decompress(fedsz.compress({})) == {}
+
+
+def test_a_tensor_hardly_grows() -> None:
+    noise = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32)
+
+    assert len(fedsz.compress({"weight": noise}, 1e-7)) < noise.nbytes + 128
+
+
+def test_small_lossless_tensors_share_a_payload() -> None:
+    state = {f"bn{i}.bias": np.ones(64, np.float32) for i in range(100)}
+
+    info = fedsz.inspect(fedsz.compress(state))
+
+    assert info.ratio > 10
+    assert info.tensors[0].nbytes == info.tensors[99].nbytes < 20
+
+
+@pytest.mark.parametrize(
+    ("rule", "lossy"),
+    [
+        ("paper", {"fc.weight", "bn.weight"}),
+        ("ndim", {"fc.weight", "proj"}),
+    ],
+)
+def test_partition_rules(rule: str, lossy: set[str]) -> None:
+    rng = np.random.default_rng(0)
+    state = {
+        "fc.weight": rng.normal(size=(40, 50)).astype(np.float32),
+        "proj": rng.normal(size=(40, 50)).astype(np.float32),
+        "bn.weight": rng.normal(size=2048).astype(np.float32),
+        "at.threshold.weight": rng.normal(size=1024).astype(np.float32),
+        "ints.weight": rng.integers(0, 9, (40, 50)),
+    }
+
+    info = fedsz.inspect(fedsz.compress(state, rule=rule))
+
+    assert {tensor.name for tensor in info.tensors if tensor.bound is not None} == lossy
+
+
+@pytest.mark.parametrize("bound", [ErrorBound.abs(0.05), ErrorBound.std(0.1), "std:0.1"])
+def test_other_kinds_of_bounds(bound: ErrorBound | str) -> None:
+    x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+
+    y = fedsz.decompress(fedsz.compress({"weight": x}, bound), as_numpy=True)["weight"]
+
+    check_bound(x, y, ErrorBound.of(bound))
+
+
+def test_the_report_is_measured() -> None:
+    x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    stream, report = compress_measured({"weight": x}, Settings(1e-2, "zfp"))
+
+    y = fedsz.decompress(stream, as_numpy=True)["weight"]
+
+    error = np.abs(y.astype(np.float64) - x.astype(np.float64)).max()
+    assert report.max_error == pytest.approx(error / ErrorBound.rel(1e-2).absolute(x))
+    assert (report.raw_bytes, report.nbytes) == (x.nbytes, len(stream))
+    assert report.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("state", "options", "says"),
+    [
+        ({"x": [1, 2]}, {}, r"state_dict\['x'\] is a list"),
+        ({3: np.zeros(2)}, {}, "keys must be strings, got 3"),
+        ({"x": np.array(["a"])}, {}, "dtype <U1"),
+        ({"x": np.array([None])}, {}, "dtype object"),
+        ({"x": torch.zeros(2, 2).to_sparse()}, {}, "not a dense tensor"),
+        ({"x": torch.zeros(2, device="meta")}, {}, "not a dense tensor"),
+        ({"x\ud800": np.zeros(2)}, {}, "name"),
+        ({}, {"error_bound": 0}, "above 0, got 0"),
+        ({}, {"error_bound": 1}, r"in \(0, 1\)"),
+        ({}, {"codec": "sz4"}, "no codec 'sz4'"),
+        ({}, {"lossless": "sz2"}, "'sz2' is not lossless; have raw"),
+        ({}, {"rule": "all"}, "no partition rule 'all'; have paper, ndim"),
+        ({}, {"threshold": -1}, "threshold"),
+        ({}, {"reference": {}}, "reference"),
+    ],
+)
+def test_bad_requests(state: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        fedsz.compress(state, **options)
+
+
+def test_numpy_needs_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import fedsz, numpy as np\n"
+        "state = {'weight': np.linspace(0, 1, 5000, dtype=np.float32)}\n"
+        "back = fedsz.decompress(fedsz.compress(state), as_numpy=True)\n"
+        "assert np.abs(back['weight'] - state['weight']).max() <= 0.01\n"
+        "assert 'flwr' not in sys.modules\n"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

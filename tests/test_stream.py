@@ -1,0 +1,239 @@
+"""The bitstream against damage: every prefix, every byte, every lie."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedsz
+from fedsz.errors import (
+    ChecksumMismatch,
+    CorruptStream,
+    LimitExceeded,
+    TruncatedStream,
+    UnsupportedStream,
+)
+from fedsz.pipeline import decode_chunks
+from fedsz.stream import PREFIX, Limits, Reader
+
+
+def state(n: int = 1500) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "conv.weight": rng.normal(size=(n // 10, 10)).astype(np.float32),
+        "conv.bias": rng.normal(size=7).astype(np.float32),
+        "steps": np.array(3),
+        "empty": np.empty((0, 2), np.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def blob() -> bytes:
+    return fedsz.compress(state(), codec="zfp", lossless="zstd")
+
+
+def decode(blob: bytes, **limits: int) -> dict[str, Any]:
+    return fedsz.decompress(blob, as_numpy=True, limits=Limits(**limits))
+
+
+def test_every_prefix_is_truncated(blob: bytes) -> None:
+    for end in range(len(blob)):
+        with pytest.raises(TruncatedStream):
+            decode(blob[:end])
+        with pytest.raises(TruncatedStream):
+            fedsz.inspect(blob[:end])
+        with pytest.raises(TruncatedStream):
+            list(decode_chunks([blob[:end]]))
+
+
+def test_every_flipped_byte_is_refused(blob: bytes) -> None:
+    for at in range(len(blob)):
+        for flip in (1, 0x80, 0xFF):
+            damaged = bytearray(blob)
+            damaged[at] ^= flip
+            with pytest.raises(CorruptStream):
+                decode(bytes(damaged))
+
+
+def test_bytes_after_the_end_are_refused(blob: bytes) -> None:
+    for read in (decode, fedsz.inspect, lambda b: list(decode_chunks([b]))):
+        with pytest.raises(CorruptStream, match="1 bytes after the end"):
+            read(blob + b"\0")
+
+
+@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=20))
+def test_chunks_of_any_size(blob: bytes, sizes: list[int]) -> None:
+    chunks, start = [], 0
+    while start < len(blob):
+        end = start + sizes[len(chunks) % len(sizes)]
+        chunks.append(blob[start:end])
+        start = end
+
+    arrived = dict(decode_chunks(chunks))
+
+    whole = decode(blob)
+    assert arrived.keys() == whole.keys()
+    assert all(np.array_equal(arrived[name], whole[name]) for name in whole)
+
+
+def test_a_tensor_is_there_as_soon_as_its_bytes_are() -> None:
+    tensors = {f"{i}.weight": np.full((100, 200), i, np.float32) for i in range(3)}
+    blob = fedsz.compress(tensors, codec="raw", lossless="raw")
+    reader = Reader()
+
+    reader.feed(blob[: len(blob) - 80_000])
+    early = [payload.members for payload, _, _ in reader.payloads()]
+    reader.feed(blob[len(blob) - 80_000 :])
+    late = [payload.members for payload, _, _ in reader.payloads()]
+    reader.close()
+
+    assert (early, late) == ([(0,), (1,)], [(2,)])
+
+
+def test_a_reader_holds_no_more_than_a_payload_and_a_chunk() -> None:
+    tensors = {f"{i}.weight": np.zeros(25_000, np.float32) for i in range(8)}
+    blob = fedsz.compress(tensors, codec="raw", lossless="raw")
+    reader, largest = Reader(), 0
+
+    for start in range(0, len(blob), 1000):
+        reader.feed(blob[start : start + 1000])
+        for _ in reader.payloads():
+            pass
+        largest = max(largest, len(reader._buffer))
+
+    assert largest <= 100_000 + 1000
+
+
+def forge(blob: bytes, **changes: Any) -> bytes:
+    """Return ``blob`` with another header and checksums that fit it."""
+    stored = int.from_bytes(blob[12:16], "little")
+    header = msgspec.msgpack.decode(zlib.decompress(blob[PREFIX : PREFIX + stored]))
+    edit = changes.pop("edit", None)
+    header.update(changes)
+    if edit:
+        edit(header)
+    return seal(blob[:12], zlib.compress(msgspec.msgpack.encode(header)), blob[PREFIX + stored :])
+
+
+def seal(start: bytes, stored: bytes, rest: bytes) -> bytes:
+    prefix = start[:12] + len(stored).to_bytes(4, "little")
+    return prefix + zlib.crc32(stored, zlib.crc32(prefix)).to_bytes(4, "little") + stored + rest
+
+
+def set_at(*path: Any, to: Any) -> dict[str, Any]:
+    def edit(header: Any) -> None:
+        for key in path[:-1]:
+            header = header[key]
+        header[path[-1]] = to
+
+    return {"edit": edit}
+
+
+LIES = {
+    "10^18 bytes": (set_at("tensors", 0, 2, to=[10**9, 10**9 // 4]), LimitExceeded),
+    "dimension too large": (set_at("tensors", 0, 2, to=[2**62]), CorruptStream),
+    "negative dimension": (set_at("tensors", 0, 2, to=[-1]), CorruptStream),
+    "65 dimensions": (set_at("tensors", 0, 2, to=[1] * 65), CorruptStream),
+    "product of 64 large dimensions": (set_at("tensors", 0, 2, to=[2**40] * 64), LimitExceeded),
+    "other shape": (set_at("tensors", 0, 2, to=[1501]), CorruptStream),
+    "unknown dtype": (set_at("tensors", 0, 1, to=200), UnsupportedStream),
+    "negative dtype": (set_at("tensors", 0, 1, to=-1), UnsupportedStream),
+    "same name twice": (set_at("tensors", 1, 0, to="conv.weight"), CorruptStream),
+    "name is bytes": (set_at("tensors", 0, 0, to=b"x"), CorruptStream),
+    "unknown codec": (set_at("payloads", 0, 0, to=255), UnsupportedStream),
+    "lossless codec with a bound": (set_at("payloads", 0, 0, to=2), CorruptStream),
+    "lossy codec without a bound": (set_at("payloads", 1, 0, to=18), CorruptStream),
+    "unknown transform": (set_at("payloads", 0, 1, to=1), UnsupportedStream),
+    "payload of 10^18 bytes": (set_at("payloads", 0, 2, to=10**18), TruncatedStream),
+    "payload of -1 bytes": (set_at("payloads", 0, 2, to=-1), CorruptStream),
+    "other checksum": (set_at("payloads", 0, 3, to=0), ChecksumMismatch),
+    "negative bound": (set_at("payloads", 0, 4, to=-1.0), CorruptStream),
+    "infinite bound": (set_at("payloads", 0, 4, to=float("inf")), CorruptStream),
+    "bound of an integer tensor": (set_at("payloads", 2, 4, to=0.5), CorruptStream),
+    "payload of nothing": (set_at("payloads", 0, 5, to=[]), CorruptStream),
+    "payload of what is not there": (set_at("payloads", 0, 5, to=[99]), CorruptStream),
+    "payload of index -1": (set_at("payloads", 0, 5, to=[-1]), CorruptStream),
+    "tensor in two payloads": (set_at("payloads", 0, 5, to=[1]), CorruptStream),
+    "mixed item sizes": (set_at("tensors", 1, 1, to=1), CorruptStream),
+    "no payloads": ({"payloads": []}, CorruptStream),
+    "a reference": ({"reference": b"digest"}, UnsupportedStream),
+    "unknown key": ({"more": 1}, CorruptStream),
+    "not a list": ({"tensors": 7}, CorruptStream),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_lies(blob: bytes, lie: str) -> None:
+    changes, error = LIES[lie]
+
+    with pytest.raises(error):
+        decode(forge(blob, **dict(changes)))
+
+
+def test_forging_without_a_change_is_accepted(blob: bytes) -> None:
+    assert decode(forge(blob)).keys() == state().keys()
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x00", b"\xc1" * 9, b"\x80", b"\xdf\xff\xff\xff\xff"])
+def test_headers_that_are_none(blob: bytes, stored: bytes) -> None:
+    for body in (stored, zlib.compress(stored), zlib.compress(stored) + b"more"):
+        with pytest.raises(CorruptStream):
+            decode(seal(blob[:12], body, b""))
+
+
+def test_deep_nesting_is_refused(blob: bytes) -> None:
+    with pytest.raises(CorruptStream):
+        decode(seal(blob[:12], zlib.compress(b"\x91" * 1_000_000), b""))
+
+
+def test_version_99_is_refused_by_its_number(blob: bytes) -> None:
+    with pytest.raises(UnsupportedStream, match="version 99; this release reads 1"):
+        decode(blob[:8] + (99).to_bytes(2, "little") + blob[10:])
+
+
+def test_unknown_flags_are_refused(blob: bytes) -> None:
+    with pytest.raises(UnsupportedStream, match="flags"):
+        decode(blob[:10] + b"\x01\x00" + blob[12:])
+
+
+def test_a_header_bomb_stops_at_the_limit(blob: bytes) -> None:
+    bomb = zlib.compress(bytes(100 << 20), 9)
+
+    with pytest.raises(LimitExceeded, match="inflates beyond"):
+        decode(seal(blob[:12], bomb, b""))
+
+
+def test_limits_are_the_callers(blob: bytes) -> None:
+    decode(blob)
+
+    with pytest.raises(LimitExceeded, match="tensors of"):
+        decode(blob, decoded_bytes=1000, expansion=0)
+    with pytest.raises(LimitExceeded, match="4 tensors"):
+        decode(blob, tensors=3)
+    with pytest.raises(LimitExceeded, match="header"):
+        decode(blob, header_bytes=20)
+
+
+def test_bools_are_0_or_1() -> None:
+    blob = fedsz.compress({"mask": np.array([False, True])}, lossless="raw")
+    bad = bytearray(blob)
+    bad[-1] = 2
+    checksum = zlib.crc32(bad[-2:])
+
+    with pytest.raises(CorruptStream, match="bool"):
+        decode(forge(bytes(bad), **set_at("payloads", 0, 3, to=checksum)))
+
+
+def test_errors_say_where(blob: bytes) -> None:
+    header = len(blob) - fedsz.inspect(blob).nbytes + fedsz.inspect(blob).header_bytes
+
+    with pytest.raises(CorruptStream) as caught:
+        decode(forge(blob, **set_at("tensors", 0, 2, to=[1501])))
+
+    assert abs(caught.value.offset - header) < 20
