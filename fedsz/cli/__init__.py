@@ -1,0 +1,77 @@
+"""The ``fedsz`` command: one module per command, each parses, calls the library and prints.
+
+Heavy imports happen inside the commands, so that ``--help`` is instant.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, Any
+
+import click
+import typer
+
+from fedsz.cli import client, codecs, compress, decompress, inspect, run, server
+from fedsz.errors import FedszError
+
+app = typer.Typer(
+    help="Error-bounded compression for federated learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (run, server, client, compress, decompress, inspect, codecs):
+    app.command()(module.command)
+
+
+@app.callback()
+def options(
+    *,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Error-bounded compression for federated learning."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"fedsz {installed('fedsz')}")
+        raise typer.Exit
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.ERROR,
+        format="%(asctime)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    # Flower's logger has a handler of its own, which does not ask the root's level.
+    logging.getLogger("flwr").setLevel(logging.INFO if verbose else logging.ERROR)
+
+
+def main() -> None:
+    """Run the command line; the exit code is 0, 2 for a mistake, 130 after Ctrl-C."""
+    # A container is stopped by SIGTERM: end as on Ctrl-C, with everything closed.
+    signal.signal(signal.SIGTERM, _interrupt)
+    command: Any = typer.main.get_command(app)
+    try:
+        code = command.main(standalone_mode=False)
+    except FedszError as err:
+        code = _complain(str(err))
+    except click.ClickException as err:
+        code = _complain(err.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        code = 130
+    except BrokenPipeError:  # whoever read our output has gone
+        sys.stderr.close()
+        code = 1
+    sys.exit(code or 0)
+
+
+def _complain(text: str) -> int:
+    print("fedsz:", " ".join(text.split()), file=sys.stderr)
+    return 2
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,47 @@
+"""``fedsz compress``: a file of weights -> a stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsz.cli.options import Json, configured
+from fedsz.config import RunConfig
+
+
+@configured("error_bound", "codec", "lossless", "threshold", "rule")
+def command(
+    config: RunConfig,
+    *,
+    model: Annotated[Path, typer.Argument(help="A .pt or .safetensors file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="MODEL.fsz by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Write over OUTPUT.")] = False,
+    json: Json = False,
+) -> None:
+    """Compress a file of weights within an error bound."""
+    from fedsz.cli.files import check_free, read_state_dict, write_bytes
+    from fedsz.pipeline import Settings, compress_measured
+
+    settings = Settings(
+        config.error_bound, config.codec, config.lossless, config.threshold, config.rule
+    )
+    target = output or model.with_suffix(".fsz")
+    check_free(target, force=force)
+    stream, report = compress_measured(read_state_dict(model), settings)
+    write_bytes(target, stream, force=force)
+    if json:
+        import msgspec
+
+        print(msgspec.json.encode({"output": str(target), **vars(report)}).decode())
+        return
+    from fedsz.cli.table import size
+
+    print(
+        f"{target}: {size(report.nbytes)} for {size(report.raw_bytes)},"
+        f" {report.raw_bytes / report.nbytes:.2f}x smaller in {report.seconds:.2f} s,"
+        f" largest error {report.max_error:.4f} of its bound"
+    )

@@ -1,0 +1,37 @@
+"""``fedsz decompress``: a stream -> a file of weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    stream: Annotated[Path, typer.Argument(help="A .fsz file.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A .pt or .safetensors file; STREAM.pt by default."),
+    ] = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Write over OUTPUT.")] = False,
+    max_bytes: Annotated[
+        int, typer.Option(help="Refuse streams that decode to more; 0: 1 GB or 1024 x STREAM.")
+    ] = 0,
+) -> None:
+    """Decompress a stream into a file of weights."""
+    import fedsz
+    from fedsz.cli.files import check_free, read_bytes, write_state_dict
+    from fedsz.cli.table import size
+
+    target = output or stream.with_suffix(".pt")
+    check_free(target, force=force)
+    limits = fedsz.Limits(decoded_bytes=max_bytes, expansion=0) if max_bytes else None
+    state = fedsz.decompress(read_bytes(stream), limits=limits)
+    write_state_dict(target, state, force=force)
+    raw = sum(tensor.nbytes for tensor in state.values())
+    print(f"{target}: {len(state)} tensors, {size(raw)}")
+
+
+command.__name__ = "decompress"

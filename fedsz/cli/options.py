@@ -1,0 +1,83 @@
+"""`RunConfig` as command-line options: names, defaults and help come from there."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final, get_type_hints
+
+import typer
+
+from fedsz.config import RunConfig
+
+Handler = Callable[..., None]
+
+PANELS: Final = {
+    "What is learned": (
+        "dataset", "data_dir", "samples", "model", "partitioner", "alpha", "seed",
+    ),
+    "How it is learned": (
+        "rounds", "epochs", "batch_size", "learning_rate", "momentum", "min_clients", "clients",
+        "round_timeout",
+    ),
+    "How updates are compressed": ("error_bound", "codec", "lossless", "threshold", "rule"),
+    "How they travel": (
+        "host", "port", "server", "partition", "client_id", "max_wait", "reconnect_grace",
+        "insecure", "tls_cert", "tls_key", "tls_ca",
+    ),
+    "Results": ("run_dir",),
+}  # fmt: skip
+PANEL_OF: Final = {name: panel for panel, names in PANELS.items() for name in names}
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="TOML file with any of these options; flags win."),
+]
+
+
+def configured(*names: str) -> Callable[[Handler], Handler]:
+    """Give a command the named options of `RunConfig`, and ``--config``.
+
+    The command is called with a RunConfig first; options of its own follow as keywords.
+    """
+
+    def decorate(command: Handler) -> Handler:
+        fields = {field.name: field for field in dataclasses.fields(RunConfig)}
+        kinds = get_type_hints(RunConfig)
+        options = {"config": Config}
+        for name in names:
+            kind = str if kinds[name] == float | str else kinds[name]
+            default, says = fields[name].default, fields[name].metadata["help"]
+            options[name] = Annotated[  # type: ignore[assignment]
+                kind | None,
+                typer.Option(
+                    f"--{name.replace('_', '-')}",
+                    help=says if default in ("", False) else f"{says} [dim]Default: {default}.[/]",
+                    rich_help_panel=PANEL_OF[name],
+                ),
+            ]
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+        def wrapper(config: Path | None = None, **given: Any) -> None:
+            own_values = {parameter.name: given.pop(parameter.name) for parameter in own}
+            flags = {name: value for name, value in given.items() if value is not None}
+            run = RunConfig.read(config, **flags) if config else RunConfig.of(flags)
+            command(run, **own_values)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter(name, keyword, default=None, annotation=annotation)
+            for name, annotation in options.items()
+        ]
+        signature = inspect.Signature(parameters + [p.replace(kind=keyword) for p in own])
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__module__.rpartition(".")[2]
+        return wrapper
+
+    return decorate
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]

@@ -1,0 +1,29 @@
+"""``fedsz run``: a whole federation on this machine."""
+
+from __future__ import annotations
+
+from fedsz.cli.options import PANELS, Json, configured
+from fedsz.config import RunConfig
+
+LINK = {"host", "port", "server", "partition", "client_id", "max_wait", "insecure"}
+TLS = {"tls_cert", "tls_key", "tls_ca"}
+NAMES = [n for names in PANELS.values() for n in names if n not in {*LINK, *TLS, "min_clients"}]
+
+
+@configured(*NAMES)
+def command(config: RunConfig, *, json: Json = False) -> None:
+    """Train on this machine: a server and N clients, each a process, over gRPC on loopback."""
+    from contextlib import closing
+
+    from fedsz.cli.table import RunTable
+    from fedsz.experiments.events import to_json
+    from fedsz.experiments.local import run_local
+
+    with closing(run_local(config)) as events:
+        if json:
+            for event in events:
+                print(to_json(event), flush=True)
+            return
+        with RunTable() as table:
+            for event in events:
+                table.show(event)

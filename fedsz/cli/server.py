@@ -1,0 +1,23 @@
+"""``fedsz server``: the server of a fleet."""
+
+from __future__ import annotations
+
+from fedsz.cli.options import PANELS, Json, configured
+from fedsz.config import RunConfig
+
+CLIENTS_OWN = {"server", "partition", "client_id", "max_wait", "clients"}
+NAMES = [name for names in PANELS.values() for name in names if name not in CLIENTS_OWN]
+
+
+@configured(*NAMES)
+def command(config: RunConfig, *, json: Json = False) -> None:
+    """Serve a training run to clients on other machines, over gRPC."""
+    from fedsz.cli.table import RunTable
+    from fedsz.experiments.events import to_json
+    from fedsz.experiments.serve import serve
+
+    if json:
+        serve(config, lambda event: print(to_json(event), flush=True))
+        return
+    with RunTable() as table:
+        serve(config, table.show)

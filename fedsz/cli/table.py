@@ -1,0 +1,135 @@
+"""A run on the screen: a table that grows by a line a round, and a summary."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+
+from fedsz.experiments.events import Client, Done, Event, Listening, RoundDone
+
+COLUMNS: Final = (
+    "round", "accuracy", "loss", "clients", "raw up", "sent up", "ratio",
+    "encode s", "decode s", "error/bound", "seconds",
+)  # fmt: skip
+WIDTHS: Final = tuple(max(9, len(name)) for name in COLUMNS)
+
+
+class RunTable:
+    """Shows events: live on a terminal, line by line in a file or a pipe."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console()
+        self._rows: list[RoundDone] = []
+        self._connected: set[str] = set()
+        self._wanted = 0
+        self._status = "starting the server"
+        self._done: Done | None = None
+        self._live = Live(console=self._console, get_renderable=self._picture, transient=False)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        else:
+            print("  ".join(f"{name:>{w}}" for name, w in zip(COLUMNS, WIDTHS, strict=True)))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._status = ""
+        if self._console.is_terminal:
+            self._live.stop()
+        if self._done:
+            self._summary(self._done)
+
+    def show(self, event: Event) -> None:
+        """Take an event into the picture."""
+        match event:
+            case Listening():
+                self._wanted = event.min_clients
+                self._say(f"listening on port {event.port}, results in {event.run_dir}")
+            case Client() if not self._done:
+                (self._connected.add if event.what == "joined" else self._connected.discard)(
+                    event.client_id
+                )
+                if event.what != "joined":
+                    self._say(f"client {event.client_id} {event.what}: {event.detail}")
+            case RoundDone():
+                self._rows.append(event)
+                for failure in event.failures:
+                    self._say(f"round {event.round} without {failure.client}: {failure.reason}")
+                if not self._console.is_terminal:
+                    row = zip(cells(event), WIDTHS, strict=True)
+                    print("  ".join(f"{cell:>{width}}" for cell, width in row), flush=True)
+            case Done():
+                self._done = event
+        if self._done:
+            self._status = "sending the clients home"
+            return
+        if len(self._connected) < self._wanted and not self._rows:
+            self._status = f"waiting for clients: {len(self._connected)} of {self._wanted}"
+        else:
+            self._status = f"round {len(self._rows)}, {len(self._connected)} clients"
+
+    def _summary(self, done: Done) -> None:
+        """Print what the whole run came to."""
+        trained = [row for row in self._rows if row.round]
+        raw, sent = (sum(getattr(row, name) for row in trained) for name in ("raw_up", "sent_up"))
+        wire = sum(row.wire_up for row in trained)
+        lines = [
+            f"accuracy {self._rows[-1].accuracy:.4f} after {len(trained)} rounds"
+            f" in {done.seconds:.1f} s",
+            f"sent up {size(sent)} for {size(raw)} of updates: {raw / max(sent, 1):.2f}x smaller"
+            f" ({size(wire)} on the wire)",
+            f"largest error {max(row.max_error for row in trained):.4f} of its bound",
+            f"results in {done.run_dir}",
+        ]
+        self._console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")
+
+    def _picture(self) -> Group | Table:
+        table = Table(expand=False)
+        for name in COLUMNS:
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(*cells(row))
+        if self._status:
+            return Group(table, Spinner("dots", self._status))
+        return table
+
+
+def cells(row: RoundDone) -> tuple[str, ...]:
+    """Return a round as the cells of its line."""
+    start = (str(row.round), f"{row.accuracy:.4f}", f"{row.loss:.4f}")
+    if row.ratio is None:
+        return (*start, *["-"] * (len(COLUMNS) - 3))
+    return (
+        *start,
+        f"{row.replies}/{row.replies + len(row.failures)}",
+        size(row.raw_up),
+        size(row.sent_up),
+        f"{row.ratio:.2f}",
+        f"{row.encode_seconds:.2f}",
+        f"{row.decode_seconds:.2f}",
+        f"{row.max_error:.4f}",
+        f"{row.seconds:.1f}",
+    )
+
+
+def size(nbytes: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000 or unit == "GB":
+            break
+        nbytes /= 1000
+    return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.2f} {unit}"

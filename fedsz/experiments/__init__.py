@@ -1,0 +1,1 @@
+"""Runs and what they leave behind: the library behind the CLI."""

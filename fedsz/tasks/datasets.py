@@ -1,0 +1,388 @@
+"""Image data sets, and the share of one that a client holds.
+
+A client works out its own share. What decides it - the seeded order of the training set, the
+subset taken from its front, the partitioner's draw - is a function of the arguments alone, so
+clients that agree on those and differ in ``partition`` hold disjoint shares that cover the subset.
+Only labels are looked at to get there; images are decoded once it is known which are wanted.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fedsz.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy.typing as npt
+    from datasets import Dataset
+
+    Ints = npt.NDArray[np.int64]
+
+PARTITIONERS = ("iid", "dirichlet")
+
+# Which images are held out for testing must never depend on a run's seed: a model would be
+# tested on images that another run trained on.
+_HOLD_OUT_SEED = 101
+_TEST_SUBSET_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    """A data set and how to read it.
+
+    Attributes:
+        name: what `get` and the CLI call it.
+        num_classes: labels are 0 ... num_classes - 1.
+        shape: (channels, height, width) of every image after decoding.
+        image_column: the encoded images' column in the parquet files and on the hub.
+        label_column: the labels' column there.
+        hub_id: owner/name on the Hugging Face hub; None for a set that comes with a library.
+        hub_has_test: whether the hub has a test split; if not, a fifth is held out here.
+        crop: whether images come in many sizes and are scaled and cropped to ``shape``.
+    """
+
+    name: str
+    num_classes: int
+    shape: tuple[int, int, int]
+    image_column: str = "image"
+    label_column: str = "label"
+    hub_id: str | None = None
+    hub_has_test: bool = True
+    crop: bool = False
+
+
+DATASETS = (
+    DatasetSpec(name="digits", num_classes=10, shape=(1, 8, 8)),
+    DatasetSpec(
+        name="cifar10",
+        num_classes=10,
+        shape=(3, 32, 32),
+        image_column="img",
+        hub_id="uoft-cs/cifar10",
+    ),
+    DatasetSpec(
+        name="fashion_mnist",
+        num_classes=10,
+        shape=(1, 28, 28),
+        hub_id="zalando-datasets/fashion_mnist",
+    ),
+    DatasetSpec(
+        name="caltech101",
+        num_classes=101,
+        shape=(3, 128, 128),
+        hub_id="flwrlabs/caltech101",
+        hub_has_test=False,
+        crop=True,
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images in memory.
+
+    Attributes:
+        x: uint8 [N, C, H, W].
+        y: int64 [N], each in [0, num_classes).
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """The training or the test images of a set: labels in memory, images on demand."""
+
+    labels: Ints
+    decode: Callable[[Ints], torch.Tensor]
+
+    def take(self, rows: Ints) -> Images:
+        return Images(self.decode(rows), torch.from_numpy(self.labels[rows]))
+
+
+def get(name: str) -> DatasetSpec:
+    """Return the data set called ``name``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for spec in DATASETS:
+        if spec.name == name:
+            return spec
+    raise ConfigError(f"no data set {name!r}; have {', '.join(spec.name for spec in DATASETS)}")
+
+
+def load_partition(
+    name: str,
+    *,
+    data_dir: Path | None,
+    partition: int,
+    num_partitions: int,
+    partitioner: str = "iid",
+    alpha: float = 0.5,
+    seed: int = 0,
+    samples: int | None = None,
+) -> Images:
+    """Load one client's share of the training images.
+
+    Args:
+        name: one of `DATASETS`.
+        data_dir: holds ``<name>/train.parquet`` and ``<name>/test.parquet``, or those two files
+            themselves; None means the Hugging Face hub. ``digits`` comes with scikit-learn and
+            needs neither.
+        partition: which share, in [0, num_partitions).
+        num_partitions: how many shares there are.
+        partitioner: ``iid``, shares of equal size (give or take one), or ``dirichlet``, where
+            each class is divided in proportions drawn from Dir(alpha) (Yurochkin et al., 2019,
+            arXiv:1905.12022).
+        alpha: of the Dirichlet distribution, > 0; the smaller, the more the shares differ.
+        seed: decides the subset and the division.
+        samples: divide only so many images, drawn from the whole set; None divides all.
+
+    Returns:
+        The share, in an order that the seed decides.
+
+    Raises:
+        ConfigError: a name or number that cannot be; the message says which can.
+        DataError: the data set is not there or not what it should be, or there are too few
+            images for every share to have one.
+    """
+    spec = get(name)
+    if partitioner not in PARTITIONERS:
+        raise ConfigError(f"no partitioner {partitioner!r}; have {', '.join(PARTITIONERS)}")
+    if num_partitions < 1:
+        raise ConfigError(f"num_partitions must be at least 1, got {num_partitions}")
+    if not 0 <= partition < num_partitions:
+        raise ConfigError(f"partition must lie in [0, {num_partitions}), got {partition}")
+    if not 0 < alpha < math.inf:
+        raise ConfigError(f"alpha must be positive and finite, got {alpha}")
+
+    split = _open(spec, "train", data_dir)
+    rows = _subset(len(split.labels), samples, seed, f"training images of {name}")
+    if len(rows) < num_partitions:
+        raise DataError(f"{len(rows)} images of {name} cannot fill {num_partitions} partitions")
+    if partitioner == "iid":
+        share = _iid(len(rows), partition, num_partitions)
+    else:
+        share = _dirichlet(split.labels[rows], partition, num_partitions, alpha, seed)
+    return split.take(rows[share])
+
+
+def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Images:
+    """Load the test images, which no partition contains.
+
+    Args:
+        name: one of `DATASETS`.
+        data_dir: as in `load_partition`.
+        samples: only so many of them, always the same ones; None loads all.
+
+    Returns:
+        The test images, in a fixed order.
+
+    Raises:
+        ConfigError: ``name`` is none of `DATASETS`, or ``samples`` is more than there are.
+        DataError: the data set is not there or not what it should be.
+    """
+    split = _open(get(name), "test", data_dir)
+    rows = _subset(len(split.labels), samples, _TEST_SUBSET_SEED, f"test images of {name}")
+    return split.take(rows)
+
+
+def find_parquet(spec: DatasetSpec, split: str, data_dir: Path) -> Path:
+    """Return the file that holds a split of a data set.
+
+    Raises:
+        DataError: it is neither in ``data_dir/<name>`` nor in ``data_dir``.
+    """
+    for folder in (data_dir / spec.name, data_dir):
+        path = folder / f"{split}.parquet"
+        if path.is_file():
+            return path
+    raise DataError(
+        f"no {split}.parquet of {spec.name} in {data_dir}: expected train.parquet and "
+        f"test.parquet in {data_dir / spec.name} or in {data_dir} itself"
+    )
+
+
+def _subset(total: int, samples: int | None, seed: int, what: str) -> Ints:
+    """Row numbers of a seeded subset, in a seeded order."""
+    if samples is not None and not 1 <= samples <= total:
+        raise ConfigError(f"samples must lie in [1, {total}], the {what}; got {samples}")
+    return np.random.default_rng(seed).permutation(total)[:samples]
+
+
+def _iid(total: int, partition: int, num_partitions: int) -> Ints:
+    from flwr_datasets.partitioner import IidPartitioner
+
+    return _positions(IidPartitioner(num_partitions), {"position": np.arange(total)}, partition)
+
+
+def _dirichlet(labels: Ints, partition: int, num_partitions: int, alpha: float, seed: int) -> Ints:
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    # The partitioner redraws everything, ten times at most, until each share has
+    # `min_partition_size` images. A larger one would bend the distribution asked for.
+    split = DirichletPartitioner(
+        num_partitions, "label", float(alpha), min_partition_size=1, seed=seed
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one for each redraw
+            return _positions(
+                split, {"position": np.arange(len(labels)), "label": labels}, partition
+            )
+    except ValueError as err:
+        raise DataError(
+            f"{len(labels)} images drawn with alpha {alpha} leave one of {num_partitions} "
+            "partitions empty; use a larger alpha, more samples or fewer partitions"
+        ) from err
+
+
+def _positions(split: Any, columns: dict[str, Ints], partition: int) -> Ints:
+    """What a flwr-datasets partitioner gives a partition, as positions.
+
+    It is shown positions (and labels) in place of images: the Dirichlet partitioner would copy
+    a table of images that has been shuffled.
+    """
+    from datasets import Dataset
+
+    split.dataset = Dataset.from_dict(columns)
+    return np.asarray(split.load_partition(partition)["position"], dtype=np.int64)
+
+
+def _open(spec: DatasetSpec, split: str, data_dir: Path | None) -> _Split:
+    if spec.hub_id is None:
+        return _open_digits(split)
+    if data_dir is None:
+        return _open_hub(spec, spec.hub_id, split)
+    return _open_folder(spec, split, data_dir)
+
+
+def _open_digits(split: str) -> _Split:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    labels = digits.target.astype(np.int64)
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]  # they are 0 ... 16
+    rows = _hold_out(labels, split)
+    return _Split(labels[rows], lambda wanted: torch.from_numpy(pixels[rows[wanted]]))
+
+
+def _open_hub(spec: DatasetSpec, hub_id: str, split: str) -> _Split:
+    datasets = _quiet_datasets()
+    try:
+        dataset = datasets.load_dataset(hub_id, split=split if spec.hub_has_test else "train")
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
+        raise DataError(
+            f"cannot load {hub_id} from the Hugging Face hub ({_first_line(err)}); give a folder "
+            f"with {spec.name}/train.parquet and {spec.name}/test.parquet as --data-dir"
+        ) from err
+    opened = _open_table(spec, dataset, hub_id)
+    if spec.hub_has_test:
+        return opened
+    rows = _hold_out(opened.labels, split)
+    return _Split(opened.labels[rows], lambda wanted: opened.decode(rows[wanted]))
+
+
+def _open_folder(spec: DatasetSpec, split: str, data_dir: Path) -> _Split:
+    path = find_parquet(spec, split, data_dir)
+    datasets = _quiet_datasets()
+    try:
+        # The files become an Arrow table in the user's cache, mapped by every client of a machine.
+        dataset = datasets.load_dataset(
+            "parquet", data_files={split: glob.escape(str(path))}, split=split
+        )
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
+        raise DataError(f"cannot read {path}: {_first_line(err)}") from err
+    return _open_table(spec, dataset, str(path))
+
+
+def _open_table(spec: DatasetSpec, dataset: Dataset, where: str) -> _Split:
+    """Check that ``dataset`` is what ``spec`` says, as far as that shows without its images."""
+    import datasets
+
+    columns = (spec.image_column, spec.label_column)
+    if not set(columns) <= set(dataset.column_names):
+        raise DataError(
+            f"{where} has columns {', '.join(dataset.column_names)}; "
+            f"{spec.name} has {', '.join(columns)}"
+        )
+    # Files written by other means than `datasets` do not say that their structs are images.
+    image = datasets.Image(mode="L" if spec.shape[0] == 1 else "RGB")
+    try:
+        dataset = dataset.cast_column(spec.image_column, image)
+        labels = np.array(dataset[spec.label_column][:], dtype=np.int64)
+    except (TypeError, ValueError, NotImplementedError) as err:  # pyarrow has all three
+        raise DataError(f"{where} holds no labelled images: {_first_line(err)}") from err
+    classes = getattr(dataset.features[spec.label_column], "num_classes", spec.num_classes)
+    if classes != spec.num_classes or labels.min() < 0 or labels.max() >= classes:
+        raise DataError(
+            f"{where} has {classes} classes and labels {labels.min()} ... {labels.max()}; "
+            f"{spec.name} has labels 0 ... {spec.num_classes - 1}"
+        )
+    return _Split(labels, lambda wanted: _decode(spec, dataset, wanted, where))
+
+
+def _decode(spec: DatasetSpec, dataset: Dataset, rows: Ints, where: str) -> torch.Tensor:
+    """Decode ``rows`` one by one into one uint8 tensor [len(rows), C, H, W]."""
+    from PIL import Image, ImageOps
+
+    channels, height, width = spec.shape
+    x = np.empty((len(rows), *spec.shape), dtype=np.uint8)
+    try:
+        for i, row in enumerate(dataset.select(rows).select_columns(spec.image_column)):
+            image = row[spec.image_column]
+            if spec.crop:  # the short side to size, then the middle
+                image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+            elif image.size != (width, height):
+                raise DataError(
+                    f"{where} has an image of {image.width}x{image.height} pixels; "
+                    f"those of {spec.name} have {width}x{height}"
+                )
+            x[i] = np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+    except OSError as err:
+        raise DataError(f"{where} has an image that cannot be decoded: {_first_line(err)}") from err
+    return torch.from_numpy(x)
+
+
+def _hold_out(labels: Ints, split: str) -> Ints:
+    """Row numbers of a training set of four fifths, or a test set of one, by class."""
+    from sklearn.model_selection import train_test_split
+
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=_HOLD_OUT_SEED
+    )
+    rows: Ints = train if split == "train" else test
+    return rows
+
+
+def _quiet_datasets() -> Any:
+    """Import `datasets` with its progress bars, retries and hints off: errors say it all."""
+    import datasets
+    from huggingface_hub.utils import logging as hub_logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    datasets.disable_progress_bars()
+    disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    hub_logging.set_verbosity(logging.CRITICAL)
+    return datasets
+
+
+def _first_line(err: Exception) -> str:
+    return str(err).partition("\n")[0] or type(err).__name__

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# The machines that run these are small and busy: how long an example takes says nothing.
+settings.register_profile("fedsz", deadline=None)
+settings.load_profile("fedsz")
+
+DATA_DIR = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real data sets, each as train.parquet and test.parquet."""
+    if not DATA_DIR.is_dir():
+        pytest.skip(f"no data sets in {DATA_DIR}")
+    return DATA_DIR

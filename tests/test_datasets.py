@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import io
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import datasets as hf
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedsz.errors import ConfigError, DataError
+from fedsz.tasks import datasets
+from fedsz.tasks.datasets import DATASETS, PARTITIONERS, DatasetSpec, Images
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Split = Callable[..., Images]
+
+in_folders = pytest.mark.parametrize(
+    "spec", [spec for spec in DATASETS if spec.hub_id], ids=lambda spec: spec.name
+)
+
+
+def digits(partition: int = 0, num_partitions: int = 5, **options: Any) -> Images:
+    return datasets.load_partition(
+        "digits", data_dir=None, partition=partition, num_partitions=num_partitions, **options
+    )
+
+
+def keys(images: Images) -> list[tuple[bytes, int]]:
+    return [(x.numpy().tobytes(), int(y)) for x, y in zip(images.x, images.y, strict=True)]
+
+
+def same(a: Images, b: Images) -> bool:
+    return torch.equal(a.x, b.x) and torch.equal(a.y, b.y)
+
+
+def write_images(path: Path, spec: DatasetSpec, *, size: int, labels: list[int]) -> None:
+    """Write a parquet file as other tools do: encoded bytes, no word that they are images."""
+    rng = np.random.default_rng(0)
+    mode = "L" if spec.shape[0] == 1 else "RGB"
+    shape = (size, size) if mode == "L" else (size, size, 3)
+    encoded = []
+    for _ in labels:
+        png = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(png, "png")
+        encoded.append({"bytes": png.getvalue(), "path": None})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = hf.Dataset.from_dict({spec.image_column: encoded, spec.label_column: labels})
+    table.to_parquet(path)
+
+
+# Shares
+
+
+@pytest.mark.parametrize("samples", [None, 300])
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_shares_are_disjoint_and_cover_the_subset(partitioner: str, samples: int | None) -> None:
+    whole = digits(num_partitions=1, samples=samples)
+    shares = [digits(i, partitioner=partitioner, samples=samples) for i in range(5)]
+
+    assert len(whole) == (samples or 1437)
+    assert sorted(key for share in shares for key in keys(share)) == sorted(keys(whole))
+    assert len(set(keys(whole))) == len(whole)  # so equal lists mean disjoint shares
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_shares_of_real_files_are_disjoint_and_cover_the_subset(
+    data_dir: Path, partitioner: str
+) -> None:
+    def load(partition: int, num_partitions: int) -> Images:
+        return datasets.load_partition(
+            "cifar10",
+            data_dir=data_dir,
+            partition=partition,
+            num_partitions=num_partitions,
+            partitioner=partitioner,
+            samples=400,
+            seed=3,
+        )
+
+    whole = keys(load(0, 1))
+    assert sorted(key for i in range(7) for key in keys(load(i, 7))) == sorted(whole)
+    assert len(set(whole)) == 400
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_a_seed_decides_a_share(partitioner: str) -> None:
+    share = digits(2, partitioner=partitioner, seed=7, samples=500)
+
+    assert same(share, digits(2, partitioner=partitioner, seed=7, samples=500))
+    assert not same(share, digits(2, partitioner=partitioner, seed=8, samples=500))
+
+
+@pytest.mark.parametrize(("partitioner", "crc"), [("iid", 2078583410), ("dirichlet", 2979220150)])
+def test_shares_are_those_of_every_other_machine(partitioner: str, crc: int) -> None:
+    # A client whose numpy or scikit-learn divides differently would train on others' images.
+    share = digits(1, partitioner=partitioner, samples=1000)
+    assert zlib.crc32(share.x.numpy().tobytes()) == crc
+
+
+def test_a_smaller_subset_is_part_of_a_larger_one() -> None:
+    small, large = (digits(num_partitions=1, samples=n) for n in (100, 200))
+    assert keys(small) == keys(large)[:100]
+
+
+def test_iid_shares_have_equal_sizes_and_all_classes() -> None:
+    shares = [digits(i) for i in range(5)]
+
+    assert {len(share) for share in shares} == {287, 288}
+    assert all(len(share.y.unique()) == 10 for share in shares)
+
+
+def test_dirichlet_shares_differ_more_the_smaller_alpha_is() -> None:
+    def skew(alpha: float) -> float:
+        """How far the shares' class distributions are from the whole's, in [0, 1]."""
+        far = []
+        for i in range(5):
+            y = digits(i, partitioner="dirichlet", alpha=alpha).y
+            far.append((y.bincount(minlength=10) / len(y) - 0.1).abs().sum().item() / 2)
+        return sum(far) / len(far)
+
+    assert skew(0.1) > 0.5 > skew(1.0) > 0.2 > skew(1000.0)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1, 1e300])
+@pytest.mark.filterwarnings("error")
+def test_dirichlet_leaves_no_share_empty(alpha: float) -> None:
+    shares = [digits(i, 10, partitioner="dirichlet", alpha=alpha, samples=200) for i in range(10)]
+    assert sum(map(len, shares)) == 200
+    assert min(map(len, shares)) > 0
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-3])
+@pytest.mark.filterwarnings("error")
+def test_dirichlet_that_must_leave_a_share_empty(alpha: float) -> None:
+    with pytest.raises(DataError, match=f"alpha {alpha} leave one of 30 partitions empty"):
+        digits(0, 30, partitioner="dirichlet", alpha=alpha, samples=200)
+
+
+def test_as_many_shares_as_images() -> None:
+    assert [len(digits(i, 20, samples=20)) for i in range(20)] == [1] * 20
+
+
+# Images
+
+
+def test_digits() -> None:
+    train, test = digits(num_partitions=1), datasets.load_test("digits", data_dir=None)
+
+    assert (len(train), len(test)) == (1437, 360)
+    assert not set(keys(train)) & set(keys(test))
+    assert test.x.unique().tolist() == np.rint(np.arange(17) * 255 / 16).tolist()
+    assert test.y.bincount().min() >= 34
+
+
+@in_folders
+def test_decoded_images(data_dir: Path, spec: DatasetSpec) -> None:
+    train = datasets.load_partition(
+        spec.name, data_dir=data_dir, partition=1, num_partitions=4, samples=120
+    )
+    test = datasets.load_test(spec.name, data_dir=data_dir, samples=40)
+
+    for images, n in ((train, 30), (test, 40)):
+        assert len(images) == n
+        assert (images.x.dtype, images.y.dtype) == (torch.uint8, torch.int64)
+        assert tuple(images.x.shape) == (n, *spec.shape)
+        assert images.x.is_contiguous()
+        assert len(set(keys(images))) == n
+        assert 0 <= images.y.min() <= images.y.max() < spec.num_classes
+
+
+@in_folders
+def test_test_images_are_those_in_the_file(data_dir: Path, spec: DatasetSpec) -> None:
+    rows = hf.Dataset.from_parquet(str(data_dir / spec.name / "test.parquet"))
+    images = datasets.load_test(spec.name, data_dir=data_dir)
+    loaded = dict(keys(images))
+
+    assert len(images) == len(rows)
+    for row in rows.select(range(0, len(rows), len(rows) // 10)):
+        image = row[spec.image_column]
+        if spec.crop:
+            scale = 128 / min(image.size)
+            sides = [round(side * scale) for side in image.size]
+            image = image.resize(sides, Image.Resampling.BILINEAR)
+            left, top = ((side - 128) / 2 for side in image.size)
+            # Scaled before it is cropped and by whole pixels, so near, not equal.
+            middle = np.asarray(image.crop((left, top, left + 128, top + 128)), dtype=float)
+            error = np.abs(images.x.numpy().transpose(0, 2, 3, 1) - middle).mean((1, 2, 3))
+            assert images.y[error.argmin()] == row[spec.label_column]
+            assert error.min() < np.median(error) / 5
+        else:
+            pixels = np.asarray(image).reshape(spec.shape[1], spec.shape[2], -1)
+            assert loaded[pixels.transpose(2, 0, 1).tobytes()] == row[spec.label_column]
+
+
+def test_test_subset_is_always_the_same(data_dir: Path) -> None:
+    first, second = (
+        datasets.load_test("fashion_mnist", data_dir=data_dir, samples=30) for _ in range(2)
+    )
+    assert same(first, second)
+
+
+def test_data_dir_may_be_the_folder_of_the_files(data_dir: Path) -> None:
+    assert same(
+        datasets.load_test("cifar10", data_dir=data_dir, samples=5),
+        datasets.load_test("cifar10", data_dir=data_dir / "cifar10", samples=5),
+    )
+
+
+def test_loading_is_silent(data_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    datasets.load_test("caltech101", data_dir=data_dir, samples=5)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_files_written_by_other_tools(tmp_path: Path) -> None:
+    spec = datasets.get("fashion_mnist")
+    folder = tmp_path / "with [odd] *chars*"
+    write_images(folder / "fashion_mnist" / "test.parquet", spec, size=28, labels=[3, 1, 4])
+
+    assert sorted(datasets.load_test(spec.name, data_dir=folder).y.tolist()) == [1, 3, 4]
+
+
+# The hub
+
+
+def test_hub_set_without_a_test_split_has_a_fifth_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = datasets.get("caltech101")
+    path = tmp_path / "train.parquet"
+    write_images(path, spec, size=20, labels=[label for label in range(101) for _ in range(5)])
+    table = hf.Dataset.from_parquet(str(path))
+    asked = []
+
+    def load_dataset(hub_id: str, *, split: str) -> hf.Dataset:
+        asked.append((hub_id, split))
+        return table
+
+    monkeypatch.setattr(hf, "load_dataset", load_dataset)
+    shares = [
+        datasets.load_partition("caltech101", data_dir=None, partition=i, num_partitions=2)
+        for i in range(2)
+    ]
+    test = datasets.load_test("caltech101", data_dir=None)
+
+    assert set(asked) == {("flwrlabs/caltech101", "train")}
+    assert sorted(test.y.tolist()) == list(range(101))
+    assert len({key for images in (*shares, test) for key in keys(images)}) == 505
+
+
+def test_hub_set_with_a_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = datasets.get("cifar10")
+    write_images(tmp_path / "test.parquet", spec, size=32, labels=[0, 9])
+    table = hf.Dataset.from_parquet(str(tmp_path / "test.parquet"))
+    monkeypatch.setattr(
+        hf,
+        "load_dataset",
+        lambda hub_id, split: {("uoft-cs/cifar10", "test"): table}[hub_id, split],
+    )
+    assert len(datasets.load_test("cifar10", data_dir=None)) == 2
+
+
+@in_folders
+def test_absent_hub_is_one_line_that_names_the_way_out(
+    spec: DatasetSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_dataset(*args: Any, **options: Any) -> None:
+        raise ConnectionError("Couldn't reach the Hub\nand much more")
+
+    monkeypatch.setattr(hf, "load_dataset", load_dataset)
+    with pytest.raises(DataError, match=rf"{spec.hub_id}.*Couldn't reach.*--data-dir") as caught:
+        datasets.load_test(spec.name, data_dir=None)
+    assert "\n" not in str(caught.value)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("load", [digits, datasets.load_test], ids=["train", "test"])
+def test_more_samples_than_there_are(load: Split) -> None:
+    options = {} if load is digits else {"name": "digits", "data_dir": None}
+    with pytest.raises(ConfigError, match=r"samples must lie in \[1, (1437|360)\].* got 2000"):
+        load(**options, samples=2000)
+    with pytest.raises(ConfigError, match="got 0"):
+        load(**options, samples=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partition": 5}, r"partition must lie in \[0, 5\), got 5"),
+        ({"partition": -1}, r"partition must lie in \[0, 5\), got -1"),
+        ({"num_partitions": 0}, "num_partitions must be at least 1, got 0"),
+        ({"partitioner": "idd"}, "no partitioner 'idd'; have iid, dirichlet"),
+        ({"alpha": 0.0}, "alpha must be positive and finite, got 0.0"),
+        ({"alpha": -1}, "alpha must be positive and finite, got -1"),
+        ({"alpha": float("nan")}, "alpha must be positive and finite, got nan"),
+        ({"alpha": float("inf")}, "alpha must be positive and finite, got inf"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        digits(**options)
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(ConfigError, match="no data set 'mnist'; have digits, cifar10, fash"):
+        datasets.load_test("mnist", data_dir=None)
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_more_partitions_than_images(partitioner: str) -> None:
+    with pytest.raises(DataError, match="5 images of digits cannot fill 6 partitions"):
+        digits(num_partitions=6, samples=5, partitioner=partitioner)
+
+
+def test_absent_folder_names_what_was_expected_where(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        datasets.load_test("cifar10", data_dir=tmp_path / "nowhere")
+    for part in ("train.parquet", "test.parquet", str(tmp_path / "nowhere" / "cifar10")):
+        assert part in str(caught.value)
+
+
+def test_folder_of_another_set(data_dir: Path) -> None:
+    with pytest.raises(DataError, match="has columns image, label; cifar10 has img, label"):
+        datasets.load_test("cifar10", data_dir=data_dir / "fashion_mnist")
+    with pytest.raises(DataError, match=r"labels 0 \.\.\. 9; caltech101 has labels 0 \.\.\. 100"):
+        datasets.load_test("caltech101", data_dir=data_dir / "fashion_mnist")
+
+
+def test_file_that_is_not_parquet(tmp_path: Path) -> None:
+    (tmp_path / "test.parquet").write_bytes(b"PAR1, but no more")
+    with pytest.raises(DataError, match=r"cannot read .*test\.parquet"):
+        datasets.load_test("cifar10", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("size", "labels", "message"),
+    [
+        (28, [], r"cannot read .*test\.parquet"),
+        (28, [0, 10], r"labels 0 \.\.\. 10; fashion_mnist has labels 0 \.\.\. 9"),
+        (28, [0, -1], r"labels -1 \.\.\. 0"),
+        (32, [0, 1], "has an image of 32x32 pixels; those of fashion_mnist have 28x28"),
+    ],
+)
+def test_file_that_is_not_what_it_should_be(
+    tmp_path: Path, size: int, labels: list[int], message: str
+) -> None:
+    spec = datasets.get("fashion_mnist")
+    write_images(tmp_path / "test.parquet", spec, size=size, labels=labels)
+    with pytest.raises(DataError, match=message):
+        datasets.load_test(spec.name, data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ({"bytes": b"not a picture", "path": None}, "has an image that cannot be decoded"),
+        (1.5, "holds no labelled images"),
+    ],
+)
+def test_images_that_are_none(tmp_path: Path, image: Any, message: str) -> None:
+    table = hf.Dataset.from_dict({"img": [image], "label": [0]})
+    table.to_parquet(tmp_path / "test.parquet")
+    with pytest.raises(DataError, match=message):
+        datasets.load_test("cifar10", data_dir=tmp_path)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedsz.errors import ConfigError
+from fedsz.tasks import models
+from fedsz.tasks.models import MODELS
+
+# torchvision's, for 10 classes and three channels
+PARAMETERS = {"alexnet": 57_044_810, "mobilenetv2": 2_236_682, "resnet50": 23_528_522}
+
+# position in torchvision's state_dict, name, shape
+LANDMARKS = {
+    "alexnet": [
+        (0, "features.0.weight", (64, 3, 11, 11)),
+        (1, "features.0.bias", (64,)),
+        (2, "features.3.weight", (192, 64, 5, 5)),
+        (8, "features.10.weight", (256, 256, 3, 3)),
+        (10, "classifier.1.weight", (4096, 9216)),
+        (12, "classifier.4.weight", (4096, 4096)),
+        (15, "classifier.6.bias", (10,)),
+    ],
+    "mobilenetv2": [
+        (0, "features.0.0.weight", (32, 3, 3, 3)),
+        (5, "features.0.1.num_batches_tracked", ()),
+        (6, "features.1.conv.0.0.weight", (32, 1, 3, 3)),
+        (12, "features.1.conv.1.weight", (16, 32, 1, 1)),
+        (13, "features.1.conv.2.weight", (16,)),
+        (18, "features.2.conv.0.0.weight", (96, 16, 1, 1)),
+        (24, "features.2.conv.1.0.weight", (96, 1, 3, 3)),
+        (30, "features.2.conv.2.weight", (24, 96, 1, 1)),
+        (31, "features.2.conv.3.weight", (24,)),
+        (306, "features.18.0.weight", (1280, 320, 1, 1)),
+        (312, "classifier.1.weight", (10, 1280)),
+        (313, "classifier.1.bias", (10,)),
+    ],
+    "resnet50": [
+        (0, "conv1.weight", (64, 3, 7, 7)),
+        (3, "bn1.running_mean", (64,)),
+        (6, "layer1.0.conv1.weight", (64, 64, 1, 1)),
+        (12, "layer1.0.conv2.weight", (64, 64, 3, 3)),
+        (24, "layer1.0.downsample.0.weight", (256, 64, 1, 1)),
+        (25, "layer1.0.downsample.1.weight", (256,)),
+        (30, "layer1.1.conv1.weight", (64, 256, 1, 1)),
+        (66, "layer2.0.conv1.weight", (128, 256, 1, 1)),
+        (312, "layer4.2.conv3.weight", (2048, 512, 1, 1)),
+        (318, "fc.weight", (10, 2048)),
+        (319, "fc.bias", (10,)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_state_dict_is_torchvisions(name: str) -> None:
+    model = models.build(name, num_classes=10, in_channels=3)
+    state = [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
+
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
+    assert len(state) == LANDMARKS[name][-1][0] + 1
+    for position, key, shape in LANDMARKS[name]:
+        assert state[position] == (key, shape)
+
+
+@pytest.mark.parametrize(("in_channels", "count"), [(1, 113_386), (3, 113_962)])
+def test_cnn_is_small_but_not_all_small_tensors(in_channels: int, count: int) -> None:
+    model = models.build("cnn", num_classes=10, in_channels=in_channels)
+    sizes = {key: p.numel() for key, p in model.named_parameters()}
+
+    assert sum(sizes.values()) == count
+    assert sum(size > 1024 and "weight" in key for key, size in sizes.items()) == 3
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 128, 128)], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_takes_every_data_sets_images(name: str, shape: tuple[int, int, int]) -> None:
+    model = models.build(name, num_classes=7, in_channels=shape[0]).eval()
+    with torch.inference_mode():
+        logits = model(torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)))
+
+    assert logits.shape == (2, 7)
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_gray_is_seen_as_colour(name: str) -> None:
+    model = models.build(name, num_classes=10, in_channels=1).eval()
+    gray = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert torch.equal(model(gray), model(gray.repeat(1, 3, 1, 1)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_seed_decides_the_weights_and_nothing_else(name: str) -> None:
+    before = torch.random.get_rng_state()
+    first, again, other = (
+        models.build(name, num_classes=10, in_channels=3, seed=seed).state_dict()
+        for seed in (5, 5, 6)
+    )
+
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    for key, value in first.items():
+        assert value.isfinite().all()
+        if value.dim() > 1:
+            assert not torch.equal(value, other[key])
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "std"),
+    [
+        # torch's default, U(±1/√n) for n inputs, has std 1/√(3n)
+        ("alexnet", "features.3.weight", (3 * 64 * 25) ** -0.5),
+        ("alexnet", "classifier.1.weight", (3 * 9216) ** -0.5),
+        ("resnet50", "fc.weight", (3 * 2048) ** -0.5),
+        # He's, √(2/n) for n outputs
+        ("resnet50", "layer4.0.conv2.weight", (2 / (512 * 9)) ** 0.5),
+        ("mobilenetv2", "features.2.conv.0.0.weight", (2 / 96) ** 0.5),
+        ("mobilenetv2", "classifier.1.weight", 0.01),
+    ],
+)
+def test_weights_are_drawn_as_torchvisions(name: str, key: str, std: float) -> None:
+    weight = models.build(name, num_classes=10, in_channels=3).state_dict()[key]
+    assert weight.std().item() == pytest.approx(std, rel=0.05)
+    assert abs(weight.mean().item()) < 0.05 * std
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2", "resnet50"])
+def test_fresh_batch_norm_passes_values_on(name: str) -> None:
+    state = models.build(name, num_classes=10, in_channels=3).state_dict()
+    for key, value in state.items():
+        if key.endswith("running_mean"):
+            norm = key.removesuffix("running_mean")
+            assert not value.any()
+            assert not state[norm + "bias"].any()
+            assert not state[norm + "num_batches_tracked"]
+            assert (state[norm + "running_var"] == 1).all()
+            assert (state[norm + "weight"] == 1).all()
+
+
+def test_unknown_model() -> None:
+    with pytest.raises(ConfigError, match="no model 'vgg'; have cnn, alexnet, mobilenetv2, resn"):
+        models.build("vgg", num_classes=10, in_channels=3)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_channels_that_are_no_colours(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} takes images of 1 or 3 channels, got 4"):
+        models.build(name, num_classes=10, in_channels=4)
+
+
+@pytest.mark.parametrize(("num_classes", "in_channels"), [(0, 3), (10, 0)])
+def test_nothing_to_tell_apart(num_classes: int, in_channels: int) -> None:
+    with pytest.raises(ConfigError, match="must be at least 1"):
+        models.build("cnn", num_classes=num_classes, in_channels=in_channels)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedsz.errors import ConfigError, DataError
+from fedsz.tasks import datasets, models, training
+from fedsz.tasks.datasets import Images
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def noise(n: int, *, size: int = 8, channels: int = 1) -> Images:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, channels, size, size), dtype=torch.uint8, generator=rng)
+    return Images(x, torch.arange(n) % 10)
+
+
+def train(model: nn.Module, data: Images, **options: Any) -> training.TrainResult:
+    defaults = {"epochs": 1, "lr": 0.01, "momentum": 0.9, "batch_size": 32, "seed": 0}
+    return training.train(model, data, **(defaults | options))
+
+
+def cnn(seed: int = 0) -> nn.Module:
+    return models.build("cnn", num_classes=10, in_channels=1, seed=seed)
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_cnn_learns_digits() -> None:
+    data = datasets.load_partition("digits", data_dir=None, partition=0, num_partitions=1)
+    test = datasets.load_test("digits", data_dir=None)
+    model = cnn()
+    before = training.evaluate(model, test)
+    first = train(model, data)
+    last = train(model, data, epochs=4)
+    after = training.evaluate(model, test)
+
+    assert before.accuracy < 0.3
+    assert last.loss < first.loss
+    assert after.accuracy > 0.95
+    assert after.loss < before.loss
+    assert (first.examples, after.examples) == (1437, 360)
+    assert first.seconds > 0
+
+
+def test_cnn_learns_cifar10(data_dir: Path) -> None:
+    data = datasets.load_partition(
+        "cifar10", data_dir=data_dir, partition=0, num_partitions=1, samples=4000
+    )
+    test = datasets.load_test("cifar10", data_dir=data_dir, samples=500)
+    model = models.build("cnn", num_classes=10, in_channels=3)
+    train(model, data, epochs=2)
+
+    assert training.evaluate(model, test).accuracy > 0.3
+
+
+@pytest.mark.parametrize("name", ["cnn", "alexnet", "mobilenetv2"])  # with dropout and without
+def test_a_seed_decides_the_result(name: str) -> None:
+    def trained(seed: int) -> torch.Tensor:
+        model = models.build(name, num_classes=10, in_channels=1)
+        train(model, noise(12), batch_size=6, seed=seed)
+        return weights(model)
+
+    first = trained(1)
+    assert torch.equal(first, trained(1))
+    assert not torch.equal(first, trained(2))
+
+
+def test_the_global_generator_is_left_as_it_was() -> None:
+    before = torch.random.get_rng_state()
+    train(models.build("mobilenetv2", num_classes=10, in_channels=1), noise(8))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_one_step_is_sgd_on_normalised_images() -> None:
+    data = noise(6)
+    model, expected = cnn(), cnn()
+    result = train(model, data, lr=0.1)
+    loss = nn.functional.cross_entropy(expected((data.x / 255 - 0.5) / 0.25), data.y)
+    loss.backward()
+
+    assert result.loss == pytest.approx(loss.item(), rel=1e-5)
+    for trained, start in zip(model.parameters(), expected.parameters(), strict=True):
+        assert start.grad is not None
+        torch.testing.assert_close(trained, start - 0.1 * start.grad)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.parametrize("name", ["cnn", "mobilenetv2"])
+def test_any_number_of_images_in_any_batches(name: str, batch_size: int, n: int) -> None:
+    # MobileNetV2 shrinks 8x8 to 1x1, where BatchNorm cannot take an image alone.
+    model = models.build(name, num_classes=10, in_channels=1)
+    start = weights(model)
+    result = train(model, noise(n), batch_size=batch_size)
+
+    assert result.examples == n
+    assert math.isfinite(result.loss)
+    assert not torch.equal(weights(model), start)
+
+
+@pytest.mark.parametrize(("n", "batch_size", "steps"), [(64, 32, 2), (65, 32, 3), (10, 99, 1)])
+def test_an_epoch_shows_every_image_once_in_even_steps(n: int, batch_size: int, steps: int) -> None:
+    shown: list[torch.Tensor] = []
+    model = cnn()
+    model.register_forward_pre_hook(lambda _, args: shown.append(args[0]))
+    data = noise(n)
+    train(model, data, batch_size=batch_size)
+
+    assert len(shown) == steps
+    assert max(map(len, shown)) - min(map(len, shown)) <= 1
+    assert sorted(x.sum().item() for x in torch.cat(shown)) == pytest.approx(
+        sorted(((x / 255 - 0.5) / 0.25).sum().item() for x in data.x), abs=1e-3
+    )
+
+
+def test_divergence_is_reported() -> None:
+    assert math.isnan(train(cnn(), noise(32), lr=1e30, epochs=3).loss)
+
+
+def test_evaluate_changes_nothing() -> None:
+    model = models.build("mobilenetv2", num_classes=10, in_channels=1)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    model.train()
+    training.evaluate(model, noise(5))
+
+    assert model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_evaluate_does_not_depend_on_the_batch_size() -> None:
+    data = noise(50)
+    whole, parts = (training.evaluate(cnn(), data, batch_size=n) for n in (50, 7))
+
+    assert (whole.accuracy, whole.examples) == (parts.accuracy, parts.examples)
+    assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
+
+
+def test_evaluate_counts_right_answers() -> None:
+    class Constant(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.eye(10)[3].repeat(len(x), 1)
+
+    data = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([3, 3, 3, 0]))
+    result = training.evaluate(Constant(1, 1), data)
+
+    assert result.accuracy == 0.75
+    assert result.loss == pytest.approx(math.log(math.e + 9) - 0.75)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"lr": 0.0},
+        {"lr": math.nan},
+        {"momentum": 1.0},
+        {"momentum": -0.1},
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_be(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(options))}.* got"):
+        train(cnn(), noise(4), **options)
+
+
+def test_evaluate_refuses_a_batch_size_of_0() -> None:
+    with pytest.raises(ConfigError, match="batch_size must be at least 1, got 0"):
+        training.evaluate(cnn(), noise(4), batch_size=0)
+
+
+def test_no_images() -> None:
+    with pytest.raises(DataError, match="no images to train on"):
+        train(cnn(), noise(0))
+    with pytest.raises(DataError, match="no images to test on"):
+        training.evaluate(cnn(), noise(0))
