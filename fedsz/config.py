@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
 from fedsz.partition import check_rule
+from fedsz.pipeline import Settings
 
 
 def option(default: Any, says: str) -> Any:
@@ -95,6 +96,16 @@ class RunConfig:
         if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
             raise ConfigError(f"partition must be I/N with I from 0 to N-1, got {self.partition!r}")
         return int(index), int(count)
+
+    @property
+    def settings(self) -> Settings:
+        """How updates are compressed.
+
+        Raises:
+            ConfigError: no such codec.
+            CodecUnavailable: its library is not installed here.
+        """
+        return Settings(self.error_bound, self.codec, self.lossless, self.threshold, self.rule)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RunConfig:

@@ -28,18 +28,24 @@ for module in (run, server, client, compress, decompress, inspect, codecs):
     app.command()(module.command)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"fedsz {version('fedsz')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     *,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback has done all there is to do
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
 ) -> None:
     """Error-bounded compression for federated learning."""
-    if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(f"fedsz {installed('fedsz')}")
-        raise typer.Exit
     logging.basicConfig(
         level=logging.INFO if verbose else logging.ERROR,
         format="%(asctime)s %(name)s: %(message)s",

@@ -24,14 +24,11 @@ def command(
 ) -> None:
     """Compress a file of weights within an error bound."""
     from fedsz.cli.files import check_free, read_state_dict, write_bytes
-    from fedsz.pipeline import Settings, compress_measured
+    from fedsz.pipeline import compress_measured
 
-    settings = Settings(
-        config.error_bound, config.codec, config.lossless, config.threshold, config.rule
-    )
     target = output or model.with_suffix(".fsz")
     check_free(target, force=force)
-    stream, report = compress_measured(read_state_dict(model), settings)
+    stream, report = compress_measured(read_state_dict(model), config.settings)
     write_bytes(target, stream, force=force)
     if json:
         import msgspec

@@ -34,8 +34,6 @@ class RunTable:
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live.start()
-        else:
-            print("  ".join(f"{name:>{w}}" for name, w in zip(COLUMNS, WIDTHS, strict=True)))
         return self
 
     def __exit__(
@@ -67,8 +65,8 @@ class RunTable:
                 for failure in event.failures:
                     self._say(f"round {event.round} without {failure.client}: {failure.reason}")
                 if not self._console.is_terminal:
-                    row = zip(cells(event), WIDTHS, strict=True)
-                    print("  ".join(f"{cell:>{width}}" for cell, width in row), flush=True)
+                    for row in ([COLUMNS] if not event.round else []) + [cells(event)]:
+                        self._print_row(row)
             case Done():
                 self._done = event
         if self._done:
@@ -93,6 +91,10 @@ class RunTable:
             f"results in {done.run_dir}",
         ]
         self._console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+    def _print_row(self, row: tuple[str, ...]) -> None:
+        padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS, strict=True))
+        print("  ".join(padded), flush=True)
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -46,6 +46,15 @@ class Codec(ABC):
     lossy: ClassVar[bool]
     library: ClassVar[str] = ""
     wheels: ClassVar[str] = ""  # where the library can be had, when that is not everywhere
+
+    def __str__(self) -> str:
+        """Return the codec as users write it: its name, and the settings that are not defaults."""
+        changed = ",".join(
+            f"{field.name}={getattr(self, field.name)}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        )
+        return f"{self.name}:{changed}" if changed else self.name
 
     @property
     def keeps_bound(self) -> bool:

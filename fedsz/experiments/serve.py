@@ -30,11 +30,12 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
 
     Raises:
         ConfigError: an option is wrong, or neither TLS files nor `insecure` are given.
+        CodecUnavailable: the codec's library is not installed here.
         DataError: the held-out set is not there.
         LinkError: the port is in use.
     """
     from fedsz.flower import GrpcGrid
-    from fedsz.flower.apps import federate
+    from fedsz.flower.apps import federate, prepare
     from fedsz.flower.grpc_link import EventKind
     from fedsz.flower.node import node_id
     from fedsz.flower.tls import server_credentials
@@ -53,6 +54,7 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
         on_event(row)
 
     check_reachable(config)
+    problem = prepare(config)
     credentials = None
     if not config.insecure:
         _require(config, "tls_cert", "tls_key")
@@ -68,7 +70,7 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
         folder = RunFolder(config)
         on_event(Listening(grid.port, str(folder.path), config.min_clients))
         start = time.monotonic()
-        model = federate(grid, config, tell_round)
+        model = federate(grid, config, problem, tell_round)
         folder.save(model)
         on_event(Done(str(folder.path), time.monotonic() - start))
 

@@ -1,0 +1,1 @@
+"""Part of the Flower bundle; not installed."""

@@ -1,0 +1,262 @@
+"""The ServerApp and ClientApp of fedsz: image classification, federated, every update compressed.
+
+They run unchanged on `GrpcGrid`, `LocalGrid` and Flower's own SuperLink and simulation: the server
+sends, with every round, all that a client needs but its own share of the data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedsz.config import RunConfig
+from fedsz.errors import ConfigError
+from fedsz.flower.fedavg import StreamingFedAvg
+from fedsz.flower.grid import FedSZGrid, Traffic
+from fedsz.flower.mod import FedSZMod
+from fedsz.flower.records import Template, from_array, to_record
+from fedsz.partition import as_arrays, as_tensor
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedsz.tasks.datasets import Images
+
+# What the server tells its clients each round.
+SENT: Final = (
+    "dataset", "samples", "model", "partitioner", "alpha", "seed",
+    "epochs", "batch_size", "learning_rate", "momentum",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Round:
+    """One finished round.
+
+    Attributes:
+        number: from 1; 0 is the model before any training.
+        accuracy, loss: of the averaged model on the server's held-out set.
+        seconds: since the round before.
+        traffic: what was sent.
+    """
+
+    number: int
+    accuracy: float
+    loss: float
+    seconds: float
+    traffic: Traffic
+
+
+OnRound = Callable[[Round], None]
+
+
+def make_client_app() -> ClientApp:
+    """Return the ClientApp: it trains the model it is sent on its share of the data.
+
+    ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets them)
+    and "data-dir" and "dataset"; a data set other than the server's is refused.
+    """
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        from fedsz.tasks import training
+
+        told = {
+            key: message.content.config_records["config"][key] for key in (*SENT, "server-round")
+        }
+        server_round = int(str(told.pop("server-round")))
+        config = RunConfig.of(told)
+        node = context.node_config
+        have = str(node.get("dataset", config.dataset))
+        if have != config.dataset:
+            raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
+        share = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
+        images = _partition(config, str(node.get("data-dir", "")), *share)
+        model = build_model(config)
+        load(model, message.content.array_records["arrays"])
+        result = training.train(
+            model,
+            images,
+            epochs=config.epochs,
+            lr=config.learning_rate,
+            momentum=config.momentum,
+            batch_size=config.batch_size,
+            # Another order each round and each client, the same in each run.
+            seed=hash((config.seed, server_round, share[0])) % 2**32,
+        )
+        metrics = MetricRecord({"train-loss": result.loss, "num-examples": result.examples})
+        arrays = to_record(as_arrays(model.state_dict()))
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def make_server_app() -> ServerApp:
+    """Return the ServerApp: it runs the rounds that its run config describes (`RunConfig`)."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = RunConfig.of(context.run_config)
+        federate(grid, config, prepare(config))
+
+    return app
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a run starts from.
+
+    Attributes:
+        model: with its initial weights.
+        held_out: the images it is judged by.
+    """
+
+    model: nn.Module
+    held_out: Images
+
+
+def prepare(config: RunConfig) -> Problem:
+    """Return what ``config`` asks to learn, having checked all that the server can check.
+
+    Raises:
+        ConfigError: a data set, model, partitioner or codec that does not exist.
+        CodecUnavailable: the codec's library is not installed here.
+        DataError: the held-out set is not there.
+    """
+    from fedsz.tasks import datasets
+
+    _ = config.settings
+    if config.partitioner not in datasets.PARTITIONERS:
+        have = ", ".join(datasets.PARTITIONERS)
+        raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
+    model = build_model(config)
+    return Problem(model, datasets.load_test(config.dataset, data_dir=_path(config.data_dir)))
+
+
+def federate(
+    grid: Grid, config: RunConfig, problem: Problem, on_round: OnRound | None = None
+) -> nn.Module:
+    """Run federated averaging on ``grid`` and return the trained model.
+
+    Args:
+        grid: where the clients are.
+        config: the run.
+        problem: what `prepare` returned for it.
+        on_round: called after each round, and before the first with what was there to start from.
+    """
+    from fedsz.tasks import training
+
+    model = problem.model
+    compressing = FedSZGrid(
+        grid,
+        config.error_bound,
+        codec=config.codec,
+        lossless=config.lossless,
+        threshold=config.threshold,
+        rule=config.rule,
+    )
+    last = time.monotonic()
+
+    def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
+        nonlocal last
+        load(model, arrays)
+        result = training.evaluate(model, problem.held_out)
+        now = time.monotonic()
+        seconds, last = now - last, now
+        if on_round:
+            traffic = compressing.take_traffic()
+            on_round(Round(number, result.accuracy, result.loss, seconds, traffic))
+        return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
+
+    # The fleet is complete once; after that a round goes on with those who are there.
+    wait_for(grid, config.min_clients)
+    strategy = StreamingFedAvg(
+        fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
+    )
+    strategy.start(
+        compressing,
+        to_record(as_arrays(model.state_dict())),
+        num_rounds=config.rounds,
+        timeout=config.round_timeout,
+        train_config=ConfigRecord({key: getattr(config, key) for key in SENT}),
+        evaluate_fn=evaluate,
+    )
+    return model
+
+
+def build_model(config: RunConfig) -> nn.Module:
+    """Return the run's model, with the weights that its seed gives."""
+    from fedsz.tasks import datasets, models
+
+    spec = datasets.get(config.dataset)
+    return models.build(
+        config.model,
+        num_classes=spec.num_classes,
+        in_channels=spec.shape[0],
+        seed=config.seed,
+    )
+
+
+def load(model: nn.Module, record: ArrayRecord) -> None:
+    """Load plain arrays into a model.
+
+    Raises:
+        ModelMismatch: names or shapes differ; the first of them is named.
+    """
+    template = Template.of(as_arrays(model.state_dict()))
+    arrays = {name: from_array(name, array) for name, array in record.items()}
+    template.check({name: x.shape for name, x in arrays.items()})
+    model.load_state_dict({name: as_tensor(x) for name, x in template.cast(arrays).items()})
+
+
+def wait_for(grid: Grid, count: int) -> None:
+    """Return once ``count`` clients are connected."""
+    while len(list(grid.get_node_ids())) < count:
+        time.sleep(0.1)
+
+
+def _partition(config: RunConfig, data_dir: str, index: int, count: int) -> Images:
+    return _cached_partition(
+        config.dataset, data_dir, index, count,
+        config.partitioner, config.alpha, config.seed, config.samples,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _cached_partition(
+    dataset: str,
+    data_dir: str,
+    index: int,
+    count: int,
+    partitioner: str,
+    alpha: float,
+    seed: int,
+    samples: int,
+) -> Images:
+    """Decode a client's images once, not once a round."""
+    from fedsz.tasks import datasets
+
+    return datasets.load_partition(
+        dataset,
+        data_dir=_path(data_dir),
+        partition=index,
+        num_partitions=count,
+        partitioner=partitioner,
+        alpha=alpha,
+        seed=seed,
+        samples=samples or None,
+    )
+
+
+def _path(folder: str) -> Any:
+    return Path(folder) if folder else None

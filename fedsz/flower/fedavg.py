@@ -1,0 +1,151 @@
+"""FedAvg in memory that does not grow with the number of clients."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from fedsz.errors import ConfigError, FedszError
+from fedsz.flower.grid import FedSZGrid
+from fedsz.flower.records import Template, array_records, cast, to_array, unseal
+from fedsz.flower.wrapper import LazyGrid
+from fedsz.partition import NDArray
+
+logger = logging.getLogger(__name__)
+
+
+class StreamingFedAvg(FedAvg):
+    """Flower's FedAvg, adding each reply to one accumulator as it arrives.
+
+    Memory is one accumulator and one decoded reply, where Flower's FedAvg holds every reply until
+    the last has come. A reply is decoded whole before any of it is added, so one that turns out
+    damaged leaves no trace: it is counted, logged and left out. The average is weighted by
+    ``weighted_by_key`` and comes in the dtypes of the replies: integer buffers are rounded, not
+    turned into floats.
+
+    Works on any Grid; on a `FedSZGrid` it takes replies still compressed. All arguments are those
+    of Flower's FedAvg.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._grid: FedSZGrid | None = None
+
+    def start(self, grid: Grid, *args: Any, **options: Any) -> Result:
+        """Run the rounds; the arguments are those of Flower's FedAvg."""
+        self._grid = grid if isinstance(grid, FedSZGrid) else None
+        return super().start(LazyGrid(grid), *args, **options)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Add up ``replies`` one by one, and return their weighted average and metrics."""
+        mean = Mean()
+        contents: list[RecordDict] = []  # of metrics alone
+        failures = 0
+        for reply in replies:
+            try:
+                content = self._add(mean, reply)
+            except FedszError as err:
+                failures += 1
+                self._fail(reply, f"{type(err).__name__}: {err}")
+                continue
+            if content is None:
+                failures += 1
+                self._fail(reply, str(reply.error.reason))
+                continue
+            contents.append(content)
+        logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
+        if not mean.weight:
+            return None, None
+        return mean.result(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+
+    def _add(self, mean: Mean, reply: Message) -> RecordDict | None:
+        """Add a reply and return its metrics; None for an error reply."""
+        if reply.has_error():
+            return None
+        metrics: dict[str, Any] = dict(reply.content.metric_records)
+        if len(metrics) != 1:
+            raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")
+        weight = next(iter(metrics.values())).get(self.weighted_by_key)
+        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise ConfigError(
+                f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
+            )
+        arrays = self._grid.open(reply) if self._grid else open_reply(reply)
+        mean.add(arrays, float(weight))
+        return RecordDict(metrics)
+
+    def _fail(self, reply: Message, reason: str) -> None:
+        if self._grid:
+            self._grid.fail(reply, reason)
+        else:
+            logger.warning("node %d left out: %s", reply.metadata.src_node_id, reason)
+
+
+class Mean:
+    """A weighted mean of state_dicts that are added one at a time."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, NDArray] = {}
+        self._template: Template | None = None
+        self.weight = 0.0
+
+    def add(self, arrays: dict[str, NDArray], weight: float) -> None:
+        """Add ``arrays``, which are emptied on the way, to save memory.
+
+        Raises:
+            ModelMismatch: they have other names or shapes than the first; nothing is added.
+        """
+        if self._template is None:
+            self._template = Template.of(arrays)
+        self._template.check({name: x.shape for name, x in arrays.items()})
+        for name in list(arrays):
+            x = arrays.pop(name)
+            # What `fedsz` decoded is ours to change; a plain Array's buffer may not be.
+            dtype = sum_dtype(self._template.dtypes[name])
+            wide = x.astype(dtype, copy=not x.flags.writeable)
+            wide *= weight
+            if name in self._sums:
+                self._sums[name] += wide
+            else:
+                self._sums[name] = wide
+        self.weight += weight
+
+    def result(self) -> ArrayRecord:
+        """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
+        assert self._template is not None
+        record = ArrayRecord()
+        for name in list(self._sums):
+            mean = self._sums.pop(name)
+            mean /= self.weight
+            record[name] = to_array(cast(mean, self._template.dtypes[name]))
+        return record
+
+
+def sum_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which values of ``dtype`` are added up."""
+    if dtype.kind == "c" or dtype == np.float64:
+        return dtype
+    # Counters reach beyond the 24 bits of a float32; weights of 16 bits need its range.
+    return np.dtype(np.float64 if dtype.kind in "iub" else np.float32)
+
+
+def open_reply(reply: Message) -> dict[str, NDArray]:
+    """Return the arrays of a reply from a plain Grid, be they sealed or not.
+
+    Raises:
+        ConfigError: there is not exactly one ArrayRecord.
+        CorruptStream: it is damaged.
+    """
+    records = array_records(reply.content)
+    if len(records) != 1:
+        raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
+    return unseal(next(iter(records.values())))

@@ -1,0 +1,239 @@
+"""The server side: a Grid that compresses what any strategy sends and receives."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsz.bounds import ErrorBound
+from fedsz.codecs import Codec
+from fedsz.errors import ConfigError, FedszError
+from fedsz.flower import compat
+from fedsz.flower.node import error_reply
+from fedsz.flower.records import (
+    KEY,
+    Template,
+    array_records,
+    replaced,
+    seal,
+    settings_record,
+    to_record,
+    unseal,
+)
+from fedsz.flower.wrapper import WrappedGrid
+from fedsz.partition import NDArray
+from fedsz.pipeline import (
+    DEFAULT_CODEC,
+    DEFAULT_ERROR_BOUND,
+    DEFAULT_LOSSLESS,
+    DEFAULT_THRESHOLD,
+    Settings,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Traffic:
+    """What crossed a `FedSZGrid`, counted exactly.
+
+    Attributes:
+        replies: replies with arrays that were decoded.
+        failures: (node id, reason) of each message that got no usable reply.
+        raw_up, sent_up: bytes of the arrays in these replies, before and after compression.
+        raw_down, sent_down: the same for what was sent to clients, once for each client.
+        wire_up, wire_down: bytes of gRPC messages, 0 on a Grid that does not count them.
+        encode_seconds: the clients' time to compress, added up, as they report it.
+        decode_seconds: the server's time to decode.
+        max_error: the largest error as a share of its bound, as the clients report it.
+    """
+
+    replies: int = 0
+    failures: list[tuple[int, str]] = field(default_factory=list)
+    raw_up: int = 0
+    sent_up: int = 0
+    raw_down: int = 0
+    sent_down: int = 0
+    wire_up: int = 0
+    wire_down: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    max_error: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Raw over sent bytes of the replies; NaN if there were none."""
+        return self.raw_up / self.sent_up if self.sent_up else math.nan
+
+
+class FedSZGrid(WrappedGrid):
+    """A Grid for any strategy whose clients run `FedSZMod`.
+
+    What goes out is packed losslessly into one stream, with the settings by which clients compress
+    their replies; what comes back is decoded before the strategy sees it::
+
+        strategy.start(grid=FedSZGrid(grid, error_bound=1e-2), initial_arrays=...)
+
+    A reply that does not decode, or that has other names or shapes than the model last sent,
+    becomes an error reply: counted, logged with its reason, left out by the strategy. Arrays go out
+    and come in in the dtypes of the first model sent, whatever a strategy made of them since.
+
+    Args:
+        inner: the Grid that carries the messages.
+        error_bound, codec, lossless, threshold, rule: as in `fedsz.compress`.
+
+    Raises:
+        ConfigError: one of these is out of range or does not exist.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+
+    def __init__(
+        self,
+        inner: Grid,
+        error_bound: ErrorBound | float | str = DEFAULT_ERROR_BOUND,
+        *,
+        codec: str | Codec = DEFAULT_CODEC,
+        lossless: str | Codec = DEFAULT_LOSSLESS,
+        threshold: int = DEFAULT_THRESHOLD,
+        rule: str = "paper",
+    ) -> None:
+        super().__init__(inner)
+        self._settings = Settings(error_bound, codec, lossless, threshold, rule)
+        # A broadcast is packed, not approximated: its error would reach every client.
+        self._downlink = Settings(codec=lossless, lossless=lossless)
+        self._template: Template | None = None
+        self._traffic = Traffic()
+        self._wire = self._wire_counters()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Pack and push; see Flower's `Grid`."""
+        return self.inner.push_messages(self._packed(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Pull and unpack; see Flower's `Grid`."""
+        return [self._plain(reply) for reply in self.inner.pull_messages(message_ids)]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Return the replies to ``messages``, their arrays plain."""
+        replies = self.inner.send_and_receive(self._packed(messages), timeout=timeout)
+        return [self._plain(reply) for reply in replies]
+
+    def stream_replies(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Yield the replies to ``messages`` as they come, still sealed; `open` each."""
+        return super().stream_replies(self._packed(messages), timeout=timeout)
+
+    def open(self, reply: Message) -> dict[str, NDArray]:
+        """Return the arrays of a reply that `stream_replies` yielded, and count them.
+
+        Raises:
+            FedszError: they are damaged, or not those of the model.
+        """
+        traffic, start = self._traffic, time.perf_counter()
+        records = array_records(reply.content)
+        if len(records) != 1:
+            raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
+        (record,) = records.values()
+        arrays = unseal(record, self._template)
+        if self._template:
+            arrays = self._template.cast(arrays)
+        traffic.decode_seconds += time.perf_counter() - start
+        traffic.replies += 1
+        traffic.raw_up += sum(x.nbytes for x in arrays.values())
+        traffic.sent_up += payload_bytes(record)
+        note = reply.content.config_records.get(KEY, ConfigRecord())
+        traffic.encode_seconds += number(note, "encode-seconds")
+        traffic.max_error = max(traffic.max_error, number(note, "max-error"))
+        return arrays
+
+    def fail(self, reply: Message, reason: str) -> None:
+        """Count and log a message that got no usable reply."""
+        node_id = reply.metadata.src_node_id
+        self._traffic.failures.append((node_id, reason))
+        logger.warning("node %d left out: %s", node_id, reason)
+
+    def take_traffic(self) -> Traffic:
+        """Return what was counted since the last call, or since the start."""
+        traffic, self._traffic = self._traffic, Traffic()
+        before, self._wire = self._wire, self._wire_counters()
+        traffic.wire_up, traffic.wire_down = (
+            now - then for now, then in zip(self._wire, before, strict=True)
+        )
+        return traffic
+
+    def _packed(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Yield ``messages`` with their arrays sealed, each RecordDict packed once."""
+        packed: dict[int, tuple[RecordDict, RecordDict, int, int]] = {}
+        for message in messages:
+            content = message.content
+            if id(content) not in packed:
+                # The original is kept with its packed self, so that its id stays taken.
+                packed[id(content)] = (content, *self._pack(content))
+            _, message.content, raw, sent = packed[id(content)]
+            self._traffic.raw_down += raw
+            self._traffic.sent_down += sent
+            yield message
+
+    def _pack(self, content: RecordDict) -> tuple[RecordDict, int, int]:
+        sealed: dict[str, ArrayRecord] = {}
+        raw = 0
+        for key, record in array_records(content).items():
+            arrays = unseal(record)
+            template = Template.of(arrays)
+            if self._template is None or self._template.shapes != template.shapes:
+                self._template = template
+            sealed[key], report = seal(self._template.cast(arrays), self._downlink)
+            raw += report.raw_bytes
+        note = settings_record(self._settings)
+        return replaced(content, sealed, note), raw, sum(map(payload_bytes, sealed.values()))
+
+    def _plain(self, reply: Message) -> Message:
+        """Return a reply with plain arrays, or the error reply that takes its place."""
+        if reply.has_error():
+            self.fail(reply, str(reply.error.reason))
+            return reply
+        records = array_records(reply.content)
+        if not records:
+            return reply
+        try:
+            arrays = self.open(reply)
+        except FedszError as err:
+            reason = f"{type(err).__name__}: {err}"
+            self.fail(reply, reason)
+            return failed(reply, reason)
+        reply.content = replaced(reply.content, {next(iter(records)): to_record(arrays)}, None)
+        return reply
+
+    def _wire_counters(self) -> tuple[int, int]:
+        counters: Any = getattr(self.inner, "counters", None)
+        if counters is None:
+            return 0, 0
+        return counters.wire_bytes_received, counters.wire_bytes_sent
+
+
+def failed(reply: Message, reason: str) -> Message:
+    """Return the error reply that stands in for ``reply``."""
+    code = compat.ErrorCode.MOD_FAILED_PRECONDITION
+    error = error_reply(reply.metadata, code, reason).error
+    return compat.make_message(reply.metadata, error=error)
+
+
+def payload_bytes(record: ArrayRecord) -> int:
+    """Return the bytes of a record's arrays as they are sent: for a sealed one, of its stream."""
+    return sum(len(array.data) for array in record.values())
+
+
+def number(note: ConfigRecord, key: str) -> float:
+    """Return a finite number of at least 0 that a client reports, else 0."""
+    value = note.get(key, 0.0)
+    return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else 0.0

@@ -1,0 +1,59 @@
+"""The client side: training code that does not know it is being compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flwr.app import ConfigRecord, Context, Message
+
+from fedsz.flower.records import (
+    KEY,
+    array_records,
+    read_settings,
+    replaced,
+    report_record,
+    seal,
+    to_record,
+    unseal,
+)
+
+ClientAppCallable = Callable[[Message, Context], Message]
+
+
+class FedSZMod:
+    """A Flower mod that unpacks what a `FedSZGrid` sent and compresses what the app replies.
+
+    The server chooses codec and error bound and sends them with every message; a message from a
+    server without `FedSZGrid` passes through as it is, and so does its reply::
+
+        app = ClientApp(mods=[FedSZMod()])
+
+    Put it first among the mods: those after it see plain arrays.
+    """
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Run the rest of the app on plain arrays.
+
+        Raises:
+            CodecUnavailable: this machine lacks the codec that the server chose.
+            CorruptStream: the message's stream is damaged.
+        """
+        note = message.content.config_records.get(KEY) if message.has_content() else None
+        if not isinstance(note, ConfigRecord):
+            return call_next(message, context)
+        # Before hours of training, not after: the codec may be missing here.
+        settings = read_settings(note)
+        plain = {
+            key: to_record(unseal(record)) for key, record in array_records(message.content).items()
+        }
+        message.content = replaced(message.content, plain, None)
+
+        reply = call_next(message, context)
+
+        if not reply.has_content():
+            return reply
+        sealed, report = {}, None
+        for key, record in array_records(reply.content).items():
+            sealed[key], report = seal(unseal(record), settings)
+        reply.content = replaced(reply.content, sealed, report_record(report) if report else None)
+        return reply

@@ -1,0 +1,87 @@
+"""TLS credentials from PEM files, checked before gRPC sees them."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from fedsz.errors import ConfigError
+
+if TYPE_CHECKING:
+    import os
+
+    Pathish = str | os.PathLike[str]
+
+
+def server_credentials(
+    cert: Pathish, key: Pathish, ca: Pathish | None = None
+) -> grpc.ServerCredentials:
+    """Return what `GrpcGrid` needs to speak TLS.
+
+    Args:
+        cert: PEM file with the server's certificate, then any intermediate ones.
+        key: PEM file with its private key, not encrypted.
+        ca: PEM file with the certificates that clients must be signed by; None admits everybody.
+
+    Raises:
+        ConfigError: a file is missing, or not what it should be.
+    """
+    pair = _pair(cert, key)
+    if ca is None:
+        return grpc.ssl_server_credentials([pair])
+    return grpc.ssl_server_credentials([pair], _authority(ca), require_client_auth=True)
+
+
+def channel_credentials(
+    ca: Pathish | None = None, cert: Pathish | None = None, key: Pathish | None = None
+) -> grpc.ChannelCredentials:
+    """Return what `run_client` needs to speak TLS.
+
+    Args:
+        ca: PEM file with the certificates that the server must be signed by; None means those
+            that gRPC ships, for servers with a public certificate.
+        cert: PEM file with the client's own certificate, for servers that ask for one.
+        key: PEM file with its private key, not encrypted.
+
+    Raises:
+        ConfigError: a file is missing, not what it should be, or ``cert`` and ``key`` not a pair.
+    """
+    authority = None if ca is None else _authority(ca)
+    if cert is None and key is None:
+        return grpc.ssl_channel_credentials(authority)
+    if cert is None or key is None:
+        raise ConfigError("a client certificate needs both its cert and its key")
+    chain_key, chain = _pair(cert, key)
+    return grpc.ssl_channel_credentials(authority, chain_key, chain)
+
+
+def _pair(cert: Pathish, key: Pathish) -> tuple[bytes, bytes]:
+    """Return the bytes of a key and of its certificate chain; gRPC would not say what is wrong."""
+    chain_bytes, key_bytes = _read(cert), _read(key)
+    if b"ENCRYPTED" in key_bytes:
+        raise ConfigError(f"{key}: the private key is encrypted; gRPC cannot ask for a passphrase")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as err:
+        raise ConfigError(f"{cert} and {key} are no certificate and its key: {err}") from err
+    return key_bytes, chain_bytes
+
+
+def _authority(ca: Pathish) -> bytes:
+    """Return the bytes of a file of CA certificates."""
+    raw = _read(ca)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=ca)
+    except ssl.SSLError as err:
+        raise ConfigError(f"{ca} holds no certificates: {err}") from err
+    return raw
+
+
+def _read(path: Pathish) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as err:
+        raise ConfigError(f"{path}: {err.strerror}") from err

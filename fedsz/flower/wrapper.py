@@ -1,0 +1,75 @@
+"""A Grid around a Grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+
+class WrappedGrid(Grid):
+    """Passes everything on to another Grid; a subclass changes what it wants to."""
+
+    def __init__(self, inner: Grid) -> None:
+        self.inner = inner
+
+    def set_run(self, run: Any) -> None:
+        """See Flower's `Grid`."""
+        self.inner.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """See Flower's `Grid`."""
+        return self.inner.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """See Flower's `Grid`."""
+        return self.inner.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See Flower's `Grid`."""
+        return self.inner.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        """See Flower's `Grid`."""
+        return self.inner.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """See Flower's `Grid`."""
+        return self.inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See Flower's `Grid`."""
+        return self.inner.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """See Flower's `Grid`."""
+        return self.inner.send_and_receive(messages, timeout=timeout)
+
+    def stream_replies(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Yield replies as they come, where the inner Grid can; Flower's own return them all."""
+        stream = getattr(self.inner, "stream_replies", self.inner.send_and_receive)
+        yield from stream(messages, timeout=timeout)
+
+
+class LazyGrid(WrappedGrid):
+    """Hands a strategy each reply as it comes, not a list of all of them."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Yield the replies to ``messages``."""
+        return self.stream_replies(messages, timeout=timeout)

@@ -1,0 +1,223 @@
+"""Servers, clients and a proxy for tests of the gRPC link, with events to wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsz.flower.grpc_client import run_client
+from fedsz.flower.grpc_grid import GrpcGrid
+from fedsz.flower.grpc_link import METHOD, SERVICE, EventKind, LinkEvent
+from fedsz.flower.grpc_wire import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+LONG = 20.0  # seconds; what is awaited comes much sooner, or the test has failed
+
+app = ClientApp()
+
+
+@app.train()
+def add_number(message: Message, context: Context) -> Message:
+    """Add this client's number to every weight; count the calls in the Context."""
+    number = int(context.node_config.get("number", 0))
+    calls = context.state.setdefault("calls", MetricRecord({"n": 0}))
+    calls["n"] += 1
+    weights = [a.numpy() + np.float32(number) for a in message.content["arrays"].values()]
+    metrics = MetricRecord({"num-examples": 1, "calls": calls["n"]})
+    return Message(
+        RecordDict({"arrays": ArrayRecord(weights), "metrics": metrics}), reply_to=message
+    )
+
+
+@app.query()
+def fail(message: Message, context: Context) -> Message:
+    raise ValueError("no such thing")
+
+
+class Events:
+    """Keeps what happened on a link, so that tests can wait for it."""
+
+    def __init__(self) -> None:
+        self.seen: list[LinkEvent] = []
+        self._news = threading.Condition()
+
+    def __call__(self, event: LinkEvent) -> None:
+        with self._news:
+            self.seen.append(event)
+            self._news.notify_all()
+
+    def count(self, kind: EventKind, client_id: str | None = None) -> int:
+        return sum(e.kind == kind and client_id in (None, e.client_id) for e in self.seen)
+
+    def wait(self, kind: EventKind, client_id: str | None = None, n: int = 1) -> LinkEvent:
+        with self._news:
+            assert self._news.wait_for(lambda: self.count(kind, client_id) >= n, LONG), self.seen
+        return [e for e in self.seen if e.kind == kind and client_id in (None, e.client_id)][-1]
+
+
+class Client:
+    """`run_client` in a thread."""
+
+    def __init__(self, server: str, client_id: str, app: ClientApp = app, **options: Any) -> None:
+        self.events = Events()
+        self.error: BaseException | None = None
+        self.stop = threading.Event()
+        self._run = lambda: run_client(
+            app, server, client_id=client_id, on_event=self.events, stop=self.stop, **options
+        )
+        self.thread = threading.Thread(target=self._main, daemon=True)
+        self.thread.start()
+
+    def _main(self) -> None:
+        try:
+            self._run()
+        except Exception as err:
+            self.error = err
+
+    def ended(self) -> BaseException | None:
+        self.thread.join(LONG)
+        assert not self.thread.is_alive()
+        return self.error
+
+
+class Server:
+    """A grid that serves, its events, and the clients a test starts."""
+
+    def __init__(self, **options: Any) -> None:
+        self.events = Events()
+        options = {"port": 0, "reconnect_grace": LONG, "on_event": self.events} | options
+        self.grid = GrpcGrid(**options).start()
+        self.address = f"127.0.0.1:{self.grid.port}"
+        self.clients: list[Client] = []
+
+    def client(self, client_id: str, app: ClientApp = app, **options: Any) -> Client:
+        server = options.pop("server", self.address)
+        joined = self.events.count(EventKind.JOINED, client_id)
+        client = Client(server, client_id, app, **options)
+        self.clients.append(client)
+        self.events.wait(EventKind.JOINED, client_id, joined + 1)
+        client.events.wait(EventKind.JOINED)
+        return client
+
+    def requests(self, kind: str = "train", size: int = 4) -> list[Message]:
+        content = RecordDict({"arrays": ArrayRecord([np.zeros(size, np.float32)])})
+        return [Message(content, node, kind) for node in self.grid.get_node_ids()]
+
+    def close(self) -> None:
+        self.grid.close()
+        for client in self.clients:
+            client.stop.set()
+        for client in self.clients:
+            client.ended()
+
+
+class Proxy:
+    """A TCP proxy that cuts its connections on command, or stalls one after some bytes."""
+
+    def __init__(self, port: int) -> None:
+        self.target = port
+        self.stall_up = self.stall_down = 1 << 62  # bytes that pass before it stalls
+        self.stalled = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                down, _ = self._listener.accept()
+                try:
+                    up = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:
+                    down.close()
+                    continue
+                self._sockets += [down, up]
+                for ends in ((down, up, "stall_up"), (up, down, "stall_down")):
+                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, limit: str) -> None:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                passed += len(data)
+                if passed > getattr(self, limit):
+                    self.stalled.set()
+                    return  # neither forwards nor closes: the link is half dead
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        while self._sockets:
+            gone = self._sockets.pop()
+            with contextlib.suppress(OSError):
+                gone.shutdown(socket.SHUT_RDWR)
+            gone.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+
+def waiting_app(go: threading.Event) -> ClientApp:
+    """An app that replies once ``go`` is set."""
+    patient = ClientApp()
+
+    @patient.train()
+    def wait(message: Message, context: Context) -> Message:
+        assert go.wait(LONG)
+        return add_number(message, context)
+
+    return patient
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return int(probe.getsockname()[1])
+
+
+def resident_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def raw_call(server: str, frames: Iterator[bytes]) -> tuple[Any, grpc.Channel]:
+    channel = grpc.insecure_channel(server, [("grpc.use_local_subchannel_pool", 1)])
+    return channel.stream_stream(f"/{SERVICE}/{METHOD}")(frames), channel
+
+
+def raw_conversation(
+    server: str, first: bytes, *frames: bytes, pause: threading.Event | None = None
+) -> list[Any]:
+    """Say ``first`` and then ``frames`` to a server; return the frames it answers with."""
+    over = threading.Event()
+
+    def say() -> Iterator[bytes]:
+        yield first
+        if pause is not None:
+            pause.wait(LONG)
+        yield from frames
+        over.wait(LONG)  # a client that stays: only the server ends this
+
+    call, channel = raw_call(server, say())
+    with channel:
+        try:
+            return [unpack(raw) for raw in call]
+        finally:
+            over.set()
+
+
+def reasons(replies: Sequence[Message]) -> list[str]:
+    return [reply.error.reason or "" for reply in replies if reply.has_error()]

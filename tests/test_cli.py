@@ -1,0 +1,288 @@
+"""The command line as people and machines use it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import fedsz
+from fedsz.cli import main
+
+torch = pytest.importorskip("torch")
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def call(*arguments: Any) -> Done:
+    """Run a command in this process, which saves it from importing torch once more."""
+    out, err, argv = io.StringIO(), io.StringIO(), ["fedsz", *map(str, arguments)]
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            mock.patch.object(sys, "argv", argv),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def refuse(*arguments: Any) -> str:
+    """Return the one line that a mistake is answered with."""
+    done = call(*arguments)
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line.removeprefix("fedsz: ")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path / "model.pt"
+    torch.save(
+        torch.nn.Sequential(torch.nn.Linear(50, 60), torch.nn.BatchNorm1d(60)).state_dict(), path
+    )
+    return path
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert "decompress" in call("--help").stdout
+    code = (
+        "import sys, fedsz.cli\nassert not {'torch', 'flwr', 'grpc', 'datasets'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "server", "client", "compress", "decompress", "inspect", "codecs"]
+)
+def test_every_command_explains_itself(command: str) -> None:
+    done = call(command, "--help")
+
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_version() -> None:
+    assert call("--version").stdout.startswith("fedsz ")
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_model_there_and_back(model: Path, suffix: str) -> None:
+    stream, back = model.with_suffix(".fsz"), model.with_name(f"back{suffix}")
+
+    compressed = call("compress", model, "-o", stream, "--error-bound", "1e-2", "--json")
+    decompressed = call("decompress", stream, "-o", back)
+
+    assert compressed.returncode == decompressed.returncode == 0, (compressed, decompressed)
+    report = json.loads(compressed.stdout)
+    assert report["nbytes"] == stream.stat().st_size
+    assert 0 < report["max_error"] <= 1
+    before = torch.load(model, weights_only=True)
+    if suffix == ".pt":
+        after = torch.load(back, weights_only=True)
+    else:
+        from safetensors.torch import load_file
+
+        after = load_file(back)
+    bound = 1e-2 * float(before["0.weight"].max() - before["0.weight"].min())
+    assert float((before["0.weight"] - after["0.weight"]).abs().max()) <= bound
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "0.weight")
+
+
+def test_safetensors_in_and_default_names(model: Path) -> None:
+    from safetensors.torch import save_file
+
+    source = model.with_suffix(".safetensors")
+    save_file(torch.load(model, weights_only=True), source)
+    model.unlink()
+
+    assert call("compress", source).returncode == 0
+    assert call("decompress", model.with_suffix(".fsz")).returncode == 0
+    assert torch.load(model, weights_only=True)["0.weight"].shape == (60, 50)
+
+
+def test_a_checkpoint_with_more_than_the_model(model: Path) -> None:
+    state = torch.load(model, weights_only=True)
+    torch.save({"epoch": 3, "state_dict": state}, model)
+
+    call("compress", model)
+
+    assert len(fedsz.inspect(model.with_suffix(".fsz").read_bytes()).tensors) == len(state)
+
+
+def test_inspect(model: Path) -> None:
+    call("compress", model)
+    stream = model.with_suffix(".fsz")
+
+    table, report = call("inspect", stream), call("inspect", stream, "--json")
+
+    for word in (
+        "tensor",
+        "dtype",
+        "shape",
+        "codec",
+        "bound",
+        "bytes",
+        "ratio",
+        "0.weight",
+        "60x50",
+    ):
+        assert word in table.stdout
+    parsed = json.loads(report.stdout)
+    assert parsed["nbytes"] == stream.stat().st_size
+    first = parsed["tensors"][0]
+    assert (first["name"], first["dtype"], first["shape"]) == ("0.weight", "float32", [60, 50])
+    assert first["bound"] > 0
+
+
+def test_codecs_are_listed() -> None:
+    names = [row["name"] for row in json.loads(call("codecs", "--json").stdout)]
+
+    assert names == [codec.name for codec in fedsz.codecs.CODECS]
+    assert all(name in call("codecs").stdout for name in names)
+
+
+def test_nothing_is_written_over(model: Path) -> None:
+    stream = model.with_suffix(".fsz")
+    stream.write_text("precious")
+
+    assert refuse("compress", model) == f"{stream} exists; --force writes over it"
+    assert stream.read_text() == "precious"
+    assert call("compress", model, "--force").returncode == 0
+    assert refuse("decompress", stream) == f"{model} exists; --force writes over it"
+
+
+def test_pickles_are_not_run(tmp_path: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "owned",)
+
+    (tmp_path / "model.pt").write_bytes(pickle.dumps({"weight": Evil()}))
+
+    assert "model.pt is not a file of tensors" in refuse("compress", tmp_path / "model.pt")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_damaged_stream_is_one_line(model: Path) -> None:
+    call("compress", model)
+    stream = model.with_suffix(".fsz")
+    data = bytearray(stream.read_bytes())
+    data[-1] ^= 1
+    stream.write_bytes(data)
+
+    assert "checksum of payload" in refuse("decompress", stream, "--force")
+    stream.write_bytes(data[:100])
+    assert "ends within its header" in refuse("inspect", stream)
+    stream.write_bytes(b"something else altogether")
+    assert "not a fedsz stream" in refuse("inspect", stream)
+
+
+def test_decompress_is_limited(model: Path) -> None:
+    call("compress", model)
+
+    says = refuse("decompress", model.with_suffix(".fsz"), "--force", "--max-bytes", "1000")
+
+    assert "limit 1000" in says
+
+
+BAD = {
+    "no command": (["nothing"], "No such command 'nothing'"),
+    "no option": (["run", "--speed", "9"], "No such option '--speed'"),
+    "no number": (["run", "--rounds", "many"], "'many' is not a valid int"),
+    "bound 0": (["run", "--error-bound", "0"], "above 0, got 0"),
+    "bound negative": (["run", "--error-bound", "-0.1"], "above 0, got -0.1"),
+    "bound nan": (["run", "--error-bound", "nan"], "finite and above 0, got nan"),
+    "bound 1": (["run", "--error-bound", "1"], "in (0, 1), got 1"),
+    "no bound": (["run", "--error-bound", "small"], "'small' is no error bound"),
+    "codec": (["server", "--insecure", "--codec", "sz4"], "no codec 'sz4'; have raw, blosclz"),
+    "lossless": (
+        ["server", "--insecure", "--lossless", "zfp"],
+        "codec 'zfp' is not lossless; have raw",
+    ),
+    "data set": (
+        ["server", "--insecure", "--dataset", "mnist"],
+        "no data set 'mnist'; have digits, cifar10",
+    ),
+    "model": (["server", "--insecure", "--model", "vgg"], "no model 'vgg'; have cnn, alexnet"),
+    "partitioner": (["server", "--insecure", "--partitioner", "skew"], "'skew'"),
+    "rule": (["run", "--rule", "all"], "no partition rule 'all'; have paper, ndim"),
+    "rounds": (["run", "--rounds", "0"], "rounds must lie in 1..1e+06, got 0"),
+    "no config": (["run", "--config", "none.toml"], "cannot read none.toml: No such file"),
+    "partition": (["client", "--insecure", "--partition", "4/4"], "I/N with I from 0 to N-1"),
+    "plaintext": (["server"], "--insecure"),
+    "no process": (["run", "--clients", "0"], "clients must lie in 1..1000"),
+    "half of tls": (["server", "--tls-cert", "x"], "--tls-key"),
+    "server": (["client", "--insecure", "--server", "nowhere"], "host:port, got 'nowhere'"),
+    "no file": (["compress", "none.pt"], "cannot read none.pt: No such file"),
+    "no stream": (["inspect", "none.fsz"], "cannot read none.fsz: No such file"),
+    "suffix": (["compress", "model.h5"], "a state_dict is a file in .pt"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_one_line(case: str) -> None:
+    arguments, says = BAD[case]
+
+    assert says in refuse(*arguments)
+
+
+def test_a_data_folder_without_the_files(tmp_path: Path) -> None:
+    for command in (["server", "--insecure", "--port", "0"], ["client", "--insecure"]):
+        says = refuse(*command, "--dataset", "cifar10", "--data-dir", tmp_path)
+        assert "of cifar10 in" in says
+        assert str(tmp_path) in says
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rouns = 3", "no option 'rouns' (did you mean 'rounds'?)"),
+        ("rounds = 'three'", "rounds must be a whole number, got 'three'"),
+        ("rounds = 2.5", "rounds must be a whole number, got 2.5"),
+        ("rounds = true", "rounds must be a whole number, got True"),
+        ("codec = 3", "codec must be text in quotes, got 3"),
+        ("rounds = ", "is not TOML"),
+        ("error_bound = 7", "in (0, 1), got 7"),
+    ],
+)
+def test_mistakes_in_a_config_file(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+
+    line = refuse("run", "--config", path)
+
+    assert str(path) in line
+    assert says in line
+
+
+def test_an_unreachable_server_is_one_line() -> None:
+    says = refuse("client", "--insecure", "--server", "127.0.0.1:9", "--max-wait", "1")
+
+    assert "127.0.0.1:9" in says
+
+
+def test_numpy_checkpoints_are_not_mistaken(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3))
+
+    assert "a state_dict is a file in" in refuse("compress", tmp_path / "x.npy")

@@ -1,0 +1,260 @@
+"""A fleet of real processes over gRPC: the way fedsz is used, and what goes wrong there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+LIMIT = 120.0  # seconds that anything here may take
+
+
+class Fleet:
+    """Processes that end with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedsz", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self.started.append(process)
+        return process
+
+    def client(self, port: int, index: int, count: int, *more: Any) -> subprocess.Popen[str]:
+        server = f"127.0.0.1:{port}"
+        share = f"{index}/{count}"
+        return self.start("client", "--insecure", "--server", server, "--partition", share, *more)
+
+    def server(self, *arguments: Any) -> Server:
+        return Server(self.start("server", "--insecure", "--port", 0, "--json", *arguments))
+
+    def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.communicate()
+
+
+class Server:
+    """A server process and the events it told."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.events: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.events.append(json.loads(line))
+                self._news.notify_all()
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        with self._news:
+            seen = self._news.wait_for(lambda: next(filter(wanted, self.events), None), LIMIT)
+        assert seen, self.events
+        return seen
+
+    @property
+    def port(self) -> int:
+        return int(self.wait_for(lambda event: event["event"] == "listening")["port"])
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == "round"]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path)
+    yield fleet
+    fleet.end()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
+    port = free_port()
+    clients = [fleet.client(port, i, 2) for i in range(2)]  # before there is a server
+    server = Server(
+        fleet.start(
+            "server", "--insecure", "--port", port, "--json", "--rounds", 3, "--min-clients", 2,
+            "--codec", "zfp", "--error-bound", "1e-3", "--run-dir", "out",
+        )
+    )  # fmt: skip
+
+    assert server.process.wait(LIMIT) == 0
+    assert [client.wait(LIMIT) for client in clients] == [0, 0]
+
+    done = server.wait_for(lambda event: event["event"] == "done")
+    assert done["run_dir"] == "out"
+    folder = fleet.folder / "out"
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert lines == server.rounds()
+    assert [line["round"] for line in lines] == [0, 1, 2, 3]
+    for line in lines[1:]:
+        assert (line["replies"], line["failures"]) == (2, [])
+        assert line["raw_up"] > line["sent_up"]
+        assert line["ratio"] == line["raw_up"] / line["sent_up"]
+        assert line["sent_up"] < line["wire_up"] < 1.02 * line["sent_up"] + 4000
+        assert 0 < line["max_error"] <= 1
+        assert line["encode_seconds"] > 0
+        assert line["decode_seconds"] > 0
+    assert lines[3]["accuracy"] > lines[0]["accuracy"]
+    config = tomllib.loads((folder / "config.toml").read_text())
+    assert (config["codec"], config["error_bound"], config["rounds"]) == ("zfp", 1e-3, 3)
+
+    from safetensors.torch import load_file
+
+    from fedsz.config import RunConfig
+    from fedsz.flower.apps import build_model
+
+    build_model(RunConfig()).load_state_dict(load_file(folder / "model.safetensors"))
+
+
+def test_a_killed_client_is_missed_and_may_come_back(fleet: Fleet) -> None:
+    server = fleet.server("--rounds", 6, "--min-clients", 3, "--epochs", 8, "--reconnect-grace", 1)
+    clients = [fleet.client(server.port, i, 3) for i in range(3)]
+    server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
+
+    clients[0].kill()
+    missed = server.wait_for(lambda event: event["event"] == "round" and bool(event["failures"]))
+    (failure,) = missed["failures"]
+    assert failure["client"].endswith("/0/3")
+    assert missed["replies"] == 2
+
+    clients[0] = fleet.client(server.port, 0, 3)
+    back = server.wait_for(
+        lambda event: (
+            event["event"] == "round" and event["round"] > missed["round"] and event["replies"] == 3
+        )
+    )
+    assert back["failures"] == []
+    assert server.process.wait(LIMIT) == 0
+    assert [client.wait(LIMIT) for client in clients] == [0, 0, 0]
+
+
+def test_a_stopped_server_says_goodbye_to_nobody_and_the_clients_give_up(fleet: Fleet) -> None:
+    server = fleet.server("--rounds", 1000, "--min-clients", 1)
+    client = fleet.client(server.port, 0, 1, "--max-wait", 2)
+    server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
+
+    server.process.kill()
+
+    assert client.wait(LIMIT) == 2
+    _, err = client.communicate()
+    (line,) = err.splitlines()
+    assert line.startswith("fedsz: ")
+    assert f"127.0.0.1:{server.port}" in line
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_leaves_no_process_behind(fleet: Fleet, stop: signal.Signals) -> None:
+    run = fleet.start("run", "--clients", 2, "--rounds", 1000, "--json")
+    assert run.stdout is not None
+    for line in run.stdout:
+        if json.loads(line).get("round") == 1:
+            break
+    family = descendants(run.pid)
+    assert len(family) >= 3
+
+    start = time.monotonic()
+    run.send_signal(stop)
+    run.stdout.close()
+
+    assert run.wait(LIMIT) == 130
+    assert time.monotonic() - start < 30  # a bound against hanging, not a measurement
+    deadline = time.monotonic() + 10
+    while (left := [pid for pid in family if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below ``pid``; they have sessions of their own, so by their parents."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    found, fresh = [], [pid]
+    while fresh:
+        fresh = [child for child, parent in parents.items() if parent in fresh]
+        found += fresh
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_port_in_use_is_one_line(fleet: Fleet) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        server = fleet.start("server", "--insecure", "--port", port)
+        _, err = server.communicate(timeout=LIMIT)
+
+    assert server.returncode == 2
+    (line,) = err.splitlines()
+    assert f"127.0.0.1:{port}" in line
+
+
+def test_two_clients_of_one_name_do_not_fight(fleet: Fleet) -> None:
+    server = fleet.server("--rounds", 2, "--min-clients", 2)
+    first = fleet.client(server.port, 0, 2)
+    server.wait_for(lambda event: event["event"] == "client" and event["what"] == "joined")
+
+    second = fleet.client(server.port, 0, 2)
+
+    assert first.wait(LIMIT) == 2
+    (line,) = first.communicate()[1].splitlines()
+    assert "/0/2" in line
+    other = fleet.client(server.port, 1, 2)
+    assert [process.wait(LIMIT) for process in (server.process, second, other)] == [0, 0, 0]
+
+
+def test_a_client_with_another_data_set_is_left_out(fleet: Fleet, data_dir: Path) -> None:
+    server = fleet.server("--rounds", 1, "--min-clients", 2)
+    good = fleet.client(server.port, 0, 2)
+    other = fleet.client(server.port, 1, 2, "--dataset", "cifar10", "--data-dir", data_dir)
+
+    assert server.process.wait(LIMIT) == 0
+    assert (good.wait(LIMIT), other.wait(LIMIT)) == (0, 0)
+    (failure,) = server.rounds()[-1]["failures"]
+    assert "has 'cifar10', the server asks for 'digits'" in failure["reason"]

@@ -1,0 +1,471 @@
+"""FedSZMod, FedSZGrid and StreamingFedAvg with Flower's own strategies, on an in-process Grid."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg
+
+import fedsz
+from fedsz.errors import CodecUnavailable, ConfigError
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower.records import KEY, STYPE, is_sealed, to_array, unseal
+from fedsz.flower.wrapper import WrappedGrid
+
+BOUND = 1e-2
+CLIENTS = 4
+
+
+def initial() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "fc.weight": rng.normal(size=(60, 50)).astype(np.float32),
+        "fc.bias": rng.normal(size=60).astype(np.float32),
+        "bn.num_batches_tracked": np.array(3),
+        "mask": np.array([True, False, True]),
+        "half.weight": rng.normal(size=(40, 50)).astype(np.float16),
+        "empty": np.empty((0, 3), np.float32),
+    }
+
+
+def moved(arrays: dict[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
+    """What client ``client`` makes of the model: other values, the same dtypes."""
+    rng = np.random.default_rng(client)
+    return {
+        name: (x + rng.normal(0, 0.1, x.shape)).astype(x.dtype)
+        if x.dtype.kind == "f"
+        else (x + client if x.dtype.kind == "i" else x)
+        for name, x in arrays.items()
+    }
+
+
+def to_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def record_of(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: to_array(x) for name, x in arrays.items()})
+
+
+Edit = Callable[[int, dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+def app_of(edit: Edit = lambda i, arrays: moved(arrays, i), *, mod: bool = True) -> ClientApp:
+    """A ClientApp of which client i replies ``edit(i, arrays)``."""
+    app = ClientApp(mods=[FedSZMod()] if mod else [])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        assert KEY not in message.content
+        client = int(context.node_config["partition-id"])
+        arrays = edit(client, to_arrays(message.content["arrays"]))
+        return Message(
+            RecordDict(
+                {
+                    "arrays": record_of(arrays),
+                    "metrics": MetricRecord({"num-examples": client + 1, "loss": float(client)}),
+                }
+            ),
+            reply_to=message,
+        )
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        loss = float(to_arrays(message.content["arrays"])["fc.weight"].mean())
+        return Message(
+            RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": loss})}),
+            reply_to=message,
+        )
+
+    return app
+
+
+def grid_of(app: ClientApp) -> LocalGrid:
+    return LocalGrid(app, [{"partition-id": i} for i in range(CLIENTS)])
+
+
+def run(strategy: Any, grid: Any, rounds: int = 1) -> Any:
+    return strategy.start(grid=grid, initial_arrays=record_of(initial()), num_rounds=rounds)
+
+
+def bound_of(x: np.ndarray) -> float:
+    return fedsz.ErrorBound.rel(BOUND).absolute(x.astype(np.float64))
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg, FedMedian, FedTrimmedAvg])
+def test_strategies_get_what_they_would_within_the_bound(strategy: type[FedAvg]) -> None:
+    plain = to_arrays(run(strategy(), grid_of(app_of(mod=False))).arrays)
+
+    ours = to_arrays(run(strategy(), FedSZGrid(grid_of(app_of()), BOUND)).arrays)
+
+    assert list(ours) == list(plain)
+    for name, x in plain.items():
+        assert ours[name].shape == x.shape
+        tolerance = 1e-6
+        if "weight" in name:
+            tolerance += max(bound_of(moved(initial(), i)[name]) for i in range(CLIENTS))
+        difference = np.abs(ours[name].astype(np.float64) - x.astype(np.float64))
+        assert difference.max(initial=0.0) <= tolerance, name
+
+
+def test_fedadam_runs_several_rounds() -> None:
+    state = {name: x for name, x in initial().items() if x.dtype == np.float32 and x.size}
+    grid = FedSZGrid(grid_of(app_of()), BOUND)
+
+    result = FedAdam(eta=1e-2).start(
+        grid=grid, initial_arrays=record_of(state), num_rounds=3, evaluate_config=ConfigRecord()
+    )
+
+    assert all(np.isfinite(x).all() for x in to_arrays(result.arrays).values())
+    assert len(result.evaluate_metrics_clientapp) == 3
+    assert grid.take_traffic().replies == 3 * CLIENTS
+
+
+def test_streaming_fedavg_is_fedavg() -> None:
+    state = {name: x for name, x in initial().items() if x.dtype.kind == "f"}
+    theirs = FedAvg().start(grid_of(app_of(mod=False)), record_of(state), num_rounds=2)
+
+    ours = StreamingFedAvg().start(grid_of(app_of(mod=False)), record_of(state), num_rounds=2)
+
+    for name, x in to_arrays(theirs.arrays).items():
+        tolerance = 1e-2 if x.dtype == np.float16 else 1e-6  # theirs adds up in float16
+        assert np.allclose(to_arrays(ours.arrays)[name], x, atol=tolerance), name
+    losses = (result.train_metrics_clientapp[1]["loss"] for result in (ours, theirs))
+    assert next(losses) == pytest.approx(next(losses))
+
+
+def test_dtypes_survive_the_average() -> None:
+    result = run(StreamingFedAvg(), FedSZGrid(grid_of(app_of()), BOUND), rounds=2)
+
+    arrays = to_arrays(result.arrays)
+    assert {name: x.dtype for name, x in arrays.items()} == {
+        name: x.dtype for name, x in initial().items()
+    }
+    # 3 + the mean of 0..3 weighted by 1..4, rounded, twice
+    assert arrays["bn.num_batches_tracked"] == 7
+    assert arrays["mask"].tolist() == [True, False, True]
+
+
+def test_arrays_that_a_strategy_widened_go_out_in_the_models_dtypes() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        seen.append({name: x.dtype for name, x in arrays.items()})
+        return moved(arrays, client)
+
+    run(FedAvg(), FedSZGrid(grid_of(app_of(edit)), BOUND), rounds=2)
+
+    assert all(dtypes == seen[0] for dtypes in seen)
+    assert seen[0]["bn.num_batches_tracked"] == np.int64
+
+
+def test_bfloat16_arrays_cross() -> None:
+    x = np.linspace(-1, 1, 4000, dtype=np.float32).astype(ml_dtypes.bfloat16)
+
+    (back,) = unseal(ArrayRecord({"x": to_array(x)})).values()
+
+    assert back.dtype == x.dtype
+    assert np.array_equal(back, x)
+
+
+class Watched(WrappedGrid):
+    """A Grid that keeps what crosses it; messages change hands, their contents stay."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.down: list[RecordDict] = []
+        self.up: list[RecordDict] = []
+
+    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        sent = list(messages)
+        self.down += [message.content for message in sent]
+        for reply in self.inner.send_and_receive(sent, timeout=timeout):
+            self.up.append(reply.content)
+            yield reply
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return list(self.stream_replies(messages, timeout=timeout))
+
+
+def stream_of(content: RecordDict) -> bytes:
+    (array,) = content.array_records["arrays"].values()
+    assert (array.stype, array.dtype) == (STYPE, "uint8")
+    return array.data
+
+
+def test_one_stream_crosses_the_wire_each_way() -> None:
+    grid = Watched(grid_of(app_of()))
+    state = record_of(initial())
+
+    FedAvg(fraction_evaluate=0).start(FedSZGrid(grid, BOUND), state, num_rounds=1)
+
+    assert len(grid.down) == len(grid.up) == CLIENTS
+    down, up = (fedsz.inspect(stream_of(contents[0])) for contents in (grid.down, grid.up))
+    assert all(tensor.bound is None for tensor in down.tensors)
+    assert [tensor.codec for tensor in up.tensors if tensor.bound] == ["sz2", "sz2"]
+    assert not is_sealed(state)  # the round's shared record is not written into
+    assert len({id(content) for content in grid.down}) == 1  # and is packed once
+
+
+def test_traffic_is_counted() -> None:
+    grid = FedSZGrid(inner := Watched(grid_of(app_of())), BOUND, codec="zfp")
+
+    FedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=1)
+    traffic = grid.take_traffic()
+
+    raw = sum(x.nbytes for x in initial().values())
+    assert (traffic.raw_up, traffic.raw_down) == (CLIENTS * raw, CLIENTS * raw)
+    assert traffic.sent_up == sum(len(stream_of(content)) for content in inner.up)
+    assert traffic.sent_down == sum(len(stream_of(content)) for content in inner.down)
+    assert traffic.ratio == traffic.raw_up / traffic.sent_up > 1
+    assert (traffic.replies, traffic.failures) == (CLIENTS, [])
+    assert traffic.encode_seconds > 0
+    assert traffic.decode_seconds > 0
+    assert 0 < traffic.max_error <= 1
+    assert grid.take_traffic().raw_up == 0
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda a: {**a, "fc.weight": a["fc.weight"][:, :9]},
+            r"'fc.weight' has shape \(60, 9\) where the model has \(60, 50\)",
+        ),
+        (
+            lambda a: {name: x for name, x in a.items() if name != "fc.bias"},
+            r"'fc.bias' of shape \(60,\) is missing",
+        ),
+        (lambda a: {**a, "head": np.zeros(2)}, r"'head' of shape \(2,\) is not in the model"),
+    ],
+    ids=["shape", "missing", "additional"],
+)  # fmt: skip
+def test_another_model_is_left_out_and_named(
+    strategy: type[FedAvg], change: Any, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_of(lambda i, arrays: change(arrays) if i == 1 else arrays)
+    grid = FedSZGrid(grid_of(app), BOUND)
+
+    with caplog.at_level(logging.WARNING, "fedsz"):
+        result = run(strategy(fraction_evaluate=0), grid)
+
+    traffic = grid.take_traffic()
+    assert traffic.replies == CLIENTS - 1
+    ((_, reason),) = traffic.failures
+    assert __import__("re").search(says, reason)
+    assert reason in caplog.text
+    weight = to_arrays(result.arrays)["fc.weight"]
+    assert np.abs(weight - initial()["fc.weight"]).max() <= bound_of(initial()["fc.weight"]) + 1e-6
+
+
+class Tampering(WrappedGrid):
+    """A Grid on which one client's reply is not what it sent."""
+
+    def __init__(self, inner: Any, tamper: Callable[[bytes], bytes]) -> None:
+        super().__init__(inner)
+        self.tamper = tamper
+
+    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        for reply in self.inner.send_and_receive(messages, timeout=timeout):
+            if reply.content["metrics"]["num-examples"] == 3:  # client 2
+                (array,) = reply.content["arrays"].values()
+                data = self.tamper(array.data)
+                reply.content["arrays"] = ArrayRecord(
+                    {KEY: Array("uint8", (len(data),), STYPE, data)}
+                )
+            yield reply
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return list(self.stream_replies(messages, timeout=timeout))
+
+
+DAMAGE = {
+    "cut": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "flipped": lambda data: data[:-50] + bytes([data[-50] ^ 1]) + data[-49:],
+    "version": lambda data: data[:8] + b"\x63\x00" + data[10:],
+    "extended": lambda data: data + b"more",
+}
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_reply_leaves_no_trace(strategy: type[FedAvg], damage: str) -> None:
+    grid = FedSZGrid(Tampering(grid_of(app_of()), DAMAGE[damage]), BOUND)
+
+    result = run(strategy(fraction_evaluate=0), grid)
+
+    traffic = grid.take_traffic()
+    assert traffic.replies == CLIENTS - 1
+    assert len(traffic.failures) == 1
+    others = [moved(initial(), i)["fc.bias"] * (i + 1) for i in (0, 1, 3)]
+    mean = np.sum(others, axis=0) / 7
+    assert np.allclose(to_arrays(result.arrays)["fc.bias"], mean, atol=1e-6)
+
+
+def test_a_payload_that_lies_late_in_the_stream_leaves_no_trace() -> None:
+    """All checksums fit, the last payload does not decode: nothing of the reply may be added."""
+
+    def forge(data: bytes) -> bytes:
+        from tests.test_stream import forge as forged
+        from tests.test_stream import set_at
+
+        return forged(data, **set_at("tensors", 0, 1, to=0), payloads=bad(data))
+
+    def bad(data: bytes) -> list[Any]:
+        import zlib
+
+        import msgspec
+
+        stored = int.from_bytes(data[12:16], "little")
+        payloads = msgspec.msgpack.decode(zlib.decompress(data[20 : 20 + stored]))["payloads"]
+        payloads[-1][0] = 2  # another codec than it was packed by
+        return payloads
+
+    grid = FedSZGrid(Tampering(grid_of(app_of()), forge), BOUND)
+
+    result = run(StreamingFedAvg(fraction_evaluate=0), grid)
+
+    ((_, reason),) = grid.take_traffic().failures
+    assert "CorruptStream" in reason
+    expected = np.sum([moved(initial(), i)["fc.bias"] * (i + 1) for i in (0, 1, 3)], axis=0) / 7
+    assert np.allclose(to_arrays(result.arrays)["fc.bias"], expected, atol=1e-6)
+
+
+def test_a_round_without_replies_keeps_the_model() -> None:
+    def fail(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raise RuntimeError("no battery")
+
+    grid = FedSZGrid(grid_of(app_of(fail)), BOUND)
+
+    strategy = StreamingFedAvg(fraction_evaluate=0)
+    replies = grid.stream_replies(
+        strategy.configure_train(1, record_of(initial()), ConfigRecord(), grid)
+    )
+
+    assert strategy.aggregate_train(1, replies) == (None, None)
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), [1, 2], None])
+def test_impossible_weights_are_left_out(weight: Any) -> None:
+    def reply(client: int) -> Message:
+        metrics = {"num-examples": weight if client == 1 else 1}
+        if metrics["num-examples"] is None:
+            metrics = {"other": 1}
+        request = Message(RecordDict(), client, MessageType.TRAIN)
+        arrays = record_of({"x": np.full(3, client, np.float32)})
+        return Message(
+            RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=request
+        )
+
+    grid_of(app_of())  # tells Flower who this process is
+    arrays, _ = StreamingFedAvg().aggregate_train(1, (reply(i) for i in range(1, 4)))
+
+    assert arrays is not None
+    assert to_arrays(arrays)["x"].tolist() == [2.5, 2.5, 2.5]
+
+
+def test_replies_are_consumed_one_at_a_time() -> None:
+    alive: list[int] = []
+
+    def replies() -> Iterable[Message]:
+        import gc
+        import weakref
+
+        for client in range(5):
+            request = Message(RecordDict(), client, MessageType.TRAIN)
+            record = record_of({"x": np.zeros(1000, np.float32)})
+            metrics = MetricRecord({"num-examples": 1})
+            message = Message(RecordDict({"a": record, "m": metrics}), reply_to=request)
+            watch.append(weakref.ref(record))
+            del record, metrics
+            yield message
+            del message
+            gc.collect()
+            alive.append(sum(ref() is not None for ref in watch))
+
+    watch: list[Any] = []
+    grid_of(app_of())
+    StreamingFedAvg().aggregate_train(1, replies())
+
+    assert max(alive) <= 1
+
+
+def test_a_client_without_the_mod_still_takes_part_without_a_fedszgrid() -> None:
+    assert run(FedAvg(), grid_of(app_of())).arrays is not None
+
+
+def test_a_codec_that_a_client_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = FedSZGrid(grid_of(app_of()), BOUND, codec="zfp")
+    monkeypatch.setattr(type(fedsz.codecs.get("zfp")), "library", "zfpy_that_is_not_there")
+
+    run(StreamingFedAvg(fraction_evaluate=0), grid)
+
+    failures = grid.take_traffic().failures
+    assert len(failures) == CLIENTS
+    assert "CodecUnavailable: codec 'zfp' needs the package" in failures[0][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"error_bound": 0}, ConfigError),
+        ({"error_bound": float("nan")}, ConfigError),
+        ({"codec": "sz4"}, ConfigError),
+        ({"lossless": "sz2"}, ConfigError),
+        ({"rule": "some"}, ConfigError),
+    ],
+)
+def test_bad_options(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        FedSZGrid(grid_of(app_of()), **options)
+
+
+def test_settings_reach_the_clients() -> None:
+    inner = Watched(grid_of(app_of()))
+    grid = FedSZGrid(
+        inner, "abs:0.05", codec="zfp:precision=11", lossless="zstd:level=9", rule="ndim"
+    )
+
+    replies = list(
+        grid.stream_replies(FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid))
+    )
+
+    note = inner.down[0].config_records[KEY]
+    assert dict(note) == {
+        "error-bound": "abs:0.05",
+        "codec": "zfp:precision=11",
+        "lossless": "zstd:level=9",
+        "threshold": 1024,
+        "rule": "ndim",
+    }
+    tensors = fedsz.inspect(stream_of(replies[0].content)).tensors
+    assert {tensor.codec for tensor in tensors} <= {"zfp", "zstd", "raw"}
+
+
+def test_a_missing_codec_is_refused_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(fedsz.codecs.get("zfp")), "library", "zfpy_that_is_not_there")
+
+    with pytest.raises(CodecUnavailable):
+        FedSZGrid(grid_of(app_of()), codec="zfp")

@@ -1,0 +1,319 @@
+"""The link's frames and messages: what goes in comes out, and nothing else is believed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
+
+from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
+from fedsz.flower import compat, grpc_wire, message_bytes
+from fedsz.flower.grpc_wire import (
+    CHUNK_BYTES,
+    MAX_FRAME_BYTES,
+    Ack,
+    Arrival,
+    Begin,
+    Bye,
+    ByeKind,
+    Hello,
+    Welcome,
+    frames,
+    message_wire_size,
+    pack,
+    unpack,
+    wire_size,
+)
+from fedsz.flower.message_bytes import (
+    Encoded,
+    Rope,
+    decode_message,
+    encode_content,
+    encode_message,
+)
+
+if TYPE_CHECKING:
+    from fedsz.flower.grpc_wire import Control
+
+METADATA = Metadata(
+    run_id=2**63 + 5,
+    message_id="request",
+    src_node_id=1,
+    dst_node_id=2**62,
+    reply_to_message_id="",
+    group_id="3",
+    created_at=1.5,
+    ttl=60.0,
+    message_type="train.custom",
+)
+
+EVERY_KIND = RecordDict(
+    {
+        "arrays": ArrayRecord(
+            {
+                "float": Array(np.linspace(0, 1, 7, dtype=np.float32)),
+                "scalar": Array(np.array(3, dtype=np.int64)),
+                "empty": Array("float32", (0, 4), "fedsz.v1", b""),
+                "stream": Array("uint8", (5,), "fedsz.v1", b"\x00\xff123"),
+            }
+        ),
+        "no arrays": ArrayRecord(),
+        "metrics": MetricRecord(
+            {"loss": 0.5, "n": -3, "big": 2**63 + 1, "many": [1.0, math.inf], "ints": [1, -2]}
+        ),
+        "config": ConfigRecord(
+            {
+                "flag": True,
+                "name": "ünï",
+                "blob": b"\x00\x01",
+                "x": 1e-300,
+                "flags": [True, False],
+                "names": ["a", ""],
+                "blobs": [b"", b"x"],
+                "none": [],
+            }
+        ),
+        "no config": ConfigRecord(),
+    }
+)
+
+CONTENTS = {
+    "every kind": EVERY_KIND,
+    "nothing": RecordDict(),
+    "no arrays": RecordDict({"metrics": MetricRecord({"n": 1})}),
+}
+
+CONTROLS: list[Control] = [
+    Hello(1, "pi-3", {"partition-id": 3, "site": "lab", "share": 0.5, "gpu": False}, ["a", "b"]),
+    Welcome(2**62, 4 << 30, ["a"]),
+    Begin("a", 1 << 40),
+    Ack("a"),
+    Bye(ByeKind.REPLACED, "another connection"),
+]
+
+
+def to_message(content: RecordDict | None = None, error: Error | None = None) -> Message:
+    return compat.make_message(METADATA, content=content, error=error)
+
+
+def join(encoded: Encoded) -> bytes:
+    return b"".join(encoded.segments)
+
+
+def decode(raw: bytes) -> Message:
+    return decode_message(io.BytesIO(raw), len(raw))
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_content_round_trip(content: RecordDict) -> None:
+    encoded = encode_message(to_message(content), "request")
+    message = decode(join(encoded))
+
+    assert encoded.size == len(join(encoded))
+    assert message.content == content
+    assert list(message.content) == list(content)  # their order, too
+    assert vars(message.metadata) == vars(METADATA)
+    assert not message.has_error()
+
+
+@pytest.mark.parametrize("reason", ["ValueError: no data", None])
+def test_error_round_trip(reason: str | None) -> None:
+    message = decode(join(encode_message(to_message(error=Error(2, reason)), "request")))
+
+    assert message.error == Error(2, reason)
+    assert not message.has_content()
+
+
+def test_large_arrays_are_referred_to_not_copied() -> None:
+    array = Array(np.zeros(1 << 20, dtype=np.float32))
+    content = encode_content(RecordDict({"a": ArrayRecord({"x": array})}))
+    for message_id in ("one", "two"):
+        encoded = encode_message(to_message(RecordDict()), message_id, content)
+        assert encoded.segments[1] is content.head
+        segment = encoded.segments[2]
+        assert isinstance(segment, memoryview)
+        assert segment.obj is array.data
+
+
+def test_content_is_not_changed_by_encoding() -> None:
+    before = {k: dict(v) for k, v in EVERY_KIND.items()}
+    encode_message(to_message(EVERY_KIND), "request")
+
+    assert {k: dict(v) for k, v in EVERY_KIND.items()} == before
+
+
+def test_a_source_is_read_once_and_no_further() -> None:
+    raw = join(encode_message(to_message(EVERY_KIND), "request"))
+    source = io.BytesIO(raw + b"the next message")
+
+    assert decode_message(source, len(raw)).content == EVERY_KIND
+    assert source.tell() == len(raw)
+
+
+def test_a_rope_reads_across_its_pieces() -> None:
+    raw = join(encode_message(to_message(EVERY_KIND), "request"))
+    rope = Rope()
+    for start in range(0, len(raw), 7):
+        rope.write(memoryview(raw)[start : start + 7])
+
+    assert decode_message(rope, len(raw)).content == EVERY_KIND
+    assert rope.read(1) == b""
+
+
+def test_every_prefix_is_refused() -> None:
+    raw = join(encode_message(to_message(EVERY_KIND), "request"))
+    for size in range(len(raw)):
+        with pytest.raises(CorruptStream):
+            decode(raw[:size])
+        with pytest.raises(TruncatedStream):  # a file that is shorter than it was said to be
+            decode_message(io.BytesIO(raw[:size]), len(raw))
+
+
+def test_trailing_bytes_are_refused() -> None:
+    with pytest.raises(CorruptStream, match="1 bytes too many"):
+        decode(join(encode_message(to_message(EVERY_KIND), "request")) + b"\x00")
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_every_flipped_bit_is_refused_or_decodes(content: RecordDict) -> None:
+    raw = bytearray(join(encode_message(to_message(content), "request")))
+    for position in range(8 * len(raw)):
+        raw[position // 8] ^= 1 << position % 8
+        with contextlib.suppress(CorruptStream):
+            decode(bytes(raw))
+        raw[position // 8] ^= 1 << position % 8
+
+
+def test_lengths_are_not_believed() -> None:
+    class Greedy(io.BytesIO):
+        def read(self, n: int | None = -1, /) -> bytes:
+            assert n is not None
+            assert n <= 100, "read more than the message can hold"
+            return super().read(n)
+
+    for lengths in ((1 << 31, 0), (0, 1 << 31), (1 << 20, 1 << 20), (2**32 - 1, 2**32 - 1)):
+        raw = struct.pack("<II", *lengths) + b"x" * 92
+        with pytest.raises(CorruptStream):
+            decode_message(Greedy(raw), len(raw))
+
+
+def test_neither_content_nor_error_is_refused() -> None:
+    envelope = compat.ProtoMessage(metadata=compat.metadata_to_proto(METADATA)).SerializeToString()
+    with pytest.raises(CorruptStream, match="not a Flower message"):
+        decode(struct.pack("<II", len(envelope), 0) + envelope)
+
+
+def test_bulk_outside_arrays_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bulky = RecordDict({"config": ConfigRecord({"blob": bytes(2000)})})
+    raw = join(encode_message(to_message(bulky), "request"))
+    monkeypatch.setattr(message_bytes, "MAX_HEAD_BYTES", 1000)
+
+    with pytest.raises(ConfigError, match="put bulk data into an ArrayRecord"):
+        encode_content(bulky)
+    with pytest.raises(LimitExceeded):
+        decode(raw)
+
+
+def test_what_protobuf_cannot_hold_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="cannot be sent"):
+        encode_content(
+            RecordDict({"a": ArrayRecord({"x": Array("uint8", (1 << 40,), "fedsz.v1", b"")})})
+        )
+
+
+@pytest.mark.parametrize("frame", CONTROLS, ids=lambda f: type(f).__name__)
+def test_control_frames_round_trip(frame: Control) -> None:
+    assert unpack(pack(frame)) == frame
+
+
+@pytest.mark.parametrize("frame", CONTROLS, ids=lambda f: type(f).__name__)
+def test_damaged_control_frames_are_refused_or_read(frame: Control) -> None:
+    raw = pack(frame)
+    for size in range(len(raw)):
+        with pytest.raises(CorruptStream):
+            unpack(raw[:size])
+    for position in range(8, 8 * len(raw)):
+        flipped = bytearray(raw)
+        flipped[position // 8] ^= 1 << position % 8
+        with contextlib.suppress(CorruptStream):
+            unpack(bytes(flipped))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x00",
+        b"\x07",
+        b"\xffgarbage",
+        pack(Hello(1, "", {}, [])),
+        pack(Hello(1, "x" * 257, {}, [])),
+        pack(Begin("", 100)),
+        pack(Begin("x", 7)),
+        pack(Begin("x", -1)),
+        pack(Ack("x" * 65)),
+        pack(Ack("x")).replace(b"x", b"\xff"),
+        b"\x05\x92\xa1x" + b"\x91" * 200_000 + b"\x90",
+    ],
+    ids=lambda raw: f"{len(raw)} bytes",
+)
+def test_frames_out_of_range_are_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptStream):
+        unpack(raw)
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 200, CHUNK_BYTES, 3 * CHUNK_BYTES + 1])
+def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
+    arrays = ArrayRecord({f"{i}": Array("uint8", (size,), "raw", bytes(size)) for i in range(3)})
+    encoded = encode_message(to_message(RecordDict({"arrays": arrays})), "request")
+    begin, *data = raws = list(frames(encoded))
+    announced = unpack(begin)
+    assert isinstance(announced, Begin)
+    arrival = Arrival(announced, Rope(), limit=encoded.size)
+    for raw in data:
+        piece = unpack(raw)
+        assert isinstance(piece, memoryview)
+        assert not arrival.complete
+        arrival.feed(piece)
+
+    assert arrival.complete
+    assert arrival.sink is not None
+    assert decode_message(arrival.sink, arrival.size).content["arrays"] == arrays
+    assert max(map(len, raws)) <= CHUNK_BYTES + 1 < MAX_FRAME_BYTES
+    assert all(len(raw) == CHUNK_BYTES + 1 for raw in data[:-1])
+    total = sum(map(wire_size, raws))
+    assert arrival.wire_bytes == message_wire_size(encoded) == total
+
+
+def test_an_arrival_takes_what_was_announced_and_no_more() -> None:
+    with pytest.raises(LimitExceeded, match=r"20\.0 MB, at most 10\.0 MB"):
+        Arrival(Begin("x", 20_000_000), Rope(), limit=10_000_000)
+    arrival = Arrival(Begin("x", 10), Rope(), limit=10)
+    arrival.feed(memoryview(bytes(8)))
+    for piece in (b"", bytes(3)):
+        with pytest.raises(CorruptStream, match="1 to 2 were due"):
+            arrival.feed(memoryview(piece))
+
+
+def test_the_protocol_stays_what_it_is() -> None:
+    """Old clients speak these bytes; a change needs a new PROTOCOL."""
+    assert grpc_wire.PROTOCOL == 1
+    assert pack(Hello(1, "c", {"p": 1}, ["m"])).hex() == "019401a16381a1700191a16d"
+    assert pack(Welcome(7, 8, ["m"])).hex() == "0293070891a16d"
+    assert pack(Begin("m", 9)).hex() == "0392a16d09"
+    assert pack(Ack("m")).hex() == "0591a16d"
+    assert pack(Bye(ByeKind.FINISHED, "")).hex() == "0692a866696e6973686564a0"
