@@ -1,35 +1,39 @@
-"""A run on the screen: a table that grows by a line a round, and a summary."""
+"""A run on the screen."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Final, Self
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
-from rich.table import Table
 
 from fedsz.experiments.events import Client, Done, Event, Listening, RoundDone
 
+# Each in two lines, so that eleven of them fit into 80 characters.
 COLUMNS: Final = (
-    "round", "accuracy", "loss", "clients", "raw up", "sent up", "ratio",
-    "encode s", "decode s", "error/bound", "seconds",
+    ("", "round"), ("", "accuracy"), ("", "loss"), ("", "clients"), ("raw", "up"), ("sent", "up"),
+    ("", "ratio"), ("encode", "s"), ("decode", "s"), ("error/", "bound"), ("round", "s"),
 )  # fmt: skip
-WIDTHS: Final = tuple(max(9, len(name)) for name in COLUMNS)
+WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)
 
 
 class RunTable:
-    """Shows events: live on a terminal, line by line in a file or a pipe."""
+    """Shows events: a table that grows by a line a round, above a line that says what goes on.
+
+    Finished lines are printed, not redrawn, so that a run of a thousand rounds scrolls as it should
+    and reads the same in a file.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
         self._rows: list[RoundDone] = []
         self._connected: set[str] = set()
         self._wanted = 0
-        self._status = "starting the server"
         self._done: Done | None = None
-        self._live = Live(console=self._console, get_renderable=self._picture, transient=False)
+        self._spinner = Spinner("dots", "starting the server")
+        self._live = Live(self._spinner, console=self._console, transient=True)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -42,9 +46,7 @@ class RunTable:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._status = ""
-        if self._console.is_terminal:
-            self._live.stop()
+        self._live.stop()
         if self._done:
             self._summary(self._done)
 
@@ -55,27 +57,27 @@ class RunTable:
                 self._wanted = event.min_clients
                 self._say(f"listening on port {event.port}, results in {event.run_dir}")
             case Client() if not self._done:
-                (self._connected.add if event.what == "joined" else self._connected.discard)(
-                    event.client_id
-                )
+                change = self._connected.add if event.what == "joined" else self._connected.discard
+                change(event.client_id)
                 if event.what != "joined":
                     self._say(f"client {event.client_id} {event.what}: {event.detail}")
             case RoundDone():
+                if not self._rows:
+                    for heads in zip(*COLUMNS, strict=True):
+                        self._print_row(heads, style="bold")
                 self._rows.append(event)
                 for failure in event.failures:
                     self._say(f"round {event.round} without {failure.client}: {failure.reason}")
-                if not self._console.is_terminal:
-                    for row in ([COLUMNS] if not event.round else []) + [cells(event)]:
-                        self._print_row(row)
+                self._print_row(cells(event))
             case Done():
                 self._done = event
+        here = len(self._connected)
         if self._done:
-            self._status = "sending the clients home"
-            return
-        if len(self._connected) < self._wanted and not self._rows:
-            self._status = f"waiting for clients: {len(self._connected)} of {self._wanted}"
+            self._spinner.update(text="sending the clients home")
+        elif here < self._wanted and not self._rows:
+            self._spinner.update(text=f"waiting for clients: {here} of {self._wanted}")
         else:
-            self._status = f"round {len(self._rows)}, {len(self._connected)} clients"
+            self._spinner.update(text=f"round {len(self._rows)}, {here} clients")
 
     def _summary(self, done: Done) -> None:
         """Print what the whole run came to."""
@@ -90,24 +92,14 @@ class RunTable:
             f"largest error {max(row.max_error for row in trained):.4f} of its bound",
             f"results in {done.run_dir}",
         ]
-        self._console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        self._say("\n".join(lines), style="")
 
-    def _print_row(self, row: tuple[str, ...]) -> None:
+    def _print_row(self, row: tuple[str, ...], style: str = "") -> None:
         padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS, strict=True))
-        print("  ".join(padded), flush=True)
+        self._say(" ".join(padded), style)
 
-    def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")
-
-    def _picture(self) -> Group | Table:
-        table = Table(expand=False)
-        for name in COLUMNS:
-            table.add_column(name, justify="right", no_wrap=True)
-        for row in self._rows:
-            table.add_row(*cells(row))
-        if self._status:
-            return Group(table, Spinner("dots", self._status))
-        return table
+    def _say(self, text: str, style: str = "dim") -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True, style=style)
 
 
 def cells(row: RoundDone) -> tuple[str, ...]:
@@ -134,4 +126,4 @@ def size(nbytes: float) -> str:
         if nbytes < 1000 or unit == "GB":
             break
         nbytes /= 1000
-    return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.2f} {unit}"
+    return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
