@@ -48,9 +48,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=0, help="training images in all; 0: all")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    base = RunConfig.read(
-        arguments.config, data_dir=arguments.data_dir, samples=arguments.samples
-    )
+    base = RunConfig.read(arguments.config, data_dir=arguments.data_dir, samples=arguments.samples)
     results: dict[str, list[list[RoundDone]]] = {name: [] for name in CODECS}
     for seed in range(arguments.seeds):
         for name, options in CODECS.items():

@@ -58,18 +58,13 @@ def check_rule(rule: str, threshold: int) -> None:
         raise ConfigError(f"threshold must be 0 or more elements, got {threshold}")
 
 
-def as_arrays(state_dict: StateDict) -> dict[str, NDArray]:
-    """Return a state_dict's tensors as C-contiguous little-endian arrays, uncopied if possible.
+def as_array(name: str, value: Any) -> NDArray:
+    """Return one tensor as a C-contiguous little-endian array, without a copy where possible.
 
     Raises:
-        ConfigError: a name is not a string, or a value is neither a dense tensor nor an array, or
-            of a dtype that streams do not have.
+        ConfigError: the name is not a string, or the value is neither a dense tensor nor an array,
+            or of a dtype that streams do not have.
     """
-    return {name: as_array(name, value) for name, value in state_dict.items()}
-
-
-def as_array(name: str, value: Any) -> NDArray:
-    """Return one tensor as an array; see `as_arrays`."""
     if not isinstance(name, str):
         raise ConfigError(f"state_dict keys must be strings, got {name!r}")
     torch = sys.modules.get("torch")
@@ -84,6 +79,11 @@ def as_array(name: str, value: Any) -> NDArray:
     if x.dtype not in DTYPE_IDS:
         raise ConfigError(f"state_dict[{name!r}] has dtype {x.dtype}, which streams do not have")
     return x
+
+
+def as_arrays(state_dict: StateDict) -> dict[str, NDArray]:
+    """Return a state_dict's tensors as arrays; see `as_array`."""
+    return {name: as_array(name, value) for name, value in state_dict.items()}
 
 
 def as_tensor(x: NDArray) -> torch.Tensor:

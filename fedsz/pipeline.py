@@ -15,7 +15,7 @@ from fedsz.bounds import ErrorBound, finfo, half_ulp
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.base import Buffer
 from fedsz.errors import ConfigError, CorruptStream, UnsupportedStream
-from fedsz.partition import NDArray, StateDict, as_arrays, as_tensor, check_rule, is_lossy
+from fedsz.partition import NDArray, StateDict, as_array, as_tensor, check_rule, is_lossy
 from fedsz.stream import DTYPE_IDS, Limits, Part, Payload, Reader, Tensor, write
 
 DEFAULT_CODEC: Final = "sz2"
@@ -110,12 +110,15 @@ def compress(
 def compress_measured(state_dict: StateDict, settings: Settings) -> tuple[bytes, Report]:
     """Return what `compress` does, and what it measured on the way."""
     start = time.perf_counter()
-    arrays = as_arrays(state_dict)
-    tensors = [Tensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in arrays.items()]
+    tensors: list[Tensor] = []
     parts: list[Part] = []
-    shared: dict[int, list[int]] = {}  # item size -> tensors that share a lossless payload
-    max_error = 0.0
-    for i, (name, x) in enumerate(arrays.items()):
+    shared: dict[int, list[tuple[int, NDArray]]] = {}  # item size -> tensors of one payload
+    raw_bytes, max_error = 0, 0.0
+    # One by one: a mapping may make its arrays as they are asked for.
+    for i, (name, value) in enumerate(state_dict.items()):
+        x = as_array(name, value)
+        tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
+        raw_bytes += x.nbytes
         if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
             coded = _encode_weight(i, x, settings)
             if coded is not None:
@@ -125,13 +128,12 @@ def compress_measured(state_dict: StateDict, settings: Settings) -> tuple[bytes,
         if x.nbytes >= SHARED_BELOW:
             parts.append(_encode_lossless([i], raw(x), x.itemsize, settings.lossless_codec))
         else:
-            shared.setdefault(x.itemsize, []).append(i)
-    values = list(arrays.values())
-    for itemsize, members in shared.items():
-        data = memoryview(b"".join(raw(values[i]) for i in members))
+            shared.setdefault(x.itemsize, []).append((i, x))
+    for itemsize, small in shared.items():
+        data = memoryview(b"".join(raw(x) for _, x in small))
+        members = [i for i, _ in small]
         parts.append(_encode_lossless(members, data, itemsize, settings.lossless_codec))
     stream = write(tensors, parts)
-    raw_bytes = sum(x.nbytes for x in values)
     return stream, Report(raw_bytes, len(stream), time.perf_counter() - start, max_error)
 
 
@@ -300,7 +302,7 @@ def _encode_lossy(x: NDArray, bound: float, codec: Codec) -> codecs.Encoded | No
     """Code ``x`` so that the bound holds in its own dtype; None where that cannot be had."""
     if x.dtype == FLOAT32:
         return codec.encode_measured(x, bound)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         narrow = x.astype(FLOAT32)
     if not np.isfinite(narrow).all():
         return None  # a NaN's bits, or a value beyond float32, would not come back

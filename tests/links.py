@@ -7,7 +7,8 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import numpy as np
@@ -20,7 +21,7 @@ from fedsz.flower.grpc_link import METHOD, SERVICE, EventKind, LinkEvent
 from fedsz.flower.grpc_wire import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 LONG = 20.0  # seconds; what is awaited comes much sooner, or the test has failed
 
@@ -129,6 +130,7 @@ class Proxy:
         self.target = port
         self.stall_up = self.stall_down = 1 << 62  # bytes that pass before it stalls
         self.stalled = threading.Event()
+        self.resume = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = []
@@ -154,7 +156,7 @@ class Proxy:
                 passed += len(data)
                 if passed > getattr(self, limit):
                     self.stalled.set()
-                    return  # neither forwards nor closes: the link is half dead
+                    self.resume.wait(LONG)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 
@@ -164,6 +166,7 @@ class Proxy:
             with contextlib.suppress(OSError):
                 gone.shutdown(socket.SHUT_RDWR)
             gone.close()
+        self.resume.set()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -193,30 +196,34 @@ def resident_bytes() -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def raw_call(server: str, frames: Iterator[bytes]) -> tuple[Any, grpc.Channel]:
-    channel = grpc.insecure_channel(server, [("grpc.use_local_subchannel_pool", 1)])
-    return channel.stream_stream(f"/{SERVICE}/{METHOD}")(frames), channel
+class RawClient:
+    """A client that says what it likes: any bytes as frames."""
 
+    def __init__(self, server: str, *frames: bytes) -> None:
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        self.say(*frames)
+        self._channel = grpc.insecure_channel(server, [("grpc.use_local_subchannel_pool", 1)])
+        self._call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")(
+            iter(self._outbox.get, None)
+        )
 
-def raw_conversation(
-    server: str, first: bytes, *frames: bytes, pause: threading.Event | None = None
-) -> list[Any]:
-    """Say ``first`` and then ``frames`` to a server; return the frames it answers with."""
-    over = threading.Event()
+    def say(self, *frames: bytes) -> None:
+        for frame in frames:
+            self._outbox.put(frame)
 
-    def say() -> Iterator[bytes]:
-        yield first
-        if pause is not None:
-            pause.wait(LONG)
-        yield from frames
-        over.wait(LONG)  # a client that stays: only the server ends this
+    def hear(self) -> Any:
+        return unpack(next(self._call))
 
-    call, channel = raw_call(server, say())
-    with channel:
-        try:
-            return [unpack(raw) for raw in call]
-        finally:
-            over.set()
+    def hear_out(self) -> list[Any]:
+        """Return what the server says until it ends the stream."""
+        return [unpack(raw) for raw in self._call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._outbox.put(None)
+        self._channel.close()
 
 
 def reasons(replies: Sequence[Message]) -> list[str]:

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg
 import fedsz
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
-from fedsz.flower.records import KEY, STYPE, is_sealed, to_array, unseal
+from fedsz.flower.records import KEY, STYPE, Update, is_sealed, to_array
 from fedsz.flower.wrapper import WrappedGrid
 
 BOUND = 1e-2
@@ -178,7 +178,7 @@ def test_arrays_that_a_strategy_widened_go_out_in_the_models_dtypes() -> None:
 def test_bfloat16_arrays_cross() -> None:
     x = np.linspace(-1, 1, 4000, dtype=np.float32).astype(ml_dtypes.bfloat16)
 
-    (back,) = unseal(ArrayRecord({"x": to_array(x)})).values()
+    (back,) = Update(ArrayRecord({"x": to_array(x)})).arrays().values()
 
     assert back.dtype == x.dtype
     assert np.array_equal(back, x)

@@ -40,8 +40,8 @@ from fedsz.flower.grpc_wire import (
     wire_size,
 )
 from fedsz.flower.message_bytes import (
+    Buffer,
     Encoded,
-    Rope,
     decode_message,
     encode_content,
     encode_message,
@@ -102,7 +102,7 @@ CONTROLS: list[Control] = [
     Hello(1, "pi-3", {"partition-id": 3, "site": "lab", "share": 0.5, "gpu": False}, ["a", "b"]),
     Welcome(2**62, 4 << 30, ["a"]),
     Begin("a", 1 << 40),
-    Ack("a"),
+    Ack("a", received=True),
     Bye(ByeKind.REPLACED, "another connection"),
 ]
 
@@ -165,14 +165,18 @@ def test_a_source_is_read_once_and_no_further() -> None:
     assert source.tell() == len(raw)
 
 
-def test_a_rope_reads_across_its_pieces() -> None:
+@pytest.mark.parametrize("block", [1, 5, 7, 4096])
+def test_a_buffer_reads_across_pieces_and_blocks(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Buffer, "_BLOCK_BYTES", block)
     raw = join(encode_message(to_message(EVERY_KIND), "request"))
-    rope = Rope()
+    buffer = Buffer()
     for start in range(0, len(raw), 7):
-        rope.write(memoryview(raw)[start : start + 7])
+        buffer.write(memoryview(raw)[start : start + 7])
 
-    assert decode_message(rope, len(raw)).content == EVERY_KIND
-    assert rope.read(1) == b""
+    assert decode_message(buffer, len(raw)).content == EVERY_KIND
+    assert buffer.read(1) == b""
 
 
 def test_every_prefix_is_refused() -> None:
@@ -265,9 +269,9 @@ def test_damaged_control_frames_are_refused_or_read(frame: Control) -> None:
         pack(Begin("", 100)),
         pack(Begin("x", 7)),
         pack(Begin("x", -1)),
-        pack(Ack("x" * 65)),
-        pack(Ack("x")).replace(b"x", b"\xff"),
-        b"\x05\x92\xa1x" + b"\x91" * 200_000 + b"\x90",
+        pack(Ack("x" * 65, received=True)),
+        pack(Ack("x", received=True)).replace(b"x", b"\xff"),
+        b"\x05\x93\xa1x\xc3" + b"\x91" * 200_000 + b"\x90",
     ],
     ids=lambda raw: f"{len(raw)} bytes",
 )
@@ -283,7 +287,7 @@ def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
     begin, *data = raws = list(frames(encoded))
     announced = unpack(begin)
     assert isinstance(announced, Begin)
-    arrival = Arrival(announced, Rope(), limit=encoded.size)
+    arrival = Arrival(announced, Buffer(), limit=encoded.size)
     for raw in data:
         piece = unpack(raw)
         assert isinstance(piece, memoryview)
@@ -301,8 +305,8 @@ def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
 
 def test_an_arrival_takes_what_was_announced_and_no_more() -> None:
     with pytest.raises(LimitExceeded, match=r"20\.0 MB, at most 10\.0 MB"):
-        Arrival(Begin("x", 20_000_000), Rope(), limit=10_000_000)
-    arrival = Arrival(Begin("x", 10), Rope(), limit=10)
+        Arrival(Begin("x", 20_000_000), Buffer(), limit=10_000_000)
+    arrival = Arrival(Begin("x", 10), Buffer(), limit=10)
     arrival.feed(memoryview(bytes(8)))
     for piece in (b"", bytes(3)):
         with pytest.raises(CorruptStream, match="1 to 2 were due"):
@@ -315,5 +319,5 @@ def test_the_protocol_stays_what_it_is() -> None:
     assert pack(Hello(1, "c", {"p": 1}, ["m"])).hex() == "019401a16381a1700191a16d"
     assert pack(Welcome(7, 8, ["m"])).hex() == "0293070891a16d"
     assert pack(Begin("m", 9)).hex() == "0392a16d09"
-    assert pack(Ack("m")).hex() == "0591a16d"
+    assert pack(Ack("m", received=True)).hex() == "0592a16dc3"
     assert pack(Bye(ByeKind.FINISHED, "")).hex() == "0692a866696e6973686564a0"

@@ -22,7 +22,7 @@ from fedsz.errors import ConfigError
 from fedsz.flower.fedavg import StreamingFedAvg
 from fedsz.flower.grid import FedSZGrid, Traffic
 from fedsz.flower.mod import FedSZMod
-from fedsz.flower.records import Template, from_array, to_record
+from fedsz.flower.records import Arrays, Template, template_of, to_record
 from fedsz.partition import as_arrays, as_tensor
 
 if TYPE_CHECKING:
@@ -214,9 +214,9 @@ def load(model: nn.Module, record: ArrayRecord) -> None:
         ModelMismatch: names or shapes differ; the first of them is named.
     """
     template = Template.of(as_arrays(model.state_dict()))
-    arrays = {name: from_array(name, array) for name, array in record.items()}
-    template.check({name: x.shape for name, x in arrays.items()})
-    model.load_state_dict({name: as_tensor(x) for name, x in template.cast(arrays).items()})
+    template.check(template_of(record).shapes)
+    arrays = Arrays(record, template)
+    model.load_state_dict({name: as_tensor(x) for name, x in arrays.items()})
 
 
 def wait_for(grid: Grid, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from fedsz.errors import ConfigError, FedszError
-from fedsz.flower.grid import FedSZGrid
-from fedsz.flower.records import Template, array_records, cast, to_array, unseal
+from fedsz.flower.grid import FedSZGrid, open_reply
+from fedsz.flower.records import Template, Update, cast, to_array
 from fedsz.flower.wrapper import LazyGrid
 from fedsz.partition import NDArray
 
@@ -24,9 +25,9 @@ logger = logging.getLogger(__name__)
 class StreamingFedAvg(FedAvg):
     """Flower's FedAvg, adding each reply to one accumulator as it arrives.
 
-    Memory is one accumulator and one decoded reply, where Flower's FedAvg holds every reply until
-    the last has come. A reply is decoded whole before any of it is added, so one that turns out
-    damaged leaves no trace: it is counted, logged and left out. The average is weighted by
+    Memory is one accumulator and one decoded tensor, where Flower's FedAvg holds every reply until
+    the last has come. A reply is checked whole before any of it is added, and taken back if it
+    turns out damaged all the same: it is counted, logged and left out. The average is weighted by
     ``weighted_by_key`` and comes in the dtypes of the replies: integer buffers are rounded, not
     turned into floats.
 
@@ -79,8 +80,10 @@ class StreamingFedAvg(FedAvg):
             raise ConfigError(
                 f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
             )
-        arrays = self._grid.open(reply) if self._grid else open_reply(reply)
-        mean.add(arrays, float(weight))
+        update = self._grid.open(reply) if self._grid else open_reply(reply)
+        mean.add(update, float(weight))
+        if self._grid:
+            self._grid.count(reply, update)
         return RecordDict(metrics)
 
     def _fail(self, reply: Message, reason: str) -> None:
@@ -91,39 +94,52 @@ class StreamingFedAvg(FedAvg):
 
 
 class Mean:
-    """A weighted mean of state_dicts that are added one at a time."""
+    """A weighted mean of updates that are added one at a time, decoded as they are added."""
 
     def __init__(self) -> None:
         self._sums: dict[str, NDArray] = {}
         self._template: Template | None = None
         self.weight = 0.0
 
-    def add(self, arrays: dict[str, NDArray], weight: float) -> None:
-        """Add ``arrays``, which are emptied on the way, to save memory.
+    def add(self, update: Update, weight: float) -> None:
+        """Add ``update``, or nothing of it.
 
         Raises:
-            ModelMismatch: they have other names or shapes than the first; nothing is added.
+            FedszError: one of its arrays does not decode, or has another shape than in the first
+                update. What had been added of it is taken back, exactly but for the rounding of
+                one addition.
         """
-        if self._template is None:
-            self._template = Template.of(arrays)
-        self._template.check({name: x.shape for name, x in arrays.items()})
-        for name in list(arrays):
-            x = arrays.pop(name)
-            # What `fedsz` decoded is ours to change; a plain Array's buffer may not be.
-            dtype = sum_dtype(self._template.dtypes[name])
-            wide = x.astype(dtype, copy=not x.flags.writeable)
-            wide *= weight
-            if name in self._sums:
-                self._sums[name] += wide
+        first = self._template is None
+        shapes: dict[str, tuple[int, ...]] = {}
+        dtypes: dict[str, np.dtype] = {}
+        try:
+            for name, x in update:
+                shapes[name], dtypes[name] = x.shape, x.dtype
+                self._put(name, x, weight, new=first)
+            if self._template is None:
+                self._template = Template({name: shapes[name] for name in update.names}, dtypes)
+            self._template.check(shapes)
+        except FedszError:
+            if first:
+                self._sums.clear()
             else:
-                self._sums[name] = wide
+                for name, x in islice(update, len(shapes)):
+                    self._put(name, x, -weight, new=False)
+            raise
         self.weight += weight
+
+    def _put(self, name: str, x: NDArray, weight: float, *, new: bool) -> None:
+        if new:
+            self._sums[name] = scaled(x, weight, sum_dtype(x.dtype))
+        elif name in self._sums and x.shape == self._sums[name].shape:
+            self._sums[name] += scaled(x, weight, self._sums[name].dtype)
+        # Another name or shape is nowhere to be added; `Template.check` will refuse it.
 
     def result(self) -> ArrayRecord:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
         assert self._template is not None
         record = ArrayRecord()
-        for name in list(self._sums):
+        for name in self._template.shapes:
             mean = self._sums.pop(name)
             mean /= self.weight
             record[name] = to_array(cast(mean, self._template.dtypes[name]))
@@ -138,14 +154,8 @@ def sum_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64 if dtype.kind in "iub" else np.float32)
 
 
-def open_reply(reply: Message) -> dict[str, NDArray]:
-    """Return the arrays of a reply from a plain Grid, be they sealed or not.
-
-    Raises:
-        ConfigError: there is not exactly one ArrayRecord.
-        CorruptStream: it is damaged.
-    """
-    records = array_records(reply.content)
-    if len(records) != 1:
-        raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
-    return unseal(next(iter(records.values())))
+def scaled(x: NDArray, weight: float, dtype: np.dtype) -> NDArray:
+    """Return ``weight`` x ``x``, in place where ``x`` is of that dtype and ours to change."""
+    wide = x.astype(dtype, copy=not x.flags.writeable)
+    wide *= weight
+    return wide

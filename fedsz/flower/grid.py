@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,16 +18,17 @@ from fedsz.flower import compat
 from fedsz.flower.node import error_reply
 from fedsz.flower.records import (
     KEY,
+    Arrays,
     Template,
+    Update,
     array_records,
     replaced,
     seal,
     settings_record,
+    template_of,
     to_record,
-    unseal,
 )
 from fedsz.flower.wrapper import WrappedGrid
-from fedsz.partition import NDArray
 from fedsz.pipeline import (
     DEFAULT_CODEC,
     DEFAULT_ERROR_BOUND,
@@ -133,28 +133,24 @@ class FedSZGrid(WrappedGrid):
         """Yield the replies to ``messages`` as they come, still sealed; `open` each."""
         return super().stream_replies(self._packed(messages), timeout=timeout)
 
-    def open(self, reply: Message) -> dict[str, NDArray]:
-        """Return the arrays of a reply that `stream_replies` yielded, and count them.
+    def open(self, reply: Message) -> Update:
+        """Return the arrays of a reply that `stream_replies` yielded, not yet decoded.
 
         Raises:
             FedszError: they are damaged, or not those of the model.
         """
-        traffic, start = self._traffic, time.perf_counter()
-        records = array_records(reply.content)
-        if len(records) != 1:
-            raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
-        (record,) = records.values()
-        arrays = unseal(record, self._template)
-        if self._template:
-            arrays = self._template.cast(arrays)
-        traffic.decode_seconds += time.perf_counter() - start
+        return open_reply(reply, self._template)
+
+    def count(self, reply: Message, update: Update) -> None:
+        """Count a reply of which every array was decoded."""
+        traffic = self._traffic
         traffic.replies += 1
-        traffic.raw_up += sum(x.nbytes for x in arrays.values())
-        traffic.sent_up += payload_bytes(record)
+        traffic.raw_up += self._template.nbytes if self._template else update.sent_bytes
+        traffic.sent_up += update.sent_bytes
+        traffic.decode_seconds += update.seconds
         note = reply.content.config_records.get(KEY, ConfigRecord())
         traffic.encode_seconds += number(note, "encode-seconds")
         traffic.max_error = max(traffic.max_error, number(note, "max-error"))
-        return arrays
 
     def fail(self, reply: Message, reason: str) -> None:
         """Count and log a message that got no usable reply."""
@@ -188,11 +184,10 @@ class FedSZGrid(WrappedGrid):
         sealed: dict[str, ArrayRecord] = {}
         raw = 0
         for key, record in array_records(content).items():
-            arrays = unseal(record)
-            template = Template.of(arrays)
+            template = template_of(record)
             if self._template is None or self._template.shapes != template.shapes:
                 self._template = template
-            sealed[key], report = seal(self._template.cast(arrays), self._downlink)
+            sealed[key], report = seal(Arrays(record, self._template), self._downlink)
             raw += report.raw_bytes
         note = settings_record(self._settings)
         return replaced(content, sealed, note), raw, sum(map(payload_bytes, sealed.values()))
@@ -206,11 +201,13 @@ class FedSZGrid(WrappedGrid):
         if not records:
             return reply
         try:
-            arrays = self.open(reply)
+            update = self.open(reply)
+            arrays = update.arrays()
         except FedszError as err:
             reason = f"{type(err).__name__}: {err}"
             self.fail(reply, reason)
             return failed(reply, reason)
+        self.count(reply, update)
         reply.content = replaced(reply.content, {next(iter(records)): to_record(arrays)}, None)
         return reply
 
@@ -226,6 +223,18 @@ def failed(reply: Message, reason: str) -> Message:
     code = compat.ErrorCode.MOD_FAILED_PRECONDITION
     error = error_reply(reply.metadata, code, reason).error
     return compat.make_message(reply.metadata, error=error)
+
+
+def open_reply(reply: Message, template: Template | None = None) -> Update:
+    """Return the arrays of a reply, be they sealed or not.
+
+    Raises:
+        FedszError: there is not exactly one ArrayRecord, or it is damaged.
+    """
+    records = array_records(reply.content)
+    if len(records) != 1:
+        raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
+    return Update(next(iter(records.values())), template)
 
 
 def payload_bytes(record: ArrayRecord) -> int:

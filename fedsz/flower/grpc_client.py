@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,7 +39,7 @@ from fedsz.flower.grpc_wire import (
     pack,
     unpack,
 )
-from fedsz.flower.message_bytes import Rope, decode_message
+from fedsz.flower.message_bytes import Buffer, decode_message
 from fedsz.flower.node import Node
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     _Outbox = queue.SimpleQueue[Iterable[bytes] | None]
 
 _POLL_SECONDS = 0.5  # between looks at the clock and at `stop` while there is nothing to do
+_PART_SECONDS = 1.0
 _JOIN_SECONDS = 2.0
 _FIRST_DELAY, _LAST_DELAY = 0.5, 30.0  # seconds between attempts to connect
 
@@ -106,7 +109,7 @@ def run_client(
     hello = Hello(PROTOCOL, client_id, dict(node_config or {}), [])
     try:
         unpack(pack(hello))
-    except (CorruptStream, TypeError) as err:
+    except (TypeError, ValueError) as err:
         raise ConfigError(f"client_id or node_config cannot be sent: {err}") from err
     node = Node(app, hello.node_config, run_config)
     link = _Link(
@@ -134,7 +137,7 @@ class _Task:
     """A request that has arrived whole, and how large a reply its server takes."""
 
     message_id: str
-    rope: Rope
+    buffer: Buffer
     size: int
     reply_limit: int
 
@@ -148,7 +151,7 @@ def _work(node: Node, link: _Link, task: _Task) -> None:
     if not link.owes(task.message_id):
         return
     try:
-        message = decode_message(task.rope, task.size)
+        message = decode_message(task.buffer, task.size)
     except CorruptStream as err:
         raise LinkError(f"{link.server} sent a message that cannot be read: {err}") from err
     link.hand_in(node.answer(message, limit=task.reply_limit))
@@ -223,7 +226,14 @@ class _Link:
                 return
             self._owed[reply.message_id] = reply
             if self._outbox is not None:
-                self._outbox.put(frames(reply))
+                self._outbox.put(self._upload(reply))
+
+    def _upload(self, reply: Encoded) -> Iterator[bytes]:
+        """Yield the frames of a reply for as long as the server wants it."""
+        for frame in frames(reply):
+            if not self.owes(reply.message_id):
+                return
+            yield frame
 
     def _run(self) -> None:
         try:
@@ -271,7 +281,10 @@ class _Link:
             call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(_drain(outbox))
             self._call = call
             try:
-                return None if self._closed.is_set() else self._listen(call, outbox)
+                bye = None if self._closed.is_set() else self._listen(call, outbox)
+                if bye is not None:
+                    _part(call, outbox)
+                return bye
             except grpc.RpcError as err:
                 self._trouble = _one_line(err)
                 if err.code() in _FINAL_CODES or "CERTIFICATE_VERIFY_FAILED" in self._trouble:
@@ -291,14 +304,14 @@ class _Link:
         return grpc.secure_channel(self.server, self._credentials, CHANNEL_OPTIONS)
 
     def _listen(self, call: Iterable[bytes], outbox: _Outbox) -> Bye | None:
-        arrival: Arrival[Rope] | None = None
+        arrival: Arrival[Buffer] | None = None
         reply_limit = 0
         for raw in call:
             frame = unpack(raw)
             if isinstance(frame, memoryview) and arrival is not None:
                 arrival.feed(frame)
-            elif isinstance(frame, Begin) and arrival is None:
-                arrival = Arrival(frame, Rope(), limit=self._max_message_bytes)
+            elif isinstance(frame, Begin):
+                arrival = Arrival(frame, Buffer(), limit=self._max_message_bytes)
             elif isinstance(frame, Welcome):
                 reply_limit = frame.max_message_bytes
                 self._welcomed(frame, outbox)
@@ -319,12 +332,12 @@ class _Link:
             self._owed = {i: self._owed[i] for i in welcome.wanted if i in self._owed}
             for reply in self._owed.values():
                 if reply is not None:
-                    outbox.put(frames(reply))
+                    outbox.put(self._upload(reply))
             self._outbox = outbox
         self._alone_since = None
         self._tell(EventKind.JOINED)
 
-    def _arrived(self, arrival: Arrival[Rope], reply_limit: int) -> None:
+    def _arrived(self, arrival: Arrival[Buffer], reply_limit: int) -> None:
         with self._lock:
             if arrival.sink is None or arrival.message_id in self._owed:
                 return
@@ -335,7 +348,10 @@ class _Link:
     def _acknowledged(self, ack: Ack) -> None:
         with self._lock:
             reply = self._owed.pop(ack.message_id, None)
-        if reply is not None:
+        if not ack.received:
+            detail = "the server no longer waits for this reply"
+            self._tell(EventKind.FAILED, ack.message_id, detail=detail)
+        elif reply is not None:
             self._tell(EventKind.SENT, ack.message_id, message_wire_size(reply))
 
     def _tell(
@@ -343,6 +359,16 @@ class _Link:
     ) -> None:
         client_id = self._hello.client_id
         tell(self._on_event, LinkEvent(kind, client_id, message_id, wire_bytes, detail))
+
+
+def _part(call: grpc.Call, outbox: _Outbox) -> None:
+    """Let the server end the stream in good order; a moment is enough, or it does not matter."""
+    impatience = threading.Timer(_PART_SECONDS, call.cancel)
+    impatience.start()
+    outbox.put(None)
+    with contextlib.suppress(grpc.RpcError):
+        deque(call, maxlen=0)
+    impatience.cancel()
 
 
 def _drain(outbox: _Outbox) -> Iterator[bytes]:

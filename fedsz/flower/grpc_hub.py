@@ -79,7 +79,7 @@ class Hub:
         for delivery in deliveries:
             peer = self._peers.get(delivery.out.metadata.dst_node_id)
             if peer is not None and delivery.message_id in peer.pending:
-                self._release(peer, delivery)
+                self._release(peer, delivery, received=False)
 
     def shut(self, reason: str) -> None:
         """Give up what is pending and send all clients home."""
@@ -161,19 +161,22 @@ class Hub:
             frame = unpack(raw)
             if isinstance(frame, memoryview) and arrival is not None:
                 self._feed(peer, arrival, frame)
-            elif isinstance(frame, Begin) and arrival is None:
-                arrival = self._begin(peer, frame)
+            elif isinstance(frame, Begin):
+                arrival = self._begin(peer, link, frame)
             else:
                 raise CorruptStream(f"a frame of type {raw[0]} out of place")
             if arrival.complete:
-                link.put(pack(Ack(arrival.message_id)))
                 self._arrived(peer, arrival)
                 arrival = None
 
-    def _begin(self, peer: Peer, begin: Begin) -> Upload:
+    def _begin(self, peer: Peer, link: Connection, begin: Begin) -> Upload:
+        for other in peer.pending.values():
+            other.drop_upload()  # if this one breaks it off
         arrival = Upload(begin, None, limit=self._max_message_bytes)
         delivery = peer.pending.get(begin.message_id)
-        if delivery is not None:
+        if delivery is None:
+            link.put(pack(Ack(begin.message_id, received=False)))
+        else:
             # Closed by whoever settles the delivery.
             arrival.sink = tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)  # noqa: SIM115
             delivery.upload = arrival
@@ -195,7 +198,7 @@ class Hub:
         if arrival.sink is not None:
             delivery = peer.pending[arrival.message_id]
             delivery.upload = None  # the file has a new owner
-            self._release(peer, delivery)
+            self._release(peer, delivery, received=True)
             arrival.sink.seek(0)
             delivery.settle(delivery, Stored(arrival.sink, arrival.size))
 
@@ -256,14 +259,17 @@ class Hub:
         reason: str,
         code: int = compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     ) -> None:
-        self._release(peer, delivery)
+        self._release(peer, delivery, received=False)
         message_id = delivery.message_id
         self._tell(LinkEvent(EventKind.FAILED, peer.client_id, message_id, detail=reason))
         delivery.settle(delivery, Error(code, reason))
 
-    def _release(self, peer: Peer, delivery: Delivery) -> None:
+    def _release(self, peer: Peer, delivery: Delivery, *, received: bool) -> None:
+        """End an exchange; a connected client is told, so that it wastes no more on it."""
         del peer.pending[delivery.message_id]
         delivery.done = True
         delivery.drop_upload()
         if delivery.timer is not None:
             delivery.timer.cancel()
+        if peer.link is not None:
+            peer.link.put(pack(Ack(delivery.message_id, received)))

@@ -56,7 +56,7 @@ class EventKind(StrEnum):
     WAITING = "waiting"  # the client has no server yet, or no longer
     RECEIVED = "received"  # a whole message
     SENT = "sent"  # a whole message; on the client: and the server has it
-    FAILED = "failed"  # the server gave up on a message; `detail` is the reason of its error reply
+    FAILED = "failed"  # the server gave up on a message; `detail` says why
     REFUSED = "refused"
 
 

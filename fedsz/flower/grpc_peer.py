@@ -122,7 +122,7 @@ class Connection:
     async def _send_message(self, item: Delivery, sent: Callable[[Delivery, int], None]) -> None:
         wire_bytes = 0
         for frame in frames(item.out.encoded):
-            if self.bye is not None:
+            if self.bye is not None or item.done:
                 return
             # Returns when the transport has taken it, so a slow client holds one chunk, no more.
             await self._write(frame)

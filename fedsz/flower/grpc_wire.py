@@ -7,8 +7,12 @@ and a body, MessagePack except for DATA, whose body is a piece of a Flower messa
     WELCOME  server -> client   your node id, and which of those replies are still wanted
     BEGIN    both ways          a message of so many bytes follows; its id is that of the request
     DATA     both ways          the next bytes of it
-    ACK      server -> client   the reply has arrived; forget it
+    ACK      server -> client   a reply has arrived, or is not wanted any more: forget it
     BYE      server -> client   the link ends, and why
+
+A BEGIN before the end of the message in progress breaks that message off. So a server that has
+given up on a request stops sending it, and a client stops sending the reply, at the next chunk: on
+a slow link what nobody waits for would hold up what is waited for.
 """
 
 from __future__ import annotations
@@ -73,10 +77,11 @@ class Begin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True):
-    """The receipt for a reply."""
+    """The end of an exchange."""
 
     TYPE: ClassVar[int] = 5
     message_id: _MessageId
+    received: bool  # False: the reply is not wanted any more
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from fedsz.flower import compat
 from fedsz.flower.grid_base import GridBase, Outgoing, open_reply
-from fedsz.flower.message_bytes import Encoded, Rope, decode_message
+from fedsz.flower.message_bytes import Encoded, decode_message
 from fedsz.flower.node import Node, error_reply, node_id
 
 if TYPE_CHECKING:
@@ -92,13 +93,10 @@ class LocalGrid(GridBase):
         if node is None:
             reason = f"node {asked.dst_node_id} is not connected"
             return error_reply(asked, compat.ErrorCode.NODE_UNAVAILABLE, reason)
-        message = decode_message(_rope(out.encoded), out.encoded.size)
+        message = decode_message(_source(out.encoded), out.encoded.size)
         reply = node.answer(message, limit=sys.maxsize)
-        return open_reply(_rope(reply), reply.size, asked, self._names[asked.dst_node_id])
+        return open_reply(_source(reply), reply.size, asked, self._names[asked.dst_node_id])
 
 
-def _rope(encoded: Encoded) -> Rope:
-    rope = Rope()
-    for segment in encoded.segments:
-        rope.write(memoryview(segment))
-    return rope
+def _source(encoded: Encoded) -> BytesIO:
+    return BytesIO(b"".join(encoded.segments))

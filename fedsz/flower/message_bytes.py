@@ -9,6 +9,7 @@ round differ in their envelopes only and share all the rest.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections import deque
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def encode_message(message: Message, message_id: str, content: Content | None = 
 
 
 class Source(Protocol):
-    """Where a message is read from: a file, or a `Rope`."""
+    """Where a message is read from: a file, or a `Buffer`."""
 
     def read(self, n: int, /) -> bytes:
         """Return the next ``n`` bytes, fewer at the end."""
@@ -227,28 +228,39 @@ def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
     return content
 
 
-class Rope:
-    """Bytes that arrive in pieces and are read once: a piece is freed as it is read.
+class Buffer:
+    """Bytes that arrive in pieces and are then read once; what has been read is freed.
 
-    Decoding from a rope therefore needs the memory of the message once, not twice.
+    So decoding from it takes the memory of the message once, not twice. Its blocks are mappings
+    of their own: freed heap memory would stay with the process, behind what is still in use.
     """
 
-    def __init__(self) -> None:
-        self._pieces: deque[memoryview] = deque()
+    _BLOCK_BYTES = 4 << 20
 
-    def write(self, piece: memoryview) -> None:
-        """Append ``piece``, which must not change any more."""
-        self._pieces.append(piece)
+    def __init__(self) -> None:
+        self._blocks: deque[mmap.mmap] = deque()
+        self._start = 0  # of what is unread in the first block
+
+    def write(self, piece: memoryview, /) -> None:
+        """Append ``piece``."""
+        while len(piece):
+            if not self._blocks or self._blocks[-1].tell() == self._BLOCK_BYTES:
+                self._blocks.append(mmap.mmap(-1, self._BLOCK_BYTES))
+            room = self._BLOCK_BYTES - self._blocks[-1].tell()
+            self._blocks[-1].write(piece[:room])
+            piece = piece[room:]
 
     def read(self, n: int, /) -> bytes:
         """Return the next ``n`` bytes, fewer at the end."""
         out = BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
-        while n and self._pieces:
-            piece = self._pieces.popleft()
-            out.write(piece[:n])
-            if len(piece) > n:
-                self._pieces.appendleft(piece[n:])
-            n -= min(n, len(piece))
+        while n and self._blocks:
+            block = self._blocks[0]
+            end = min(block.tell(), self._start + n)
+            n -= out.write(block[self._start : end])
+            self._start = end
+            if end == block.tell():
+                self._blocks.popleft().close()
+                self._start = 0
         return out.getvalue()
 
 

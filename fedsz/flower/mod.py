@@ -8,13 +8,14 @@ from flwr.app import ConfigRecord, Context, Message
 
 from fedsz.flower.records import (
     KEY,
+    Arrays,
+    Update,
     array_records,
     read_settings,
     replaced,
     report_record,
     seal,
     to_record,
-    unseal,
 )
 
 ClientAppCallable = Callable[[Message, Context], Message]
@@ -44,7 +45,8 @@ class FedSZMod:
         # Before hours of training, not after: the codec may be missing here.
         settings = read_settings(note)
         plain = {
-            key: to_record(unseal(record)) for key, record in array_records(message.content).items()
+            key: to_record(Update(record).arrays())
+            for key, record in array_records(message.content).items()
         }
         message.content = replaced(message.content, plain, None)
 
@@ -54,6 +56,6 @@ class FedSZMod:
             return reply
         sealed, report = {}, None
         for key, record in array_records(reply.content).items():
-            sealed[key], report = seal(unseal(record), settings)
+            sealed[key], report = seal(Arrays(record), settings)
         reply.content = replaced(reply.content, sealed, report_record(report) if report else None)
         return reply

@@ -8,7 +8,8 @@ client it says how to compress the reply, on the way back what that took.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,15 +69,12 @@ class Template:
             if name not in self.shapes:
                 raise ModelMismatch(f"{name!r} of shape {shape} is not in the model")
 
-    def cast(self, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """Return ``arrays`` in the template's dtypes: strategies widen some of them.
+    def cast(self, name: str, x: NDArray) -> NDArray:
+        """Return an array in the template's dtype: strategies widen some of them.
 
         FedAvg makes floats of integers and FedAdam float64 of everything. Integers are rounded.
         """
-        return {
-            name: cast(x, self.dtypes[name]) if name in self.dtypes else x
-            for name, x in arrays.items()
-        }
+        return cast(x, self.dtypes[name]) if name in self.dtypes else x
 
 
 def cast(x: NDArray, dtype: np.dtype) -> NDArray:
@@ -123,37 +121,131 @@ def is_sealed(record: ArrayRecord) -> bool:
     return len(record) == 1 and next(iter(record.values())).stype == STYPE
 
 
+def dtype_of(array: Array) -> np.dtype:
+    """Return the dtype that a plain Flower Array says it has.
+
+    Raises:
+        ConfigError: it is none that streams have.
+    """
+    try:
+        return _DTYPES_BY_NAME[array.dtype]
+    except KeyError:
+        raise ConfigError(f"an array of dtype {array.dtype!r}, which streams do not have") from None
+
+
+def template_of(record: ArrayRecord) -> Template:
+    """Return the template of a plain record, from what its Arrays say of themselves."""
+    return Template(
+        {name: tuple(array.shape) for name, array in record.items()},
+        {name: dtype_of(array) for name, array in record.items()},
+    )
+
+
+class Arrays(Mapping[str, NDArray]):
+    """A plain record as a state_dict whose arrays are made as they are asked for, to save memory.
+
+    Raises, at an array:
+        ConfigError: it is serialised in a way that is not numpy's.
+        CorruptStream: its bytes are not an array.
+    """
+
+    def __init__(self, record: ArrayRecord, template: Template | None = None) -> None:
+        self._record = record
+        self._template = template
+
+    def __getitem__(self, name: str) -> NDArray:
+        x = from_array(name, self._record[name])
+        return self._template.cast(name, x) if self._template else x
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+
 def seal(arrays: Mapping[str, NDArray], settings: Settings) -> tuple[ArrayRecord, Report]:
     """Return ``arrays`` as a sealed record, and what compressing them took."""
     stream, report = pipeline.compress_measured(arrays, settings)
     return ArrayRecord({KEY: Array("uint8", (len(stream),), STYPE, stream)}), report
 
 
-def unseal(record: ArrayRecord, template: Template | None = None) -> dict[str, NDArray]:
-    """Return the arrays of a sealed or plain record.
+class Update:
+    """The arrays of a record that somebody sent, sealed or plain; checked, not yet decoded.
+
+    Iterating decodes them one at a time, in no particular order and as often as one likes. All
+    that can be checked without decoding has been when this exists: structure, names, shapes,
+    checksums.
 
     Args:
-        record: from anybody; its stream is checked before anything is allocated for it.
-        template: what the arrays must look like, if that is known.
+        record: from anybody.
+        template: what the arrays must look like, and the dtypes they are returned in.
+
+    Attributes:
+        names: in the sender's order.
+        sent_bytes: size of what was sent.
+        seconds: time spent on checking and decoding so far.
 
     Raises:
-        ModelMismatch: they look different.
-        CorruptStream: the bytes are no stream, or no arrays.
-        CodecUnavailable: a codec's library is not installed here.
+        ModelMismatch: names or shapes are not the template's.
+        CorruptStream: the bytes are no stream.
     """
-    if not is_sealed(record):
-        arrays = {name: from_array(name, array) for name, array in record.items()}
+
+    def __init__(self, record: ArrayRecord, template: Template | None = None) -> None:
+        start = time.perf_counter()
+        self.sent_bytes = sum(len(array.data) for array in record.values())
+        self._record = record
+        self._template = template
+        self._sealed = is_sealed(record)
+        if self._sealed:
+            reader = self._reader()
+            self.names = [tensor.name for tensor in reader.check_length().tensors]
+            shapes = {tensor.name: tensor.shape for tensor in reader.check_length().tensors}
+        else:
+            self.names = list(record)
+            shapes = {name: tuple(array.shape) for name, array in record.items()}
         if template:
-            template.check({name: x.shape for name, x in arrays.items()})
-        return arrays
-    stream = next(iter(record.values())).data
-    reader = Reader(Limits() if template is None else Limits(decoded_bytes=2 * template.nbytes))
-    reader.feed(stream)
-    header = reader.check_length()
-    if template:
-        template.check({tensor.name: tensor.shape for tensor in header.tensors})
-    decoded = dict(pipeline.decode(reader))
-    return {tensor.name: decoded[tensor.name] for tensor in header.tensors}
+            template.check(shapes)
+        if self._sealed:
+            for _ in reader.payloads():
+                pass  # their checksums fit
+        self.seconds = time.perf_counter() - start
+
+    def __iter__(self) -> Iterator[tuple[str, NDArray]]:
+        """Yield name and array, each its receiver's own.
+
+        Raises:
+            CorruptStream: an array does not decode, or is not what it was said to be.
+            CodecUnavailable: a codec's library is not installed here.
+        """
+        start = time.perf_counter()
+        for name, x in self._decoded():
+            if self._template:
+                x = self._template.cast(name, x)
+            self.seconds += time.perf_counter() - start
+            yield name, x
+            start = time.perf_counter()
+
+    def arrays(self) -> dict[str, NDArray]:
+        """Return all arrays, in the sender's order; raises as iterating does."""
+        decoded = dict(self)
+        return {name: decoded.pop(name) for name in self.names}
+
+    def _decoded(self) -> Iterator[tuple[str, NDArray]]:
+        if self._sealed:
+            yield from pipeline.decode(self._reader())
+            return
+        for name, array in self._record.items():
+            x = from_array(name, array)
+            if x.shape != tuple(array.shape):
+                raise CorruptStream(f"array {name!r} has another shape than it says")
+            yield name, x
+
+    def _reader(self) -> Reader:
+        nbytes = self._template.nbytes if self._template else None
+        reader = Reader(Limits() if nbytes is None else Limits(decoded_bytes=2 * nbytes))
+        reader.feed(next(iter(self._record.values())).data)
+        return reader
 
 
 def settings_record(settings: Settings) -> ConfigRecord:
