@@ -63,7 +63,8 @@ class Events:
 
     def wait(self, kind: EventKind, client_id: str | None = None, n: int = 1) -> LinkEvent:
         with self._news:
-            assert self._news.wait_for(lambda: self.count(kind, client_id) >= n, LONG), self.seen
+            came = self._news.wait_for(lambda: self.count(kind, client_id) >= n, LONG)
+        assert came, self.seen[-9:]
         return [e for e in self.seen if e.kind == kind and client_id in (None, e.client_id)][-1]
 
 

@@ -321,3 +321,19 @@ def test_the_protocol_stays_what_it_is() -> None:
     assert pack(Begin("m", 9)).hex() == "0392a16d09"
     assert pack(Ack("m", received=True)).hex() == "0592a16dc3"
     assert pack(Bye(ByeKind.FINISHED, "")).hex() == "0692a866696e6973686564a0"
+
+
+def test_a_parked_message_is_the_same_bytes() -> None:
+    arrays = {str(n): np.arange(n, dtype=np.float32) for n in (0, 1, 1000, 70_000)}
+    content = encode_content(RecordDict({"arrays": ArrayRecord(list(arrays.values()))}))
+    message = Message(RecordDict(), 1, MessageType.TRAIN)
+
+    plain = encode_message(message, "id", content)
+    parked = encode_message(message, "id", content.parked())
+
+    assert parked.size == plain.size
+    for size in (1, 7, 4096, parked.size):
+        if size > 1 or plain.size < 10_000:
+            assert b"".join(b"".join(c) for c in parked.chunks(size)) == b"".join(
+                b"".join(c) for c in plain.chunks(size)
+            )

@@ -33,7 +33,11 @@ PANEL_OF: Final = {name: panel for panel, names in PANELS.items() for name in na
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="TOML file with any of these options; flags win."),
+    typer.Option(
+        "--config",
+        "-c",
+        help="TOML file with any of these options. FEDSZ_NAME in the environment and flags win.",
+    ),
 ]
 
 
@@ -55,6 +59,8 @@ def configured(*names: str) -> Callable[[Handler], Handler]:
                 typer.Option(
                     f"--{name.replace('_', '-')}",
                     help=says if default in ("", False) else f"{says} [dim]Default: {default}.[/]",
+                    envvar=f"FEDSZ_{name.upper()}",  # what containers are told
+                    show_envvar=False,
                     rich_help_panel=PANEL_OF[name],
                 ),
             ]

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.grid import FedSZGrid, open_reply
-from fedsz.flower.records import Template, Update, cast, to_array
+from fedsz.flower.records import Template, Update, cast, release, to_array
 from fedsz.flower.wrapper import LazyGrid
 from fedsz.partition import NDArray
 
@@ -52,26 +52,24 @@ class StreamingFedAvg(FedAvg):
         contents: list[RecordDict] = []  # of metrics alone
         failures = 0
         for reply in replies:
-            try:
-                content = self._add(mean, reply)
-            except FedszError as err:
-                failures += 1
-                self._fail(reply, f"{type(err).__name__}: {err}")
-                continue
-            if content is None:
+            if reply.has_error():
                 failures += 1
                 self._fail(reply, str(reply.error.reason))
                 continue
-            contents.append(content)
+            try:
+                contents.append(self._add(mean, reply))
+            except FedszError as err:
+                failures += 1
+                self._fail(reply, f"{type(err).__name__}: {err}")
+            finally:
+                release(reply.content)
         logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
         if not mean.weight:
             return None, None
         return mean.result(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
-    def _add(self, mean: Mean, reply: Message) -> RecordDict | None:
-        """Add a reply and return its metrics; None for an error reply."""
-        if reply.has_error():
-            return None
+    def _add(self, mean: Mean, reply: Message) -> RecordDict:
+        """Add a reply and return its metrics."""
         metrics: dict[str, Any] = dict(reply.content.metric_records)
         if len(metrics) != 1:
             raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import secrets
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ class Outgoing:
 
 class GridBase(Grid):
     """A Grid that yields replies one by one; how they travel is its subclasses' business."""
+
+    # Whether a model waits on disk while its copies are sent, which can take clients hours.
+    _parks = False
 
     def __init__(self, run_id: int | None = None) -> None:
         self._run = compat.Run.create_empty(secrets.randbits(63) if run_id is None else run_id)
@@ -103,7 +107,10 @@ class GridBase(Grid):
                 raise ConfigError("only messages with content that reply to nothing can be pushed")
             identity = id(message.content)
             if identity not in contents:
-                contents[identity] = (message.content, encode_content(message.content))
+                encoded_content = encode_content(message.content)
+                if self._parks:
+                    encoded_content = encoded_content.parked()
+                contents[identity] = (message.content, encoded_content)
             message.metadata.__dict__.update(
                 _message_id=new_message_id(),
                 _run_id=self._run.run_id,
@@ -112,6 +119,11 @@ class GridBase(Grid):
             metadata = copy.copy(message.metadata)
             encoded = encode_message(message, metadata.message_id, contents[identity][1])
             outgoing.append(Outgoing(encoded, metadata))
+        if self._parks:
+            message = contents = None  # type: ignore[assignment]
+            # Flower's records refer to each other in circles: only this frees what is parked now,
+            # unless the caller keeps it.
+            gc.collect()
         return outgoing
 
 

@@ -101,7 +101,7 @@ def run_client(
         stop: ends the client when set, after the message in work.
 
     Raises:
-        ConfigError: ``server`` or ``client_id`` is not usable.
+        ConfigError: ``server``, ``client_id`` or ``node_config`` is not usable.
         LinkError: the server cannot be reached, refuses this client, or took another in its place.
     """
     if not server.rpartition(":")[2].isdecimal():
@@ -277,7 +277,7 @@ class _Link:
             hello = msgspec.structs.replace(self._hello, have=list(self._owed))
         outbox.put([pack(hello)])
         with self._channel() as channel:
-            # A stream must have all that is ever written read from one iterator.
+            # gRPC takes all that is ever written to a stream from one iterator.
             call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(_drain(outbox))
             self._call = call
             try:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from flwr.app import Message
 
+    _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
+
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ class GrpcGrid(GridBase):
             server that is restarted to continue a run passes the same; None draws one.
         on_event: told of joins, leaves and messages, from the grid's own thread: must not block.
     """
+
+    _parks = True
 
     def __init__(
         self,
@@ -181,23 +185,16 @@ class GrpcGrid(GridBase):
             ConfigError: a message is no request, or holds what cannot be sent.
             LinkError: the grid is not started, or closed.
         """
-        outcomes: SimpleQueue[tuple[Delivery, Outcome]] = SimpleQueue()
+        outcomes: _Outcomes = SimpleQueue()
         deliveries = self._post(messages, timeout, lambda d, outcome: outcomes.put((d, outcome)))
-        return self._replies(deliveries, outcomes)
 
-    def _replies(
-        self, deliveries: list[Delivery], outcomes: SimpleQueue[tuple[Delivery, Outcome]]
-    ) -> Iterator[Message]:
-        def clean_up(hub: Hub) -> None:
+        def give_up(hub: Hub) -> None:
             hub.forget(deliveries)
             while not outcomes.empty():
                 _discard(outcomes.get()[1])
 
-        try:
-            for _ in deliveries:
-                yield _open(*outcomes.get())
-        finally:
-            self._call(clean_up)  # in the hub's thread, so that nothing comes in meanwhile
+        # In the hub's thread, so that nothing comes in meanwhile.
+        return _Replies(len(deliveries), outcomes, lambda: self._call(give_up))
 
     def _post(
         self,
@@ -251,6 +248,34 @@ class GrpcGrid(GridBase):
         ready.set_result(port)
         self._hub.shut(await self._farewell)
         await server.stop(_CLOSE_SECONDS)
+
+
+class _Replies:
+    """An iterator over outcomes as they come; closing it gives up those that are missing."""
+
+    def __init__(self, missing: int, outcomes: _Outcomes, give_up: Callable[[], object]) -> None:
+        self._missing = missing
+        self._outcomes = outcomes
+        self._give_up = give_up
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        if not self._missing:
+            raise StopIteration
+        delivery, outcome = self._outcomes.get()
+        self._missing -= 1
+        return _open(delivery, outcome)
+
+    def close(self) -> None:
+        """Await no more replies."""
+        if self._missing:
+            self._missing = 0
+            self._give_up()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _open(delivery: Delivery, outcome: Outcome) -> Message:

@@ -22,12 +22,12 @@ _OPTIONS = (
     # A frame is small whatever its message; gRPC refuses a larger one before it buffers it.
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", -1),
-    # A peer that vanished without a word is noticed after some 30 s, also while nothing is sent:
-    # each end pings every 10 s, and 20 s without a byte from the other mean that it is dead.
+    # A machine that vanished without a word is noticed after some 30 s, also while nothing is sent:
+    # there is a ping every 10 s, and gRPC has Linux give up what goes unacknowledged for 20 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    # The answer to a ping queues behind megabytes on a slow link; the default of 60 s would cut
-    # every upload slower than about 100 kB/s.
+    # A process that hangs on a machine that lives is noticed by the ping it does not answer. On a
+    # slow link that answer queues behind megabytes: gRPC's 60 s would cut every such upload.
     ("grpc.http2.ping_timeout_ms", 300_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -35,10 +35,10 @@ _OPTIONS = (
 SERVER_OPTIONS = (
     *_OPTIONS,
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    # What a client may send ahead of the server's reading it: 40 Mbit/s at 100 ms. Left to itself
+    # What a client may send ahead of the server's reading it: 20 Mbit/s at 100 ms. Left to itself
     # gRPC lets every fast uploader fill some 16 MB of the server's memory.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 512 << 10),
+    ("grpc.http2.lookahead_bytes", 256 << 10),
     ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
 )
 CHANNEL_OPTIONS = (
@@ -87,7 +87,7 @@ OnEvent = Callable[[LinkEvent], None]
 def tell(on_event: OnEvent | None, event: LinkEvent) -> None:
     """Log ``event`` and hand it to ``on_event``, whose mistakes must not end the link."""
     said = f"{event.client_id!r} {event.kind}{': ' * bool(event.detail)}{event.detail}"
-    routine = event.kind in (EventKind.RECEIVED, EventKind.SENT)
+    routine = event.kind in (EventKind.RECEIVED, EventKind.SENT) and not event.detail
     logger.log(logging.DEBUG if routine else logging.INFO, "%s", said)
     if on_event is None:
         return

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROTOCOL = 1  # raised when either end could misread the other
-CHUNK_BYTES = 256 << 10  # of a message in one DATA frame
+CHUNK_BYTES = 64 << 10  # of a message in one DATA frame
 MAX_FRAME_BYTES = 1 << 20  # gRPC itself refuses more before it buffers it
 
 _DATA = 4  # the type byte of a DATA frame

@@ -99,4 +99,4 @@ class LocalGrid(GridBase):
 
 
 def _source(encoded: Encoded) -> BytesIO:
-    return BytesIO(b"".join(encoded.segments))
+    return BytesIO(b"".join(piece for chunk in encoded.chunks(encoded.size) for piece in chunk))

@@ -10,7 +10,9 @@ round differ in their envelopes only and share all the rest.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+import tempfile
 from collections import deque
 from dataclasses import dataclass
 from io import BytesIO
@@ -23,7 +25,7 @@ from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStr
 from fedsz.flower import compat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 # Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
 MAX_HEAD_BYTES = 64 << 20
@@ -32,12 +34,44 @@ _LENGTHS = struct.Struct("<II")
 MIN_MESSAGE_BYTES = _LENGTHS.size
 
 
+class Parked:
+    """Bytes in a file that has no name, to be read in pieces and by many at once.
+
+    Args:
+        pieces: what to write there.
+
+    Raises:
+        OSError: there is no room for them.
+    """
+
+    def __init__(self, pieces: Iterable[memoryview]) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as this
+        self._size = 0
+        for piece in pieces:
+            start = 0
+            while start < len(piece):  # one write takes 2 GiB at most
+                start += self._file.write(piece[start:])
+            self._size += len(piece)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> memoryview:
+        start, stop, _ = part.indices(self._size)
+        return memoryview(os.pread(self._file.fileno(), stop - start, start))
+
+
 @dataclass(frozen=True)
 class Content:
     """A RecordDict ready for the wire, shared by every message that carries it."""
 
     head: bytes
-    data: tuple[memoryview, ...]  # views of the Arrays' own bytes
+    data: tuple[memoryview | Parked, ...]  # views of the Arrays' own bytes, or a copy on disk
+
+    def parked(self) -> Content:
+        """Return the same with its data on disk, so that the Arrays can go while it is sent."""
+        views = [piece for piece in self.data if isinstance(piece, memoryview)]
+        return Content(self.head, (Parked(views),)) if views else self
 
 
 @dataclass(frozen=True)
@@ -51,7 +85,7 @@ class Encoded:
     """
 
     message_id: str
-    segments: tuple[memoryview | bytes, ...]
+    segments: tuple[memoryview | bytes | Parked, ...]
     size: int
 
     def chunks(self, size: int) -> Iterator[list[memoryview]]:
@@ -59,7 +93,7 @@ class Encoded:
         chunk: list[memoryview] = []
         room = size
         for segment in self.segments:
-            view = memoryview(segment)
+            view = segment if isinstance(segment, Parked) else memoryview(segment)
             start = 0
             while start < len(view):
                 piece = view[start : start + room]

@@ -60,9 +60,10 @@ class WrappedGrid(Grid):
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Yield replies as they come, where the inner Grid can; Flower's own return them all."""
+        """Return replies as they come, where the inner Grid can; Flower's own wait for them all."""
         stream = getattr(self.inner, "stream_replies", self.inner.send_and_receive)
-        yield from stream(messages, timeout=timeout)
+        # Not a generator: its frame would keep the messages, with the model, until the last reply.
+        return iter(stream(messages, timeout=timeout))
 
 
 class LazyGrid(WrappedGrid):

@@ -1,0 +1,91 @@
+"""What lies beside the package: configs, compose file, entry points, documents."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsz.codecs import CODECS
+from fedsz.config import RunConfig
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_configs_are_read_and_begin_with_their_command(path: Path) -> None:
+    RunConfig.read(path)
+
+    first = path.read_text().splitlines()[:3]
+    assert any(line.startswith("#") and f"--config configs/{path.name}" in line for line in first)
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_entry_points_are_plain_assignments(side: str) -> None:
+    """Flower finds an app by reading the source."""
+    tree = ast.parse((ROOT / side / "app.py").read_text())
+    names = [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets]  # type: ignore[attr-defined]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+    assert names == ["app"]
+    assert project["tool"]["flwr"]["app"]["components"][f"{side}app"] == f"{side}.app:app"
+
+
+def test_entry_points_load() -> None:
+    code = (
+        "from server.app import app as s; from client.app import app as c\n"
+        "assert (type(s).__name__, type(c).__name__) == ('ServerApp', 'ClientApp')"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+
+
+def compose() -> Any:
+    yaml = pytest.importorskip("yaml")
+    return yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+
+
+def test_compose_gives_each_client_its_share() -> None:
+    services = compose()["services"]
+    clients = [s["environment"] for name, s in services.items() if name != "server"]
+
+    shares = [client["FEDSZ_PARTITION"] for client in clients]
+    assert shares == [f"{i}/{len(shares)}" for i in range(len(shares))]
+
+
+def test_compose_names_options_that_exist() -> None:
+    known = {f"FEDSZ_{field.name.upper()}" for field in dataclasses.fields(RunConfig)}
+
+    for service in compose()["services"].values():
+        assert {name for name in service["environment"] if name.startswith("FEDSZ_")} <= known
+
+
+def test_containers_are_configured_by_their_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tests.test_cli import refuse
+
+    monkeypatch.setenv("FEDSZ_INSECURE", "true")
+    monkeypatch.setenv("FEDSZ_PARTITION", "9/4")
+
+    assert "got '9/4'" in refuse("client")
+
+
+def test_documents_name_every_codec() -> None:
+    for document in ("README.md", "docs/format.md"):
+        text = (ROOT / document).read_text()
+        assert all(f"`{codec.name}`" in text for codec in CODECS), document
+
+
+def test_documents_link_to_what_exists() -> None:
+    import re
+
+    for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
