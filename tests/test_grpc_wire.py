@@ -326,7 +326,7 @@ def test_the_protocol_stays_what_it_is() -> None:
 def test_a_parked_message_is_the_same_bytes() -> None:
     arrays = {str(n): np.arange(n, dtype=np.float32) for n in (0, 1, 1000, 70_000)}
     content = encode_content(RecordDict({"arrays": ArrayRecord(list(arrays.values()))}))
-    message = Message(RecordDict(), 1, MessageType.TRAIN)
+    message = to_message(RecordDict())
 
     plain = encode_message(message, "id", content)
     parked = encode_message(message, "id", content.parked())
