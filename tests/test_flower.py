@@ -412,6 +412,46 @@ def test_replies_are_consumed_one_at_a_time() -> None:
     assert max(alive) <= 1
 
 
+class TwiceThrough(WrappedGrid):
+    """A Grid that goes through the messages twice, as Flower's own do."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        if not messages:
+            return []
+        assert all(message.has_content() for message in messages)
+        return self.inner.send_and_receive(messages, timeout=timeout)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "stream_replies":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_messages_can_be_gone_through_twice(strategy: type[FedAvg]) -> None:
+    grid = FedSZGrid(TwiceThrough(grid_of(app_of())), BOUND)
+
+    run(strategy(fraction_evaluate=0), grid)
+
+    assert grid.take_traffic().replies == CLIENTS
+
+
+def test_the_strategys_messages_stay_as_they_are() -> None:
+    grid = FedSZGrid(grid_of(app_of()), BOUND)
+    messages = list(FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid))
+    contents = [message.content for message in messages]
+
+    replies = list(grid.send_and_receive(messages))
+
+    assert len(replies) == CLIENTS
+    assert all(
+        message.content is content for message, content in zip(messages, contents, strict=True)
+    )
+    assert not is_sealed(contents[0].array_records["arrays"])
+
+
 def test_a_client_without_the_mod_still_takes_part_without_a_fedszgrid() -> None:
     assert run(FedAvg(), grid_of(app_of())).arrays is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 from collections.abc import Iterable, Iterator
@@ -131,7 +132,11 @@ class FedSZGrid(WrappedGrid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield the replies to ``messages`` as they come, still sealed; `open` each."""
-        return super().stream_replies(self._packed(messages), timeout=timeout)
+        replies = super().stream_replies(self._packed(messages), timeout=timeout)
+        # Flower's records refer to each other in circles: where the inner Grid has parked what it
+        # sends, only this frees the packed model before the last reply.
+        gc.collect()
+        return replies
 
     def open(self, reply: Message) -> Update:
         """Return the arrays of a reply that `stream_replies` yielded, not yet decoded.
@@ -167,18 +172,23 @@ class FedSZGrid(WrappedGrid):
         )
         return traffic
 
-    def _packed(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """Yield ``messages`` with their arrays sealed, each RecordDict packed once."""
+    def _packed(self, messages: Iterable[Message]) -> list[Message]:
+        """Return ``messages`` with their arrays sealed, each RecordDict packed once.
+
+        The caller's messages stay as they are. A list, for Flower's own Grids go through it twice.
+        """
+        out = []
         packed: dict[int, tuple[RecordDict, RecordDict, int, int]] = {}
         for message in messages:
             content = message.content
             if id(content) not in packed:
                 # The original is kept with its packed self, so that its id stays taken.
                 packed[id(content)] = (content, *self._pack(content))
-            _, message.content, raw, sent = packed[id(content)]
+            _, sealed, raw, sent = packed[id(content)]
             self._traffic.raw_down += raw
             self._traffic.sent_down += sent
-            yield message
+            out.append(compat.make_message(message.metadata, content=sealed))
+        return out
 
     def _pack(self, content: RecordDict) -> tuple[RecordDict, int, int]:
         sealed: dict[str, ArrayRecord] = {}

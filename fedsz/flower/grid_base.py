@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import secrets
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -119,11 +118,6 @@ class GridBase(Grid):
             metadata = copy.copy(message.metadata)
             encoded = encode_message(message, metadata.message_id, contents[identity][1])
             outgoing.append(Outgoing(encoded, metadata))
-        if self._parks:
-            message = contents = None  # type: ignore[assignment]
-            # Flower's records refer to each other in circles: only this frees what is parked now,
-            # unless the caller keeps it.
-            gc.collect()
         return outgoing
 
 
