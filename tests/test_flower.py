@@ -23,9 +23,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg
 
 import fedsz
-from fedsz.errors import CodecUnavailable, ConfigError
+from fedsz.errors import CodecUnavailable, ConfigError, CorruptStream
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
-from fedsz.flower.records import KEY, STYPE, Update, is_sealed, to_array
+from fedsz.flower.records import KEY, STYPE, Update, from_array, is_sealed, to_array
 from fedsz.flower.wrapper import WrappedGrid
 
 BOUND = 1e-2
@@ -182,6 +182,50 @@ def test_bfloat16_arrays_cross() -> None:
 
     assert back.dtype == x.dtype
     assert np.array_equal(back, x)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(12.0).reshape(3, 4),
+        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        np.array(5),
+        np.empty((0, 3), np.float16),
+        np.array([True, False]),
+    ],
+)
+def test_plain_arrays_are_read_as_flower_writes_them(x: np.ndarray) -> None:
+    for array in (Array(x), to_array(np.asarray(x, order="C"))):
+        back = from_array("x", array)
+        assert (back.dtype, back.shape) == (x.dtype, x.shape)
+        assert np.array_equal(back, x)
+        assert np.array_equal(array.numpy(), x)
+
+
+def npy(header: bytes, data: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x09\x00\x00\x00",
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}\n", bytes(4)),
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}\n", bytes(4)),
+        npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}\n", bytes(8)),
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}\n", bytes(5)),
+        npy(b"{'descr': '|V4', 'fortran_order': False, 'shape': (1,)}\n", bytes(4)),
+        npy(b"{'descr': '|V2', 'fortran_order': False, 'shape': (2,)}\n", bytes(4)),
+        npy(b"{'descr': '<U1', 'fortran_order': False, 'shape': (1,)}\n", bytes(4)),
+        npy(b"((((((((\n"),
+        npy(b"{'descr': '<f4'}\n"),
+    ],
+)
+def test_plain_arrays_that_lie_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptStream, match="'x'"):
+        from_array("x", Array("bfloat17", (1,), "numpy.ndarray", data))
 
 
 class Watched(WrappedGrid):

@@ -8,6 +8,7 @@ client it says how to compress the reply, on the way back what that took.
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from fedsz import pipeline
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 from fedsz.partition import NDArray
 from fedsz.pipeline import Report, Settings
-from fedsz.stream import DTYPES, Limits, Reader
+from fedsz.stream import DTYPE_IDS, DTYPES, Limits, Reader
 
 KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"
@@ -100,20 +101,37 @@ def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:
 
 
 def from_array(name: str, array: Array) -> NDArray:
-    """Return what a plain Flower Array holds.
+    """Return what a plain Flower Array holds, as an array of its own.
+
+    numpy's own reader allocates whatever the header asks for; this one looks first whether the
+    bytes are there.
 
     Raises:
         ConfigError: it is serialised in a way that is not numpy's.
-        CorruptStream: its bytes are not an array.
+        CorruptStream: its bytes are not an array of numbers.
     """
     if array.stype != NUMPY:
         raise ConfigError(f"array {name!r} is serialised as {array.stype!r}, not {NUMPY!r}")
+    source = io.BytesIO(array.data)
     try:
-        x = array.numpy()
-    except (ValueError, EOFError, OSError) as err:
+        version = np.lib.format.read_magic(source)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran, dtype = read(source)
+    except Exception as err:  # its parser of literals lets all sorts through
         raise CorruptStream(f"array {name!r} is not a numpy array: {err}") from err
-    # numpy's files know no bfloat16: its bytes come back, and the Array's own dtype names them.
-    return x.view(_DTYPES_BY_NAME.get(array.dtype, x.dtype)) if x.dtype.kind == "V" else x
+    nbytes, start = math.prod(shape) * dtype.itemsize, source.tell()
+    if min(shape, default=0) < 0 or nbytes != len(array.data) - start:
+        raise CorruptStream(f"array {name!r} is not {shape} of {dtype}", offset=start)
+    if dtype.kind == "V":
+        # numpy's files know no bfloat16: they hold its bytes, and the Array's own dtype names them.
+        dtype = _DTYPES_BY_NAME.get(array.dtype, dtype)
+    if dtype not in DTYPE_IDS or nbytes != math.prod(shape) * dtype.itemsize:
+        raise CorruptStream(f"array {name!r} has dtype {dtype}, which streams do not have")
+    flat = np.frombuffer(array.data, dtype, math.prod(shape), start)
+    return flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
 def is_sealed(record: ArrayRecord) -> bool:
