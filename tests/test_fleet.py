@@ -111,6 +111,9 @@ def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
 
     assert server.process.wait(LIMIT) == 0
     assert [client.wait(LIMIT) for client in clients] == [0, 0]
+    for process in (server.process, *clients):  # nothing but events, not even Flower's own log
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
 
     done = server.wait_for(lambda event: event["event"] == "done")
     assert done["run_dir"] == "out"

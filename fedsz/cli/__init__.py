@@ -6,6 +6,7 @@ Heavy imports happen inside the commands, so that ``--help`` is instant.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from types import FrameType
@@ -51,12 +52,17 @@ def options(
         format="%(asctime)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    # Flower's logger has a handler of its own, which does not ask the root's level.
-    logging.getLogger("flwr").setLevel(logging.INFO if verbose else logging.ERROR)
+    # Flower gives its logger a level and a handler when it is imported; a filter outlasts that.
+    flower = logging.getLogger("flwr")
+    flower.propagate = False
+    if not verbose:
+        flower.addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 def main() -> None:
     """Run the command line; the exit code is 0, 2 for a mistake, 130 after Ctrl-C."""
+    # What gRPC's core says of failed handshakes, we say in one line.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # A container is stopped by SIGTERM: end as on Ctrl-C, with everything closed.
     signal.signal(signal.SIGTERM, _interrupt)
     command: Any = typer.main.get_command(app)
