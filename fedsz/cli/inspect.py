@@ -29,7 +29,8 @@ def command(
 
     from fedsz.cli.table import size
 
-    table = Table()
+    # No frame: names are long, and terminals have 80 columns.
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("tensor", "dtype", "shape", "codec", "bound", "bytes", "ratio"):
         left = name in ("tensor", "dtype", "shape", "codec")
         table.add_column(name, justify="left" if left else "right", overflow="fold")
