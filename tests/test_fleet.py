@@ -261,3 +261,17 @@ def test_a_client_with_another_data_set_is_left_out(fleet: Fleet, data_dir: Path
     assert (good.wait(LIMIT), other.wait(LIMIT)) == (0, 0)
     (failure,) = server.rounds()[-1]["failures"]
     assert "has 'cifar10', the server asks for 'digits'" in failure["reason"]
+
+
+def test_a_run_whose_clients_cannot_start_ends_with_their_reason(
+    fleet: Fleet, data_dir: Path
+) -> None:
+    folder = fleet.folder / "data"
+    folder.mkdir()
+    (folder / "test.parquet").symlink_to(data_dir / "cifar10" / "test.parquet")
+
+    run = fleet.start("run", "--dataset", "cifar10", "--data-dir", folder, "--clients", 2)
+
+    assert run.wait(LIMIT) == 2
+    (line,) = run.communicate()[1].splitlines()
+    assert "no train.parquet of cifar10" in line

@@ -87,9 +87,11 @@ class RunTable:
         lines = [
             f"accuracy {self._rows[-1].accuracy:.4f} after {len(trained)} rounds"
             f" in {done.seconds:.1f} s",
-            f"sent up {size(sent)} for {size(raw)} of updates: {raw / max(sent, 1):.2f}x smaller"
-            f" ({size(wire)} on the wire)",
-            f"largest error {max(row.max_error for row in trained):.4f} of its bound",
+            f"sent up {size(sent)} for {size(raw)} of updates: {raw / sent:.2f}x smaller"
+            f" ({size(wire)} on the wire)\n"
+            f"largest error {max(row.max_error for row in trained):.4f} of its bound"
+            if sent
+            else "no client sent an update that could be used",
             f"results in {done.run_dir}",
         ]
         self._say("\n".join(lines), style="")
@@ -105,11 +107,13 @@ class RunTable:
 def cells(row: RoundDone) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
     start = (str(row.round), f"{row.accuracy:.4f}", f"{row.loss:.4f}")
+    asked = row.replies + len(row.failures)
+    clients = f"{row.replies}/{asked}" if asked else "-"
     if row.ratio is None:
-        return (*start, *["-"] * (len(COLUMNS) - 3))
+        return (*start, clients, *["-"] * (len(COLUMNS) - 4))
     return (
         *start,
-        f"{row.replies}/{row.replies + len(row.failures)}",
+        clients,
         size(row.raw_up),
         size(row.sent_up),
         f"{row.ratio:.2f}",

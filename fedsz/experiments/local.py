@@ -6,14 +6,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from fedsz.config import RunConfig
 from fedsz.errors import FedszError
-from fedsz.experiments.events import Done, Event, Listening, from_json
+from fedsz.experiments.events import Done, Event, Listening, RoundDone, from_json
 
 PATIENCE: Final = 5.0  # seconds that processes get to end by themselves
 CLIENT_WAIT: Final = 60.0  # seconds a client looks for its server, which has just been there
@@ -37,22 +38,58 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             log=server_log, share=1,
         ))  # fmt: skip
         assert server.stdout is not None
-        finished = False
+        clients: list[subprocess.Popen[str]] = []
+        begun, finished = threading.Event(), threading.Event()
+        stack.callback(finished.set)
         for line in server.stdout:
             event = from_json(line)
             if isinstance(event, Listening):
-                for i in range(config.clients):
-                    stack.enter_context(process(
-                        "client", "--server", f"127.0.0.1:{event.port}", "--insecure",
-                        "--partition", f"{i}/{config.clients}", "--max-wait", str(CLIENT_WAIT),
-                        *flags(config, ("dataset", "data_dir")),
-                        log=client_log, share=config.clients,
-                    ))  # fmt: skip
-            finished = finished or isinstance(event, Done)
+                clients += [
+                    stack.enter_context(client(config, i, event.port, client_log))
+                    for i in range(config.clients)
+                ]
+                threading.Thread(
+                    target=watch, args=(server, clients, begun, finished), daemon=True
+                ).start()
+            elif isinstance(event, RoundDone):
+                begun.set()
+            elif isinstance(event, Done):
+                finished.set()
             yield event
         server.wait(PATIENCE)
-        if not finished:
-            raise FedszError(_last_line(server_log) or f"the server ended with {server.returncode}")
+        if not finished.is_set():
+            says = _last_line(server_log) or _last_line(client_log)
+            raise FedszError(says or f"the server ended with {server.returncode}")
+
+
+def client(
+    config: RunConfig, i: int, port: int, log: Path
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Start the client with share ``i`` of the data."""
+    return process(
+        "client", "--server", f"127.0.0.1:{port}", "--insecure",
+        "--partition", f"{i}/{config.clients}", "--max-wait", str(CLIENT_WAIT),
+        *flags(config, ("dataset", "data_dir")),
+        log=log, share=config.clients,
+    )  # fmt: skip
+
+
+def watch(
+    server: subprocess.Popen[str],
+    clients: list[subprocess.Popen[str]],
+    begun: threading.Event,
+    finished: threading.Event,
+) -> None:
+    """End a server that waits for clients who will not come.
+
+    A client that fails before the first round, or the last one to go, leaves it waiting for ever.
+    """
+    while not finished.wait(0.2):
+        ended = [process.poll() is not None for process in clients]
+        if (any(ended) and not begun.is_set()) or all(ended):
+            if not finished.wait(PATIENCE):
+                server.terminate()
+            return
 
 
 # What the server process is told; the rest has no meaning for it, or is set here.
