@@ -20,6 +20,8 @@ types: .venv/installed
 
 # Editable, so that a checkout runs its own code; --group needs pip 25.1.
 .venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "fedsz needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]" --group dev

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ from hypothesis import settings
 
 # The machines that run these are small and busy: how long an example takes says nothing.
 settings.register_profile("fedsz", deadline=None)
-settings.load_profile("fedsz")
+# HYPOTHESIS_PROFILE=thorough, for an hour to spare.
+settings.register_profile("thorough", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fedsz"))
 
 DATA_DIR = Path(__file__).parents[2] / "shared" / "data"
 

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsz
@@ -121,7 +121,6 @@ def test_bytes_come_back(codec: LosslessCodec, data: bytes, itemsize: int) -> No
 
 @every_codec
 @given(data=st.binary(max_size=200), n=st.integers(0, 100))
-@settings(max_examples=50)
 def test_noise_is_refused_or_decodes(codec: Codec, data: bytes, n: int) -> None:
     try:
         y = codec.decode(data, (n,))
@@ -132,7 +131,6 @@ def test_noise_is_refused_or_decodes(codec: Codec, data: bytes, n: int) -> None:
 
 @every_codec
 @given(at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), n=st.integers(0, 4000))
-@settings(max_examples=50)
 def test_damage_is_refused_or_decodes(codec: Codec, at: float, flip: int, n: int) -> None:
     x = np.random.default_rng(n).normal(size=2000).astype(np.float32)
     payload = bytearray(codec.encode(x, 0.05))

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import fedsz
 from fedsz import ErrorBound
@@ -31,7 +31,6 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 @every_codec
 @given(state=state_dicts())
-@settings(max_examples=40)
 def test_every_state_dict_comes_back(codec: Any, state: dict[str, Any]) -> None:
     back = fedsz.decompress(fedsz.compress(state, 1e-2, codec=codec, threshold=16), as_numpy=True)
 
