@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Read by torch when a test imports it: on a small and busy machine its threads wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The machines that run these are small and busy: how long an example takes says nothing.
 settings.register_profile("fedsz", deadline=None)
 # HYPOTHESIS_PROFILE=thorough, for an hour to spare.

@@ -321,6 +321,48 @@ def test_another_model_is_left_out_and_named(
     assert np.abs(weight - initial()["fc.weight"]).max() <= bound_of(initial()["fc.weight"]) + 1e-6
 
 
+@pytest.mark.parametrize("same_model", [True, False])
+def test_clients_may_answer_with_something_else_where_that_is_asked_for(same_model: bool) -> None:
+    app = app_of(lambda i, arrays: {"adapter.weight": np.full((50, 60), i, np.float32)})
+    grid = FedSZGrid(grid_of(app), BOUND, same_model=same_model)
+
+    result = run(StreamingFedAvg(fraction_evaluate=0), grid)
+
+    assert grid.take_traffic().replies == (0 if same_model else CLIENTS)
+    names = list(result.arrays)
+    assert names == ([] if same_model else ["adapter.weight"])
+
+
+def test_several_records_cross() -> None:
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model, control = (to_arrays(message.content[key]) for key in ("model", "control"))
+        records: dict[str, Any] = {
+            "model": record_of({name: x + 1 for name, x in model.items()}),
+            "control": record_of(control),
+            "more": record_of({"new": np.ones(5)}),
+        }
+        return Message(RecordDict(records), reply_to=message)
+
+    grid = FedSZGrid(grid_of(app), BOUND)
+    content = RecordDict(
+        {
+            "model": record_of({"w": np.arange(3.0)}),
+            "control": record_of({"c": np.arange(4)}),
+        }
+    )
+    (node, *_) = grid.get_node_ids()
+
+    (reply,) = grid.send_and_receive([Message(content, node, MessageType.TRAIN)])
+
+    got = {key: to_arrays(record) for key, record in reply.content.array_records.items()}
+    assert got["model"]["w"].tolist() == [1, 2, 3]
+    assert got["control"]["c"].tolist() == [0, 1, 2, 3]
+    assert got["more"]["new"].tolist() == [1] * 5
+
+
 class Tampering(WrappedGrid):
     """A Grid on which one client's reply is not what it sent."""
 

@@ -232,7 +232,7 @@ def _partition(config: RunConfig, data_dir: str, index: int, count: int) -> Imag
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)  # a device has one share; a trial in one process may have a few
 def _cached_partition(
     dataset: str,
     data_dir: str,

@@ -89,6 +89,8 @@ class FedSZGrid(WrappedGrid):
     Args:
         inner: the Grid that carries the messages.
         error_bound, codec, lossless, threshold, rule: as in `fedsz.compress`.
+        same_model: whether replies must have the names and shapes of the model that was sent; False
+            for apps whose clients answer with something else, such as adapters.
 
     Raises:
         ConfigError: one of these is out of range or does not exist.
@@ -104,12 +106,14 @@ class FedSZGrid(WrappedGrid):
         lossless: str | Codec = DEFAULT_LOSSLESS,
         threshold: int = DEFAULT_THRESHOLD,
         rule: str = "paper",
+        same_model: bool = True,
     ) -> None:
         super().__init__(inner)
         self._settings = Settings(error_bound, codec, lossless, threshold, rule)
         # A broadcast is packed, not approximated: its error would reach every client.
         self._downlink = Settings(codec=lossless, lossless=lossless)
-        self._template: Template | None = None
+        self._same_model = same_model
+        self._sent: dict[str, Template] = {}  # by the key of the ArrayRecord
         self._traffic = Traffic()
         self._wire = self._wire_counters()
 
@@ -144,15 +148,16 @@ class FedSZGrid(WrappedGrid):
         Raises:
             FedszError: they are damaged, or not those of the model.
         """
-        return open_reply(reply, self._template)
+        return the_only(self._opened(reply))
 
-    def count(self, reply: Message, update: Update) -> None:
+    def count(self, reply: Message, *updates: Update) -> None:
         """Count a reply of which every array was decoded."""
         traffic = self._traffic
         traffic.replies += 1
-        traffic.raw_up += self._template.nbytes if self._template else update.sent_bytes
-        traffic.sent_up += update.sent_bytes
-        traffic.decode_seconds += update.seconds
+        for update in updates:
+            traffic.raw_up += update.raw_bytes
+            traffic.sent_up += update.sent_bytes
+            traffic.decode_seconds += update.seconds
         note = reply.content.config_records.get(KEY, ConfigRecord())
         traffic.encode_seconds += number(note, "encode-seconds")
         traffic.max_error = max(traffic.max_error, number(note, "max-error"))
@@ -195,9 +200,9 @@ class FedSZGrid(WrappedGrid):
         raw = 0
         for key, record in array_records(content).items():
             template = template_of(record)
-            if self._template is None or self._template.shapes != template.shapes:
-                self._template = template
-            sealed[key], report = seal(Arrays(record, self._template), self._downlink)
+            if key not in self._sent or self._sent[key].shapes != template.shapes:
+                self._sent[key] = template
+            sealed[key], report = seal(Arrays(record, self._sent[key]), self._downlink)
             raw += report.raw_bytes
         note = settings_record(self._settings)
         return replaced(content, sealed, note), raw, sum(map(payload_bytes, sealed.values()))
@@ -207,19 +212,27 @@ class FedSZGrid(WrappedGrid):
         if reply.has_error():
             self.fail(reply, str(reply.error.reason))
             return reply
-        records = array_records(reply.content)
-        if not records:
+        if not array_records(reply.content):
             return reply
         try:
-            update = self.open(reply)
-            arrays = update.arrays()
+            updates = self._opened(reply)
+            plain = {key: to_record(update.arrays()) for key, update in updates.items()}
         except FedszError as err:
             reason = f"{type(err).__name__}: {err}"
             self.fail(reply, reason)
             return failed(reply, reason)
-        self.count(reply, update)
-        reply.content = replaced(reply.content, {next(iter(records)): to_record(arrays)}, None)
+        self.count(reply, *updates.values())
+        reply.content = replaced(reply.content, plain, None)
         return reply
+
+    def _opened(self, reply: Message) -> dict[str, Update]:
+        """Return what each ArrayRecord of a reply holds, checked against the one sent."""
+        records = array_records(reply.content)
+        expected = dict(self._sent) if self._same_model else {}
+        if len(records) == len(expected) == 1:
+            # A client may call its model otherwise.
+            expected = dict(zip(records, expected.values(), strict=True))
+        return {key: Update(record, expected.get(key)) for key, record in records.items()}
 
     def _wire_counters(self) -> tuple[int, int]:
         counters: Any = getattr(self.inner, "counters", None)
@@ -235,16 +248,24 @@ def failed(reply: Message, reason: str) -> Message:
     return compat.make_message(reply.metadata, error=error)
 
 
-def open_reply(reply: Message, template: Template | None = None) -> Update:
-    """Return the arrays of a reply, be they sealed or not.
+def open_reply(reply: Message) -> Update:
+    """Return the arrays of a reply from a plain Grid, be they sealed or not.
 
     Raises:
         FedszError: there is not exactly one ArrayRecord, or it is damaged.
     """
-    records = array_records(reply.content)
-    if len(records) != 1:
-        raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
-    return Update(next(iter(records.values())), template)
+    return the_only({key: Update(r) for key, r in array_records(reply.content).items()})
+
+
+def the_only(updates: dict[str, Update]) -> Update:
+    """Return the update of a reply that is to hold one.
+
+    Raises:
+        ConfigError: it holds none, or several.
+    """
+    if len(updates) != 1:
+        raise ConfigError(f"a reply holds {len(updates)} ArrayRecords, not one")
+    return next(iter(updates.values()))
 
 
 def payload_bytes(record: ArrayRecord) -> int:

@@ -201,6 +201,7 @@ class Update:
 
     Attributes:
         names: in the sender's order.
+        raw_bytes: size of the arrays.
         sent_bytes: size of what was sent.
         seconds: time spent on checking and decoding so far.
 
@@ -217,11 +218,13 @@ class Update:
         self._sealed = is_sealed(record)
         if self._sealed:
             reader = self._reader()
-            self.names = [tensor.name for tensor in reader.check_length().tensors]
-            shapes = {tensor.name: tensor.shape for tensor in reader.check_length().tensors}
+            header = reader.check_length()
+            self.raw_bytes = header.decoded_bytes
+            shapes = {tensor.name: tensor.shape for tensor in header.tensors}
         else:
-            self.names = list(record)
+            self.raw_bytes = self.sent_bytes
             shapes = {name: tuple(array.shape) for name, array in record.items()}
+        self.names = list(shapes)
         if template:
             template.check(shapes)
         if self._sealed:

@@ -1,0 +1,105 @@
+"""The ServerApp and ClientApp of fedsz, in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from fedsz.config import RunConfig
+from fedsz.errors import ConfigError, DataError, ModelMismatch
+from fedsz.flower import LocalGrid, make_client_app
+from fedsz.flower.apps import Round, build_model, federate, load, prepare
+from fedsz.flower.records import to_record
+from fedsz.partition import as_arrays
+
+
+def run(config: RunConfig, nodes: list[dict[str, Any]]) -> list[Round]:
+    rounds: list[Round] = []
+    federate(LocalGrid(make_client_app(), nodes), config, prepare(config), rounds.append)
+    return rounds
+
+
+def shares(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"partition-id": i, "num-partitions": count, **more} for i in range(count)]
+
+
+def test_digits_are_learned_from_compressed_updates() -> None:
+    config = RunConfig(rounds=3, min_clients=2, error_bound=1e-2)
+
+    start, *rounds = run(config, shares(2))
+
+    assert start.accuracy < 0.3
+    assert rounds[-1].accuracy > 0.85
+    for done in rounds:
+        assert done.traffic.replies == 2
+        assert done.traffic.ratio > 4
+        assert 0 < done.traffic.max_error <= 1
+
+
+def test_a_bound_costs_no_accuracy_that_shows() -> None:
+    """A bound that is not kept, or a broken average, would show here."""
+    raw, lossy = (
+        run(RunConfig(rounds=3, min_clients=2, **options), shares(2))[-1]
+        for options in ({"codec": "raw", "lossless": "raw"}, {"error_bound": 1e-3})
+    )
+
+    assert raw.traffic.ratio == pytest.approx(1, abs=0.01)
+    assert lossy.accuracy == pytest.approx(raw.accuracy, abs=0.03)
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    config = RunConfig(rounds=1, min_clients=2, seed=5)
+
+    first, second = (run(config, shares(2))[-1] for _ in range(2))
+
+    assert (first.accuracy, first.loss) == (second.accuracy, second.loss)
+
+
+def test_a_client_with_another_data_set_is_left_out() -> None:
+    nodes = [*shares(2)[:1], shares(2, dataset="cifar10")[1]]
+
+    *_, last = run(RunConfig(rounds=1, min_clients=2), nodes)
+
+    assert last.traffic.replies == 1
+    ((_, reason),) = last.traffic.failures
+    assert "this client has 'cifar10', the server asks for 'digits'" in reason
+
+
+def test_another_model_is_refused_with_both_shapes() -> None:
+    theirs = build_model(RunConfig())
+    ours = as_arrays(build_model(RunConfig(dataset="cifar10")).state_dict())
+
+    with pytest.raises(
+        ModelMismatch, match=r"has shape \(32, 3, 3, 3\) where the model has \(32, 1, 3, 3\)"
+    ):
+        load(theirs, to_record(ours))
+
+
+def test_float64_arrays_from_a_strategy_are_loaded() -> None:
+    model = build_model(RunConfig())
+    wide = {name: x.astype(np.float64) for name, x in as_arrays(model.state_dict()).items()}
+
+    load(model, to_record(wide))
+
+    assert {str(tensor.dtype) for tensor in model.state_dict().values()} == {"torch.float32"}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"dataset": "mnist"}, ConfigError, "no data set 'mnist'; have digits"),
+        ({"model": "vgg"}, ConfigError, "no model 'vgg'; have cnn"),
+        ({"partitioner": "skew"}, ConfigError, "no partitioner 'skew'; have iid, dirichlet"),
+        ({"codec": "sz4"}, ConfigError, "no codec 'sz4'"),
+        ({"dataset": "cifar10", "data_dir": "/nowhere"}, DataError, "/nowhere"),
+    ],
+)
+def test_what_does_not_exist_is_noticed_before_the_first_round(
+    options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        prepare(RunConfig(**options))
