@@ -1,0 +1,101 @@
+"""A federation in one process: a model, clients that change it, and a Grid to reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import (
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+
+import fedsz
+from fedsz.flower import FedSZMod, LocalGrid
+from fedsz.flower.records import KEY, to_array
+
+BOUND = 1e-2
+
+
+CLIENTS = 4
+
+
+def initial() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "fc.weight": rng.normal(size=(60, 50)).astype(np.float32),
+        "fc.bias": rng.normal(size=60).astype(np.float32),
+        "bn.num_batches_tracked": np.array(3),
+        "mask": np.array([True, False, True]),
+        "half.weight": rng.normal(size=(40, 50)).astype(np.float16),
+        "empty": np.empty((0, 3), np.float32),
+    }
+
+
+def moved(arrays: dict[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
+    """What client ``client`` makes of the model: other values, the same dtypes."""
+    rng = np.random.default_rng(client)
+    return {
+        name: (x + rng.normal(0, 0.1, x.shape)).astype(x.dtype)
+        if x.dtype.kind == "f"
+        else (x + client if x.dtype.kind == "i" else x)
+        for name, x in arrays.items()
+    }
+
+
+def to_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def record_of(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: to_array(x) for name, x in arrays.items()})
+
+
+Edit = Callable[[int, dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+def app_of(edit: Edit = lambda i, arrays: moved(arrays, i), *, mod: bool = True) -> ClientApp:
+    """A ClientApp of which client i replies ``edit(i, arrays)``."""
+    app = ClientApp(mods=[FedSZMod()] if mod else [])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        assert KEY not in message.content
+        client = int(context.node_config["partition-id"])
+        arrays = edit(client, to_arrays(message.content["arrays"]))
+        return Message(
+            RecordDict(
+                {
+                    "arrays": record_of(arrays),
+                    "metrics": MetricRecord({"num-examples": client + 1, "loss": float(client)}),
+                }
+            ),
+            reply_to=message,
+        )
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        loss = float(to_arrays(message.content["arrays"])["fc.weight"].mean())
+        return Message(
+            RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": loss})}),
+            reply_to=message,
+        )
+
+    return app
+
+
+def grid_of(app: ClientApp) -> LocalGrid:
+    return LocalGrid(app, [{"partition-id": i} for i in range(CLIENTS)])
+
+
+def run(strategy: Any, grid: Any, rounds: int = 1) -> Any:
+    return strategy.start(grid=grid, initial_arrays=record_of(initial()), num_rounds=rounds)
+
+
+def bound_of(x: np.ndarray) -> float:
+    return fedsz.ErrorBound.rel(BOUND).absolute(x.astype(np.float64))

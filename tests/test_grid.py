@@ -1,0 +1,313 @@
+"""FedSZMod and FedSZGrid with Flower's own strategies, on an in-process Grid."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg
+
+import fedsz
+from fedsz.errors import CodecUnavailable, ConfigError
+from fedsz.flower import FedSZGrid, FedSZMod, StreamingFedAvg
+from fedsz.flower.records import KEY, STYPE, is_sealed
+from fedsz.flower.wrapper import WrappedGrid
+from tests.federation import (
+    BOUND,
+    CLIENTS,
+    app_of,
+    bound_of,
+    grid_of,
+    initial,
+    moved,
+    record_of,
+    run,
+    to_arrays,
+)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg, FedMedian, FedTrimmedAvg])
+def test_strategies_get_what_they_would_within_the_bound(strategy: type[FedAvg]) -> None:
+    plain = to_arrays(run(strategy(), grid_of(app_of(mod=False))).arrays)
+
+    ours = to_arrays(run(strategy(), FedSZGrid(grid_of(app_of()), BOUND)).arrays)
+
+    assert list(ours) == list(plain)
+    for name, x in plain.items():
+        assert ours[name].shape == x.shape
+        tolerance = 1e-6
+        if "weight" in name:
+            tolerance += max(bound_of(moved(initial(), i)[name]) for i in range(CLIENTS))
+        difference = np.abs(ours[name].astype(np.float64) - x.astype(np.float64))
+        assert difference.max(initial=0.0) <= tolerance, name
+
+
+def test_fedadam_runs_several_rounds() -> None:
+    state = {name: x for name, x in initial().items() if x.dtype == np.float32 and x.size}
+    grid = FedSZGrid(grid_of(app_of()), BOUND)
+
+    result = FedAdam(eta=1e-2).start(
+        grid=grid, initial_arrays=record_of(state), num_rounds=3, evaluate_config=ConfigRecord()
+    )
+
+    assert all(np.isfinite(x).all() for x in to_arrays(result.arrays).values())
+    assert len(result.evaluate_metrics_clientapp) == 3
+    assert grid.take_traffic().replies == 3 * CLIENTS
+
+
+def test_arrays_that_a_strategy_widened_go_out_in_the_models_dtypes() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        seen.append({name: x.dtype for name, x in arrays.items()})
+        return moved(arrays, client)
+
+    run(FedAvg(), FedSZGrid(grid_of(app_of(edit)), BOUND), rounds=2)
+
+    assert all(dtypes == seen[0] for dtypes in seen)
+    assert seen[0]["bn.num_batches_tracked"] == np.int64
+
+
+class Watched(WrappedGrid):
+    """A Grid that keeps what crosses it; messages change hands, their contents stay."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.down: list[RecordDict] = []
+        self.up: list[RecordDict] = []
+
+    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        sent = list(messages)
+        self.down += [message.content for message in sent]
+        for reply in self.inner.send_and_receive(sent, timeout=timeout):
+            self.up.append(reply.content)
+            yield reply
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return list(self.stream_replies(messages, timeout=timeout))
+
+
+def stream_of(content: RecordDict) -> bytes:
+    (array,) = content.array_records["arrays"].values()
+    assert (array.stype, array.dtype) == (STYPE, "uint8")
+    return array.data
+
+
+def test_one_stream_crosses_the_wire_each_way() -> None:
+    grid = Watched(grid_of(app_of()))
+    state = record_of(initial())
+
+    FedAvg(fraction_evaluate=0).start(FedSZGrid(grid, BOUND), state, num_rounds=1)
+
+    assert len(grid.down) == len(grid.up) == CLIENTS
+    down, up = (fedsz.inspect(stream_of(contents[0])) for contents in (grid.down, grid.up))
+    assert all(tensor.bound is None for tensor in down.tensors)
+    assert [tensor.codec for tensor in up.tensors if tensor.bound] == ["sz2", "sz2"]
+    assert not is_sealed(state)  # the round's shared record is not written into
+    assert len({id(content) for content in grid.down}) == 1  # and is packed once
+
+
+def test_traffic_is_counted() -> None:
+    grid = FedSZGrid(inner := Watched(grid_of(app_of())), BOUND, codec="zfp")
+
+    FedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=1)
+    traffic = grid.take_traffic()
+
+    raw = sum(x.nbytes for x in initial().values())
+    assert (traffic.raw_up, traffic.raw_down) == (CLIENTS * raw, CLIENTS * raw)
+    assert traffic.sent_up == sum(len(stream_of(content)) for content in inner.up)
+    assert traffic.sent_down == sum(len(stream_of(content)) for content in inner.down)
+    assert traffic.ratio == traffic.raw_up / traffic.sent_up > 1
+    assert (traffic.replies, traffic.failures) == (CLIENTS, [])
+    assert traffic.encode_seconds > 0
+    assert traffic.decode_seconds > 0
+    assert 0 < traffic.max_error <= 1
+    assert grid.take_traffic().raw_up == 0
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda a: {**a, "fc.weight": a["fc.weight"][:, :9]},
+            r"'fc.weight' has shape \(60, 9\) where the model has \(60, 50\)",
+        ),
+        (
+            lambda a: {name: x for name, x in a.items() if name != "fc.bias"},
+            r"'fc.bias' of shape \(60,\) is missing",
+        ),
+        (lambda a: {**a, "head": np.zeros(2)}, r"'head' of shape \(2,\) is not in the model"),
+    ],
+    ids=["shape", "missing", "additional"],
+)  # fmt: skip
+def test_another_model_is_left_out_and_named(
+    strategy: type[FedAvg], change: Any, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_of(lambda i, arrays: change(arrays) if i == 1 else arrays)
+    grid = FedSZGrid(grid_of(app), BOUND)
+
+    with caplog.at_level(logging.WARNING, "fedsz"):
+        result = run(strategy(fraction_evaluate=0), grid)
+
+    traffic = grid.take_traffic()
+    assert traffic.replies == CLIENTS - 1
+    ((_, reason),) = traffic.failures
+    assert __import__("re").search(says, reason)
+    assert reason in caplog.text
+    weight = to_arrays(result.arrays)["fc.weight"]
+    assert np.abs(weight - initial()["fc.weight"]).max() <= bound_of(initial()["fc.weight"]) + 1e-6
+
+
+@pytest.mark.parametrize("same_model", [True, False])
+def test_clients_may_answer_with_something_else_where_that_is_asked_for(same_model: bool) -> None:
+    app = app_of(lambda i, arrays: {"adapter.weight": np.full((50, 60), i, np.float32)})
+    grid = FedSZGrid(grid_of(app), BOUND, same_model=same_model)
+
+    result = run(StreamingFedAvg(fraction_evaluate=0), grid)
+
+    assert grid.take_traffic().replies == (0 if same_model else CLIENTS)
+    names = list(result.arrays)
+    assert names == ([] if same_model else ["adapter.weight"])
+
+
+def test_several_records_cross() -> None:
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model, control = (to_arrays(message.content[key]) for key in ("model", "control"))
+        records: dict[str, Any] = {
+            "model": record_of({name: x + 1 for name, x in model.items()}),
+            "control": record_of(control),
+            "more": record_of({"new": np.ones(5)}),
+        }
+        return Message(RecordDict(records), reply_to=message)
+
+    grid = FedSZGrid(grid_of(app), BOUND)
+    content = RecordDict(
+        {
+            "model": record_of({"w": np.arange(3.0)}),
+            "control": record_of({"c": np.arange(4)}),
+        }
+    )
+    (node, *_) = grid.get_node_ids()
+
+    (reply,) = grid.send_and_receive([Message(content, node, MessageType.TRAIN)])
+
+    got = {key: to_arrays(record) for key, record in reply.content.array_records.items()}
+    assert got["model"]["w"].tolist() == [1, 2, 3]
+    assert got["control"]["c"].tolist() == [0, 1, 2, 3]
+    assert got["more"]["new"].tolist() == [1] * 5
+
+
+class TwiceThrough(WrappedGrid):
+    """A Grid that goes through the messages twice, as Flower's own do."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        if not messages:
+            return []
+        assert all(message.has_content() for message in messages)
+        return self.inner.send_and_receive(messages, timeout=timeout)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "stream_replies":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_messages_can_be_gone_through_twice(strategy: type[FedAvg]) -> None:
+    grid = FedSZGrid(TwiceThrough(grid_of(app_of())), BOUND)
+
+    run(strategy(fraction_evaluate=0), grid)
+
+    assert grid.take_traffic().replies == CLIENTS
+
+
+def test_the_strategys_messages_stay_as_they_are() -> None:
+    grid = FedSZGrid(grid_of(app_of()), BOUND)
+    messages = list(FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid))
+    contents = [message.content for message in messages]
+
+    replies = list(grid.send_and_receive(messages))
+
+    assert len(replies) == CLIENTS
+    assert all(
+        message.content is content for message, content in zip(messages, contents, strict=True)
+    )
+    assert not is_sealed(contents[0].array_records["arrays"])
+
+
+def test_a_client_without_the_mod_still_takes_part_without_a_fedszgrid() -> None:
+    assert run(FedAvg(), grid_of(app_of())).arrays is not None
+
+
+def test_a_codec_that_a_client_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = FedSZGrid(grid_of(app_of()), BOUND, codec="zfp")
+    monkeypatch.setattr(type(fedsz.codecs.get("zfp")), "library", "zfpy_that_is_not_there")
+
+    run(StreamingFedAvg(fraction_evaluate=0), grid)
+
+    failures = grid.take_traffic().failures
+    assert len(failures) == CLIENTS
+    assert "CodecUnavailable: codec 'zfp' needs the package" in failures[0][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"error_bound": 0}, ConfigError),
+        ({"error_bound": float("nan")}, ConfigError),
+        ({"codec": "sz4"}, ConfigError),
+        ({"lossless": "sz2"}, ConfigError),
+        ({"rule": "some"}, ConfigError),
+    ],
+)
+def test_bad_options(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        FedSZGrid(grid_of(app_of()), **options)
+
+
+def test_settings_reach_the_clients() -> None:
+    inner = Watched(grid_of(app_of()))
+    grid = FedSZGrid(
+        inner, "abs:0.05", codec="zfp:precision=11", lossless="zstd:level=9", rule="ndim"
+    )
+
+    replies = list(
+        grid.stream_replies(FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid))
+    )
+
+    note = inner.down[0].config_records[KEY]
+    assert dict(note) == {
+        "error-bound": "abs:0.05",
+        "codec": "zfp:precision=11",
+        "lossless": "zstd:level=9",
+        "threshold": 1024,
+        "rule": "ndim",
+    }
+    tensors = fedsz.inspect(stream_of(replies[0].content)).tensors
+    assert {tensor.codec for tensor in tensors} <= {"zfp", "zstd", "raw"}
+
+
+def test_a_missing_codec_is_refused_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(fedsz.codecs.get("zfp")), "library", "zfpy_that_is_not_there")
+
+    with pytest.raises(CodecUnavailable):
+        FedSZGrid(grid_of(app_of()), codec="zfp")

@@ -1,0 +1,67 @@
+"""Flower's Arrays, read and written."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+)
+
+from fedsz.errors import CorruptStream
+from fedsz.flower.records import Update, from_array, to_array
+
+
+def test_bfloat16_arrays_cross() -> None:
+    x = np.linspace(-1, 1, 4000, dtype=np.float32).astype(ml_dtypes.bfloat16)
+
+    (back,) = Update(ArrayRecord({"x": to_array(x)})).arrays().values()
+
+    assert back.dtype == x.dtype
+    assert np.array_equal(back, x)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(12.0).reshape(3, 4),
+        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        np.array(5),
+        np.empty((0, 3), np.float16),
+        np.array([True, False]),
+    ],
+)
+def test_plain_arrays_are_read_as_flower_writes_them(x: np.ndarray) -> None:
+    for array in (Array(x), to_array(np.asarray(x, order="C"))):
+        back = from_array("x", array)
+        assert (back.dtype, back.shape) == (x.dtype, x.shape)
+        assert np.array_equal(back, x)
+        assert np.array_equal(array.numpy(), x)
+
+
+def npy(header: bytes, data: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x09\x00\x00\x00",
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}\n", bytes(4)),
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}\n", bytes(4)),
+        npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}\n", bytes(8)),
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}\n", bytes(5)),
+        npy(b"{'descr': '|V4', 'fortran_order': False, 'shape': (1,)}\n", bytes(4)),
+        npy(b"{'descr': '|V2', 'fortran_order': False, 'shape': (2,)}\n", bytes(4)),
+        npy(b"{'descr': '<U1', 'fortran_order': False, 'shape': (1,)}\n", bytes(4)),
+        npy(b"((((((((\n"),
+        npy(b"{'descr': '<f4'}\n"),
+    ],
+)
+def test_plain_arrays_that_lie_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptStream, match="'x'"):
+        from_array("x", Array("bfloat17", (1,), "numpy.ndarray", data))
