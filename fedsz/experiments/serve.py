@@ -53,7 +53,7 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
         folder.add(row)
         on_event(row)
 
-    check_reachable(config)
+    check_secured(config)
     problem = prepare(config)
     credentials = None
     if not config.insecure:
@@ -112,7 +112,7 @@ def join(config: RunConfig) -> None:
     )
 
 
-def check_reachable(config: RunConfig) -> None:
+def check_secured(config: RunConfig) -> None:
     """Refuse plaintext that nobody asked for.
 
     Raises:
