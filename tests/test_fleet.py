@@ -132,6 +132,7 @@ def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
     assert lines[3]["accuracy"] > lines[0]["accuracy"]
     config = tomllib.loads((folder / "config.toml").read_text())
     assert (config["codec"], config["error_bound"], config["rounds"]) == ("zfp", 1e-3, 3)
+    assert config["clients"] == 2  # `fedsz run --config` repeats it
 
     from safetensors.torch import load_file
 

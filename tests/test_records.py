@@ -10,8 +10,9 @@ from flwr.app import (
     ArrayRecord,
 )
 
-from fedsz.errors import CorruptStream
-from fedsz.flower.records import Update, from_array, to_array
+from fedsz.errors import CorruptStream, LimitExceeded
+from fedsz.flower.records import Template, Update, from_array, seal, to_array
+from fedsz.pipeline import Settings
 
 
 def test_bfloat16_arrays_cross() -> None:
@@ -39,6 +40,20 @@ def test_plain_arrays_are_read_as_flower_writes_them(x: np.ndarray) -> None:
         assert (back.dtype, back.shape) == (x.dtype, x.shape)
         assert np.array_equal(back, x)
         assert np.array_equal(array.numpy(), x)
+
+
+def test_a_stream_may_decode_to_twice_the_model_and_no_more() -> None:
+    model = {"w": np.zeros(5000, np.float32)}
+    template = Template.of(model)
+
+    for dtype, fits in ((np.float64, True), (np.complex128, False)):
+        record, _ = seal({"w": model["w"].astype(dtype)}, Settings(codec="zstd", lossless="zstd"))
+        if fits:
+            (x,) = Update(record, template).arrays().values()
+            assert x.dtype == np.float32
+        else:
+            with pytest.raises(LimitExceeded):
+                Update(record, template)
 
 
 def npy(header: bytes, data: bytes = b"") -> bytes:

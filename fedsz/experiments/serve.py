@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OnEvent = Callable[[Event], None]
 
+SPARE = 1 << 20  # bytes of a reply beside its arrays
+
 
 def serve(config: RunConfig, on_event: OnEvent) -> None:
     """Serve one training run over gRPC, from the first client to the saved model.
@@ -63,11 +65,13 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
         config.host,
         config.port,
         credentials=credentials,
+        # What a client can make the server store: its model, twice over for wider dtypes, and talk.
+        max_message_bytes=2 * sum(x.nbytes for x in problem.model.state_dict().values()) + SPARE,
         reconnect_grace=config.reconnect_grace,
         on_event=tell_link,
     )
     with grid:
-        folder = RunFolder(config)
+        folder = RunFolder(repeatable(config))
         on_event(Listening(grid.port, str(folder.path), config.min_clients))
         start = time.monotonic()
         model = federate(grid, config, problem, tell_round)
@@ -110,6 +114,12 @@ def join(config: RunConfig) -> None:
         credentials=credentials,
         max_wait=config.max_wait,
     )
+
+
+def repeatable(config: RunConfig) -> RunConfig:
+    """Return what repeats a run on one machine, from any folder: as many clients, the same data."""
+    data_dir = str(Path(config.data_dir).resolve()) if config.data_dir else ""
+    return dataclasses.replace(config, clients=config.min_clients, data_dir=data_dir)
 
 
 def check_secured(config: RunConfig) -> None:

@@ -263,8 +263,10 @@ class Update:
             yield name, x
 
     def _reader(self) -> Reader:
-        nbytes = self._template.nbytes if self._template else None
-        reader = Reader(Limits() if nbytes is None else Limits(decoded_bytes=2 * nbytes))
+        limits = Limits()
+        if self._template:
+            limits = Limits(decoded_bytes=2 * self._template.nbytes, expansion=0)
+        reader = Reader(limits)
         reader.feed(next(iter(self._record.values())).data)
         return reader
 
