@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+NATIVE := CMakeLists.txt $(shell find compressors -name '*.[ch]pp')
 
-.PHONY: run test lint types clean
+.PHONY: run test lint types fuzz clean
 
 run: .venv/installed
 	$(BIN)/fedsz run --config configs/quickstart.toml
@@ -18,8 +19,22 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
+# Needs Clang and CMake. Every codec with a compressors/<codec>/fuzz.cpp has its run.
+FUZZERS := $(patsubst compressors/%/fuzz.cpp,%,$(wildcard compressors/*/fuzz.cpp))
+FUZZ_SECONDS ?= 600
+CLANGXX ?= clang++
+
+fuzz: .venv/installed
+	cmake -S . -B build/fuzz -DFEDSZ_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANGXX)
+	cmake --build build/fuzz
+	$(BIN)/python compressors/seeds.py build/fuzz $(FUZZERS)
+	for codec in $(FUZZERS); do \
+	    build/fuzz/fuzz_$$codec -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
+	        -artifact_prefix=build/fuzz/$$codec- build/fuzz/corpus_$$codec || exit 1; \
+	done
+
 # Editable, so that a checkout runs its own code; --group needs pip 25.1.
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "fedsz needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv .venv

@@ -1,0 +1,56 @@
+// What the bindings share: memory that belongs to Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <span>
+
+namespace fedsz {
+
+namespace nb = nanobind;
+
+// A flat float32 array, to read or to fill.
+using ArrayIn = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ArrayOut = nb::ndarray<float, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The bytes of any object with a contiguous buffer, for as long as this lives.
+class Bytes {
+public:
+    explicit Bytes(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) {
+            throw nb::python_error();
+        }
+    }
+    ~Bytes() { PyBuffer_Release(&view_); }
+    Bytes(const Bytes&) = delete;
+    Bytes& operator=(const Bytes&) = delete;
+
+    std::span<const std::byte> span() const {
+        return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
+    }
+
+private:
+    Py_buffer view_{};
+};
+
+// A `bytes` object of that size to be filled through `bytes_to_fill`, before anyone else sees it.
+inline nb::bytes new_bytes(std::size_t size) {
+    PyObject* object = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+    if (object == nullptr) {
+        throw nb::python_error();
+    }
+    return nb::steal<nb::bytes>(object);
+}
+
+inline std::span<std::byte> bytes_to_fill(const nb::bytes& object) {
+    return {reinterpret_cast<std::byte*>(PyBytes_AsString(object.ptr())), object.size()};
+}
+
+// An uninitialised float32 array. By numpy, which asks for huge pages and lets the caller resize it.
+inline ArrayOut new_array(std::size_t n) {
+    return nb::cast<ArrayOut>(nb::module_::import_("numpy").attr("empty")(n, "float32"));
+}
+
+}  // namespace fedsz

@@ -1,0 +1,52 @@
+// fedsz.codecs._szx: see fedsz/codecs/_szx.pyi.
+
+#include <nanobind/stl/pair.h>
+
+#include <utility>
+
+#include "corrupt.hpp"
+#include "floats.hpp"
+#include "python.hpp"
+#include "szx.hpp"
+
+namespace {
+
+using namespace fedsz;
+
+std::pair<nb::bytes, double> encode(const ArrayIn& x, double bound) {
+    const std::span<const float> values(x.data(), x.size());
+    szx::Plan plan;
+    {
+        const nb::gil_scoped_release unlocked;
+        const DefaultFloats floats;
+        plan = szx::plan(values, bound);
+    }
+    nb::bytes payload = new_bytes(plan.size);
+    {
+        const auto bytes = bytes_to_fill(payload);
+        const nb::gil_scoped_release unlocked;
+        const DefaultFloats floats;
+        szx::write(values, plan, bytes);
+    }
+    return {std::move(payload), plan.max_error};
+}
+
+ArrayOut decode(nb::handle payload, std::size_t n) {
+    const Bytes bytes(payload);
+    szx::check_size(bytes.span(), n);
+    ArrayOut x = new_array(n);
+    {
+        const nb::gil_scoped_release unlocked;
+        const DefaultFloats floats;
+        szx::decode(bytes.span(), {x.data(), n});
+    }
+    return x;
+}
+
+}  // namespace
+
+NB_MODULE(_szx, m) {
+    nb::exception<CorruptPayload>(m, "CorruptPayload", PyExc_ValueError);
+    m.def("encode", &encode, nb::arg("x"), nb::arg("bound"));
+    m.def("decode", &decode, nb::arg("payload"), nb::arg("n"));
+}
