@@ -1,0 +1,36 @@
+// What the encoder finds out about a tensor before it codes it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "contexts.hpp"
+#include "model.hpp"
+#include "tables.hpp"
+
+namespace fedsz::uniform {
+
+// Classes from the sums of magnitudes of rows and columns of n elements (see survey.hpp): a third
+// of an octave of scale each, at most `most` of them.
+void classify(std::span<const std::uint64_t> rows, std::span<const std::uint64_t> columns,
+              std::size_t n, unsigned most, Contexts& contexts);
+
+// Contexts and the counts that go with them: one table for each run of neighbouring classes.
+struct Choice {
+    Contexts contexts;
+    std::vector<Counts> counts;  // of each table
+    double bits;                 // of tokens, tables and classes, by estimate
+};
+
+// The cheapest way to code tokens that were counted in the contexts `full`: with all its contexts,
+// or without its classes, its neighbours or both.
+Choice choose(const Contexts& full, std::span<const Counts> counts);
+
+// The width of probabilities for so many tokens.
+unsigned probability_bits(std::size_t tokens);
+
+// Row and column classes as they are coded, each the difference from the one before.
+std::vector<std::uint8_t> differences(const Contexts& contexts);
+
+}  // namespace fedsz::uniform

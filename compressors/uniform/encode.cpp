@@ -1,0 +1,358 @@
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "analysis.hpp"
+#include "factorise.hpp"
+#include "grid.hpp"
+#include "model.hpp"
+#include "parallel.hpp"
+#include "payload.hpp"
+#include "survey.hpp"
+#include "tokens.hpp"
+
+namespace fedsz::uniform {
+namespace {
+
+constexpr std::size_t kSample = 1024;
+constexpr std::size_t kFewElements = 512;  // are not worth a table
+constexpr unsigned kFastChunk = 16;        // log2 of a chunk's elements in the blocks mode
+
+// Efforts from which on an encoder looks for more.
+constexpr unsigned kTables = 1, kScales = 3, kPlanes = 4, kLowRank = 7;
+
+template <class E>
+class Encoder {
+    using T = typename E::Stored;
+    using C = typename E::Compute;
+    using Bits = typename E::Bits;
+
+public:
+    Encoder(const T* x, const Geometry& geometry, double bound, const Settings& settings,
+            std::span<std::uint8_t> payload)
+        : x_(x),
+          n_(geometry.size()),
+          geometry_(geometry),
+          bound_(bound),
+          effort_(settings.effort),
+          threads_(threads_for(n_, settings)),
+          kernels_(kernels_of(settings)),
+          writer_(payload),
+          worst_(threads_) {}
+
+    // False where the elements had better be stored.
+    bool encode() {
+        if (n_ == 0 || !(bound_ > 0) || !measure()) return false;
+        const bool blocks = effort_ < kTables || n_ < kFewElements;
+        if (constant_)
+            encode_constant();
+        else if (blocks)
+            encode_blocks();
+        else
+            encode_coded();
+        write_exceptions();
+        return !writer_.full() && writer_.size() < n_ * sizeof(T) + 1;
+    }
+
+    std::size_t size() const { return writer_.size(); }
+
+    double max_error() const { return double(std::bit_cast<C>(std::ranges::max(worst_))); }
+
+private:
+    void write_head(Mode mode) {
+        writer_.put(std::uint8_t(unsigned(E::dtype) << 4 | unsigned(mode)));
+        writer_.put(grid_.step);
+        writer_.varint(zigzag(grid_.base));
+        if (mode != Mode::constant) writer_.put(std::uint8_t(grid_.shift));
+    }
+
+    bool measure() {
+        const bool scales = effort_ >= kScales && geometry_.rows > 1 && geometry_.columns > 1 &&
+                            geometry_.columns <= kMaxColumns &&
+                            8 * (geometry_.rows + geometry_.channels()) <= n_;
+        const auto found = survey<E>(x_, geometry_, bound_, scales, kernels_, threads_);
+        if (!found) return false;
+        survey_ = std::move(*found);
+        // A convolution's columns share the scale of their input channel.
+        const std::size_t planes = geometry_.planes;
+        for (std::size_t c = 0; c < survey_.columns.size(); ++c) {
+            if (c % planes == 0)
+                survey_.columns[c / planes] = survey_.columns[c];
+            else
+                survey_.columns[c / planes] += survey_.columns[c];
+        }
+        survey_.columns.resize(survey_.columns.size() / planes);
+        const std::vector<double> some = sample<E>(x_, n_, kSample);
+        const double typical =
+            some.empty() ? 0 : std::max(std::abs(some.front()), std::abs(some.back()));
+        if (!choose_step<E>(typical, survey_.limits.magnitude(), bound_, grid_)) return false;
+        std::vector<std::int32_t> numbers(some.size());
+        std::ranges::transform(some, numbers.begin(),
+                               [&](double v) { return number_of<E>(v, grid_); });
+        const std::int32_t low = number_of<E>(survey_.limits.low, grid_);
+        const std::int32_t high = number_of<E>(survey_.limits.high, grid_);
+        constant_ = low == high;
+        choose_window(low, high, numbers, grid_);
+        const std::int64_t middle = numbers.empty() ? low : numbers[numbers.size() / 2];
+        fill_ =
+            std::uint8_t(std::clamp<std::int64_t>((middle - grid_.base) >> grid_.shift, 0, 255));
+        return true;
+    }
+
+    // Elements at, at + 1, ..., of which there are at most kBlock, to tokens, their low bits to
+    // `low` in planes; at is a multiple of kPlane.
+    void quantise(unsigned worker, std::size_t at, std::span<std::uint8_t> tokens,
+                  std::span<std::uint8_t> low, std::vector<Exception<E>>& exceptions) {
+        std::uint16_t rest[kBlock];
+        std::int32_t numbers[kBlock];
+        std::uint8_t fractions[kBlock];
+        const std::size_t n = tokens.size();
+        if (factors_) factors_->predict(kernels_, at, std::span(numbers).first(n), fractions);
+        const std::int32_t* prediction = factors_ ? numbers : nullptr;
+        const auto& kernels = kernels_.of<E>();
+        Bits worst = kernels.quantise(x_ + at, n, grid_, prediction, tokens.data(), rest);
+        if (worst > std::bit_cast<Bits>(grid_.limit)) {
+            worst = 0;
+            for (std::size_t i = 0; i < n; ++i) {
+                const Bits error =
+                    kernels.quantise(x_ + at + i, 1, grid_, prediction ? prediction + i : nullptr,
+                                     &tokens[i], &rest[i]);
+                if (error <= std::bit_cast<Bits>(grid_.limit)) {
+                    worst = std::max(worst, error);
+                } else {
+                    exceptions.push_back({at + i, x_[at + i]});
+                    tokens[i] = fill_;
+                    rest[i] = 0;
+                }
+            }
+        }
+        worst_[worker] = std::max(worst_[worker], worst);
+        if (grid_.shift && !low.empty()) pack_low(at, std::span(rest, n), low);
+    }
+
+    void pack_low(std::size_t at, std::span<const std::uint16_t> rest,
+                  std::span<std::uint8_t> low) {
+        const unsigned below = std::min(grid_.shift, 8u), above = grid_.shift - below;
+        std::uint8_t* planes = &low[at / kPlane * (kPlane / 8) * grid_.shift];
+        for (std::size_t i = 0; i < rest.size(); i += kPlane, planes += kPlane / 8 * grid_.shift) {
+            std::uint8_t halves[2][kPlane]{};
+            for (std::size_t j = 0; j < std::min(kPlane, rest.size() - i); ++j) {
+                halves[0][j] = std::uint8_t(rest[i + j]);
+                halves[1][j] = std::uint8_t(rest[i + j] >> 8);
+            }
+            kernels_.pack(halves[0], below, planes);
+            kernels_.pack(halves[1], above, planes + kPlane / 8 * below);
+        }
+    }
+
+    // Quantises all elements, chunk by chunk, and calls use(worker, chunk, begin, tokens).
+    template <class Use>
+    void quantise_chunks(const Chunks& chunks, std::span<std::uint8_t> tokens,
+                         std::span<std::uint8_t> low, const Use& use) {
+        exceptions_.assign(chunks.count(), {});
+        std::ranges::fill(worst_, Bits(0));
+        std::vector<std::vector<std::uint8_t>> own(threads_);
+        parallel_for(chunks.count(), threads_, [&](unsigned worker, std::size_t i) {
+            const std::size_t begin = chunks.begin(i), n = chunks.length(i);
+            if (tokens.empty()) own[worker].resize(n);
+            const auto here =
+                tokens.empty() ? std::span(own[worker]).first(n) : tokens.subspan(begin, n);
+            for (std::size_t at = 0; at < n; at += kBlock)
+                quantise(worker, begin + at, here.subspan(at, std::min(kBlock, n - at)), low,
+                         exceptions_[i]);
+            use(worker, i, begin, here);
+        });
+    }
+
+    // Writes what encode(worker, i) returns for each chunk: something with size() and write().
+    template <class Encode>
+    void write_chunks(std::size_t count, const Encode& encode) {
+        const auto sizes = writer_.reserve(4 * count);
+        // As many chunks at a time as there are threads: what waits to be written stays small.
+        for (std::size_t first = 0; first < count && !writer_.full(); first += threads_) {
+            const std::size_t some = std::min<std::size_t>(threads_, count - first);
+            std::vector<std::vector<std::uint8_t>> done(some);
+            parallel_for(some, threads_, [&](unsigned worker, std::size_t i) {
+                encode(worker, first + i, done[i]);
+            });
+            for (std::size_t i = 0; i < some; ++i) {
+                const auto size = std::uint32_t(done[i].size());
+                if (!sizes.empty()) std::memcpy(&sizes[4 * (first + i)], &size, 4);
+                writer_.put(done[i].data(), size);
+            }
+        }
+    }
+
+    void encode_constant() {
+        write_head(Mode::constant);
+        quantise_chunks({n_, std::size_t(1) << kFastChunk}, {}, {}, [](auto...) {});
+    }
+
+    void encode_blocks() {
+        const Chunks chunks{n_, std::size_t(1) << kFastChunk};
+        write_head(Mode::blocks);
+        const auto low = writer_.reserve(low_bytes(n_, grid_.shift));
+        writer_.put(std::uint8_t(kFastChunk));
+        if (writer_.full()) return;
+        exceptions_.resize(chunks.count());
+        write_chunks(chunks.count(),
+                     [&](unsigned worker, std::size_t i, std::vector<std::uint8_t>& out) {
+                         const std::size_t begin = chunks.begin(i), n = chunks.length(i);
+                         std::vector<std::uint8_t> tokens(n);
+                         for (std::size_t at = 0; at < n; at += kBlock)
+                             quantise(worker, begin + at,
+                                      std::span(tokens).subspan(at, std::min(kBlock, n - at)), low,
+                                      exceptions_[i]);
+                         out.resize(blocks_capacity(n));
+                         out.resize(fedsz::uniform::encode_blocks(kernels_, tokens, out.data()));
+                     });
+    }
+
+    void encode_coded() {
+        // The low bits come first: their place is known before the tokens are.
+        std::span<std::uint8_t> low;
+        if (grid_.shift) {
+            write_head(Mode::coded);
+            low = writer_.reserve(low_bytes(n_, grid_.shift));
+            if (writer_.full()) return;
+        }
+        std::vector<std::uint8_t> tokens(n_);
+        Choice choice = choose_contexts(tokens, low);
+        if (effort_ >= kLowRank && !grid_.shift)
+            choice = consider_low_rank(tokens, std::move(choice));
+        if (!grid_.shift) write_head(Mode::coded);
+
+        Model model{std::move(choice.contexts), factors_, {}, probability_bits(n_), kLanes};
+        for (const Counts& counts : choice.counts) model.tables.push_back(fit(counts, model.bits));
+        const unsigned log = chunk_log(choice.bits, model);
+        writer_.put(std::uint8_t(log));
+        write(model, kernels_, writer_);
+
+        const Chunks chunks = chunks_of(n_, model.contexts, log);
+        const RangeTables ranges(model.tables, model.bits);
+        const ContextMap map(model.contexts, model.contexts.table);
+        std::vector<std::unique_ptr<TokenEncoder>> encoders(threads_);
+        write_chunks(
+            chunks.count(), [&](unsigned worker, std::size_t i, std::vector<std::uint8_t>& out) {
+                auto& encoder = encoders[worker];
+                if (!encoder)
+                    encoder = std::make_unique<TokenEncoder>(kernels_, model, ranges, map,
+                                                             std::min(chunks.size, n_));
+                const std::size_t begin = chunks.begin(i);
+                const RunEncoder& run =
+                    encoder->encode(begin, std::span(tokens).subspan(begin, chunks.length(i)));
+                out.resize(run.size());
+                run.write(out);
+            });
+    }
+
+    // Takes the prediction of low rank, if there is one and it saves more than its factors cost.
+    Choice consider_low_rank(std::span<std::uint8_t> tokens, Choice plain) {
+        constexpr std::size_t smallest = 1 << 16;
+        if (geometry_.planes > 1 || survey_.rows.empty() || n_ < smallest) return plain;
+        factors_ =
+            find_factors<E>(x_, geometry_, grid_.inverse, survey_.rows, plain.bits / double(n_),
+                            4u << (effort_ - kLowRank + 1), kernels_, threads_);
+        if (!factors_) return plain;
+        const auto grid = grid_;
+        const std::uint8_t fill = fill_;
+        // What a prediction leaves lies around zero.
+        grid_.base = -128;
+        fill_ = 128;
+        Choice predicted = choose_contexts(tokens, {});
+        if (predicted.bits + factor_bits(*factors_) < plain.bits) return predicted;
+        factors_.reset();
+        grid_ = grid;
+        fill_ = fill;
+        return choose_contexts(tokens, {});
+    }
+
+    // Quantises, and picks the contexts that cost least, tables and all.
+    Choice choose_contexts(std::span<std::uint8_t> tokens, std::span<std::uint8_t> low) {
+        Contexts full;
+        full.geometry = geometry_;
+        full.side = factors_                                      ? Side::fraction
+                    : effort_ >= kPlanes && geometry_.planes >= 4 ? Side::neighbours
+                                                                  : Side::none;
+        full.centre = fill_;
+        if (!survey_.rows.empty())
+            classify(survey_.rows, survey_.columns, n_,
+                     std::min(kClasses, kContexts / full.sides()), full);
+        std::vector<std::uint8_t> same(full.count());
+        std::iota(same.begin(), same.end(), std::uint8_t(0));
+        const ContextMap map(full, same);
+        std::vector<std::vector<Counts>> counted(threads_);
+        quantise_chunks(chunks_of(n_, full, kFastChunk), tokens, low,
+                        [&](unsigned worker, std::size_t, std::size_t begin,
+                            std::span<const std::uint8_t> some) {
+                            counted[worker].resize(full.count());
+                            count_tokens(kernels_, full, factors_ ? &*factors_ : nullptr, map,
+                                         begin, some, counted[worker]);
+                        });
+        std::vector<Counts> counts(full.count());
+        for (const auto& of_worker : counted)
+            for (std::size_t c = 0; c < of_worker.size(); ++c)
+                for (unsigned s = 0; s < kSymbols; ++s) counts[c][s] += of_worker[c][s];
+        return choose(full, counts);
+    }
+
+    // A chunk should be large beside what its states take, and small beside a thread's share.
+    unsigned chunk_log(double bits, Model& model) const {
+        constexpr double enough = 32 * 1024 * 8;
+        unsigned log = 16;
+        while (log < 22 && std::ldexp(bits / double(n_), int(log)) < enough) ++log;
+        model.lanes = std::min(bits, std::ldexp(bits / double(n_), int(log))) < enough / 4
+                          ? kFewLanes
+                          : kLanes;
+        return log;
+    }
+
+    void write_exceptions() {
+        std::size_t count = 0, next = 0;
+        for (const auto& some : exceptions_) count += some.size();
+        writer_.varint(count);
+        for (const auto& some : exceptions_)
+            for (const auto& exception : some) {
+                writer_.varint(exception.position - next);
+                next = exception.position + 1;
+            }
+        for (const auto& some : exceptions_)
+            for (const auto& exception : some) writer_.put(exception.value);
+    }
+
+    const T* x_;
+    std::size_t n_;
+    Geometry geometry_;
+    double bound_;
+    unsigned effort_, threads_;
+    const Kernels& kernels_;
+    Writer writer_;
+
+    Survey survey_;
+    Grid<C> grid_{};
+    bool constant_ = false;
+    std::uint8_t fill_ = 0;  // the token of elements that are exceptions
+    std::optional<Factors> factors_;
+    std::vector<std::vector<Exception<E>>> exceptions_;  // of each chunk
+    std::vector<Bits> worst_;                            // of each worker
+};
+
+}  // namespace
+
+Encoded encode_elements(Dtype dtype, const void* x, const Geometry& geometry, double bound,
+                        const Settings& settings, std::span<std::uint8_t> payload) {
+    return visit(dtype, [&]<class E>(E) -> Encoded {
+        const auto* elements = static_cast<const typename E::Stored*>(x);
+        Encoder<E> encoder(elements, geometry, bound, settings, payload);
+        if (encoder.encode()) return {encoder.size(), encoder.max_error()};
+        payload[0] = std::uint8_t(unsigned(dtype) << 4 | unsigned(Mode::stored));
+        const std::size_t size = geometry.size() * size_of(dtype);
+        if (size > 0) std::memcpy(&payload[1], x, size);
+        return {1 + size, 0.0};
+    });
+}
+
+}  // namespace fedsz::uniform

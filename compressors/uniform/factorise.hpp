@@ -1,0 +1,71 @@
+// Finding the factors of a low-rank prediction; for the encoder alone.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "lowrank.hpp"
+#include "parallel.hpp"
+#include "survey.hpp"
+
+namespace fedsz::uniform {
+
+// A matrix of float32, row by row.
+struct Matrix {
+    std::size_t rows, columns;
+    std::vector<float> values;
+    Matrix(std::size_t r, std::size_t c) : rows(r), columns(c), values(r * c) {}
+    float* row(std::size_t r) { return &values[r * columns]; }
+    const float* row(std::size_t r) const { return &values[r * columns]; }
+};
+
+// An orthonormal basis of what few rows of the matrix span for the most part: [columns, kSketch].
+Matrix row_space(const Matrix& rows, const Kernels& kernels);
+
+// The factors that are worth their bytes, from projections [rows, kSketch] on `space`, when the
+// whole matrix has `energy` (its sum of squares, in steps) and costs `bits` an element without
+// them.
+std::optional<Factors> factors_of(const Matrix& projections, const Matrix& space, double energy,
+                                  double bits, unsigned most);
+
+inline constexpr std::size_t kFewRows = 512;  // span what the others do, if they are the largest
+inline constexpr float kFarOff = 0x1p14f;     // elements above so many steps are left out
+
+// One pass over a matrix, on the space that its largest rows span (Halko, Martinsson, Tropp, 2011,
+// with rows chosen by their norm). All sums have an order of their own: results do not depend on
+// threads.
+template <class E>
+std::optional<Factors> find_factors(const typename E::Stored* x, const Geometry& geometry,
+                                    typename E::Compute inverse,
+                                    std::span<const std::uint64_t> row_sums, double bits,
+                                    unsigned most, const Kernels& kernels, unsigned threads) {
+    std::vector<std::size_t> order(geometry.rows);
+    std::iota(order.begin(), order.end(), std::size_t(0));
+    std::ranges::stable_sort(order, std::greater<>{}, [&](std::size_t r) { return row_sums[r]; });
+    const auto load = [&](std::size_t r, float* out) {
+        kernels.of<E>().scaled(x + r * geometry.columns, geometry.columns, inverse, kFarOff, out);
+    };
+    Matrix some(std::min(kFewRows, geometry.rows), geometry.columns);
+    for (std::size_t i = 0; i < some.rows; ++i) load(order[i], some.row(i));
+    const Matrix space = row_space(some, kernels);
+
+    Matrix projections(geometry.rows, kSketch);
+    std::vector<double> energies(geometry.rows);
+    std::vector<std::vector<float>> rows(threads);
+    parallel_for(geometry.rows, threads, [&](unsigned worker, std::size_t r) {
+        auto& row = rows[worker];
+        row.resize(geometry.columns);
+        load(r, row.data());
+        kernels.project(row.data(), row.size(), space.values.data(), projections.row(r));
+        double sum = 0;
+        for (const float v : row) sum += double(v) * v;
+        energies[r] = sum;
+    });
+    const double energy = std::accumulate(energies.begin(), energies.end(), 0.0);
+    return factors_of(projections, space, energy, bits, most);
+}
+
+}  // namespace fedsz::uniform

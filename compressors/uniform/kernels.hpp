@@ -1,0 +1,153 @@
+// The inner loops, once for each instruction set; all of them compute the same, bit for bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "element.hpp"
+
+namespace fedsz::uniform {
+
+// The rANS coder (Duda, arXiv:1311.2540) keeps each state in [2^15, 2^31) and moves 16 bits at a
+// time. Symbol i of a run belongs to state i mod kLanes, so that a vector unit can step many at
+// once.
+inline constexpr unsigned kLanes = 32;
+inline constexpr std::uint32_t kStateLow = 1u << 15;
+
+// Loops work on blocks of so many elements, which stay in the first-level cache.
+inline constexpr std::size_t kBlock = 4096;
+
+// Bit planes are laid out for so many elements at a time.
+inline constexpr std::size_t kPlane = 128;
+
+// Vectors that a matrix is multiplied with at a time.
+inline constexpr std::size_t kSketch = 32;
+
+// One symbol in a decoder's table: what its state becomes, and what it stands for.
+// Bits 0-7: the symbol; 8-19: slot minus the first slot of the symbol; 20-31: frequency.
+using Slot = std::uint32_t;
+
+// One symbol in an encoder's table. Bits 0-15: frequency; 16-31: first slot.
+using Range = std::uint32_t;
+
+// The grid y = k * step, and the window of it that tokens cover: k = base + (token << shift) + low.
+template <class C>
+struct Grid {
+    C step;
+    C inverse;
+    C limit;  // an error whose computed size is above this may be above the bound
+    std::int32_t base;
+    unsigned shift;
+};
+
+// Smallest and largest value as keys, integers in the order of the values (see `key`).
+template <class E>
+struct Extent {
+    typename E::Key low, high;
+};
+
+template <class E>
+struct ElementKernels {
+    using T = typename E::Stored;
+    using C = typename E::Compute;
+
+    // The extent of n elements; NaN and infinities lie outside all finite values.
+    Extent<E> (*extent)(const T* x, std::size_t n);
+
+    // As `extent`, and adds min(|x| * scale, kMagnitudeLimit), rounded down, to columns[i] and,
+    // summed up, returns it through *row.
+    Extent<E> (*magnitudes)(const T* x, std::size_t n, C scale, std::uint32_t* columns,
+                            std::uint64_t* row);
+
+    // Codes n <= kBlock elements. Returns the largest computed error as an integer that orders like
+    // it; above the bits of grid.limit if any element is not finite, too far off or out of window.
+    // prediction: what to take from each k, or null; low: what is below the token, if shift > 0.
+    typename E::Bits (*quantise)(const T* x, std::size_t n, const Grid<C>& grid,
+                                 const std::int32_t* prediction, std::uint8_t* token,
+                                 std::uint16_t* low);
+
+    // y = k * step for n <= kBlock elements.
+    void (*dequantise)(const std::uint8_t* token, const std::uint16_t* low,
+                       const std::int32_t* prediction, std::size_t n, const Grid<C>& grid, T* y);
+
+    // y[i] = x[i] * scale as float32, 0 where that is above `most` in magnitude or not a number.
+    void (*scaled)(const T* x, std::size_t n, C scale, float most, float* y);
+
+    // sum += weight * y
+    void (*accumulate)(const T* y, std::size_t n, C weight, C* sum);
+};
+
+inline constexpr std::uint32_t kMagnitudeLimit = 1u << 18;
+
+struct Kernels {
+    const char* name;
+
+    // Steps all kLanes states through `groups` groups of kLanes symbols, forwards. contexts: the
+    // table of each symbol, or null for table 0. Stops early when fewer than kLanes words are left;
+    // returns the number of groups decoded.
+    // words and end: of 16 bits each, at any address.
+    std::size_t (*decode)(std::uint32_t* states, const std::uint8_t*& words,
+                          const std::uint8_t* end, const Slot* slots, unsigned bits,
+                          const std::uint8_t* contexts, std::uint8_t* symbols, std::size_t groups);
+
+    // The inverse, backwards: words are written below `words`, which ends at the first written.
+    // There must be room for kLanes words more than are written.
+    void (*encode)(std::uint32_t* states, std::uint16_t*& words, const Range* ranges, unsigned bits,
+                   const std::uint8_t* contexts, const std::uint8_t* symbols, std::size_t groups);
+
+    // Bit planes of kPlane bytes: bit b of element i becomes bit i % 8 of planes[16 b + i / 8].
+    void (*pack)(const std::uint8_t* values, unsigned width, std::uint8_t* planes);
+    void (*unpack)(const std::uint8_t* planes, unsigned width, std::uint8_t* values);
+
+    // For i < n: s = sum over j < rank of left[j] right[j * stride + i], at most 2^20 in magnitude;
+    // numbers[i] = s 2^-scale rounded, halves upwards; fractions[i] = in which of `parts` equal
+    // parts between two halves it lies.
+    void (*predict)(const std::int8_t* left, unsigned rank, const std::int8_t* right,
+                    std::size_t stride, std::size_t n, unsigned scale, unsigned parts,
+                    std::int32_t* numbers, std::uint8_t* fractions);
+
+    // sums[kSketch] = sum over i < n of x[i] vectors[i, :], and
+    void (*project)(const float* x, std::size_t n, const float* vectors, float* sums);
+    // sums[i, :] += x[i] vector[:]: the products of a matrix with kSketch vectors, row by row.
+    void (*spread)(const float* x, std::size_t n, const float* vector, float* sums);
+
+    ElementKernels<Float32> float32;
+    ElementKernels<Float64> float64;
+    ElementKernels<Float16> float16;
+    ElementKernels<BFloat16> bfloat16;
+
+    template <class E>
+    const ElementKernels<E>& of() const;
+};
+
+template <>
+inline const ElementKernels<Float32>& Kernels::of() const {
+    return float32;
+}
+template <>
+inline const ElementKernels<Float64>& Kernels::of() const {
+    return float64;
+}
+template <>
+inline const ElementKernels<Float16>& Kernels::of() const {
+    return float16;
+}
+template <>
+inline const ElementKernels<BFloat16>& Kernels::of() const {
+    return bfloat16;
+}
+
+// The instruction sets this build has and this machine can run, the best one last.
+struct Levels {
+    const Kernels* level[4];
+    std::size_t count;
+};
+const Levels& levels();
+
+extern const Kernels kBaseline;
+#ifdef __x86_64__
+extern const Kernels kAvx2;
+extern const Kernels kAvx512;
+#endif
+
+}  // namespace fedsz::uniform

@@ -1,0 +1,162 @@
+// AVX-512 (F, BW, DQ, VL, VBMI2): sixteen states in a register, two registers.
+#include <immintrin.h>
+
+#include "loops.hpp"
+
+namespace fedsz::uniform {
+namespace {
+
+constexpr unsigned kWide = 16;  // states in a register
+
+__m512i bytes_at(const std::uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+template <bool Contexts>
+std::size_t decode_as(std::uint32_t* states, const std::uint8_t*& words, const std::uint8_t* end,
+                      const Slot* slots, unsigned bits, const std::uint8_t* contexts,
+                      std::uint8_t* symbols, std::size_t groups) {
+    const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
+    const __m512i lowest = _mm512_set1_epi32(kStateLow);
+    const __m512i offset_mask = _mm512_set1_epi32(0xFFF);
+    const __m128i shift = _mm_cvtsi32_si128(int(bits));
+    __m512i state[2] = {_mm512_loadu_si512(states), _mm512_loadu_si512(states + kWide)};
+    const std::uint8_t* next = words;
+    std::size_t group = 0;
+    for (; group < groups && end - next >= std::ptrdiff_t(2 * kLanes); ++group) {
+#pragma GCC unroll 2
+        for (unsigned half = 0; half < 2; ++half) {
+            __m512i index = _mm512_and_si512(state[half], mask);
+            if constexpr (Contexts) {
+                const __m512i table = bytes_at(contexts + kWide * half);
+                index = _mm512_add_epi32(index, _mm512_sll_epi32(table, shift));
+            }
+            const __m512i slot = _mm512_i32gather_epi32(index, slots, 4);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(symbols + kWide * half),
+                             _mm512_cvtepi32_epi8(slot));
+            const __m512i frequency = _mm512_srli_epi32(slot, 20);
+            const __m512i offset = _mm512_and_si512(_mm512_srli_epi32(slot, 8), offset_mask);
+            __m512i s = _mm512_add_epi32(
+                _mm512_mullo_epi32(frequency, _mm512_srl_epi32(state[half], shift)), offset);
+            const __mmask16 low = _mm512_cmplt_epu32_mask(s, lowest);
+            const __m512i word = _mm512_maskz_expand_epi32(
+                low,
+                _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(next))));
+            next += 2 * _mm_popcnt_u32(low);
+            state[half] = _mm512_mask_or_epi32(s, low, _mm512_slli_epi32(s, 16), word);
+        }
+        symbols += kLanes;
+        if constexpr (Contexts) contexts += kLanes;
+    }
+    _mm512_storeu_si512(states, state[0]);
+    _mm512_storeu_si512(states + kWide, state[1]);
+    words = next;
+    return group;
+}
+
+std::size_t decode(std::uint32_t* states, const std::uint8_t*& words, const std::uint8_t* end,
+                   const Slot* slots, unsigned bits, const std::uint8_t* contexts,
+                   std::uint8_t* symbols, std::size_t groups) {
+    return contexts ? decode_as<true>(states, words, end, slots, bits, contexts, symbols, groups)
+                    : decode_as<false>(states, words, end, slots, bits, contexts, symbols, groups);
+}
+
+// The ranges of a batch are looked up one by one, ahead of the states: on the processors at hand a
+// gather costs more than loads that nothing waits for.
+constexpr std::size_t kBatch = 32;  // groups
+
+void encode_batch(__m512i (&state)[2], std::uint16_t*& words, const Range* ranges, unsigned bits,
+                  std::size_t groups) {
+    const __m128i shift = _mm_cvtsi32_si128(int(bits)),
+                  limit_shift = _mm_cvtsi32_si128(31 - int(bits));
+    const __m512i frequency_mask = _mm512_set1_epi32(0xFFFF);
+    std::uint16_t* last = words;
+    for (std::size_t group = groups; group-- > 0;) {
+#pragma GCC unroll 2
+        for (unsigned half = 2; half-- > 0;) {
+            const __m512i range = _mm512_loadu_si512(ranges + kLanes * group + kWide * half);
+            const __m512i frequency = _mm512_and_si512(range, frequency_mask);
+            const __m512i first = _mm512_srli_epi32(range, 16);
+            __m512i s = state[half];
+            const __mmask16 high =
+                _mm512_cmpge_epu32_mask(s, _mm512_sll_epi32(frequency, limit_shift));
+            const unsigned count = _mm_popcnt_u32(high);
+            last -= count;
+            _mm256_mask_storeu_epi16(last, __mmask16((1u << count) - 1),
+                                     _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(high, s)));
+            s = _mm512_mask_srli_epi32(s, high, s, 16);
+            // The quotient is below 2^19: float division misses it by one at most.
+            __m512i quotient = _mm512_cvttps_epi32(
+                _mm512_div_ps(_mm512_cvtepi32_ps(s), _mm512_cvtepi32_ps(frequency)));
+            __m512i rest = _mm512_sub_epi32(s, _mm512_mullo_epi32(quotient, frequency));
+            const __mmask16 over = _mm512_movepi32_mask(rest);
+            rest = _mm512_mask_add_epi32(rest, over, rest, frequency);
+            quotient = _mm512_mask_sub_epi32(quotient, over, quotient, _mm512_set1_epi32(1));
+            const __mmask16 under = _mm512_cmpge_epu32_mask(rest, frequency);
+            rest = _mm512_mask_sub_epi32(rest, under, rest, frequency);
+            quotient = _mm512_mask_add_epi32(quotient, under, quotient, _mm512_set1_epi32(1));
+            state[half] =
+                _mm512_add_epi32(_mm512_sll_epi32(quotient, shift), _mm512_add_epi32(rest, first));
+        }
+    }
+    words = last;
+}
+
+void encode(std::uint32_t* states, std::uint16_t*& words, const Range* ranges, unsigned bits,
+            const std::uint8_t* contexts, const std::uint8_t* symbols, std::size_t groups) {
+    __m512i state[2] = {_mm512_loadu_si512(states), _mm512_loadu_si512(states + kWide)};
+    while (groups > 0) {
+        const std::size_t batch = groups < kBatch ? groups : kBatch;
+        groups -= batch;
+        const std::uint8_t* symbol = symbols + kLanes * groups;
+        const std::uint8_t* context = contexts ? contexts + kLanes * groups : nullptr;
+        Range looked_up[kBatch * kLanes];
+        for (std::size_t i = 0; i < batch * kLanes; ++i)
+            looked_up[i] = ranges[(context ? std::size_t(context[i]) << 8 : 0) + symbol[i]];
+        encode_batch(state, words, looked_up, bits, batch);
+    }
+    _mm512_storeu_si512(states, state[0]);
+    _mm512_storeu_si512(states + kWide, state[1]);
+}
+
+void pack(const std::uint8_t* values, unsigned width, std::uint8_t* planes) {
+    const __m512i low = _mm512_loadu_si512(values), high = _mm512_loadu_si512(values + 64);
+    for (unsigned bit = 0; bit < width; ++bit) {
+        const __m512i one = _mm512_set1_epi8(char(1u << bit));
+        const std::uint64_t plane[2] = {_mm512_test_epi8_mask(low, one),
+                                        _mm512_test_epi8_mask(high, one)};
+        __builtin_memcpy(planes + 16 * bit, plane, 16);
+    }
+}
+
+void unpack(const std::uint8_t* planes, unsigned width, std::uint8_t* values) {
+    __m512i low = _mm512_setzero_si512(), high = low;
+    for (unsigned bit = 0; bit < width; ++bit) {
+        const __m512i one = _mm512_set1_epi8(char(1u << bit));
+        std::uint64_t plane[2];
+        __builtin_memcpy(plane, planes + 16 * bit, 16);
+        low = _mm512_or_si512(low, _mm512_maskz_mov_epi8(plane[0], one));
+        high = _mm512_or_si512(high, _mm512_maskz_mov_epi8(plane[1], one));
+    }
+    _mm512_storeu_si512(values, low);
+    _mm512_storeu_si512(values + 64, high);
+}
+
+}  // namespace
+
+const Kernels kAvx512{
+    "avx512",
+    decode,
+    encode,
+    pack,
+    unpack,
+    predict,
+    project,
+    spread,
+    element_kernels<Float32>(),
+    element_kernels<Float64>(),
+    element_kernels<Float16>(),
+    element_kernels<BFloat16>(),
+};
+
+}  // namespace fedsz::uniform

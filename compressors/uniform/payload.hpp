@@ -1,0 +1,62 @@
+// The fields of a payload that both directions share.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels.hpp"
+#include "uniform.hpp"
+
+namespace fedsz::uniform {
+
+enum class Mode : std::uint8_t {
+    stored = 0,    // the elements as they are
+    constant = 1,  // all are base * step
+    blocks = 2,    // tokens in bit planes, as wide as each block needs
+    coded = 3,     // tokens by rANS
+};
+
+inline constexpr unsigned kMaxShift = 14;  // bits of a code below its token
+
+// An element stored exactly: not finite, too far from the grid, or out of the tokens' window.
+template <class E>
+struct Exception {
+    std::size_t position;
+    typename E::Stored value;
+};
+
+// Low bits stand in planes of kPlane elements, the lowest bit first.
+inline std::size_t low_bytes(std::size_t n, unsigned shift) {
+    return (n + kPlane - 1) / kPlane * (kPlane / 8) * shift;
+}
+
+inline std::size_t size_of(Dtype dtype) {
+    return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
+}
+
+const Kernels& kernels_of(const Settings& settings);
+
+// Threads take some 50 microseconds to start: few elements are not worth them.
+inline unsigned threads_for(std::size_t n, const Settings& settings) {
+    return n < std::size_t(1) << 19 ? 1 : std::max(settings.threads, 1u);
+}
+
+// The two directions, for floats as IEEE 754 has them: uniform.cpp sees to that.
+Encoded encode_elements(Dtype dtype, const void* x, const Geometry& geometry, double bound,
+                        const Settings& settings, std::span<std::uint8_t> payload);
+void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y);
+void accumulate_elements(Dtype dtype, Bytes payload, std::size_t n, double weight,
+                         const Settings& settings, void* sums);
+
+// Calls f with the element type of `dtype`.
+template <class F>
+auto visit(Dtype dtype, const F& f) {
+    switch (dtype) {
+        case Dtype::float64: return f(Float64{});
+        case Dtype::float16: return f(Float16{});
+        case Dtype::bfloat16: return f(BFloat16{});
+        default: return f(Float32{});
+    }
+}
+
+}  // namespace fedsz::uniform

@@ -1,0 +1,84 @@
+// Runs of symbols: the interleaved rANS states around the kernels' inner loops.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "bytes.hpp"
+#include "kernels.hpp"
+#include "tables.hpp"
+
+namespace fedsz::uniform {
+
+// Runs of few symbols use fewer states, whose storage would cost more than it is worth.
+inline constexpr unsigned kFewLanes = 4;
+
+// The tables of a run, laid out for either direction.
+class RangeTables {
+public:
+    RangeTables(std::span<const Table> tables, unsigned bits);
+    const Range* data() const { return ranges_.data(); }
+    unsigned bits() const { return bits_; }
+
+private:
+    std::vector<Range> ranges_;
+    unsigned bits_;
+};
+
+class SlotTables {
+public:
+    SlotTables(std::span<const Table> tables, unsigned bits);
+    const Slot* data() const { return slots_.data(); }
+    unsigned bits() const { return bits_; }
+    std::size_t count() const { return slots_.size() >> bits_; }
+
+private:
+    std::vector<Slot> slots_;
+    unsigned bits_;
+};
+
+// Encodes a run from its last symbol to its first.
+class RunEncoder {
+public:
+    // capacity: the most symbols a run will have.
+    RunEncoder(const Kernels& kernels, std::size_t capacity);
+
+    void start(unsigned lanes);
+
+    // Symbols at, at + 1, ... of the run; what follows them has been encoded before.
+    void encode(const RangeTables& tables, const std::uint8_t* contexts,
+                std::span<const std::uint8_t> symbols, std::size_t at);
+
+    // Size and bytes of what has been encoded: the states, then the words.
+    std::size_t size() const;
+    void write(std::span<std::uint8_t> bytes) const;
+
+private:
+    const Kernels& kernels_;
+    std::vector<std::uint16_t> buffer_;
+    std::uint16_t* words_ = nullptr;
+    unsigned lanes_ = 0;
+    std::uint32_t states_[kLanes];
+};
+
+// Decodes a run from its first symbol to its last.
+class RunDecoder {
+public:
+    RunDecoder(const Kernels& kernels, unsigned lanes, Bytes bytes);
+
+    // The next symbols; contexts may be null, and is below tables.count() else.
+    void decode(const SlotTables& tables, const std::uint8_t* contexts,
+                std::span<std::uint8_t> symbols);
+
+    // Throws unless the run ends as its encoder began it.
+    void finish() const;
+
+private:
+    const Kernels& kernels_;
+    unsigned lanes_, lane_ = 0;
+    std::uint32_t states_[kLanes];
+    const std::uint8_t *words_, *end_;  // of 16 bits each, at any address
+};
+
+}  // namespace fedsz::uniform

@@ -1,0 +1,186 @@
+#include "tokens.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace fedsz::uniform {
+namespace {
+
+// Contexts of at most kBlock elements in the order of the tensor.
+void fill_contexts(const Kernels& kernels, const Factors* factors, const ContextMap& map,
+                   std::size_t at, std::span<std::uint8_t> out) {
+    std::int32_t numbers[kBlock];
+    std::uint8_t fractions[kBlock];
+    if (factors) factors->predict(kernels, at, std::span(numbers).first(out.size()), fractions);
+    map.fill(at, fractions, out);
+}
+
+}  // namespace
+
+Chunks chunks_of(std::size_t n, const Contexts& contexts, unsigned log) {
+    const std::size_t size = std::size_t(1) << log;
+    if (!contexts.by_plane()) return {n, size};
+    const std::size_t unit = kPlane * contexts.geometry.planes;
+    return {n, std::max<std::size_t>(size / unit, 1) * unit};
+}
+
+std::size_t blocks_capacity(std::size_t n) { return (n + kPlane - 1) / kPlane * (2 + kPlane); }
+
+std::size_t encode_blocks(const Kernels& kernels, std::span<const std::uint8_t> tokens,
+                          std::uint8_t* out) {
+    const std::size_t blocks = (tokens.size() + kPlane - 1) / kPlane;
+    std::uint8_t* planes = out + 2 * blocks;
+    for (std::size_t block = 0; block < blocks; ++block) {
+        const auto some =
+            tokens.subspan(block * kPlane, std::min(kPlane, tokens.size() - block * kPlane));
+        std::uint8_t above[kPlane]{};
+        std::uint8_t low = 255, high = 0;
+        for (const std::uint8_t token : some) {
+            low = std::min(low, token);
+            high = std::max(high, token);
+        }
+        for (std::size_t i = 0; i < some.size(); ++i) above[i] = std::uint8_t(some[i] - low);
+        const auto width = unsigned(std::bit_width(unsigned(high - low)));
+        kernels.pack(above, width, planes);
+        planes += kPlane / 8 * width;
+        out[2 * block] = low;
+        out[2 * block + 1] = std::uint8_t(width);
+    }
+    return std::size_t(planes - out);
+}
+
+BlocksDecoder::BlocksDecoder(const Kernels& kernels, Bytes bytes, std::size_t n)
+    : kernels_(kernels) {
+    const std::size_t blocks = (n + kPlane - 1) / kPlane;
+    if (bytes.size() < 2 * blocks) throw CorruptPayload("a chunk has no room for its blocks");
+    heads_ = bytes.first(2 * blocks);
+    planes_ = bytes.subspan(2 * blocks);
+    std::size_t needed = 0;
+    for (std::size_t block = 0; block < blocks; ++block) {
+        if (heads_[2 * block + 1] > 8) throw CorruptPayload("a block is wider than a token");
+        needed += kPlane / 8 * heads_[2 * block + 1];
+    }
+    if (needed != planes_.size()) throw CorruptPayload("blocks do not fill their chunk");
+}
+
+void BlocksDecoder::decode(std::span<std::uint8_t> tokens) {
+    for (std::size_t at = 0; at < tokens.size(); at += kPlane) {
+        const std::uint8_t low = heads_[0];
+        const unsigned width = heads_[1];
+        heads_ = heads_.subspan(2);
+        std::uint8_t above[kPlane];
+        kernels_.unpack(planes_.data(), width, above);
+        planes_ = planes_.subspan(kPlane / 8 * width);
+        const std::size_t n = std::min(kPlane, tokens.size() - at);
+        for (std::size_t i = 0; i < n; ++i) tokens[at + i] = std::uint8_t(above[i] + low);
+    }
+}
+
+TokenEncoder::TokenEncoder(const Kernels& kernels, const Model& model, const RangeTables& tables,
+                           const ContextMap& map, std::size_t chunk)
+    : kernels_(kernels),
+      model_(model),
+      tables_(tables),
+      map_(map),
+      run_(kernels, chunk),
+      contexts_(kBlock) {}
+
+const RunEncoder& TokenEncoder::encode(std::size_t begin, std::span<const std::uint8_t> tokens) {
+    run_.start(model_.lanes);
+    if (!model_.contexts.by_plane()) {
+        const Factors* factors = model_.factors ? &*model_.factors : nullptr;
+        for (std::size_t end = tokens.size(); end > 0;) {
+            const std::size_t at = (end - 1) / kBlock * kBlock, n = end - at;
+            if (!map_.trivial())
+                fill_contexts(kernels_, factors, map_, begin + at, std::span(contexts_).first(n));
+            run_.encode(tables_, map_.trivial() ? nullptr : contexts_.data(), tokens.subspan(at, n),
+                        at);
+            end = at;
+        }
+        return run_;
+    }
+    const unsigned planes = model_.contexts.geometry.planes;
+    const std::size_t kernels = tokens.size() / planes;
+    planes_.resize(tokens.size());
+    to_planes(tokens.data(), kernels, planes, planes_.data());
+    for (unsigned plane = planes; plane-- > 0;) {
+        for (std::size_t end = kernels; end > 0;) {
+            const std::size_t at = (end - 1) / kBlock * kBlock, n = end - at;
+            map_.fill_plane(plane, begin / planes + at, planes_.data() + at, kernels,
+                            std::span(contexts_).first(n));
+            const std::size_t where = plane * kernels + at;
+            run_.encode(tables_, contexts_.data(), std::span(planes_).subspan(where, n), where);
+            end = at;
+        }
+    }
+    return run_;
+}
+
+TokenDecoder::TokenDecoder(const Kernels& kernels, const Model& model, const SlotTables& tables,
+                           const ContextMap& map)
+    : kernels_(kernels), model_(model), tables_(tables), map_(map), contexts_(kBlock) {}
+
+void TokenDecoder::start(Bytes bytes, std::size_t begin, std::size_t n) {
+    run_.emplace(kernels_, model_.lanes, bytes);
+    begin_ = begin;
+    at_ = 0;
+    if (!model_.contexts.by_plane()) return;
+    const unsigned planes = model_.contexts.geometry.planes;
+    const std::size_t kernels = n / planes;
+    planes_.resize(n);
+    ordered_.resize(n);
+    for (unsigned plane = 0; plane < planes; ++plane) {
+        for (std::size_t at = 0; at < kernels; at += kBlock) {
+            const std::size_t some = std::min(kBlock, kernels - at);
+            map_.fill_plane(plane, begin / planes + at, planes_.data() + at, kernels,
+                            std::span(contexts_).first(some));
+            run_->decode(tables_, contexts_.data(),
+                         std::span(planes_).subspan(plane * kernels + at, some));
+        }
+    }
+    from_planes(planes_.data(), kernels, planes, ordered_.data());
+}
+
+void TokenDecoder::decode(const std::uint8_t* fractions, std::span<std::uint8_t> tokens) {
+    if (model_.contexts.by_plane()) {
+        std::memcpy(tokens.data(), &ordered_[at_], tokens.size());
+    } else if (map_.trivial()) {
+        run_->decode(tables_, nullptr, tokens);
+    } else {
+        map_.fill(begin_ + at_, fractions, std::span(contexts_).first(tokens.size()));
+        run_->decode(tables_, contexts_.data(), tokens);
+    }
+    at_ += tokens.size();
+}
+
+void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factors* factors,
+                  const ContextMap& map, std::size_t begin, std::span<const std::uint8_t> tokens,
+                  std::span<Counts> counts) {
+    std::uint8_t context[kBlock];
+    const auto count = [&](std::span<const std::uint8_t> some) {
+        for (std::size_t i = 0; i < some.size(); ++i) ++counts[context[i]][some[i]];
+    };
+    if (!contexts.by_plane()) {
+        for (std::size_t at = 0; at < tokens.size(); at += kBlock) {
+            const auto some = tokens.subspan(at, std::min(kBlock, tokens.size() - at));
+            fill_contexts(kernels, factors, map, begin + at, std::span(context).first(some.size()));
+            count(some);
+        }
+        return;
+    }
+    const unsigned planes = contexts.geometry.planes;
+    const std::size_t number = tokens.size() / planes;
+    std::vector<std::uint8_t> by_plane(tokens.size());
+    to_planes(tokens.data(), number, planes, by_plane.data());
+    for (unsigned plane = 0; plane < planes; ++plane) {
+        for (std::size_t at = 0; at < number; at += kBlock) {
+            const std::size_t n = std::min(kBlock, number - at);
+            map.fill_plane(plane, begin / planes + at, by_plane.data() + at, number,
+                           std::span(context).first(n));
+            count(std::span(by_plane).subspan(plane * number + at, n));
+        }
+    }
+}
+
+}  // namespace fedsz::uniform

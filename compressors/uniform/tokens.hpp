@@ -1,0 +1,96 @@
+// A chunk of tokens: as bit planes, or by rANS under a model.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "contexts.hpp"
+#include "model.hpp"
+#include "runs.hpp"
+
+namespace fedsz::uniform {
+
+// Chunks are coded one by one, so that they can be on different threads.
+struct Chunks {
+    std::size_t n, size;
+    std::size_t count() const { return (n + size - 1) / size; }
+    std::size_t begin(std::size_t i) const { return i * size; }
+    std::size_t length(std::size_t i) const { return std::min(size, n - i * size); }
+};
+
+inline constexpr unsigned kMinChunk = 12, kMaxChunk = 24;  // log2 of a chunk's elements
+
+// Of 2^log elements; where these are coded by plane, whole kernels, a multiple of kPlane of them.
+Chunks chunks_of(std::size_t n, const Contexts& contexts, unsigned log);
+
+// The blocks mode: for each kPlane tokens the least of them (a byte) and the bits that the others
+// are above it (a byte); then, block by block, those bits in planes. Tokens behind the last are
+// zero.
+std::size_t blocks_capacity(std::size_t n);
+std::size_t encode_blocks(const Kernels& kernels, std::span<const std::uint8_t> tokens,
+                          std::uint8_t* out);
+
+class BlocksDecoder {
+public:
+    // n tokens of one chunk; throws CorruptPayload unless the bytes are just as many as they need.
+    BlocksDecoder(const Kernels& kernels, Bytes bytes, std::size_t n);
+
+    // The next tokens, of which only the last may be no multiple of kPlane.
+    void decode(std::span<std::uint8_t> tokens);
+
+private:
+    const Kernels& kernels_;
+    Bytes heads_, planes_;
+};
+
+// The coded mode. A coder works for one thread, on one chunk at a time.
+class TokenEncoder {
+public:
+    TokenEncoder(const Kernels& kernels, const Model& model, const RangeTables& tables,
+                 const ContextMap& map, std::size_t chunk);
+
+    // Encodes a chunk, whose first element has the number `begin`.
+    const RunEncoder& encode(std::size_t begin, std::span<const std::uint8_t> tokens);
+
+private:
+    const Kernels& kernels_;
+    const Model& model_;
+    const RangeTables& tables_;
+    const ContextMap& map_;
+    RunEncoder run_;
+    std::vector<std::uint8_t> contexts_, planes_;
+};
+
+class TokenDecoder {
+public:
+    TokenDecoder(const Kernels& kernels, const Model& model, const SlotTables& tables,
+                 const ContextMap& map);
+
+    // Begins a chunk of n tokens.
+    void start(Bytes bytes, std::size_t begin, std::size_t n);
+
+    // The next at most kBlock tokens; fractions: those of the prediction, if there is one.
+    void decode(const std::uint8_t* fractions, std::span<std::uint8_t> tokens);
+
+    void finish() const { run_->finish(); }
+
+private:
+    void decode_planes();
+
+    const Kernels& kernels_;
+    const Model& model_;
+    const SlotTables& tables_;
+    const ContextMap& map_;
+    std::optional<RunDecoder> run_;
+    std::size_t at_ = 0, n_ = 0, begin_ = 0;
+    std::vector<std::uint8_t> contexts_, planes_, ordered_;
+};
+
+// Counts the tokens of each context `map` knows, for a chunk.
+void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factors* factors,
+                  const ContextMap& map, std::size_t begin, std::span<const std::uint8_t> tokens,
+                  std::span<Counts> counts);
+
+}  // namespace fedsz::uniform
