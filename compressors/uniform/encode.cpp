@@ -17,7 +17,7 @@
 namespace fedsz::uniform {
 namespace {
 
-constexpr std::size_t kSample = 1024;
+constexpr std::size_t kSample = 1024, kLargeSample = 4096;
 constexpr std::size_t kFewElements = 512;  // are not worth a table
 constexpr unsigned kFastChunk = 16;        // log2 of a chunk's elements in the blocks mode
 
@@ -85,7 +85,9 @@ private:
                 survey_.columns[c / planes] += survey_.columns[c];
         }
         survey_.columns.resize(survey_.columns.size() / planes);
-        const std::vector<double> some = sample<E>(x_, n_, kSample);
+        // Where tokens cannot stand for all numbers, it takes more to see which to leave out.
+        const bool many = survey_.limits.high / bound_ - survey_.limits.low / bound_ > 500;
+        const std::vector<double> some = sample<E>(x_, n_, many ? kLargeSample : kSample);
         const double typical =
             some.empty() ? 0 : std::max(std::abs(some.front()), std::abs(some.back()));
         if (!choose_step<E>(typical, survey_.limits.magnitude(), bound_, grid_)) return false;
@@ -112,23 +114,24 @@ private:
         const std::size_t n = tokens.size();
         if (factors_) factors_->predict(kernels_, at, std::span(numbers).first(n), fractions);
         const std::int32_t* prediction = factors_ ? numbers : nullptr;
-        const auto& kernels = kernels_.of<E>();
-        Bits worst = kernels.quantise(x_ + at, n, grid_, prediction, tokens.data(), rest);
-        if (worst > std::bit_cast<Bits>(grid_.limit)) {
-            worst = 0;
-            for (std::size_t i = 0; i < n; ++i) {
-                const Bits error =
-                    kernels.quantise(x_ + at + i, 1, grid_, prediction ? prediction + i : nullptr,
-                                     &tokens[i], &rest[i]);
-                if (error <= std::bit_cast<Bits>(grid_.limit)) {
-                    worst = std::max(worst, error);
-                } else {
-                    exceptions.push_back({at + i, x_[at + i]});
-                    tokens[i] = fill_;
-                    rest[i] = 0;
-                }
+        Bits worst = 0;
+        // Halves a block that holds an exception, until that is all there is.
+        const auto attempt = [&](auto&& self, std::size_t from, std::size_t count) -> void {
+            const Bits error = kernels_.of<E>().quantise(x_ + at + from, count, grid_,
+                                                         prediction ? prediction + from : nullptr,
+                                                         &tokens[from], &rest[from]);
+            if (error <= std::bit_cast<Bits>(grid_.limit)) {
+                worst = std::max(worst, error);
+            } else if (count > 1) {
+                self(self, from, count / 2);
+                self(self, from + count / 2, count - count / 2);
+            } else {
+                exceptions.push_back({at + from, x_[at + from]});
+                tokens[from] = fill_;
+                rest[from] = 0;
             }
-        }
+        };
+        attempt(attempt, 0, n);
         worst_[worker] = std::max(worst_[worker], worst);
         if (grid_.shift && !low.empty()) pack_low(at, std::span(rest, n), low);
     }
@@ -219,7 +222,8 @@ private:
             low = writer_.reserve(low_bytes(n_, grid_.shift));
             if (writer_.full()) return;
         }
-        std::vector<std::uint8_t> tokens(n_);
+        const auto memory = std::make_unique_for_overwrite<std::uint8_t[]>(n_);
+        const std::span tokens(memory.get(), n_);
         Choice choice = choose_contexts(tokens, low);
         if (effort_ >= kLowRank && !grid_.shift)
             choice = consider_low_rank(tokens, std::move(choice));
@@ -243,7 +247,7 @@ private:
                                                              std::min(chunks.size, n_));
                 const std::size_t begin = chunks.begin(i);
                 const RunEncoder& run =
-                    encoder->encode(begin, std::span(tokens).subspan(begin, chunks.length(i)));
+                    encoder->encode(begin, tokens.subspan(begin, chunks.length(i)));
                 out.resize(run.size());
                 run.write(out);
             });

@@ -9,6 +9,7 @@
 
 #include "kernels.hpp"
 #include "payload.hpp"
+#include "tables.hpp"
 
 namespace fedsz::uniform {
 
@@ -66,36 +67,46 @@ bool choose_step(double typical, double magnitude, double bound, Grid<typename E
     return true;
 }
 
-// Sets base and shift for numbers from `low` to `high`, of which `sample` is sorted: an element out
-// of the window costs some 56 bits, a bit of shift one for every element.
+// The bits an element loses to a token of `width` numbers that its model takes for equally likely,
+// when numbers fall off exponentially over `scale` of them.
+inline double flatness_cost(double width, double scale) {
+    const double r = width / std::max(scale, 0.5);
+    return r < 2 ? 0.06 * r * r : log2_of(r) - 0.76;
+}
+
+// Sets base and shift for numbers from `low` to `high`, of which `sample` is sorted: the window is
+// wide enough that few elements are exceptions, and tokens are narrow enough to model the rest well.
 template <class C>
 void choose_window(std::int32_t low, std::int32_t high, std::span<const std::int32_t> sample,
                    Grid<C>& grid) {
-    constexpr double exception_bits = 56;
+    constexpr double exception_bits = 48;
     grid.base = low;
     grid.shift = 0;
+    if (std::int64_t(high) - low < 256) return;
+    const std::size_t n = sample.size();
+    const double quartiles = n < 4 ? 0 : double(sample[n * 3 / 4]) - sample[n / 4];
     double least = std::numeric_limits<double>::infinity();
     for (unsigned shift = 0; shift <= kMaxShift; ++shift) {
         const std::int64_t width = std::int64_t(256) << shift;
-        if (std::int64_t(high) - low < width) {
-            if (double(shift) < least) grid.base = low, grid.shift = shift;
-            return;
-        }
+        const bool all = std::int64_t(high) - low < width;
         std::size_t begin = 0, best = 0, most = 0;
-        for (std::size_t end = 0; end < sample.size(); ++end) {
+        for (std::size_t end = 0; end < n && !all; ++end) {
             while (std::int64_t(sample[end]) - sample[begin] >= width) ++begin;
             if (end + 1 - begin > most) most = end + 1 - begin, best = begin;
         }
-        const double outside = 1 - double(most) / double(std::max<std::size_t>(sample.size(), 1));
-        if (const double bits = shift + outside * exception_bits; bits < least) {
+        const double outside = all || n == 0 ? 0 : 1 - double(most) / double(n);
+        const double bits = outside * exception_bits +
+                            flatness_cost(std::ldexp(1.0, int(shift)), 0.72 * quartiles);
+        if (bits < least) {
             least = bits;
             // What the sample leaves free of the window goes half to either side.
-            const std::int64_t first = sample.empty() ? low : sample[best];
-            const std::int64_t last = sample.empty() ? low : sample[best + most - 1];
+            const std::int64_t first = most == 0 ? low : sample[best];
+            const std::int64_t last = most == 0 ? low : sample[best + most - 1];
             const std::int64_t base = first - (width - (last - first + 1)) / 2;
-            grid.base = std::int32_t(std::clamp<std::int64_t>(base, low, high - width + 1));
+            grid.base = all ? low : std::int32_t(std::clamp<std::int64_t>(base, low, high - width + 1));
             grid.shift = shift;
         }
+        if (all) return;
     }
 }
 
