@@ -8,6 +8,7 @@ namespace fedsz::uniform {
 ContextMap::ContextMap(const Contexts& contexts, std::span<const std::uint8_t> translate)
     : contexts_(contexts), translate_(translate.begin(), translate.end()), rows_(256) {
     translate_.resize(kContexts);  // whatever a byte asks for is there
+    for (std::size_t i = 0; i < translate.size(); ++i) same_ = same_ && translate[i] == i;
     if (contexts.classes == 1) return;
     const std::size_t repeat = contexts.by_plane() ? 1 : contexts.geometry.planes;
     for (const std::uint8_t row : contexts.row) {
@@ -40,13 +41,18 @@ void ContextMap::fill_classes(std::size_t at, std::size_t columns,
     }
 }
 
+void ContextMap::translate(std::span<std::uint8_t> contexts) const {
+    if (same_) return;
+    for (std::uint8_t& context : contexts) context = translate_[context];
+}
+
 void ContextMap::fill(std::size_t at, const std::uint8_t* sides,
                       std::span<std::uint8_t> out) const {
     fill_classes(at, contexts_.geometry.columns, out);
     if (contexts_.side == Side::none) return;
     const auto classes = std::uint8_t(contexts_.classes);
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::uint8_t(out[i] + sides[i] * classes);
-    for (std::uint8_t& context : out) context = translate_[context];
+    translate(out);
 }
 
 void ContextMap::fill_plane(unsigned plane, std::size_t at, const std::uint8_t* tokens,
@@ -74,7 +80,7 @@ void ContextMap::fill_plane(unsigned plane, std::size_t at, const std::uint8_t* 
     } else {
         add(one, alone, [](std::size_t) { return std::int16_t(0); });
     }
-    for (std::uint8_t& context : out) context = translate_[context];
+    translate(out);
 }
 
 void to_planes(const std::uint8_t* tokens, std::size_t kernels, unsigned planes,

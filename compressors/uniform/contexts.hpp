@@ -77,8 +77,11 @@ private:
     // Classes of elements, each row of which is `columns` of those in rows_.
     void fill_classes(std::size_t at, std::size_t columns, std::span<std::uint8_t> out) const;
 
+    void translate(std::span<std::uint8_t> contexts) const;
+
     const Contexts& contexts_;
     std::vector<std::uint8_t> translate_;
+    bool same_ = true;  // whether each context stands for itself
     std::vector<std::vector<std::uint8_t>> rows_;  // by row class
 };
 
