@@ -1,17 +1,18 @@
-// The codecs without Python, for machines that tests reach by an emulator alone: tests/test_aarch64.py.
+// The codecs without Python, for machines that tests reach by an emulator alone:
+// tests/test_aarch64.py.
 //
 //   portable CASES RESULTS
 //
 // Both files are little-endian, without padding, one record after the other. A case is
 //
-//   codec 1 (0: szx, 1: uniform), dtype 1, effort 1, threads 1, flush 1 (1: as on a host that flushes
-//   subnormals), bound 8, weight 8, rows 8, columns 8, planes 4, width 4, size of payload 8,
-//   elements, payload: what another machine made of them
+//   codec 1 (0: szx, 1: uniform), dtype 1, effort 1, threads 1, flush 1 (1: as on a host that
+//   flushes subnormals), bound 8, weight 8, rows 8, columns 8, planes 4, width 4, size of payload
+//   8, elements, payload: what another machine made of them
 //
 // and its result
 //
-//   largest error 8, size of payload 8, payload made here, the elements that the payload of the case
-//   decodes to, and for uniform what ones become when weight times these are added to them.
+//   largest error 8, size of payload 8, payload made here, the elements that the payload of the
+//   case decodes to, and for uniform what ones become when weight times these are added to them.
 
 #include <cstdio>
 #include <cstdlib>
@@ -108,7 +109,9 @@ struct Result {
     std::vector<std::uint8_t> payload, decoded, sums;
 };
 
-std::span<std::byte> as_bytes(std::vector<std::uint8_t>& octets) { return std::as_writable_bytes(std::span(octets)); }
+std::span<std::byte> as_bytes(std::vector<std::uint8_t>& octets) {
+    return std::as_writable_bytes(std::span(octets));
+}
 
 Result run_szx(const Case& c) {
     const DefaultFloats floats;
@@ -134,8 +137,8 @@ std::vector<std::uint8_t> ones(std::size_t n) {
 Result run_uniform(const Case& c) {
     const std::size_t n = c.geometry.size();
     Result result{0, std::vector<std::uint8_t>(uniform::capacity(c.dtype, n)), {}, {}};
-    const uniform::Encoded encoded =
-        uniform::encode(c.dtype, c.elements.data(), c.geometry, c.bound, c.settings, result.payload);
+    const uniform::Encoded encoded = uniform::encode(c.dtype, c.elements.data(), c.geometry,
+                                                     c.bound, c.settings, result.payload);
     result.max_error = encoded.max_error;
     result.payload.resize(encoded.size);
     result.decoded.resize(c.elements.size());

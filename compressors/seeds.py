@@ -1,6 +1,6 @@
 """Write what a fuzzer starts from: ``python compressors/seeds.py FOLDER CODEC ...``.
 
-Real payloads and arrays of each codec, in FOLDER/corpus_CODEC, in the form of common/fuzz.hpp.
+Real payloads and arrays of each codec, in FOLDER/corpus_CODEC, in the form its fuzz.cpp reads.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from fedsz import codecs
-from fedsz.codecs.base import Array
+from fedsz.codecs.base import AnyArray, Array
+from fedsz.codecs.uniform import DTYPE_IDS, Uniform, matrix_shape
+
+DECODE, ENCODE, PRODUCT = 0, 1, 2
 
 
 def arrays() -> Iterator[Array]:
@@ -29,12 +33,54 @@ def arrays() -> Iterator[Array]:
         yield np.where(rng.random(n) < 0.02, np.float32(1e30), x)
 
 
+def layers() -> Iterator[Array]:
+    """Yield weights of layers whose rows, columns and kernels differ in scale."""
+    rng = np.random.default_rng(1)
+    for shape in ((40, 50), (16, 8, 3, 3), (300, 4, 2, 2), (8, 5, 5, 5)):
+        x = rng.laplace(size=shape) + rng.normal(size=(*shape[:2], *(1,) * len(shape[2:])))
+        x *= np.exp2(rng.normal(size=(shape[0], *(1,) * len(shape[1:]))))
+        yield x.astype(np.float32)
+
+
 def seeds(codec: codecs.Codec) -> Iterator[bytes]:
-    """Yield inputs for the fuzzer of ``codec``."""
+    """Yield inputs for the fuzzer of a codec with float32 arrays and no settings."""
     for x in arrays():
         for bound in (0.0, 1e-41, 1e-5, 1e-2, 1.0):
-            yield struct.pack("<BI", 0, x.size) + codec.encode(x, bound)
-            yield struct.pack("<Bd", 1, bound) + x.tobytes()
+            yield struct.pack("<BI", DECODE, x.size) + codec.encode(x, bound)
+            yield struct.pack("<Bd", ENCODE, bound) + x.tobytes()
+
+
+def uniform_seeds() -> Iterator[bytes]:
+    """Yield inputs for the fuzzer of `uniform`."""
+
+    def both(x: AnyArray, bound: float, effort: int) -> Iterator[bytes]:
+        payload = Uniform(effort=effort, threads=1).encode(x, bound)
+        yield struct.pack("<BI", DECODE, x.size) + payload
+        yield to_encode(ENCODE, x, bound, effort, *matrix_shape(x.shape)) + x.tobytes()
+
+    def to_encode(
+        kind: int,
+        x: AnyArray,
+        bound: float,
+        effort: int,
+        rows: int,
+        _: int,
+        planes: int,
+        width: int,
+    ) -> bytes:
+        id_, edits = DTYPE_IDS[x.dtype], 0
+        return struct.pack("<3BH2BdB", kind, id_, effort, rows, planes, width, bound, edits)
+
+    for dtype in Uniform.dtypes:
+        with np.errstate(over="ignore"):
+            some = [x.astype(dtype) for x in chain(arrays(), layers())]
+        for x in some:
+            for bound, effort in ((0.0, 5), (1e-4, 5), (0.3, 5), (0.3, 0), (1e-2, 1), (0.1, 9)):
+                yield from both(x, bound, effort)
+        low_rank = np.outer(some[-1].reshape(-1)[:260], some[-2].reshape(-1)[:260]).astype(dtype)
+        yield next(both(low_rank, 0.1, 9))
+        factors = np.random.default_rng(2).normal(size=520).astype(dtype)
+        yield to_encode(PRODUCT, factors, 0.01, 9, 260, 260, 1, 1) + factors.tobytes()
 
 
 def main(folder: str, *names: str) -> None:
@@ -42,7 +88,8 @@ def main(folder: str, *names: str) -> None:
     for name in names:
         corpus = Path(folder) / f"corpus_{name}"
         corpus.mkdir(parents=True, exist_ok=True)
-        for number, seed in enumerate(seeds(codecs.get(name))):
+        inputs = uniform_seeds() if name == "uniform" else seeds(codecs.get(name))
+        for number, seed in enumerate(inputs):
             (corpus / f"seed-{number:03}").write_bytes(seed)
 
 

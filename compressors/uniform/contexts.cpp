@@ -21,9 +21,9 @@ ContextMap::ContextMap(const Contexts& contexts, std::span<const std::uint8_t> t
             meaning[c] =
                 contexts.side == Side::none ? translate_[std::size_t(sum)] : std::uint8_t(sum);
         }
-        of_row.reserve(contexts.column.size() * repeat);
-        for (const std::uint8_t column : contexts.column)
-            of_row.insert(of_row.end(), repeat, meaning[column]);
+        of_row.resize(contexts.column.size() * repeat);
+        for (std::size_t c = 0; c < contexts.column.size(); ++c)
+            std::fill_n(&of_row[c * repeat], repeat, meaning[contexts.column[c]]);
     }
 }
 

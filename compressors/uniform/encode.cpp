@@ -174,9 +174,10 @@ private:
     template <class Encode>
     void write_chunks(std::size_t count, const Encode& encode) {
         const auto sizes = writer_.reserve(4 * count);
-        // As many chunks at a time as there are threads: what waits to be written stays small.
-        for (std::size_t first = 0; first < count && !writer_.full(); first += threads_) {
-            const std::size_t some = std::min<std::size_t>(threads_, count - first);
+        // Some chunks at a time, so that what waits to be written stays small.
+        const std::size_t most = 8 * std::size_t(threads_);
+        for (std::size_t first = 0; first < count && !writer_.full(); first += most) {
+            const std::size_t some = std::min(most, count - first);
             std::vector<std::vector<std::uint8_t>> done(some);
             parallel_for(some, threads_, [&](unsigned worker, std::size_t i) {
                 encode(worker, first + i, done[i]);
@@ -239,18 +240,17 @@ private:
         const RangeTables ranges(model.tables, model.bits);
         const ContextMap map(model.contexts, model.contexts.table);
         std::vector<std::unique_ptr<TokenEncoder>> encoders(threads_);
-        write_chunks(
-            chunks.count(), [&](unsigned worker, std::size_t i, std::vector<std::uint8_t>& out) {
-                auto& encoder = encoders[worker];
-                if (!encoder)
-                    encoder = std::make_unique<TokenEncoder>(kernels_, model, ranges, map,
-                                                             std::min(chunks.size, n_));
-                const std::size_t begin = chunks.begin(i);
-                const RunEncoder& run =
-                    encoder->encode(begin, tokens.subspan(begin, chunks.length(i)));
-                out.resize(run.size());
-                run.write(out);
-            });
+        write_chunks(chunks.count(), [&](unsigned worker, std::size_t i,
+                                         std::vector<std::uint8_t>& out) {
+            auto& encoder = encoders[worker];
+            if (!encoder)
+                encoder = std::make_unique<TokenEncoder>(kernels_, model, ranges, map,
+                                                         std::min(chunks.size, n_));
+            const std::size_t begin = chunks.begin(i);
+            const RunEncoder& run = encoder->encode(begin, tokens.subspan(begin, chunks.length(i)));
+            out.resize(run.size());
+            run.write(out);
+        });
     }
 
     // Takes the prediction of low rank, if there is one and it saves more than its factors cost.

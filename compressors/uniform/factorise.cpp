@@ -112,6 +112,37 @@ Matrix row_space(const Matrix& rows, const Kernels& kernels) {
     return space;
 }
 
+std::size_t worthwhile(std::span<const double> sizes, double energy, double bits, std::size_t rows,
+                       std::size_t columns, unsigned most) {
+    // A component saves about 0.29 bits of entropy for its share of what energy is left (measured
+    // on updates of fully connected layers), and costs some 4 bits for each of its factors.
+    const double n = double(rows) * double(columns), cost = 4 * double(rows + columns);
+    double left = energy;
+    std::size_t rank = 0;
+    while (rank < most && rank < sizes.size() && sizes[rank] > 0 &&
+           0.29 * bits * n * sizes[rank] / left >= cost) {
+        left = std::max(left - sizes[rank], 1e-3 * energy);
+        ++rank;
+    }
+    return rank;
+}
+
+bool promising(const Matrix& rows, const Matrix& space, double bits, const Geometry& geometry,
+               const Kernels& kernels) {
+    Matrix projections(rows.rows, K);
+    for (std::size_t r = 0; r < rows.rows; ++r)
+        kernels.project(rows.row(r), rows.columns, space.values.data(), projections.row(r));
+    Square values = gram(projections);
+    diagonalise(values);
+    double largest = 0, energy = 0;
+    for (std::size_t j = 0; j < K; ++j) largest = std::max(largest, values[j][j]);
+    for (const float v : rows.values) energy += double(v) * v;
+    // Few rows of noise have a component too (Marchenko and Pastur, 1967), which more rows do not.
+    const double m = double(rows.rows), root = 1 + std::sqrt(m / double(rows.columns));
+    const double beyond_noise[] = {largest - energy * root * root / m};
+    return worthwhile(beyond_noise, energy, bits, geometry.rows, geometry.columns, 1) > 0;
+}
+
 std::optional<Factors> factors_of(const Matrix& projections, const Matrix& space, double energy,
                                   double bits, unsigned most) {
     const std::size_t rows = projections.rows, columns = space.rows;
@@ -122,34 +153,30 @@ std::optional<Factors> factors_of(const Matrix& projections, const Matrix& space
     std::iota(order.begin(), order.end(), std::size_t(0));
     std::ranges::stable_sort(order, std::greater<>{}, [&](std::size_t j) { return values[j][j]; });
 
-    // A component saves about 0.29 bits of entropy for its share of what energy is left (measured
-    // on updates of fully connected layers), and costs some 4 bits for each of its factors.
-    double left = energy;
-    std::size_t rank = 0;
-    while (rank < most && values[order[rank]][order[rank]] > 0) {
-        const double own = values[order[rank]][order[rank]];
-        if (0.29 * bits * n * own / left < 4 * double(rows + columns)) break;
-        left = std::max(left - own, 1e-3 * energy);
-        ++rank;
-    }
+    std::vector<double> sizes(K);
+    for (std::size_t j = 0; j < K; ++j) sizes[j] = values[order[j]][order[j]];
+    const std::size_t rank = worthwhile(sizes, energy, bits, rows, columns, most);
     if (rank == 0) return std::nullopt;
+    const double left =
+        std::max(energy - std::accumulate(sizes.begin(), sizes.begin() + std::ptrdiff_t(rank), 0.0),
+                 1e-3 * energy);
 
     // Both factors of a component get the square root of its size, and all are rounded alike: the
     // same error for each. It should be small beside what is left to code.
     const std::span wanted(order.data(), rank);
     std::vector<double> a = combine(projections, vectors, wanted),
                         b = combine(space, vectors, wanted);
-    double sizes = 0, largest = 0;
+    double total = 0, largest = 0;
     for (std::size_t j = 0; j < rank; ++j) {
-        const double size = std::sqrt(values[order[j]][order[j]]), root = std::sqrt(size);
-        sizes += size;
+        const double size = std::sqrt(sizes[j]), root = std::sqrt(size);
+        total += size;
         for (std::size_t r = 0; r < rows; ++r)
             largest = std::max(largest, std::abs(a[j * rows + r] /= root));
         for (std::size_t c = 0; c < columns; ++c)
             largest = std::max(largest, std::abs(b[j * columns + c] *= root));
     }
     constexpr double tolerance = 0.03;
-    const double noise = sizes * (1 / double(rows) + 1 / double(columns)) / 12;  // of a step of 1
+    const double noise = total * (1 / double(rows) + 1 / double(columns)) / 12;  // of a step of 1
     Factors factors{unsigned(rank), 0, rows, columns, {}, {}};
     double step = 1;
     while (factors.scale < kMaxScale && noise * step * step > tolerance * left / n) {

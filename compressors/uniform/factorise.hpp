@@ -25,6 +25,16 @@ struct Matrix {
 // An orthonormal basis of what few rows of the matrix span for the most part: [columns, kSketch].
 Matrix row_space(const Matrix& rows, const Kernels& kernels);
 
+// How many components are worth the bytes of their factors, at most `most`; `sizes` are the squares
+// of what they have of `energy`, from the largest on, in a matrix that costs `bits` an element
+// without.
+std::size_t worthwhile(std::span<const double> sizes, double energy, double bits, std::size_t rows,
+                       std::size_t columns, unsigned most);
+
+// Whether some rows and the space they span leave hope for a component that is worth it.
+bool promising(const Matrix& rows, const Matrix& space, double bits, const Geometry& geometry,
+               const Kernels& kernels);
+
 // The factors that are worth their bytes, from projections [rows, kSketch] on `space`, when the
 // whole matrix has `energy` (its sum of squares, in steps) and costs `bits` an element without
 // them.
@@ -51,6 +61,7 @@ std::optional<Factors> find_factors(const typename E::Stored* x, const Geometry&
     Matrix some(std::min(kFewRows, geometry.rows), geometry.columns);
     for (std::size_t i = 0; i < some.rows; ++i) load(order[i], some.row(i));
     const Matrix space = row_space(some, kernels);
+    if (!promising(some, space, bits, geometry, kernels)) return std::nullopt;
 
     Matrix projections(geometry.rows, kSketch);
     std::vector<double> energies(geometry.rows);
