@@ -81,7 +81,7 @@ private:
 
     const Contexts& contexts_;
     std::vector<std::uint8_t> translate_;
-    bool same_ = true;  // whether each context stands for itself
+    bool same_ = true;                             // whether each context stands for itself
     std::vector<std::vector<std::uint8_t>> rows_;  // by row class
 };
 

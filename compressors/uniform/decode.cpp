@@ -173,11 +173,10 @@ private:
     template <class Done>
     void run(const Sink<E>& sink, const Done& done) const {
         std::vector<std::unique_ptr<TokenDecoder>> coders(threads_);
-        parallel_for(chunks_.count(), threads_,
-                     [&](unsigned worker, std::size_t i) {
-                         if (!coders[worker]) coders[worker] = make_coder();
-                         chunk(i, chunks_.length(i), coders[worker].get(), sink, done);
-                     });
+        parallel_for(chunks_.count(), threads_, [&](unsigned worker, std::size_t i) {
+            if (!coders[worker]) coders[worker] = make_coder();
+            chunk(i, chunks_.length(i), coders[worker].get(), sink, done);
+        });
     }
 
     // Puts the first `count` elements of a chunk.

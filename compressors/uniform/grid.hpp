@@ -75,7 +75,8 @@ inline double flatness_cost(double width, double scale) {
 }
 
 // Sets base and shift for numbers from `low` to `high`, of which `sample` is sorted: the window is
-// wide enough that few elements are exceptions, and tokens are narrow enough to model the rest well.
+// wide enough that few elements are exceptions, and tokens are narrow enough to model the rest
+// well.
 template <class C>
 void choose_window(std::int32_t low, std::int32_t high, std::span<const std::int32_t> sample,
                    Grid<C>& grid) {
@@ -95,15 +96,16 @@ void choose_window(std::int32_t low, std::int32_t high, std::span<const std::int
             if (end + 1 - begin > most) most = end + 1 - begin, best = begin;
         }
         const double outside = all || n == 0 ? 0 : 1 - double(most) / double(n);
-        const double bits = outside * exception_bits +
-                            flatness_cost(std::ldexp(1.0, int(shift)), 0.72 * quartiles);
+        const double bits =
+            outside * exception_bits + flatness_cost(std::ldexp(1.0, int(shift)), 0.72 * quartiles);
         if (bits < least) {
             least = bits;
             // What the sample leaves free of the window goes half to either side.
             const std::int64_t first = most == 0 ? low : sample[best];
             const std::int64_t last = most == 0 ? low : sample[best + most - 1];
             const std::int64_t base = first - (width - (last - first + 1)) / 2;
-            grid.base = all ? low : std::int32_t(std::clamp<std::int64_t>(base, low, high - width + 1));
+            grid.base =
+                all ? low : std::int32_t(std::clamp<std::int64_t>(base, low, high - width + 1));
             grid.shift = shift;
         }
         if (all) return;

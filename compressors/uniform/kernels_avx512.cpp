@@ -80,7 +80,7 @@ void encode_batch(__m512i (&state)[2], std::uint16_t*& words, const Range* range
             __m512i s = state[half];
             const __mmask16 high =
                 _mm512_cmpge_epu32_mask(s, _mm512_sll_epi32(frequency, limit_shift));
-            const unsigned count = _mm_popcnt_u32(high);
+            const auto count = unsigned(_mm_popcnt_u32(high));
             last -= count;
             _mm256_mask_storeu_epi16(last, __mmask16((1u << count) - 1),
                                      _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(high, s)));

@@ -69,7 +69,7 @@ void unpack(const std::uint8_t* planes, unsigned width, std::uint8_t* values) {
         std::uint64_t eight = 0;
         for (unsigned bit = 0; bit < width; ++bit) {
             const std::uint64_t spread =
-                (planes[16 * bit + i] * 0x0101010101010101) & 0x8040201008040201;
+                (std::uint64_t(planes[16 * bit + i]) * 0x0101010101010101) & 0x8040201008040201;
             eight |= (((spread + 0x7F7F7F7F7F7F7F7F) >> 7) & 0x0101010101010101) << bit;
         }
         std::memcpy(values + 8 * i, &eight, 8);

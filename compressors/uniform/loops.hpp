@@ -21,7 +21,8 @@ template <>
 struct Rounder<float> {
     static constexpr float magic = 0x1.8p23f;
     static std::int32_t round(float x) {
-        return std::bit_cast<std::int32_t>(x + magic) - std::bit_cast<std::int32_t>(magic);
+        return std::int32_t(std::bit_cast<std::uint32_t>(x + magic) -
+                            std::bit_cast<std::uint32_t>(magic));
     }
     static std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFF; }
 };
