@@ -30,6 +30,7 @@ fuzz: .venv/installed
 	$(BIN)/python compressors/seeds.py build/fuzz $(FUZZERS)
 	for codec in $(FUZZERS); do \
 	    build/fuzz/fuzz_$$codec -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
+	        -entropic_scale_per_exec_time=1 \
 	        -artifact_prefix=build/fuzz/$$codec- build/fuzz/corpus_$$codec || exit 1; \
 	done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ import numpy.typing as npt
 from fedsz.errors import ConfigError
 
 KINDS: Final = ("rel", "abs", "std")
+
+CHUNK: Final = 1 << 17  # elements looked at a time: 1 MB in float64, which a cache holds
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class ErrorBound:
         """Return the bound that this rule means for ``x``, in the unit of ``x``.
 
         Args:
-            x: float32 or float64, any shape. NaN and infinities are left out of the statistics.
+            x: of any floating dtype and shape. NaN and infinities are left out of the statistics.
 
         Returns:
             The absolute bound. 0 where nothing may move: an empty or constant ``x``, one without
@@ -82,20 +85,71 @@ class ErrorBound:
         """
         if self.kind == "abs":
             return self.value if x.size else 0.0
-        finite = x if np.isfinite(x).all() else x[np.isfinite(x)]
-        if not finite.size:
-            return 0.0
-        # In double: max - min overflows float32 when the two ends are far apart.
-        scale = (
-            float(finite.max()) - float(finite.min())
-            if self.kind == "rel"
-            else float(finite.std(dtype=np.float64))
-        )
-        bound = self.value * scale
+        bound = self.value * (value_range(x) if self.kind == "rel" else standard_deviation(x))
         return bound if math.isfinite(bound) else 0.0
 
     def __str__(self) -> str:
         return f"{self.value:g}" if self.kind == "rel" else f"{self.kind}:{self.value:g}"
+
+
+def value_range(x: npt.NDArray[Any]) -> float:
+    """Return max - min of the finite elements, in float64; 0 if there are none."""
+    low, high = math.inf, -math.inf
+    with np.errstate(invalid="ignore"):  # NaNs that signal, when they are converted
+        for part in _chunks(x):
+            least, greatest = _extremes(part)
+            if not math.isfinite(least - greatest):  # of a NaN, too
+                finite = part[np.isfinite(part)]
+                if not finite.size:
+                    continue
+                least, greatest = _extremes(finite)
+            low, high = min(low, least), max(high, greatest)
+    return high - low if low <= high else 0.0
+
+
+def _extremes(x: npt.NDArray[Any]) -> tuple[float, float]:
+    """Return the least and the greatest element of a flat array, or a NaN if there is one."""
+    if x.dtype.itemsize != 2:
+        return float(x.min()), float(x.max())
+    # As integers of the same order, among which numpy finds them ten times as fast.
+    keys = _sign_flipped(x.view(np.int16))
+    ends = _sign_flipped(np.array([keys.min(), keys.max()]))
+    least, greatest = ends.view(x.dtype).astype(np.float64).tolist()
+    return least, greatest
+
+
+def _sign_flipped(bits: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """Turn floats' bits into integers of the same order, and back: NaNs come first and last."""
+    return bits ^ ((bits >> 15) & 0x7FFF)
+
+
+def standard_deviation(x: npt.NDArray[Any]) -> float:
+    """Return the standard deviation of the finite elements, in float64; 0 if there are none."""
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller sees it in the result
+        count, total = 0, 0.0
+        for part in _finite_doubles(x):
+            count += part.size
+            total += float(part.sum())
+        mean = total / count if count else 0.0
+        squares = 0.0
+        for part in _finite_doubles(x):
+            part -= mean
+            part *= part
+            squares += float(part.sum())
+    return math.sqrt(squares / count) if count else 0.0
+
+
+def _finite_doubles(x: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.float64]]:
+    """Yield copies of the finite elements of ``x``, a chunk at a time."""
+    for part in _chunks(x):
+        doubles = part.astype(np.float64)
+        yield doubles if np.isfinite(doubles).all() else doubles[np.isfinite(doubles)]
+
+
+def _chunks(x: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    flat = x.reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        yield flat[start : start + CHUNK]
 
 
 def half_ulp(largest: float, dtype: np.dtype) -> float:

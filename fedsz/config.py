@@ -55,7 +55,9 @@ class RunConfig:
     error_bound: float | str = option(
         1e-2, "Largest error: 1e-2 (of each tensor's range), abs:1e-3 or std:0.1."
     )
-    codec: str = option("sz2", "Codec for weights, such as sz2, sz3, zfp:precision=14 or raw.")
+    codec: str = option(
+        "uniform", "Codec for weights, such as uniform:effort=9, sz2, zfp:precision=14 or raw."
+    )
     lossless: str = option("blosclz", "Codec for everything else, such as blosclz, zstd or raw.")
     threshold: int = option(1024, "Tensors of up to this many elements stay lossless.")
     rule: str = option("paper", "Which tensors may be lossy: paper (by name) or ndim (by shape).")

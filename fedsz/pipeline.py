@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,12 +14,12 @@ import numpy as np
 from fedsz import codecs
 from fedsz.bounds import ErrorBound, finfo, half_ulp
 from fedsz.codecs import Codec, LosslessCodec
-from fedsz.codecs.base import Buffer
+from fedsz.codecs.base import FLOAT32, Buffer
 from fedsz.errors import ConfigError, CorruptStream, UnsupportedStream
 from fedsz.partition import NDArray, StateDict, as_array, as_tensor, check_rule, is_lossy
 from fedsz.stream import DTYPE_IDS, Limits, Part, Payload, Reader, Tensor, write
 
-DEFAULT_CODEC: Final = "sz2"
+DEFAULT_CODEC: Final = "uniform"
 DEFAULT_LOSSLESS: Final = "blosclz"
 DEFAULT_ERROR_BOUND: Final = 1e-2
 DEFAULT_THRESHOLD: Final = 1024
@@ -26,8 +27,6 @@ DEFAULT_THRESHOLD: Final = 1024
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
 # a payload of its own costs each of them some 30 bytes.
 SHARED_BELOW: Final = 1 << 16  # bytes
-
-FLOAT32: Final = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def compress(
         state_dict: names to torch tensors or numpy arrays, of any shape; not changed.
         error_bound: the largest error of an element: a float (of each tensor's value range), or
             an `ErrorBound`.
-        codec: for the tensors that may be lossy; a name such as ``"sz2"``, one with settings
+        codec: for the tensors that may be lossy; a name such as ``"uniform"``, one with settings
             such as ``"zfp:precision=14"``, or what `fedsz.codecs.get` returned. A lossless one
             makes the whole stream lossless.
         lossless: for everything else.
@@ -168,6 +167,44 @@ def decompress(
     return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
 
 
+@dataclass(frozen=True)
+class Coded:
+    """A lossy tensor of a stream that has arrived and is not decoded yet.
+
+    Attributes:
+        dtype: its dtype, one of those of its codec.
+        shape: its shape.
+        codec: that of its payload.
+        payload: the bytes, whose checksum fits.
+        offset: where in the stream they are.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    codec: Codec
+    payload: Buffer
+    offset: int
+
+    def decode(self) -> NDArray:
+        """Return it as an array.
+
+        Raises:
+            CorruptStream: the payload is not what the header says.
+            CodecUnavailable: the codec's library is not installed here.
+        """
+        with _located(self.offset):
+            return self.codec.decode_as(self.payload, self.shape, self.dtype)
+
+    def add_to(self, sums: NDArray, weight: float) -> None:
+        """Add ``weight`` times it to ``sums``; see `Codec.accumulate`, which may need no array.
+
+        Raises:
+            CorruptStream, CodecUnavailable: as `decode`. The sums are as before, but for rounding.
+        """
+        with _located(self.offset):
+            self.codec.accumulate(self.payload, sums, weight, self.dtype)
+
+
 def decode(reader: Reader) -> Iterator[tuple[str, NDArray]]:
     """Yield name and array of each tensor whose payload has arrived at ``reader``.
 
@@ -177,12 +214,25 @@ def decode(reader: Reader) -> Iterator[tuple[str, NDArray]]:
         CorruptStream: a payload is not what the header says.
         CodecUnavailable: a codec's library is not installed here.
     """
+    for name, x in unpack(reader):
+        yield name, x.decode() if isinstance(x, Coded) else x
+
+
+def unpack(reader: Reader) -> Iterator[tuple[str, NDArray | Coded]]:
+    """Do as `decode`, but leave coded what a codec holds in its own dtype."""
     for payload, data, offset in reader.payloads():
         assert reader.header is not None
-        try:
-            yield from _decode_payload(payload, data, reader.header.tensors)
-        except CorruptStream as err:
-            raise type(err)(err.what, offset=offset + err.offset) from err
+        tensors = [reader.header.tensors[i] for i in payload.members]
+        with _located(offset):
+            codec = _codec(payload)
+            if payload.bound is None:
+                yield from _decode_lossless(codec, data, tensors)
+                continue
+            (tensor,) = tensors
+            if tensor.dtype in codec.dtypes:
+                yield tensor.name, Coded(tensor.dtype, tensor.shape, codec, data, offset)
+            else:
+                yield tensor.name, _narrow(codec.decode(data, tensor.shape), tensor.dtype)
 
 
 def decode_chunks(
@@ -289,7 +339,7 @@ def _encode_weight(i: int, x: NDArray, settings: Settings) -> tuple[Part, float]
     codec = settings.lossy_codec
     if isinstance(codec, LosslessCodec):
         return _encode_lossless([i], raw(x), x.itemsize, codec), 0.0
-    bound = settings.bound.absolute(x if x.dtype == np.float64 else x.astype(FLOAT32, copy=False))
+    bound = settings.bound.absolute(x)
     encoded = _encode_lossy(x, bound, codec) if bound else None
     if encoded is None or 10 * len(encoded.payload) > 9 * x.nbytes:
         return None
@@ -300,7 +350,7 @@ def _encode_weight(i: int, x: NDArray, settings: Settings) -> tuple[Part, float]
 
 def _encode_lossy(x: NDArray, bound: float, codec: Codec) -> codecs.Encoded | None:
     """Code ``x`` so that the bound holds in its own dtype; None where that cannot be had."""
-    if x.dtype == FLOAT32:
+    if x.dtype in codec.dtypes:
         return codec.encode_measured(x, bound)
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = x.astype(FLOAT32)
@@ -347,27 +397,30 @@ def _encode_lossless(
     return Part(codecs.Raw.wire_id, bytes(data), None, tuple(members))
 
 
-def _decode_payload(
-    payload: Payload, data: Buffer, tensors: Sequence[Tensor]
+def _decode_lossless(
+    codec: Codec, data: Buffer, tensors: Sequence[Tensor]
 ) -> Iterator[tuple[str, NDArray]]:
-    codec = _codec(payload)
-    if payload.bound is not None:
-        tensor = tensors[payload.members[0]]
-        yield tensor.name, _narrow(codec.decode(data, tensor.shape), tensor.dtype)
-        return
     if not isinstance(codec, LosslessCodec):
         raise CorruptStream(f"codec {codec.name!r} in a lossless payload")
     codec.require()
-    members = [tensors[i] for i in payload.members]
-    data = codec.unpack(data, sum(tensor.nbytes for tensor in members))
+    data = codec.unpack(data, sum(tensor.nbytes for tensor in tensors))
     offset = 0
-    for tensor in members:
+    for tensor in tensors:
         # A copy: the caller's arrays are writable and do not keep the stream alive.
         x = np.frombuffer(data, tensor.dtype, tensor.size, offset).reshape(tensor.shape).copy()
         if x.dtype == np.bool_ and (x.view(np.uint8) > 1).any():
             raise CorruptStream(f"a bool of {tensor.name!r} is neither 0 nor 1")
         yield tensor.name, x
         offset += tensor.nbytes
+
+
+@contextmanager
+def _located(offset: int) -> Iterator[None]:
+    """Count the place of a `CorruptStream` from the start of the stream, not of the payload."""
+    try:
+        yield
+    except CorruptStream as err:
+        raise type(err)(err.what, offset=offset + err.offset) from err
 
 
 def _codec(payload: Payload) -> Codec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -9,23 +10,34 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-F32_MAX = float(np.finfo(np.float32).max)
-
 seeds = st.integers(0, 2**32 - 1)
 
 
 @st.composite
-def weights(draw: st.DrawFn, max_size: int = 3000) -> np.ndarray:
-    """float32 arrays as networks have them and as they should not: any shape, finite."""
+def weights(draw: st.DrawFn, dtype: Any = np.float32, max_size: int = 3000) -> np.ndarray:
+    """Arrays as networks have them and as they should not: any shape, finite."""
     n = draw(st.integers(0, max_size))
     rng = np.random.default_rng(draw(seeds))
-    scale = 10.0 ** draw(st.integers(-40, 36))
+    scale = draw(scales(dtype))
     kind = draw(st.sampled_from(KINDS))
     with np.errstate(over="ignore", under="ignore"):
-        x = np.clip(KIND[kind](rng, n) * scale, -F32_MAX, F32_MAX).astype(np.float32)
+        x = finite(KIND[kind](rng, n) * scale, dtype)
     if n % 6 == 0 and draw(st.booleans()):
         x = x.reshape(2, 3, -1)
     return x
+
+
+def scales(dtype: Any) -> st.SearchStrategy[float]:
+    """Powers of ten from the smallest subnormal of a dtype to a hundredth of its largest value."""
+    about = ml_dtypes.finfo(dtype)
+    lowest = math.floor(math.log10(about.smallest_subnormal))
+    return st.integers(lowest, int(math.log10(about.max)) - 2).map(lambda e: 10.0**e)
+
+
+def finite(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """x in a floating dtype, with the largest value where it would overflow."""
+    largest = float(ml_dtypes.finfo(dtype).max)
+    return np.clip(x, -largest, largest).astype(dtype)
 
 
 def _bits(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -56,16 +68,72 @@ KIND = {
 KINDS = tuple(KIND)
 
 
+def _scaled_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows and columns of scales of their own, a few of them dead."""
+    rows, columns, *kernel = shape
+    row, column = (np.exp2(2 * rng.normal(size=n)) * (rng.random(n) > 0.1) for n in (rows, columns))
+    ones = (1,) * len(kernel)
+    return rng.normal(size=shape) * row.reshape(-1, 1, *ones) * column.reshape(-1, *ones)
+
+
+def _low_rank(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """A few outer products, and noise."""
+    rows, columns = shape[0], math.prod(shape[1:])
+    rank = int(rng.integers(1, 6))
+    x = rng.normal(size=(rows, rank)) @ rng.normal(size=(rank, columns))
+    return (x + 10.0 ** rng.uniform(-4, 0) * rng.normal(size=x.shape)).reshape(shape)
+
+
+def _correlated(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Kernels whose positions are like each other."""
+    ones = (1,) * len(shape[2:])
+    scale = np.exp2(rng.normal(size=(1, 1, *shape[2:])))
+    return scale * (rng.laplace(size=(*shape[:2], *ones)) + 0.2 * rng.normal(size=shape))
+
+
+LAYER = {
+    "plain": lambda rng, shape: rng.normal(size=shape),
+    "spiky": lambda rng, shape: rng.standard_t(2, size=shape),
+    "scaled rows": _scaled_rows,
+    "low rank": _low_rank,
+    "correlated": _correlated,
+}
+KERNELS = [(), (1, 1), (2, 2), (3, 3), (5, 5), (1, 7), (4,), (3, 3, 3), (16, 16)]
+
+
 @st.composite
-def specials(draw: st.DrawFn) -> np.ndarray:
-    """float32 arrays with NaN (with payload bits), infinities, subnormals and -0 among weights."""
-    x = draw(weights()).copy()
-    flat = x.reshape(-1)
-    ugly = np.array([0x7FC00000, 0xFFC12345, 0x7F800000, 0xFF800000, 1, 0x80000001, 0x80000000])
+def layers(draw: st.DrawFn, dtype: Any = np.float32) -> np.ndarray:
+    """Weights of linear layers and convolutions, with what codecs look for in them."""
+    kind = draw(st.sampled_from(sorted(LAYER)))
+    if kind == "low rank":  # is only looked for where it can be worth it
+        shape = (draw(st.integers(256, 300)), draw(st.integers(256, 300)))
+    else:
+        kernel = draw(st.sampled_from(KERNELS))
+        rows = draw(st.integers(1, 128))
+        columns = draw(st.integers(1, max(20_000 // rows // math.prod(kernel), 1)))
+        shape = (rows, columns, *kernel)
+    rng = np.random.default_rng(draw(seeds))
+    with np.errstate(over="ignore", under="ignore"):
+        return finite(LAYER[kind](rng, shape) * draw(scales(dtype)), dtype)
+
+
+@st.composite
+def specials(draw: st.DrawFn, dtype: Any = np.float32) -> np.ndarray:
+    """Arrays with NaN (with payload bits), infinities, subnormals and -0 among weights."""
+    x = draw(weights(dtype)).copy()
+    flat = bits_of(x.reshape(-1))
+    sign = 1 << 8 * x.itemsize - 1
+    infinity = int(bits_of(np.array(np.inf, dtype)))
+    quiet = infinity | infinity >> 1
+    ugly = [quiet, sign | quiet | 0x25, infinity, sign | infinity, 1, sign | 1, sign]
     for _ in range(draw(st.integers(0, 20)) if flat.size else 0):
-        at, what = draw(st.integers(0, flat.size - 1)), draw(st.sampled_from(range(len(ugly))))
-        flat.view(np.uint32)[at] = ugly[what]
+        flat[draw(st.integers(0, flat.size - 1))] = draw(st.sampled_from(ugly))
     return x
+
+
+def bits_of(x: np.ndarray) -> np.ndarray:
+    """The bits of each element, as an unsigned integer; a view."""
+    return x.view(f"u{x.itemsize}")
 
 
 relative = st.floats(1e-7, 0.5)

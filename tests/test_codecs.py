@@ -1,10 +1,12 @@
-"""Every codec at once: the bound holds, NaN and infinities survive, damage is refused."""
+"""Every codec in each of its dtypes: the bound holds, NaN survives, damage is refused."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ import fedsz
 from fedsz.codecs import CODECS, Codec, LosslessCodec, isolation
 from fedsz.codecs.envelope import CODED, STORED, EnvelopeCodec
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream
-from tests.strategies import KIND, relative, specials, weights
+from tests.strategies import KIND, bits_of, finite, relative, specials, weights
 
 USABLE = [
     pytest.param(codec, id=codec.name, marks=pytest.mark.skipif(bool(why), reason=why or ""))
@@ -22,6 +24,14 @@ USABLE = [
     for why in [codec.missing()]
 ]
 every_codec = pytest.mark.parametrize("codec", USABLE)
+every_dtype = pytest.mark.parametrize(
+    ("codec", "dtype"),
+    [
+        pytest.param(param.values[0], dtype, id=f"{param.id}-{dtype}", marks=param.marks)
+        for param in USABLE
+        for dtype in param.values[0].dtypes
+    ],
+)
 every_lossless = pytest.mark.parametrize(
     "codec", [param for param in USABLE if not param.values[0].lossy]
 )
@@ -35,73 +45,112 @@ def bound_of(x: np.ndarray, rel: float) -> float:
 
 
 def round_trip(codec: Codec, x: np.ndarray, bound: float) -> np.ndarray:
-    y = codec.decode(memoryview(codec.encode(x, bound)), x.shape)
-    assert y.dtype == np.float32
+    y = codec.decode_as(memoryview(codec.encode(x, bound)), x.shape, x.dtype)
+    assert y.dtype == x.dtype
     assert y.shape == x.shape
     return y
 
 
-@every_codec
-@given(x=weights(), rel=relative)
-def test_keeps_its_bound(codec: Codec, x: np.ndarray, rel: float) -> None:
+def largest_error(x: np.ndarray, y: np.ndarray) -> float:
+    """Of the finite elements of x, in float64."""
+    where = np.isfinite(x)
+    return float(np.abs(y[where].astype(np.float64) - x[where].astype(np.float64)).max(initial=0))
+
+
+@every_dtype
+@given(data=st.data(), rel=relative)
+def test_keeps_its_bound(codec: Codec, dtype: np.dtype, data: st.DataObject, rel: float) -> None:
+    x = data.draw(weights(dtype))
     bound = bound_of(x, rel)
 
     y = round_trip(codec, x, bound)
 
-    assert np.abs(y.astype(np.float64) - x.astype(np.float64)).max(initial=0.0) <= bound
+    assert largest_error(x, y) <= bound
 
 
-@every_codec
-@given(x=specials(), rel=relative)
-def test_nan_and_infinities_survive_bit_for_bit(codec: Codec, x: np.ndarray, rel: float) -> None:
+@every_dtype
+@given(data=st.data(), rel=relative)
+def test_nan_and_infinities_survive_bit_for_bit(
+    codec: Codec, dtype: np.dtype, data: st.DataObject, rel: float
+) -> None:
+    x = data.draw(specials(dtype))
     bound = bound_of(x, rel)
 
     y = round_trip(codec, x, bound)
 
-    finite = np.isfinite(x)
-    assert np.array_equal(x[~finite].view(np.uint32), y[~finite].view(np.uint32))
-    error = np.abs(y[finite].astype(np.float64) - x[finite].astype(np.float64))
-    assert error.max(initial=0.0) <= bound
+    odd = ~np.isfinite(x)
+    assert np.array_equal(bits_of(x)[odd], bits_of(y)[odd])
+    assert largest_error(x, y) <= bound
 
 
-@every_codec
-@given(x=weights(), rel=relative)
-def test_states_the_error_it_makes(codec: Codec, x: np.ndarray, rel: float) -> None:
+@every_dtype
+@given(data=st.data(), rel=relative)
+def test_states_the_error_it_makes(
+    codec: Codec, dtype: np.dtype, data: st.DataObject, rel: float
+) -> None:
+    x = data.draw(specials(dtype))
     encoded = codec.encode_measured(x, bound_of(x, rel))
 
-    y = codec.decode(encoded.payload, x.shape)
+    y = codec.decode_as(encoded.payload, x.shape, x.dtype)
 
-    error = np.abs(y.astype(np.float64) - x.astype(np.float64)).max(initial=0.0)
-    assert encoded.max_error == error
+    assert encoded.max_error == largest_error(x, y)
 
 
-@every_codec
+@every_dtype
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (0, 3), (3, 0, 2), (1, 1, 1), (1, 5)])
+@pytest.mark.parametrize("bound", [0.0, 1e-3, 10.0])
+def test_small_shapes(codec: Codec, dtype: np.dtype, shape: tuple[int, ...], bound: float) -> None:
+    x = np.asarray(np.random.default_rng(0).normal(size=shape), dtype)
+
+    assert largest_error(x, round_trip(codec, x, bound)) <= bound
+
+
+@every_dtype
 @pytest.mark.parametrize("kind", KIND)
-def test_large_arrays(codec: Codec, kind: str) -> None:
-    x = KIND[kind](np.random.default_rng(7), 300_000).astype(np.float32)
+def test_large_arrays(codec: Codec, dtype: np.dtype, kind: str) -> None:
+    x = finite(KIND[kind](np.random.default_rng(7), 300_000), dtype)
     bound = bound_of(x, 1e-3)
 
     y = round_trip(codec, x, bound)
 
-    assert np.abs(y.astype(np.float64) - x.astype(np.float64)).max() <= bound
+    assert largest_error(x, y) <= bound
     if codec.name != "sz2":  # it reads memory that it never set
         assert codec.encode(x, bound) == codec.encode(x, bound)
 
 
-@every_codec
+@every_dtype
 @pytest.mark.parametrize("bound", [0.0, 1e-45, 1e-30, 1e30, 3e38])
-def test_extreme_bounds(codec: Codec, bound: float) -> None:
-    x = np.random.default_rng(3).normal(1000, 1e-3, 2000).astype(np.float32)
+def test_extreme_bounds(codec: Codec, dtype: np.dtype, bound: float) -> None:
+    x = np.random.default_rng(3).normal(1000, 1e-3, 2000).astype(dtype)
 
     y = round_trip(codec, x, bound)
 
-    assert np.abs(y.astype(np.float64) - x.astype(np.float64)).max() <= bound
+    assert largest_error(x, y) <= bound
+
+
+@every_dtype
+@given(data=st.data(), rel=relative, weight=st.floats(-1e4, 1e4))
+def test_accumulates_what_it_decodes(
+    codec: Codec, dtype: np.dtype, data: st.DataObject, rel: float, weight: float
+) -> None:
+    x = data.draw(weights(dtype))
+    payload = codec.encode(x, bound_of(x, rel))
+    wide = np.float64 if dtype == np.float64 else np.float32
+    sums = finite(np.random.default_rng(x.size).normal(size=x.shape), wide)
+    with np.errstate(over="ignore", under="ignore"):
+        y = codec.decode_as(payload, x.shape, dtype).astype(wide)
+        expected = sums + wide(weight) * y
+
+        codec.accumulate(payload, sums, weight, dtype)
+
+    assert np.array_equal(sums, expected, equal_nan=True)
 
 
 @every_codec
-def test_refuses_what_is_not_float32(codec: Codec) -> None:
-    with pytest.raises(CodecError, match="float64"):
-        codec.encode(np.zeros(3), 0.1)
+@pytest.mark.parametrize("dtype", [np.int32, np.complex64, ml_dtypes.float8_e5m2, ">f4"])
+def test_refuses_other_dtypes(codec: Codec, dtype: Any) -> None:
+    with pytest.raises(CodecError, match="this codec takes float32"):
+        codec.encode(np.zeros(3, dtype), 0.1)
 
 
 @every_codec
@@ -119,26 +168,28 @@ def test_bytes_come_back(codec: LosslessCodec, data: bytes, itemsize: int) -> No
     assert bytes(codec.unpack(codec.pack(data, itemsize), len(data))) == data
 
 
-@every_codec
+@every_dtype
 @given(data=st.binary(max_size=200), n=st.integers(0, 100))
-def test_noise_is_refused_or_decodes(codec: Codec, data: bytes, n: int) -> None:
+def test_noise_is_refused_or_decodes(codec: Codec, dtype: np.dtype, data: bytes, n: int) -> None:
     try:
-        y = codec.decode(data, (n,))
+        y = codec.decode_as(data, (n,), dtype)
     except CorruptStream:
         return
     assert y.shape == (n,)
 
 
-@every_codec
+@every_dtype
 @given(at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), n=st.integers(0, 4000))
-def test_damage_is_refused_or_decodes(codec: Codec, at: float, flip: int, n: int) -> None:
-    x = np.random.default_rng(n).normal(size=2000).astype(np.float32)
+def test_damage_is_refused_or_decodes(
+    codec: Codec, dtype: np.dtype, at: float, flip: int, n: int
+) -> None:
+    x = np.random.default_rng(n).normal(size=2000).astype(dtype)
     payload = bytearray(codec.encode(x, 0.05))
     payload[int(at * len(payload))] ^= flip
 
     for shape in ((x.size,), (n,)):
         try:
-            y = codec.decode(bytes(payload), shape)
+            y = codec.decode_as(bytes(payload), shape, dtype)
         except CorruptStream:
             continue
         assert y.shape == shape

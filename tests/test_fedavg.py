@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from flwr.app import (
@@ -18,9 +20,15 @@ from flwr.app import (
 )
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.codecs import CODECS
+from fedsz.codecs.uniform import Uniform
+from fedsz.errors import CorruptStream
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.records import KEY, STYPE
+from fedsz.flower.fedavg import Mean
+from fedsz.flower.records import KEY, STYPE, Template, Update, from_array, seal, to_record
 from fedsz.flower.wrapper import WrappedGrid
+from fedsz.pipeline import Settings
+from fedsz.stream import Reader
 from tests.federation import (
     BOUND,
     CLIENTS,
@@ -133,6 +141,115 @@ def test_a_payload_that_lies_late_in_the_stream_leaves_no_trace() -> None:
     assert "CorruptStream" in reason
     expected = np.sum([moved(initial(), i)["fc.bias"] * (i + 1) for i in (0, 1, 3)], axis=0) / 7
     assert np.allclose(to_arrays(result.arrays)["fc.bias"], expected, atol=1e-6)
+
+
+def model(client: int) -> dict[str, np.ndarray]:
+    """A state_dict with a tensor of every dtype that can be lossy, and some that cannot."""
+    rng = np.random.default_rng(client)
+    state = {
+        f"{np.dtype(dtype)}.weight": rng.normal(size=(70, 50)).astype(dtype)
+        for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
+    }
+    state["float32.weight"][3, 4] = np.nan if client == 2 else 1e6
+    return {**state, "bias": rng.normal(size=9).astype(np.float32), "steps": np.array(client)}
+
+
+def sealed(arrays: dict[str, np.ndarray], codec: str) -> ArrayRecord:
+    return seal(arrays, Settings(BOUND, codec))[0]
+
+
+def damaged(record: ArrayRecord, payload: int) -> ArrayRecord:
+    """A sealed record in one payload of which a bit has changed; its checksums fit."""
+    from tests.test_stream import forge
+
+    (array,) = record.values()
+    reader = Reader()
+    reader.feed(array.data)
+    _, data, offset = list(reader.payloads())[payload]
+    at = offset + len(data) // 2
+    changed = array.data[:at] + bytes([array.data[at] ^ 1]) + array.data[at + 1 :]
+
+    def edit(header: Any) -> None:
+        header["payloads"][payload][3] = zlib.crc32(changed[offset : offset + len(data)])
+
+    stream = forge(changed, edit=edit)
+    return ArrayRecord({KEY: Array("uint8", (len(stream),), STYPE, stream)})
+
+
+LOSSY = [codec.name for codec in CODECS if codec.lossy and not codec.missing()]
+
+
+@pytest.mark.parametrize("codec", LOSSY)
+@pytest.mark.parametrize("template", [None, Template.of(model(0))], ids=["any", "template"])
+def test_adding_what_is_coded_is_decoding_and_adding(codec: str, template: Any) -> None:
+    coded, plain = Mean(), Mean()
+    for client, weight in enumerate([1.0, 0.3, 7.0, 12345.678]):
+        record = sealed(model(client), codec)
+        coded.add(Update(record, template), weight)
+        plain.add(Update(to_record(Update(record).arrays()), template), weight)
+
+    assert coded.weight == plain.weight
+    expected = to_arrays_of(plain)
+    for name, x in to_arrays_of(coded).items():
+        assert x.dtype == expected[name].dtype
+        assert np.array_equal(x, expected[name], equal_nan=x.dtype.kind in "fV"), name
+
+
+def to_arrays_of(mean: Mean) -> dict[str, np.ndarray]:
+    return {name: from_array(name, array) for name, array in mean.result().items()}
+
+
+def test_clients_may_differ_in_their_dtypes() -> None:
+    mean, expected = Mean(), np.zeros((70, 50))
+    for client, dtype in enumerate([np.float32, np.float64, np.float16]):
+        x = model(client)["float64.weight"]
+        mean.add(Update(sealed({"weight": x.astype(dtype)}, "uniform")), 1.0)
+        expected += x / 3
+
+    (x,) = to_arrays_of(mean).values()
+    assert x.dtype == np.float32
+    assert np.abs(x - expected).max() <= BOUND * 8  # of a range of about 8
+
+
+def test_native_sums_are_made_without_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    mean = Mean()
+    updates = [Update(sealed(model(client), "uniform")) for client in range(3)]
+    monkeypatch.setattr(Uniform, "decode", None)
+
+    for update in updates:
+        mean.add(update, 1.0)
+        assert update.seconds > 0
+
+    assert mean.weight == 3
+
+
+@pytest.mark.parametrize("payload", range(4))  # of the lossy tensors
+def test_a_corrupt_payload_leaves_the_sums_as_they_were(payload: int) -> None:
+    mean = Mean()
+    for client in (0, 1):
+        mean.add(Update(sealed(model(client), "uniform")), 2.0)
+    before = {name: x.copy() for name, x in mean._sums.items()}
+
+    with pytest.raises(CorruptStream):
+        mean.add(Update(damaged(sealed(model(3), "uniform"), payload)), 5.0)
+
+    assert mean.weight == 4
+    assert list(mean._sums) == list(before)
+    for name, x in mean._sums.items():
+        tolerance = 1e-12 if x.dtype == np.float64 else 1e-5
+        assert np.allclose(x, before[name], tolerance, tolerance), name
+
+
+@pytest.mark.parametrize("payload", range(4))  # of the lossy tensors
+def test_nothing_is_left_of_a_corrupt_first_reply(payload: int) -> None:
+    mean = Mean()
+    with pytest.raises(CorruptStream):
+        mean.add(Update(damaged(sealed(model(3), "uniform"), payload)), 5.0)
+
+    mean.add(Update(sealed(model(1), "raw")), 0.5)
+
+    for name, x in to_arrays_of(mean).items():
+        assert np.allclose(x.astype(np.float64), model(1)[name].astype(np.float64)), name
 
 
 def test_a_round_without_replies_keeps_the_model() -> None:

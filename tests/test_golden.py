@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 
 import fedsz
-from fedsz.codecs import CODECS
-from tests.golden.make import FOLDER, bytes_of, state
+from tests.golden.make import CASES, FOLDER, bytes_of
 
 STREAMS = sorted(FOLDER.glob("*.fsz"))
 
 
+def name_of(path: Path) -> str:
+    """What a file holds: its name without the version."""
+    return path.stem.partition("-")[2]
+
+
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
 def test_golden_stream(path: Path) -> None:
-    codec = next(codec for codec in CODECS if path.stem.endswith(f"-{codec.name}"))
-    if why := codec.missing():
+    case = CASES[name_of(path)]
+    if why := case.codec.missing():
         pytest.skip(why)
 
     decoded = fedsz.decompress(path.read_bytes(), as_numpy=True)
@@ -27,9 +31,9 @@ def test_golden_stream(path: Path) -> None:
             name: expected[name].tobytes() for name in expected.files
         }
     assert [(name, x.dtype, x.shape) for name, x in decoded.items()] == [
-        (name, x.dtype, x.shape) for name, x in state().items()
+        (name, x.dtype, x.shape) for name, x in case.arrays().items()
     ]
 
 
-def test_every_codec_has_a_golden_stream() -> None:
-    assert {codec.name for codec in CODECS} <= {path.stem.partition("-")[2] for path in STREAMS}
+def test_every_case_has_a_golden_stream() -> None:
+    assert CASES.keys() <= {name_of(path) for path in STREAMS}

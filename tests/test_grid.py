@@ -115,7 +115,7 @@ def test_one_stream_crosses_the_wire_each_way() -> None:
     assert len(grid.down) == len(grid.up) == CLIENTS
     down, up = (fedsz.inspect(stream_of(contents[0])) for contents in (grid.down, grid.up))
     assert all(tensor.bound is None for tensor in down.tensors)
-    assert [tensor.codec for tensor in up.tensors if tensor.bound] == ["sz2", "sz2"]
+    assert [tensor.codec for tensor in up.tensors if tensor.bound] == ["uniform", "uniform"]
     assert not is_sealed(state)  # the round's shared record is not written into
     assert len({id(content) for content in grid.down}) == 1  # and is packed once
 

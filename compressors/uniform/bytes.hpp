@@ -42,6 +42,7 @@ public:
         std::uint64_t value = 0;
         for (unsigned shift = 0; shift < 64; shift += 7) {
             const auto byte = get<std::uint8_t>();
+            if (shift == 63 && byte > 1) break;
             value |= std::uint64_t(byte & 0x7F) << shift;
             if (byte < 0x80) return value;
         }

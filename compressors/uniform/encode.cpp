@@ -88,8 +88,10 @@ private:
         // Where tokens cannot stand for all numbers, it takes more to see which to leave out.
         const bool many = survey_.limits.high / bound_ - survey_.limits.low / bound_ > 500;
         const std::vector<double> some = sample<E>(x_, n_, many ? kLargeSample : kSample);
+        // All but a hundredth at either end, where outliers would be.
+        const std::size_t few = some.size() / 100;
         const double typical =
-            some.empty() ? 0 : std::max(std::abs(some.front()), std::abs(some.back()));
+            some.empty() ? 0 : std::max(std::abs(some[few]), std::abs(some[some.size() - 1 - few]));
         if (!choose_step<E>(typical, survey_.limits.magnitude(), bound_, grid_)) return false;
         std::vector<std::int32_t> numbers(some.size());
         std::ranges::transform(some, numbers.begin(),

@@ -15,6 +15,7 @@ from fedsz.codecs.raw import Raw
 from fedsz.codecs.sz2 import Sz2
 from fedsz.codecs.sz3 import Sz3
 from fedsz.codecs.szx import Szx
+from fedsz.codecs.uniform import Uniform
 from fedsz.codecs.xz import Xz
 from fedsz.codecs.zfp import Zfp
 from fedsz.codecs.zstd import Zstd
@@ -31,6 +32,7 @@ CODECS: Final[tuple[Codec, ...]] = (
     Sz3(),
     Zfp(),
     Szx(),
+    Uniform(),
 )
 
 BY_WIRE_ID: Final = {codec.wire_id: codec for codec in CODECS}

@@ -6,7 +6,7 @@ import importlib.util
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Array = npt.NDArray[np.float32]
+AnyArray = npt.NDArray[Any]  # of a codec's `dtypes`
 Buffer = bytes | bytearray | memoryview
+
+FLOAT32: Final = np.dtype(np.float32)
 
 
 class Encoded(NamedTuple):
@@ -29,7 +32,7 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Codec(ABC):
-    """Compress a float32 array so that no element moves by more than a bound.
+    """Compress an array so that no element moves by more than a bound.
 
     A codec keeps no state between calls, opens no files and logs nothing. Its settings are the
     fields of the frozen dataclass; what a decoder needs of them is in the payload.
@@ -38,12 +41,14 @@ class Codec(ABC):
         name: what users write.
         wire_id: one byte in the stream, given once and never reused (docs/format.md).
         lossy: whether elements may move at all.
+        dtypes: those it takes, float32 first.
         library: the Python package it needs, "" for none.
     """
 
     name: ClassVar[str]
     wire_id: ClassVar[int]
     lossy: ClassVar[bool]
+    dtypes: ClassVar[tuple[np.dtype, ...]] = (FLOAT32,)
     library: ClassVar[str] = ""
     wheels: ClassVar[str] = ""  # where the library can be had, when that is not everywhere
 
@@ -62,15 +67,15 @@ class Codec(ABC):
         return True
 
     @abstractmethod
-    def encode_measured(self, x: Array, bound: float) -> Encoded:
+    def encode_measured(self, x: AnyArray, bound: float) -> Encoded:
         """Return the payload of ``x`` and its largest error.
 
         Args:
-            x: float32, any shape. NaN and infinities come back exactly.
+            x: of one of `dtypes`, any shape. NaN and infinities come back exactly.
             bound: the absolute error allowed, in the unit of ``x``, 0 or more.
 
         Raises:
-            CodecError: ``x`` is not float32, or ``bound`` is negative or NaN.
+            CodecError: ``x`` is of another dtype, or ``bound`` is negative or NaN.
         """
 
     @abstractmethod
@@ -81,7 +86,36 @@ class Codec(ABC):
             CorruptStream: ``payload`` is not what this codec writes for that many elements.
         """
 
-    def encode(self, x: Array, bound: float) -> bytes:
+    def decode_as(
+        self,
+        payload: Buffer,
+        shape: Sequence[int],
+        dtype: np.dtype,  # noqa: ARG002
+    ) -> AnyArray:
+        """Return the array of ``shape`` and ``dtype``, one of `dtypes`; raises as `decode` does."""
+        return self.decode(payload, shape)
+
+    def accumulate(
+        self, payload: Buffer, sums: AnyArray, weight: float, dtype: np.dtype = FLOAT32
+    ) -> None:
+        """Add ``weight`` times the array that ``payload`` holds to ``sums``.
+
+        Computes in the dtype of the sums: each product is rounded, then each sum.
+
+        Args:
+            payload: of an array of ``dtype``, with the shape of ``sums``.
+            sums: float64 for float64, else float32; C-contiguous.
+            weight: finite.
+            dtype: one of `dtypes`.
+
+        Raises:
+            CorruptStream: as in `decode`. The sums are what they were but for rounding.
+        """
+        y = self.decode_as(payload, sums.shape, dtype).astype(sums.dtype, copy=False)
+        y *= sums.dtype.type(weight)
+        sums += y
+
+    def encode(self, x: AnyArray, bound: float) -> bytes:
         """Return the payload of ``x``; see `encode_measured` for the arguments."""
         return self.encode_measured(x, bound).payload
 
@@ -124,14 +158,15 @@ class LosslessCodec(Codec):
         return np.frombuffer(data, "<f4").reshape(shape)
 
 
-def check_input(x: Array, bound: float) -> None:
-    """Refuse what no codec takes.
+def check_input(x: AnyArray, bound: float, dtypes: Sequence[np.dtype] = (FLOAT32,)) -> None:
+    """Refuse what a codec of ``dtypes`` does not take.
 
     Raises:
-        CodecError: ``x`` is not float32, or ``bound`` is negative or NaN.
+        CodecError: ``x`` is of another dtype, or ``bound`` is negative or NaN.
     """
-    if x.dtype != np.float32:
-        raise CodecError(f"codecs take float32 arrays, got {x.dtype}")
+    if x.dtype not in dtypes:
+        have = ", ".join(dtype.name for dtype in dtypes)
+        raise CodecError(f"an array of dtype {x.dtype}; this codec takes {have}")
     if not bound >= 0:
         raise CodecError(f"an absolute bound must be 0 or more, got {bound}")
 

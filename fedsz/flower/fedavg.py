@@ -18,6 +18,7 @@ from fedsz.flower.grid import FedSZGrid, open_reply
 from fedsz.flower.records import Template, Update, cast, release, to_array
 from fedsz.flower.wrapper import LazyGrid
 from fedsz.partition import NDArray
+from fedsz.pipeline import Coded
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +26,11 @@ logger = logging.getLogger(__name__)
 class StreamingFedAvg(FedAvg):
     """Flower's FedAvg, adding each reply to one accumulator as it arrives.
 
-    Memory is one accumulator and one decoded tensor, where Flower's FedAvg holds every reply until
-    the last has come. A reply is checked whole before any of it is added, and taken back if it
-    turns out damaged all the same: it is counted, logged and left out. The average is weighted by
-    ``weighted_by_key`` and comes in the dtypes of the replies: integer buffers are rounded, not
-    turned into floats.
+    Memory is one accumulator and at most one decoded tensor, where Flower's FedAvg holds every
+    reply until the last has come. A reply is checked whole before any of it is added, and taken
+    back if it turns out damaged all the same: it is counted, logged and left out. The average is
+    weighted by ``weighted_by_key`` and comes in the dtypes of the replies: integer buffers are
+    rounded, not turned into floats.
 
     Works on any Grid; on a `FedSZGrid` it takes replies still compressed. All arguments are those
     of Flower's FedAvg.
@@ -111,9 +112,10 @@ class Mean:
         shapes: dict[str, tuple[int, ...]] = {}
         dtypes: dict[str, np.dtype] = {}
         try:
-            for name, x in update:
+            for name, x in update.unpacked():
+                with update.clock():
+                    self._put(name, x, weight, new=first)
                 shapes[name], dtypes[name] = x.shape, x.dtype
-                self._put(name, x, weight, new=first)
             if self._template is None:
                 self._template = Template({name: shapes[name] for name in update.names}, dtypes)
             self._template.check(shapes)
@@ -121,17 +123,24 @@ class Mean:
             if first:
                 self._sums.clear()
             else:
-                for name, x in islice(update, len(shapes)):
+                for name, x in islice(update.unpacked(), len(shapes)):
                     self._put(name, x, -weight, new=False)
             raise
         self.weight += weight
 
-    def _put(self, name: str, x: NDArray, weight: float, *, new: bool) -> None:
-        if new:
+    def _put(self, name: str, x: NDArray | Coded, weight: float, *, new: bool) -> None:
+        if new and isinstance(x, np.ndarray):
             self._sums[name] = scaled(x, weight, sum_dtype(x.dtype))
-        elif name in self._sums and x.shape == self._sums[name].shape:
-            self._sums[name] += scaled(x, weight, self._sums[name].dtype)
-        # Another name or shape is nowhere to be added; `Template.check` will refuse it.
+            return
+        if new:
+            self._sums[name] = np.zeros(x.shape, sum_dtype(x.dtype))
+        sums = self._sums.get(name)
+        if sums is None or x.shape != sums.shape:
+            return  # there is nowhere to add it; `Template.check` will refuse it
+        if isinstance(x, Coded) and sums.dtype == sum_dtype(x.dtype):
+            x.add_to(sums, weight)
+        else:
+            sums += scaled(x.decode() if isinstance(x, Coded) else x, weight, sums.dtype)
 
     def result(self) -> ArrayRecord:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way."""

@@ -11,6 +11,7 @@ import io
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedsz import pipeline
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 from fedsz.partition import NDArray
-from fedsz.pipeline import Report, Settings
+from fedsz.pipeline import Coded, Report, Settings
 from fedsz.stream import DTYPE_IDS, DTYPES, Limits, Reader
 
 KEY: Final = "fedsz"
@@ -239,22 +240,42 @@ class Update:
             CorruptStream: an array does not decode, or is not what it was said to be.
             CodecUnavailable: a codec's library is not installed here.
         """
-        start = time.perf_counter()
-        for name, x in self._decoded():
-            if self._template:
-                x = self._template.cast(name, x)
-            self.seconds += time.perf_counter() - start
+        for name, x in self.unpacked():
+            if isinstance(x, Coded):
+                with self.clock():
+                    x = x.decode()
             yield name, x
-            start = time.perf_counter()
+
+    def unpacked(self) -> Iterator[tuple[str, NDArray | Coded]]:
+        """Do as iterating does, but leave coded what can be decoded one by one; see `clock`."""
+        fitted = ((name, self._fitted(name, x)) for name, x in self._sent())
+        while True:
+            with self.clock():
+                item = next(fitted, None)
+            if item is None:
+                return
+            yield item
+
+    @contextmanager
+    def clock(self) -> Iterator[None]:
+        """Count the time spent inside as time spent on decoding."""
+        start = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start
 
     def arrays(self) -> dict[str, NDArray]:
         """Return all arrays, in the sender's order; raises as iterating does."""
         decoded = dict(self)
         return {name: decoded.pop(name) for name in self.names}
 
-    def _decoded(self) -> Iterator[tuple[str, NDArray]]:
+    def _fitted(self, name: str, x: NDArray | Coded) -> NDArray | Coded:
+        if self._template is None or x.dtype == self._template.dtypes[name]:
+            return x
+        return self._template.cast(name, x.decode() if isinstance(x, Coded) else x)
+
+    def _sent(self) -> Iterator[tuple[str, NDArray | Coded]]:
         if self._sealed:
-            yield from pipeline.decode(self._reader())
+            yield from pipeline.unpack(self._reader())
             return
         for name, array in self._record.items():
             x = from_array(name, array)

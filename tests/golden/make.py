@@ -1,12 +1,16 @@
 """Write the golden files that are missing: ``python -m tests.golden.make``.
 
-One stream for each codec, named ``v<stream version>-<codec>.fsz``, beside what it decoded to on the
-day it was made, as ``.npz`` of bytes. Files that exist are left alone: an old stream must decode to
-the same values for ever, so a change of the format adds files and changes none.
+One stream for each codec and one for each way that `uniform` codes, named ``v<stream version>-<what
+it is>.fsz``, beside what it decoded to on the day it was made, as ``.npz`` of bytes. Files that
+exist are left alone: an old stream must decode to the same values for ever, so a change of the
+format adds files and changes none.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,10 @@ import numpy as np
 
 import fedsz
 from fedsz.codecs import CODECS
-from fedsz.stream import VERSION
+from fedsz.codecs.base import Codec
+from fedsz.codecs.uniform import Uniform
+from fedsz.stream import DTYPE_IDS, VERSION, Part, Tensor, write
+from tests.strategies import LAYER
 
 FOLDER = Path(__file__).parent
 
@@ -39,18 +46,104 @@ def state() -> dict[str, np.ndarray]:
     }
 
 
+@dataclass(frozen=True)
+class Case:
+    """What a golden stream was made of.
+
+    With a bound, which is absolute, every array is coded by the codec; without one, as `compress`
+    decides.
+    """
+
+    codec: Codec
+    arrays: Callable[[], dict[str, np.ndarray]] = state
+    bound: float | None = None
+
+    def stream(self) -> bytes:
+        arrays = self.arrays()
+        if self.bound is None:
+            lossless = self.codec if not self.codec.lossy else "zstd"
+            return fedsz.compress(arrays, 1e-2, codec=self.codec, lossless=lossless)
+        tensors = [Tensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in arrays.items()]
+        parts = [
+            Part(self.codec.wire_id, self.codec.encode(x, self.bound), self.bound, (i,))
+            for i, x in enumerate(arrays.values())
+        ]
+        return write(tensors, parts)
+
+
+def layer(kind: str, *shape: int, dtype: Any = np.float32) -> Callable[[], dict[str, np.ndarray]]:
+    """One array as `tests.strategies.LAYER` makes them."""
+    return lambda: {"weight": LAYER[kind](np.random.default_rng(7), shape).astype(dtype)}
+
+
+def constant() -> dict[str, np.ndarray]:
+    x = np.full((30, 40), 1.5, np.float32)
+    x[3, 7] = np.nan
+    return {"weight": x}
+
+
+def low_rank(noise: float, spread: float) -> Callable[[], dict[str, np.ndarray]]:
+    """Three outer products, and noise whose scale may differ from row to row."""
+
+    def arrays() -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(7)
+        x = rng.normal(size=(220, 3)) @ rng.normal(size=(3, 300))
+        x += noise * rng.normal(size=x.shape) * np.exp2(spread * rng.normal(size=(220, 1)))
+        return {"weight": x.astype(np.float32)}
+
+    return arrays
+
+
+def scaled_kernels() -> dict[str, np.ndarray]:
+    """Kernels of scales of their own, whose positions are like each other, and a NaN."""
+    rng = np.random.default_rng(7)
+    x = rng.laplace(size=(24, 16, 1, 1)) + 0.3 * rng.normal(size=(24, 16, 3, 3))
+    x *= np.exp2(rng.normal(size=(24, 1, 1, 1))) * np.exp2(rng.normal(size=(16, 1, 1)))
+    x[3, 5, 1, 2] = np.nan
+    return {"weight": x.astype(np.float32)}
+
+
+def exceptions() -> dict[str, np.ndarray]:
+    """NaN with and without payload, infinities, -0, subnormals and outliers among weights."""
+    x = layer("plain", 40, 60)()["weight"]
+    ugly = [0x7FC00000, 0xFFC12345, 0x7F800000, 0xFF800000, 0x80000000, 1, 0x7F7FFFFF, 0xC6000000]
+    x.reshape(-1).view(np.uint32)[[0, 1, 5, 1000, 1001, 1300, 2000, x.size - 1]] = ugly
+    return {"weight": x}
+
+
+CASES = {codec.name: Case(codec) for codec in CODECS} | {
+    "uniform-stored": Case(Uniform(), layer("plain", 20, 30), 0.0),
+    "uniform-constant": Case(Uniform(), constant, 0.1),
+    "uniform-blocks": Case(Uniform(0), layer("scaled rows", 40, 60), 0.05),
+    "uniform-blocks-wide": Case(Uniform(0), layer("plain", 40, 60), 1e-4),
+    "uniform-coded": Case(Uniform(1), layer("plain", 40, 60), 0.05),
+    "uniform-coded-wide": Case(Uniform(1), layer("plain", 40, 60), 1e-4),
+    "uniform-classes": Case(Uniform(3), layer("scaled rows", 60, 80), 0.2),
+    "uniform-neighbours": Case(Uniform(4), layer("correlated", 24, 16, 3, 3), 0.1),
+    "uniform-neighbours-5x5": Case(Uniform(9), layer("correlated", 40, 24, 5, 5), 0.2),
+    "uniform-neighbours-classes": Case(Uniform(), scaled_kernels, 0.1),
+    "uniform-prediction": Case(Uniform(9), low_rank(0.05, 0), 0.2),
+    "uniform-prediction-classes": Case(Uniform(9), low_rank(0.5, 2), 0.3),
+    "uniform-exceptions": Case(Uniform(), exceptions, 0.05),
+    "uniform-chunks": Case(Uniform(1), layer("plain", 140_000), 0.5),
+    "uniform-float16": Case(Uniform(), layer("plain", 40, 60, dtype=np.float16), 0.05),
+    "uniform-bfloat16": Case(Uniform(), layer("plain", 40, 60, dtype=ml_dtypes.bfloat16), 0.05),
+    "uniform-float64": Case(Uniform(), layer("plain", 40, 60, dtype=np.float64), 0.05),
+    "uniform-float64-wide": Case(Uniform(), layer("plain", 40, 60, dtype=np.float64), 1e-4),
+}
+
+
 def bytes_of(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
     """Arrays as bytes, which numpy's files can hold whatever the dtype."""
     return {name: np.frombuffer(x.tobytes(), np.uint8) for name, x in arrays.items()}
 
 
-def main() -> None:
-    for codec in CODECS:
-        path = FOLDER / f"v{VERSION}-{codec.name}.fsz"
+def main(folder: Path = FOLDER) -> None:
+    for name, case in CASES.items():
+        path = folder / f"v{VERSION}-{name}.fsz"
         if path.exists():
             continue
-        lossless = codec if not codec.lossy else "zstd"
-        stream = fedsz.compress(state(), 1e-2, codec=codec, lossless=lossless)
+        stream = case.stream()
         path.write_bytes(stream)
         decoded = fedsz.decompress(stream, as_numpy=True)
         np.savez_compressed(path.with_suffix(".npz"), **bytes_of(decoded))
@@ -58,4 +151,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""`uniform`: fedsz's own codec, in C++ (compressors/uniform)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from fedsz.codecs import _uniform
+from fedsz.codecs.base import (
+    FLOAT32,
+    AnyArray,
+    Buffer,
+    Codec,
+    Encoded,
+    check_input,
+    check_setting,
+)
+from fedsz.errors import CodecError, CorruptStream
+
+DTYPE_IDS: Final = {
+    FLOAT32: 0,
+    np.dtype(np.float64): 1,
+    np.dtype(np.float16): 2,
+    np.dtype(ml_dtypes.bfloat16): 3,
+}
+
+
+@dataclass(frozen=True)
+class Uniform(Codec):
+    """A uniform quantiser, then rANS with contexts from the scales of rows and columns.
+
+    Keeps the bound in the array's own dtype, float32 or another of `dtypes`. Equal arrays give
+    equal payloads, on any machine and with any number of threads.
+
+    Attributes:
+        effort: 0 (fastest) to 9 (smallest). 0 packs bits; 1 codes by frequency, 3 by the scales of
+            rows and columns, 4 by neighbours in a convolution's kernel too; 7 looks for low rank.
+        threads: at most so many at a time; 0 for one on each core this process may use.
+    """
+
+    name = "uniform"
+    wire_id = 20
+    lossy = True
+    dtypes = tuple(DTYPE_IDS)
+
+    effort: int = 5
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        check_setting(self, "effort", 0, 9)
+        check_setting(self, "threads", 0, 1024)
+
+    def encode_measured(self, x: AnyArray, bound: float) -> Encoded:  # noqa: D102
+        check_input(x, bound, self.dtypes)
+        octets = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        return Encoded(
+            *_uniform.encode(
+                octets,
+                DTYPE_IDS[x.dtype],
+                *matrix_shape(x.shape),
+                bound,
+                self.effort,
+                self.threads or cores(),
+                "",
+            )
+        )
+
+    def decode(  # noqa: D102
+        self, payload: Buffer, shape: Sequence[int], dtype: npt.DTypeLike = FLOAT32
+    ) -> AnyArray:
+        y = np.empty(math.prod(shape), dtype)
+        with refusing_corrupt():
+            _uniform.decode(
+                payload, DTYPE_IDS[y.dtype], y.view(np.uint8), self.threads or cores(), ""
+            )
+        return y.reshape(shape)
+
+    def decode_as(  # noqa: D102
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype
+    ) -> AnyArray:
+        return self.decode(payload, shape, dtype)
+
+    def accumulate(  # noqa: D102
+        self, payload: Buffer, sums: AnyArray, weight: float, dtype: np.dtype = FLOAT32
+    ) -> None:
+        wide = np.float64 if dtype == np.float64 else np.float32
+        if sums.dtype != wide or not sums.flags.c_contiguous:
+            raise CodecError(f"{dtype} adds up in contiguous {wide.__name__}, not {sums.dtype}")
+        octets = sums.reshape(-1).view(np.uint8)
+        with refusing_corrupt():
+            _uniform.accumulate(
+                payload, DTYPE_IDS[dtype], weight, octets, self.threads or cores(), ""
+            )
+
+
+@contextmanager
+def refusing_corrupt() -> Iterator[None]:
+    """Translate the native module's exception into `CorruptStream`."""
+    try:
+        yield
+    except _uniform.CorruptPayload as err:
+        raise CorruptStream(f"uniform payload does not decode: {err}") from err
+
+
+def cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """Return how the codec sees an array: rows, columns, and the kernel's size and width.
+
+    Rows are the outermost dimension, columns all others. A convolution's weights [O, I, ...] have
+    a kernel in the dimensions from the third on; its width is the last.
+    """
+    if len(shape) < 2:
+        return 1, math.prod(shape), 1, 1
+    kernel = shape[2:]
+    planes = math.prod(kernel)
+    if not 4 <= planes <= 255:
+        planes, kernel = 1, ()
+    return shape[0], math.prod(shape[1:]), planes, kernel[-1] if kernel else 1
