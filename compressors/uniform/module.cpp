@@ -77,7 +77,7 @@ std::vector<std::string> level_names() {
 }  // namespace
 
 NB_MODULE(_uniform, m) {
-    nb::exception<CorruptPayload>(m, "CorruptPayload");
+    nb::exception<CorruptPayload>(m, "CorruptPayload", PyExc_ValueError);
     m.def("encode", encode_array);
     m.def("decode", decode_array);
     m.def("accumulate", accumulate_array);
