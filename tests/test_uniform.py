@@ -632,3 +632,8 @@ def test_more_elements_than_31_bits_count(effort: int) -> None:
     for part in (slice(2**30 - 1000, 2**30 + 2000), slice(n - 2000, n)):
         assert largest_error(x[part], y[part]) <= 1e-3
     assert np.count_nonzero(y) <= 2000
+
+
+def test_more_elements_than_memory_are_refused() -> None:
+    with pytest.raises(CorruptStream, match="memory"):
+        Uniform().decode(b"\x03" + bytes(20), (2**60,))

@@ -109,7 +109,8 @@ class Codec(ABC):
             dtype: one of `dtypes`.
 
         Raises:
-            CorruptStream: as in `decode`. The sums are what they were but for rounding.
+            CorruptStream: as in `decode`. The sums are what they were, but for the rounding of
+                additions: values far above theirs, or not finite, leave their mark.
         """
         y = self.decode_as(payload, sums.shape, dtype).astype(sums.dtype, copy=False)
         y *= sums.dtype.type(weight)

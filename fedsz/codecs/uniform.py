@@ -76,7 +76,11 @@ class Uniform(Codec):
     def decode(  # noqa: D102
         self, payload: Buffer, shape: Sequence[int], dtype: npt.DTypeLike = FLOAT32
     ) -> AnyArray:
-        y = np.empty(math.prod(shape), dtype)
+        n = math.prod(shape)
+        try:
+            y = np.empty(n, dtype)
+        except (MemoryError, ValueError) as err:
+            raise CorruptStream(f"{n} elements are more than fit into memory") from err
         with refusing_corrupt():
             _uniform.decode(
                 payload, DTYPE_IDS[y.dtype], y.view(np.uint8), self.threads or cores(), ""
