@@ -12,7 +12,8 @@ from types import ModuleType
 from fedsz import codecs
 from fedsz.bounds import ErrorBound
 from fedsz.errors import FedszError
-from fedsz.pipeline import compress, decompress, inspect
+from fedsz.inspection import inspect
+from fedsz.pipeline import compress, decompress
 from fedsz.stream import Limits
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +14,9 @@ from fedsz import codecs
 from fedsz.bounds import ErrorBound, finfo, half_ulp
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.base import FLOAT32, Buffer
-from fedsz.errors import ConfigError, CorruptStream, UnsupportedStream
+from fedsz.errors import ConfigError, CorruptStream
 from fedsz.partition import NDArray, StateDict, as_array, as_tensor, check_rule, is_lossy
-from fedsz.stream import DTYPE_IDS, Limits, Part, Payload, Reader, Tensor, write
+from fedsz.stream import DTYPE_IDS, Limits, Part, Reader, Tensor, write
 
 DEFAULT_CODEC: Final = "uniform"
 DEFAULT_LOSSLESS: Final = "blosclz"
@@ -224,7 +223,7 @@ def unpack(reader: Reader) -> Iterator[tuple[str, NDArray | Coded]]:
         assert reader.header is not None
         tensors = [reader.header.tensors[i] for i in payload.members]
         with _located(offset):
-            codec = _codec(payload)
+            codec = codecs.of_wire_id(payload.codec_id)
             if payload.bound is None:
                 yield from _decode_lossless(codec, data, tensors)
                 continue
@@ -248,87 +247,6 @@ def decode_chunks(
         reader.feed(chunk)
         yield from decode(reader)
     reader.close()
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """One tensor of a stream.
-
-    Attributes:
-        name: its key in the state_dict.
-        dtype: numpy's (or ml_dtypes') name of its dtype.
-        shape: its shape.
-        codec: name of the codec of its payload.
-        bound: absolute error bound, in the tensor's unit; None if lossless.
-        raw_bytes: decoded size.
-        nbytes: its share of its payload, by raw size where small tensors share one.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    codec: str
-    bound: float | None
-    raw_bytes: int
-    nbytes: float
-
-    @property
-    def ratio(self) -> float:
-        """Raw over coded size; NaN for an empty tensor."""
-        return self.raw_bytes / self.nbytes if self.nbytes else math.nan
-
-
-@dataclass(frozen=True)
-class Info:
-    """What the header of a stream says.
-
-    Attributes:
-        tensors: in the order of the state_dict.
-        raw_bytes: decoded size of all tensors.
-        nbytes: size of the whole stream.
-        header_bytes: of these, what is not payload.
-    """
-
-    tensors: tuple[TensorInfo, ...]
-    raw_bytes: int
-    nbytes: int
-    header_bytes: int
-
-    @property
-    def ratio(self) -> float:
-        """Raw over coded size."""
-        return self.raw_bytes / self.nbytes
-
-
-def inspect(blob: bytes | bytearray | memoryview, *, limits: Limits | None = None) -> Info:
-    """Return what a stream holds, from its header alone: no payload is decoded or checked.
-
-    Raises:
-        CorruptStream: the header is damaged, or the stream shorter or longer than it says.
-    """
-    reader = Reader(limits)
-    reader.feed(blob)
-    header = reader.check_length()
-    infos: dict[int, TensorInfo] = {}
-    for payload in header.payloads:
-        raw = sum(header.tensors[i].nbytes for i in payload.members)
-        for i in payload.members:
-            tensor = header.tensors[i]
-            infos[i] = TensorInfo(
-                tensor.name,
-                tensor.dtype.name,
-                tensor.shape,
-                _codec(payload).name,
-                payload.bound,
-                tensor.nbytes,
-                payload.nbytes * tensor.nbytes / raw if raw else 0.0,
-            )
-    return Info(
-        tuple(infos[i] for i in range(len(infos))),
-        header.decoded_bytes,
-        len(blob),
-        len(blob) - header.payload_bytes,
-    )
 
 
 def _encode_weight(i: int, x: NDArray, settings: Settings) -> tuple[Part, float] | None:
@@ -421,13 +339,6 @@ def _located(offset: int) -> Iterator[None]:
         yield
     except CorruptStream as err:
         raise type(err)(err.what, offset=offset + err.offset) from err
-
-
-def _codec(payload: Payload) -> Codec:
-    codec = codecs.BY_WIRE_ID.get(payload.codec_id)
-    if codec is None:
-        raise UnsupportedStream(f"unknown codec {payload.codec_id}")
-    return codec
 
 
 def raw(x: NDArray) -> memoryview:

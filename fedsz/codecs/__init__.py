@@ -19,7 +19,7 @@ from fedsz.codecs.uniform import Uniform
 from fedsz.codecs.xz import Xz
 from fedsz.codecs.zfp import Zfp
 from fedsz.codecs.zstd import Zstd
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, UnsupportedStream
 
 CODECS: Final[tuple[Codec, ...]] = (
     Raw(),
@@ -46,6 +46,7 @@ __all__ = [
     "Raw",
     "get",
     "get_lossless",
+    "of_wire_id",
 ]
 
 
@@ -81,6 +82,18 @@ def get(spec: str, /, **settings: Any) -> Codec:
                 f"{name} {key} must be {fields[key].__name__}, got {value!r}"
             ) from None
     return dataclasses.replace(codec, **chosen)
+
+
+def of_wire_id(wire_id: int, /) -> Codec:
+    """Return the codec of a payload, with its default settings.
+
+    Raises:
+        UnsupportedStream: there is none of that number.
+    """
+    codec = BY_WIRE_ID.get(wire_id)
+    if codec is None:
+        raise UnsupportedStream(f"unknown codec {wire_id}")
+    return codec
 
 
 def get_lossless(spec: str | Codec, /) -> LosslessCodec:
