@@ -28,7 +28,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "compressors" / "uniform"
-FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-pthread")
+FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fno-trapping-math", "-pthread")
 INCLUDES = ("-I", str(SOURCES), "-I", str(ROOT / "compressors" / "common"))
 LEVELS = ("baseline", "avx2")
 EFFORTS = (0, 1, 5)
@@ -61,7 +61,8 @@ def variants() -> dict[str, list[str]]:
     found = {}
     text = (ROOT / "CMakeLists.txt").read_text()
     for name, source, flags in re.findall(r"fedsz_variant\(uniform (\w+) (\S+)([^)]*)\)", text):
-        found[source] = [*flags.split(), f"-DFEDSZ_VARIANT={name}"]
+        machine = [flag for flag in flags.split() if flag.startswith("-m")]
+        found[source] = [*machine, f"-DFEDSZ_VARIANT={name}"]
     return found
 
 

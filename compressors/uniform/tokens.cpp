@@ -1,6 +1,7 @@
 #include "tokens.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -159,8 +160,19 @@ void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factor
                   std::span<Counts> counts) {
     std::uint8_t context[kBlock];
     const auto count = [&](std::span<const std::uint8_t> some) {
+#pragma GCC unroll 4
         for (std::size_t i = 0; i < some.size(); ++i) ++counts[context[i]][some[i]];
     };
+    if (map.trivial()) {
+        // In turn, since one count cannot be added to again at once.
+        std::array<Counts, 4> parts{};
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < tokens.size(); ++i) ++parts[i % 4][tokens[i]];
+        for (const Counts& part : parts)
+            for (unsigned symbol = 0; symbol < kSymbols; ++symbol)
+                counts[0][symbol] += part[symbol];
+        return;
+    }
     if (!contexts.by_plane()) {
         for (std::size_t at = 0; at < tokens.size(); at += kBlock) {
             const auto some = tokens.subspan(at, std::min(kBlock, tokens.size() - at));
