@@ -1,6 +1,6 @@
 """Accuracy with and without compression, over seeds: the table in the README.
 
-    python benchmarks/accuracy.py --data-dir DIR [--samples N] [--seeds 3]
+    python benchmarks/accuracy.py --data-dir DIR [--samples N] [--seeds 3] [--only uniform ...]
 
 Each run is a whole federation of processes over gRPC, as ``fedsz run`` starts it. Runs with equal
 seeds have the same initial model, the same partition and the same order of images, and are made one
@@ -23,7 +23,8 @@ from fedsz.experiments.local import run_local
 
 CODECS = {
     "uncompressed": {"codec": "raw", "lossless": "raw"},
-    "sz2, rel 1e-2": {"codec": "sz2", "lossless": "blosclz", "error_bound": 1e-2},
+    "sz2": {"codec": "sz2", "lossless": "blosclz", "error_bound": 1e-2},
+    "uniform": {"codec": "uniform", "lossless": "blosclz", "error_bound": 1e-2},
 }
 
 
@@ -47,13 +48,14 @@ def main() -> None:
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--samples", type=int, default=0, help="training images in all; 0: all")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=CODECS, default=list(CODECS), metavar="CODEC")
     arguments = parser.parse_args()
     base = RunConfig.read(arguments.config, data_dir=arguments.data_dir, samples=arguments.samples)
-    results: dict[str, list[list[RoundDone]]] = {name: [] for name in CODECS}
+    results: dict[str, list[list[RoundDone]]] = {name: [] for name in arguments.only}
     for seed in range(arguments.seeds):
-        for name, options in CODECS.items():
-            rounds = run(replace(base, seed=seed, **options))
-            results[name].append(rounds)
+        for name, runs in results.items():
+            rounds = run(replace(base, seed=seed, **CODECS[name]))
+            runs.append(rounds)
             print(f"seed {seed}, {name}: accuracy {rounds[-1].accuracy:.4f}", flush=True)
 
     images = arguments.samples or "all"

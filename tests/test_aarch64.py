@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import struct
@@ -18,7 +19,7 @@ import pytest
 
 import fedsz
 from fedsz.codecs import _szx, _uniform
-from fedsz.codecs.uniform import DTYPE_IDS, cores, matrix_shape
+from fedsz.codecs.uniform import DTYPE_IDS, matrix_shape
 from tests.strategies import KIND, LAYER, bits_of, finite
 
 ROOT = Path(__file__).parents[1]
@@ -137,7 +138,7 @@ def uniform_cases() -> Iterator[tuple[str, Case]]:
     large = finite(LAYER["scaled rows"](rng, (400, 500)), np.float32)
     for effort in (0, 1, 5):
         yield f"large {effort}", relative(large, 1e-3, effort=effort, threads=3)
-    small = finite(rng.normal(size=1 << 19) * 2e-6, np.float16)  # enough for threads
+    small = finite(rng.normal(size=1 << 20) * 2e-6, np.float16)  # enough for threads
     yield "large, flushed", Case(small, 2e-7, effort=1, threads=3, flush=True)
     yield "large, kernels", relative(large.reshape(200, -1, 2, 5), 1e-2, threads=3)
 
@@ -213,7 +214,10 @@ def build() -> Path:
         "CMAKE_CXX_COMPILER": COMPILER,
     }
     definitions = [f"-D{name}={value}" for name, value in cross.items()]
-    for step in (["-S", ROOT, "-B", BUILD, *definitions], ["--build", BUILD, "-j", str(cores())]):
+    for step in (
+        ["-S", ROOT, "-B", BUILD, *definitions],
+        ["--build", BUILD, "-j", str(os.cpu_count() or 1)],
+    ):
         done = subprocess.run([CMAKE, *step], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     return BUILD

@@ -637,3 +637,19 @@ def test_more_elements_than_31_bits_count(effort: int) -> None:
 def test_more_elements_than_memory_are_refused() -> None:
     with pytest.raises(CorruptStream, match="memory"):
         Uniform().decode(b"\x03" + bytes(20), (2**60,))
+
+
+@pytest.mark.parametrize("shape", [(1 << 19,), (512, 1024), (256, 256, 3, 3), (64, 64, 11, 11)])
+@pytest.mark.parametrize("effort", [0, 1, 5, 9])
+def test_many_chunks_on_many_threads(shape: tuple[int, ...], effort: int) -> None:
+    rows, columns = shape[0], math.prod(shape[1:])
+    x = rng(0).normal(size=(rows, columns)) + rng(1).normal(size=(rows, 1)) @ rng(2).normal(
+        size=(1, columns)
+    )
+    x = x.astype(np.float32).reshape(shape)
+    x.reshape(-1)[::70_001] = np.nan
+    payload = encode_at("", x, 0.1, effort)
+    for threads in (2, 7):
+        assert encode_at("", x, 0.1, effort, threads) == payload
+        y = decode_at("", payload, x, threads)
+        assert np.array_equal(bits_of(y), bits_of(decode_at("", payload, x)))

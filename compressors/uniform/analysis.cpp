@@ -9,6 +9,7 @@
 namespace fedsz::uniform {
 namespace {
 
+constexpr double kRunBits = 8 * 24;  // of a run beside the tokens: its states, lengths and geometry
 constexpr int kPerOctave = 3;
 constexpr int kLowest = -5;  // octaves: below 2^-5 of a step, scales make no difference
 
@@ -138,7 +139,7 @@ Choice evaluate(Contexts contexts, std::span<const Counts> counts, Occurring sym
     if (choice.contexts.classes > 1) {
         Counts steps{};
         for (const std::uint8_t step : differences(choice.contexts)) ++steps[step];
-        choice.bits += cost_of(steps).bits();
+        choice.bits += cost_of(steps).bits() + kRunBits;
     }
     return choice;
 }

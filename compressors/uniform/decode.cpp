@@ -76,7 +76,7 @@ class Decoder {
 
 public:
     Decoder(Bytes payload, std::size_t n, const Settings& settings)
-        : kernels_(kernels_of(settings)), threads_(threads_for(n, settings)), n_(n) {
+        : kernels_(kernels_of(settings)), threads_(std::max(settings.threads, 1u)), n_(n) {
         Reader reader(payload);
         const auto head = reader.get<std::uint8_t>();
         if (head >> 4 != unsigned(E::dtype)) throw CorruptPayload("payload of another dtype");

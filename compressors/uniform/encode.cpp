@@ -38,7 +38,7 @@ public:
           geometry_(geometry),
           bound_(bound),
           effort_(settings.effort),
-          threads_(threads_for(n_, settings)),
+          threads_(std::max(settings.threads, 1u)),
           kernels_(kernels_of(settings)),
           writer_(payload),
           worst_(threads_) {}
@@ -285,8 +285,7 @@ private:
                                                                   : Side::none;
         full.centre = fill_;
         if (!survey_.rows.empty())
-            classify(survey_.rows, survey_.columns, n_,
-                     std::min(kClasses, kContexts / full.sides()), full);
+            classify(survey_.rows, survey_.columns, n_, most_classes(full.sides()), full);
         std::vector<std::uint8_t> same(full.count());
         std::iota(same.begin(), same.end(), std::uint8_t(0));
         const ContextMap map(full, same);
@@ -305,14 +304,20 @@ private:
         return choose(full, counts);
     }
 
+    // Few elements could not pay for many classes: looking at them would take longer than coding.
+    unsigned most_classes(unsigned sides) const {
+        const auto affordable = unsigned(std::clamp<std::size_t>(n_ >> 10, 4, kClasses));
+        return std::min(affordable, kContexts / sides);
+    }
+
     // A chunk should be large beside what its states take, and small beside a thread's share.
     unsigned chunk_log(double bits, Model& model) const {
-        constexpr double enough = 32 * 1024 * 8;
+        constexpr double kilobyte = 1024 * 8;
+        const double enough = std::clamp(bits / 32, 64 * kilobyte, 256 * kilobyte);
         unsigned log = 16;
         while (log < 22 && std::ldexp(bits / double(n_), int(log)) < enough) ++log;
-        model.lanes = std::min(bits, std::ldexp(bits / double(n_), int(log))) < enough / 4
-                          ? kFewLanes
-                          : kLanes;
+        const double of_chunk = std::min(bits, std::ldexp(bits / double(n_), int(log)));
+        model.lanes = of_chunk < 8 * kilobyte ? kFewLanes : kLanes;
         return log;
     }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -36,7 +37,11 @@ void parallel_for(std::size_t count, unsigned threads, const Task& task) {
         }
     };
     std::vector<std::thread> helpers;
-    for (unsigned worker = 1; worker < workers; ++worker) helpers.emplace_back(work, worker);
+    try {
+        for (unsigned worker = 1; worker < workers; ++worker) helpers.emplace_back(work, worker);
+    } catch (const std::system_error&) {
+        // The system has no more threads to give: those there are do it all.
+    }
     work(0);
     for (std::thread& helper : helpers) helper.join();
     if (failure) std::rethrow_exception(failure);

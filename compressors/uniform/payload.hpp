@@ -1,7 +1,6 @@
 // The fields of a payload that both directions share.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels.hpp"
@@ -35,11 +34,6 @@ inline std::size_t size_of(Dtype dtype) {
 }
 
 const Kernels& kernels_of(const Settings& settings);
-
-// Threads take some 50 microseconds to start: few elements are not worth them.
-inline unsigned threads_for(std::size_t n, const Settings& settings) {
-    return n < std::size_t(1) << 19 ? 1 : std::max(settings.threads, 1u);
-}
 
 // The two directions, for floats as IEEE 754 has them: uniform.cpp sees to that.
 Encoded encode_elements(Dtype dtype, const void* x, const Geometry& geometry, double bound,

@@ -43,7 +43,8 @@ class Uniform(Codec):
     Attributes:
         effort: 0 (fastest) to 9 (smallest). 0 packs bits; 1 codes by frequency, 3 by the scales of
             rows and columns, 4 by neighbours in a convolution's kernel too; 7 looks for low rank.
-        threads: at most so many at a time; 0 for one on each core this process may use.
+        threads: at most so many at a time; 0 for one on each core this process may use, where an
+            array has a million elements or more.
     """
 
     name = "uniform"
@@ -68,7 +69,7 @@ class Uniform(Codec):
                 *matrix_shape(x.shape),
                 bound,
                 self.effort,
-                self.threads or cores(),
+                self.threads or threads_for(x.size),
                 "",
             )
         )
@@ -83,7 +84,7 @@ class Uniform(Codec):
             raise CorruptStream(f"{n} elements are more than fit into memory") from err
         with refusing_corrupt():
             _uniform.decode(
-                payload, DTYPE_IDS[y.dtype], y.view(np.uint8), self.threads or cores(), ""
+                payload, DTYPE_IDS[y.dtype], y.view(np.uint8), self.threads or threads_for(n), ""
             )
         return y.reshape(shape)
 
@@ -101,7 +102,12 @@ class Uniform(Codec):
         octets = sums.reshape(-1).view(np.uint8)
         with refusing_corrupt():
             _uniform.accumulate(
-                payload, DTYPE_IDS[dtype], weight, octets, self.threads or cores(), ""
+                payload,
+                DTYPE_IDS[dtype],
+                weight,
+                octets,
+                self.threads or threads_for(sums.size),
+                "",
             )
 
 
@@ -114,8 +120,10 @@ def refusing_corrupt() -> Iterator[None]:
         raise CorruptStream(f"uniform payload does not decode: {err}") from err
 
 
-def cores() -> int:
-    """Return the number of cores this process may use."""
+def threads_for(n: int) -> int:
+    """Return how many threads ``n`` elements are worth: they take longer to start than few do."""
+    if n < 1 << 20:
+        return 1
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

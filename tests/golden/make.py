@@ -125,7 +125,7 @@ CASES = {codec.name: Case(codec) for codec in CODECS} | {
     "uniform-prediction": Case(Uniform(9), low_rank(0.05, 0), 0.2),
     "uniform-prediction-classes": Case(Uniform(9), low_rank(0.5, 2), 0.3),
     "uniform-exceptions": Case(Uniform(), exceptions, 0.05),
-    "uniform-chunks": Case(Uniform(1), layer("plain", 140_000), 0.5),
+    "uniform-chunks": Case(Uniform(1), layer("plain", 140_000), 0.02),
     "uniform-float16": Case(Uniform(), layer("plain", 40, 60, dtype=np.float16), 0.05),
     "uniform-bfloat16": Case(Uniform(), layer("plain", 40, 60, dtype=ml_dtypes.bfloat16), 0.05),
     "uniform-float64": Case(Uniform(), layer("plain", 40, 60, dtype=np.float64), 0.05),
