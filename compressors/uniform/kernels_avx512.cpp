@@ -61,10 +61,6 @@ std::size_t decode(std::uint32_t* states, const std::uint8_t*& words, const std:
                     : decode_as<false>(states, words, end, slots, bits, contexts, symbols, groups);
 }
 
-// The ranges of a batch are looked up one by one, ahead of the states: on the processors at hand a
-// gather costs more than loads that nothing waits for.
-constexpr std::size_t kBatch = 32;  // groups
-
 void encode_batch(__m512i (&state)[2], std::uint16_t*& words, const Range* ranges, unsigned bits,
                   std::size_t groups) {
     const __m128i shift = _mm_cvtsi32_si128(int(bits)),
@@ -105,16 +101,9 @@ void encode_batch(__m512i (&state)[2], std::uint16_t*& words, const Range* range
 void encode(std::uint32_t* states, std::uint16_t*& words, const Range* ranges, unsigned bits,
             const std::uint8_t* contexts, const std::uint8_t* symbols, std::size_t groups) {
     __m512i state[2] = {_mm512_loadu_si512(states), _mm512_loadu_si512(states + kWide)};
-    while (groups > 0) {
-        const std::size_t batch = groups < kBatch ? groups : kBatch;
-        groups -= batch;
-        const std::uint8_t* symbol = symbols + kLanes * groups;
-        const std::uint8_t* context = contexts ? contexts + kLanes * groups : nullptr;
-        Range looked_up[kBatch * kLanes];
-        for (std::size_t i = 0; i < batch * kLanes; ++i)
-            looked_up[i] = ranges[(context ? std::size_t(context[i]) << 8 : 0) + symbol[i]];
-        encode_batch(state, words, looked_up, bits, batch);
-    }
+    in_batches(ranges, contexts, symbols, groups, [&](const Range* some, std::size_t count) {
+        encode_batch(state, words, some, bits, count);
+    });
     _mm512_storeu_si512(states, state[0]);
     _mm512_storeu_si512(states + kWide, state[1]);
 }
@@ -144,19 +133,6 @@ void unpack(const std::uint8_t* planes, unsigned width, std::uint8_t* values) {
 
 }  // namespace
 
-const Kernels kAvx512{
-    "avx512",
-    decode,
-    encode,
-    pack,
-    unpack,
-    predict,
-    project,
-    spread,
-    element_kernels<Float32>(),
-    element_kernels<Float64>(),
-    element_kernels<Float16>(),
-    element_kernels<BFloat16>(),
-};
+const Kernels kAvx512 = all_kernels("avx512", decode, encode, pack, unpack);
 
 }  // namespace fedsz::uniform

@@ -78,19 +78,6 @@ void unpack(const std::uint8_t* planes, unsigned width, std::uint8_t* values) {
 
 }  // namespace
 
-const Kernels kBaseline{
-    "baseline",
-    decode,
-    encode,
-    pack,
-    unpack,
-    predict,
-    project,
-    spread,
-    element_kernels<Float32>(),
-    element_kernels<Float64>(),
-    element_kernels<Float16>(),
-    element_kernels<BFloat16>(),
-};
+const Kernels kBaseline = all_kernels("baseline", decode, encode, pack, unpack);
 
 }  // namespace fedsz::uniform
