@@ -33,6 +33,13 @@ def arrays() -> Iterator[Array]:
         yield np.where(rng.random(n) < 0.02, np.float32(1e30), x)
 
 
+def sparse() -> Iterator[Array]:
+    """Yield arrays that are nearly all zero."""
+    rng = np.random.default_rng(3)
+    for n, share in ((600, 0.01), (5000, 0.003), (70_000, 0.0002)):
+        yield np.where(rng.random(n) < share, rng.laplace(size=n), 0).astype(np.float32)
+
+
 def layers() -> Iterator[Array]:
     """Yield weights of layers whose rows, columns and kernels differ in scale."""
     rng = np.random.default_rng(1)
@@ -73,7 +80,7 @@ def uniform_seeds() -> Iterator[bytes]:
 
     for dtype in Uniform.dtypes:
         with np.errstate(over="ignore"):
-            some = [x.astype(dtype) for x in chain(arrays(), layers())]
+            some = [x.astype(dtype) for x in chain(arrays(), layers(), sparse())]
         for x in some:
             for bound, effort in ((0.0, 5), (1e-4, 5), (0.3, 5), (0.3, 0), (1e-2, 1), (0.1, 9)):
                 yield from both(x, bound, effort)

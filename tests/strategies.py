@@ -91,12 +91,19 @@ def _correlated(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return scale * (rng.laplace(size=(*shape[:2], *ones)) + 0.2 * rng.normal(size=shape))
 
 
+def _sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Zeros, but for one element in a hundred, or one in ten thousand."""
+    share = 10 ** rng.uniform(-4, -2)
+    return rng.laplace(size=shape) * (rng.random(shape) < share)
+
+
 LAYER = {
     "plain": lambda rng, shape: rng.normal(size=shape),
     "spiky": lambda rng, shape: rng.standard_t(2, size=shape),
     "scaled rows": _scaled_rows,
     "low rank": _low_rank,
     "correlated": _correlated,
+    "sparse": _sparse,
 }
 KERNELS = [(), (1, 1), (2, 2), (3, 3), (5, 5), (1, 7), (4,), (3, 3, 3), (16, 16)]
 

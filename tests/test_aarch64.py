@@ -110,6 +110,7 @@ def uniform_cases() -> Iterator[tuple[str, Case]]:
             )
         sparse = np.where(rng.random(matrix.shape) < 0.01, matrix, 0).astype(dtype)
         yield f"{dtype} sparse", Case(sparse, 1e-3)
+        yield f"{dtype} sparse, gaps", Case(sparse, 0.3)
         yield f"{dtype} sparse in blocks", Case(sparse, 1e-3, effort=0)
         yield f"{dtype} constant", Case(np.full(70_000, 0.3, dtype), 1e-2)
         yield f"{dtype} all but constant", Case(special(np.full(7000, 0.3, dtype)), 1e-2)
@@ -241,7 +242,7 @@ def test_the_cases_have_every_mode(expected: dict[str, Result]) -> None:
             if shift == 0:
                 sides.add((flags >> 2, flags >> 1 & 1))
 
-    assert seen == set(product(DTYPE_IDS.values(), range(4)))
+    assert seen == set(product(DTYPE_IDS.values(), range(5)))
     assert sides >= {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}, (
         sides
     )  # none, neighbours, low rank; classes

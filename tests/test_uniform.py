@@ -339,6 +339,13 @@ def with_specials(x: np.ndarray) -> np.ndarray:
     return x
 
 
+def sparse(n: int) -> np.ndarray:
+    x = np.zeros(n, np.float32)
+    x[::97] = rng().laplace(size=len(x[::97]))
+    x[n // 2] = np.nan
+    return x
+
+
 def payload_of(x: np.ndarray, bound: float, effort: int) -> tuple[np.ndarray, bytes]:
     return x, Uniform(effort).encode(x, bound)
 
@@ -356,6 +363,7 @@ PAYLOADS = {
     "neighbours": payload_of(small_convolution(), 0.1, 4),
     "everything": payload_of(with_specials(small_convolution()), 1e-3, 9),
     "low rank": payload_of(low_rank(256, 256), 0.2, 9),
+    "sparse": payload_of(sparse(3000), 0.1, 5),
     "float64": payload_of(small().astype(np.float64), 0.1, 5),
     "float16": payload_of(small().astype(np.float16), 0.1, 5),
     "bfloat16": payload_of(small().astype(ml_dtypes.bfloat16), 0.1, 5),
@@ -382,7 +390,7 @@ def refused(payload: bytes, x: np.ndarray) -> bool:
 
 
 def test_there_is_a_payload_of_every_kind() -> None:
-    assert {payload[0] & 15 for _, payload in PAYLOADS.values()} == {0, 1, 2, 3}
+    assert {payload[0] & 15 for _, payload in PAYLOADS.values()} == {0, 1, 2, 3, 4}
     x, payload = PAYLOADS["low rank"]
     assert len(payload) < len(Uniform(6).encode(x, 0.2)) / 2
     x, payload = PAYLOADS["neighbours"]
@@ -423,6 +431,9 @@ def test_every_other_count_is_refused(name: str) -> None:
     same = range(x.size, x.size + 1)
     if name.startswith("blocks"):  # the last may have room for more
         same = range((x.size - 1) // 128 * 128 + 1, -(-x.size // 128) * 128 + 1)
+
+    if name == "sparse":  # the last byte may have room for more
+        same = range(x.size, 2 * x.size + 2)
 
     step = 1 if x.size < 5000 else 61
     for n in {*range(2 * x.size + 2)[::step], x.size // 2, 2 * x.size} - {*same}:

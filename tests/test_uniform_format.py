@@ -27,6 +27,7 @@ from tests.uniform_oracle import (
     NEIGHBOURS,
     NONE,
     PREDICTION,
+    SPARSE,
     STORED,
     Bytes,
     Ints,
@@ -44,6 +45,7 @@ from tests.uniform_writer import (
     write,
     write_model,
     write_run,
+    write_sparse,
 )
 
 DTYPES = list(Uniform.dtypes)
@@ -82,7 +84,7 @@ def features(payload: Read) -> set[str]:
         "4 states": payload.states == 4,
         "32 states": payload.states == 32,
     }
-    mode = ("stored", "constant", "blocks", "coded")[payload.mode]
+    mode = ("stored", "constant", "blocks", "coded", "sparse")[payload.mode]
     return {mode} | {name for name, has in have.items() if has}
 
 
@@ -102,6 +104,8 @@ GOLDEN = {
     "uniform-neighbours-classes": {"coded", "4 states", "neighbours", "classes", "exceptions"},
     "uniform-prediction": {"coded", "4 states", "prediction"},
     "uniform-prediction-classes": {"coded", "32 states", "prediction", "classes"},
+    "uniform-sparse": {"sparse", "exceptions"},
+    "uniform-sparse-chunks": {"sparse", "chunks"},
     "uniform-exceptions": {"coded", "4 states", "exceptions"},
     "uniform-chunks": {"coded", "32 states", "chunks"},
     "uniform-float16": {"coded", "4 states"},
@@ -178,7 +182,7 @@ def test_layers(data: st.DataObject, dtype: np.dtype, effort: int, rel: float) -
 def recipes(draw: st.DrawFn) -> Recipe:
     """Payloads of all kinds, most of which fedsz would never write."""
     rng = np.random.default_rng(draw(seeds))
-    mode = draw(st.sampled_from([CONSTANT, BLOCKS, CODED, CODED, CODED, CODED]))
+    mode = draw(st.sampled_from([CONSTANT, BLOCKS, SPARSE, CODED, CODED, CODED, CODED]))
     planes = draw(st.sampled_from([1, 1, 4, 9, 25, 40, 255]))
     channels = draw(st.integers(1, max(1, 200 // planes)))
     rows = draw(st.integers(1, 6000 // (channels * planes)))
@@ -200,6 +204,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         "planes": planes,
         "width": draw(st.integers(1, 12) | st.just(255)),
         "centre": draw(token),
+        "usual": int(np.bincount(tokens).argmax()) if draw(st.booleans()) else draw(token),
         "seed": draw(seeds),
     }
     side = draw(st.sampled_from([NONE, NEIGHBOURS, PREDICTION]))
@@ -260,6 +265,9 @@ GOOD = {
     "coded": Recipe(tokens=some(N), shift=1, low=some(N, most=1), exceptions={0: 3.0}),
     "narrow": Recipe(tokens=some(N), bits=8, states=32),
     "neighbours": Recipe(tokens=some(N), rows=3, planes=8, side=NEIGHBOURS, width=4, centre=4),
+    "sparse": Recipe(
+        mode=SPARSE, tokens=some(N) // 7 + 2, usual=2, shift=1, low=some(N, most=1)
+    ),
     "classes": Recipe(
         tokens=some(N),
         rows=10,
@@ -400,6 +408,7 @@ def factors(rows: int, columns: int, rank: int) -> tuple[bytes, int]:
 
 CHUNK = pieces(GOOD["coded"])["chunks"]
 TOKENS_OF_BLOCKS = pieces(GOOD["blocks"])["chunks"]
+CHUNK_OF_SPARSE = pieces(GOOD["sparse"])["chunks"]
 LONGEST = bytes([0x80] * 9)
 
 # Payloads at the edge of what is allowed, and what lies just beyond it, by what the oracle says.
@@ -424,10 +433,12 @@ EDGE = {
     "a scale of 0": bad_recipe("prediction", scale=0),
     "a factor of -127": with_factor(-127),
     "a frequency of 4095": zeros(1),
+    "no token that is not usual": bad_recipe("sparse", usual=1),
+    "sparse tokens up to 0 and 255": bad_recipe("sparse", tokens=some(N, most=1) * 255),
     "every element an exception": bad_recipe("coded", exceptions=dict.fromkeys(range(N), 1.0)),
 }
 BAD = {
-    "mode": (*bad("coded", head=b"\x04"), "mode 4"),
+    "mode": (*bad("coded", head=b"\x05"), "mode 5"),
     "no elements": (write(GOOD["coded"]), 0, "no elements"),
     "a constant of no elements": (write(GOOD["constant"]), 0, "no elements"),
     "dtype": (*bad("coded", head=b"\x43"), "dtype 4"),
@@ -506,6 +517,22 @@ BAD = {
     "frequencies of all slots": (*bad_table(40, 40), "frequency 0 of the rest"),
     "frequencies of too many slots": (*bad_table(40, 41), "frequency -16 of the rest"),
     "a rest of 4096": (*zeros(0), "frequency 4096 of the rest"),
+    "a sparse chunk, longer": (*bad_chunk("sparse", CHUNK_OF_SPARSE + b"\0"), "of binary code"),
+    "a sparse chunk, shorter": (*bad_chunk("sparse", CHUNK_OF_SPARSE[:-1]), "."),
+    "a sparse chunk of nothing": (*bad_chunk("sparse", b""), "."),
+    "a sparse chunk that ends otherwise": (
+        *bad_chunk("sparse", CHUNK_OF_SPARSE[:-1] + bytes([CHUNK_OF_SPARSE[-1] + 1])),
+        "code that ends in",
+    ),
+    "a gap beyond the chunk": (
+        *bad_chunk("sparse", write_sparse(GOOD["sparse"].tokens, 2, beyond=1)),
+        "of 120 tokens",
+    ),
+    "a sparse token above 255": (*bad("sparse", usual=b"\xff"), "token 256"),
+    "a sparse token below 0": (
+        *bad("sparse", usual=b"\0", chunks=write_sparse(3 - GOOD["sparse"].tokens, 2)),
+        ".",
+    ),
     "too many exceptions": (
         *bad("coded", exceptions=varint(N + 1) + bytes(5 * N + 5)),
         "121 exceptions",

@@ -15,7 +15,7 @@ import numpy as np
 Ints = np.ndarray  # of int64
 
 IDS: Final = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
-STORED, CONSTANT, BLOCKS, CODED = range(4)
+STORED, CONSTANT, BLOCKS, CODED, SPARSE = range(5)
 NONE, NEIGHBOURS, PREDICTION = range(3)
 VALUES: Final = {NONE: 1, NEIGHBOURS: 12, PREDICTION: 5}  # how many a side has
 BLOCK: Final = 128
@@ -60,7 +60,7 @@ def read(payload: bytes, n: int, dtype: Any) -> Read:
     head = data.byte()
     out = Read(mode=head & 15)
     check(head >> 4 == IDS[dtype.name], f"dtype {head >> 4} of {dtype}")
-    check(out.mode <= CODED, f"mode {out.mode}")
+    check(out.mode <= SPARSE, f"mode {out.mode}")
     if out.mode == STORED:
         out.elements = np.frombuffer(data.take(n * dtype.itemsize), dtype)
         data.end()
@@ -74,10 +74,11 @@ def read(payload: bytes, n: int, dtype: Any) -> Read:
     check(-(2**31) <= base < 2**31, f"base {base}")
 
     k = np.full(n, base, np.int64)
-    if out.mode in (BLOCKS, CODED):
+    if out.mode != CONSTANT:
         out.shift = data.byte()
         check(out.shift <= 14, f"shift {out.shift}")
         low = read_planes(data, n, [out.shift] * -(-n // BLOCK))
+        usual = data.byte() if out.mode == SPARSE else 0
         chunk_bits = data.byte()
         check(12 <= chunk_bits <= 24, f"chunks of 2^{chunk_bits}")
         size = 1 << chunk_bits
@@ -95,6 +96,8 @@ def read(payload: bytes, n: int, dtype: Any) -> Read:
             where = slice(start, start + count)
             if out.mode == BLOCKS:
                 tokens[where] = read_blocks(chunk, count)
+            elif out.mode == SPARSE:
+                tokens[where] = read_sparse(chunk.data, count, usual)
             elif out.side == NEIGHBOURS:
                 tokens[where] = read_by_plane(chunk, model.classes[where], model, out)
             else:
@@ -256,9 +259,9 @@ class Bit:
 class Number:
     """The models of a number."""
 
-    def __init__(self) -> None:
-        self.more = [Bit() for _ in range(10)]
-        self.digit = [[Bit() for _ in range(10)] for _ in range(10)]
+    def __init__(self, widths: int = 10) -> None:
+        self.more = [Bit() for _ in range(widths)]
+        self.digit = [[Bit() for _ in range(widths)] for _ in range(widths)]
 
 
 class Binary:
@@ -288,14 +291,20 @@ class Binary:
             self.code = self.code << 8 & 0xFFFFFFFF | self.next()
         return bit
 
-    def number(self, model: Number) -> int:
+    def number(self, model: Number, modelled: int = 10) -> int:
         w = 0
-        while w < 9 and self.bit(model.more[w]):
+        while w < len(model.more) - 1 and self.bit(model.more[w]):
             w += 1
         v = 1
         for i in reversed(range(w)):
-            v = v << 1 | self.bit(model.digit[w][i])
+            v = v << 1 | self.bit(model.digit[w][i] if i >= w - modelled else Bit())
         return v - 1
+
+    def end(self) -> None:
+        last = (self.low >> 24) + 1 if self.low else 0
+        needed = self.at - 4 + (self.low > 0)
+        check(len(self.data) == needed, f"{len(self.data)} bytes of binary code, not {needed}")
+        check(self.code == last << 24, f"binary code that ends in {self.code:x}")
 
 
 # Tables
@@ -346,6 +355,47 @@ class Group:
         indices[rest] = nearest(frequencies[rest])
         self.before = indices
         return Table(frequencies)
+
+
+# Mode 4
+
+
+class SparseModels:
+    """What the numbers of a sparse chunk are expected to be."""
+
+    def __init__(self) -> None:
+        self.gaps = [Number(25) for _ in range(12)]
+        self.lately = 256
+        self.negative = [Bit(), Bit()]
+        self.magnitude = [Number(), Number()]
+        self.last = 0
+
+    @property
+    def gap(self) -> Number:
+        return self.gaps[min((self.lately >> 3).bit_length(), 11)]
+
+    def after(self, gap: int) -> None:
+        self.lately += 2 * gap - (self.lately >> 3)
+
+
+def read_sparse(data: bytes, n: int, usual: int) -> Ints:
+    """The tokens of a chunk in mode 4."""
+    binary, models = Binary(data), SparseModels()
+    tokens, at = np.full(n, usual, np.int64), 0
+    while at < n:
+        gap = binary.number(models.gap, 3)
+        models.after(gap)
+        check(gap <= n - at, f"a gap of {gap} at {at} of {n} tokens")
+        at += gap
+        if at < n:
+            negative = binary.bit(models.negative[models.last])
+            size = binary.number(models.magnitude[models.last]) + 1
+            models.last = negative
+            tokens[at] = usual - size if negative else usual + size
+            check(0 <= tokens[at] <= 255, f"token {tokens[at]}")
+            at += 1
+    binary.end()
+    return tokens
 
 
 # Mode 3

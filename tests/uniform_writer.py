@@ -16,17 +16,20 @@ from tests.uniform_oracle import (
     BLOCK,
     BLOCKS,
     CODED,
+    CONSTANT,
     FREQUENCIES,
     IDS,
     NEIGHBOURS,
     NONE,
     PREDICTION,
     SIDE_BITS,
+    SPARSE,
     STORED,
     VALUES,
     Bit,
     Ints,
     Number,
+    SparseModels,
     Table,
     classes_of,
     guess,
@@ -62,6 +65,7 @@ class Recipe:
     left: Any = None  # rows x rank
     right: Any = None  # rank x columns
     scale: int = 0
+    usual: int = 0  # of mode 4
     exceptions: Mapping[int, Any] = field(default_factory=dict)
     seed: int = 0  # of the tables
 
@@ -85,14 +89,18 @@ def pieces(recipe: Recipe) -> dict[str, bytes]:
         return out | {"elements": recipe.tokens.tobytes()}
     wide = np.float64 if dtype == np.float64 else np.float32
     out |= {"step": wide(recipe.step).tobytes(), "base": varint(zigzag(recipe.base))}
-    if recipe.mode in (BLOCKS, CODED):
+    if recipe.mode != CONSTANT:
         size = 1 << recipe.chunk_bits
         low = np.broadcast_to(recipe.low, recipe.n)
         out["shift"] = bytes([recipe.shift])
         out["low"] = b"".join(planes_of(block, recipe.shift) for block in blocks(low))
+        if recipe.mode == SPARSE:
+            out["usual"] = bytes([recipe.usual])
         out["chunk_size"] = bytes([recipe.chunk_bits])
         if recipe.mode == BLOCKS:
             chunks = [write_blocks(chunk) for chunk in cut(recipe.tokens, size)]
+        elif recipe.mode == SPARSE:
+            chunks = [write_sparse(chunk, recipe.usual) for chunk in cut(recipe.tokens, size)]
         else:
             model, symbols, tables = write_model(recipe)
             out |= model
@@ -201,12 +209,16 @@ class BinaryWriter:
             self.low = self.low << 8 & 0xFFFFFFFF
             self.high = self.high << 8 & 0xFFFFFFFF | 255
 
-    def number(self, models: Number, v: int) -> None:
+    def number(self, models: Number, v: int, modelled: int = 10) -> None:
         w = (v + 1).bit_length() - 1
-        for i in range(min(w + 1, 9)):
+        for i in range(min(w + 1, len(models.more) - 1)):
             self.bit(models.more[i], int(i < w))
         for i in reversed(range(w)):
-            self.bit(models.digit[w][i], v + 1 >> i & 1)
+            self.bit(models.digit[w][i] if i >= w - modelled else Bit(), v + 1 >> i & 1)
+
+    def exactly(self) -> bytes:
+        """The bytes, as a sparse chunk must end."""
+        return bytes(self.out) + (bytes([(self.low >> 24) + 1]) if self.low else b"")
 
     def finish(self) -> bytes:
         """The bytes, but for zeros at the end."""
@@ -255,6 +267,26 @@ class GroupWriter:
             f = 1 + int(share[s] * spare)
             indices[s] = max(index for index in range(80) if FREQUENCIES[index] <= f)
         return self.table(first, last, rest, indices)
+
+
+# Mode 4
+
+
+def write_sparse(tokens: Ints, usual: int, beyond: int = 0) -> bytes:
+    """What `read_sparse` reads, if the last gap does not go ``beyond`` the end."""
+    binary, models = BinaryWriter(), SparseModels()
+    others = np.flatnonzero(tokens != usual)
+    for gap, at in zip(np.diff(others, prepend=-1) - 1, others, strict=True):
+        binary.number(models.gap, int(gap), 3)
+        models.after(int(gap))
+        above = int(tokens[at]) - usual
+        binary.bit(models.negative[models.last], int(above < 0))
+        binary.number(models.magnitude[models.last], abs(above) - 1)
+        models.last = int(above < 0)
+    end = int(others[-1]) + 1 if others.size else 0
+    if end < len(tokens) or beyond:
+        binary.number(models.gap, len(tokens) - end + beyond, 3)
+    return binary.exactly()
 
 
 # Mode 3

@@ -1,4 +1,4 @@
-// An adaptive binary arithmetic coder, for the few bytes that describe a model.
+// An adaptive binary arithmetic coder, for what is few bits: models, and sparse tokens.
 #pragma once
 
 #include <bit>
@@ -73,39 +73,56 @@ public:
         return bit;
     }
 
+    // Whether the bytes end here, as an encoder ends them.
+    bool finished() const {
+        const bool one_more = low_ > 0;
+        return bytes_.size() == read_ - 4 + one_more &&
+               code_ == (one_more ? (low_ >> 24) + 1 : 0) << 24;
+    }
+
 private:
     void next() {
         code_ <<= 8;
-        if (at_ < bytes_.size()) code_ |= bytes_[at_++];
+        if (read_ < bytes_.size()) code_ |= bytes_[read_];
+        ++read_;
     }
 
     Bytes bytes_;
-    std::size_t at_ = 0;
+    std::size_t read_ = 0;  // bytes, with the zeros behind the end
     std::uint32_t low_ = 0, high_ = 0xFFFFFFFF, code_ = 0;
 };
 
-// Numbers from 0 in Elias's gamma code, each of its bits with a probability of its own: how many
-// bits the number plus one has, then those below the leading one.
-class Number {
+// Numbers from 0 to 2^kWidths - 2 in Elias's gamma code: how many bits the number plus one has,
+// then those below the leading one. All bits have a probability of their own, but for those further
+// than kModelled below the leading one, which are as often 0 as 1.
+template <unsigned kWidths, unsigned kModelled = kWidths>
+class NumberModel {
 public:
     void put(BinaryEncoder& coder, unsigned value) {
         const unsigned number = value + 1, width = unsigned(std::bit_width(number)) - 1;
         for (unsigned i = 0; i < width; ++i) coder.put(more_[i], true);
         if (width < kWidths - 1) coder.put(more_[width], false);
-        for (unsigned bit = width; bit-- > 0;) coder.put(digit_[width][bit], number >> bit & 1);
+        for (unsigned bit = width; bit-- > 0;) {
+            Bit even;
+            coder.put(bit + kModelled < width ? even : digit_[width][bit], number >> bit & 1);
+        }
     }
 
     unsigned get(BinaryDecoder& coder) {
         unsigned width = 0;
         while (width < kWidths - 1 && coder.get(more_[width])) ++width;
         unsigned number = 1;
-        for (unsigned bit = width; bit-- > 0;) number = number << 1 | coder.get(digit_[width][bit]);
+        for (unsigned bit = width; bit-- > 0;) {
+            Bit even;
+            number = number << 1 | coder.get(bit + kModelled < width ? even : digit_[width][bit]);
+        }
         return number - 1;
     }
 
 private:
-    static constexpr unsigned kWidths = 10;  // numbers below 2^10 - 1
     Bit more_[kWidths], digit_[kWidths][kWidths];
 };
+
+using Number = NumberModel<10>;
 
 }  // namespace fedsz::uniform

@@ -7,6 +7,7 @@
 #include "model.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
+#include "sparse.hpp"
 #include "tokens.hpp"
 
 namespace fedsz::uniform {
@@ -88,7 +89,7 @@ public:
             chunks_ = {n, kBlock};
             return;
         }
-        if (mode_ > Mode::coded) throw CorruptPayload("unknown mode");
+        if (mode_ > Mode::sparse) throw CorruptPayload("unknown mode");
         if (n == 0) throw CorruptPayload("codes of no elements");
         read_grid(reader);
         if (mode_ == Mode::constant)
@@ -133,6 +134,7 @@ private:
         grid_.shift = reader.get<std::uint8_t>();
         if (grid_.shift > kMaxShift) throw CorruptPayload("shift out of range");
         low_ = reader.take(low_bytes(n_, grid_.shift));
+        if (mode_ == Mode::sparse) usual_ = reader.get<std::uint8_t>();
         const auto log = reader.get<std::uint8_t>();
         if (log < kMinChunk || log > kMaxChunk) throw CorruptPayload("chunk size out of range");
         if (mode_ == Mode::coded) {
@@ -185,7 +187,9 @@ private:
                const Done& done) const {
         const std::size_t begin = chunks_.begin(i), end = begin + count;
         std::optional<BlocksDecoder> blocks;
+        std::optional<SparseDecoder> sparse;
         if (mode_ == Mode::blocks) blocks.emplace(kernels_, parts_[i], chunks_.length(i));
+        if (mode_ == Mode::sparse) sparse.emplace(parts_[i], chunks_.length(i), usual_);
         if (mode_ == Mode::coded) coder->start(parts_[i], begin, chunks_.length(i));
         std::uint8_t tokens[kBlock]{}, fractions[kBlock];
         std::uint16_t low[kBlock];
@@ -201,6 +205,8 @@ private:
                                             fractions);
                 if (blocks)
                     blocks->decode(some);
+                else if (sparse)
+                    sparse->decode(some);
                 else if (mode_ == Mode::coded)
                     coder->decode(fractions, some);
                 if (grid_.shift) unpack_low(kernels_, low_, grid_.shift, at, some.size(), low);
@@ -217,6 +223,7 @@ private:
     Mode mode_{};
     Chunks chunks_{};
     Bytes stored_, low_;
+    std::uint8_t usual_ = 0;  // the token of the sparse mode
     Grid<C> grid_{};
     Model model_;
     std::optional<SlotTables> slots_;

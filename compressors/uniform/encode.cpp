@@ -11,6 +11,7 @@
 #include "model.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
+#include "sparse.hpp"
 #include "survey.hpp"
 #include "tokens.hpp"
 
@@ -228,6 +229,9 @@ private:
         const auto memory = std::make_unique_for_overwrite<std::uint8_t[]>(n_);
         const std::span tokens(memory.get(), n_);
         Choice choice = choose_contexts(tokens, low);
+        if (!grid_.shift)
+            if (const auto sparse = encode_sparse(tokens, choice, threads_))
+                return write_sparse(*sparse);
         if (effort_ >= kLowRank && !grid_.shift)
             choice = consider_low_rank(tokens, std::move(choice));
         if (!grid_.shift) write_head(Mode::coded);
@@ -253,6 +257,14 @@ private:
             out.resize(run.size());
             run.write(out);
         });
+    }
+
+    void write_sparse(const Sparse& sparse) {
+        write_head(Mode::sparse);
+        writer_.put(sparse.usual);
+        writer_.put(std::uint8_t(kSparseChunk));
+        for (const auto& chunk : sparse.chunks) writer_.put(std::uint32_t(chunk.size()));
+        for (const auto& chunk : sparse.chunks) writer_.put(chunk.data(), chunk.size());
     }
 
     // Takes the prediction of low rank, if there is one and it saves more than its factors cost.

@@ -13,6 +13,7 @@ enum class Mode : std::uint8_t {
     constant = 1,  // all are base * step
     blocks = 2,    // tokens in bit planes, as wide as each block needs
     coded = 3,     // tokens by rANS
+    sparse = 4,    // tokens that are not the usual one, and the gaps between them
 };
 
 inline constexpr unsigned kMaxShift = 14;  // bits of a code below its token

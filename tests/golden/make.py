@@ -111,6 +111,19 @@ def exceptions() -> dict[str, np.ndarray]:
     return {"weight": x}
 
 
+def sparse(n: int) -> Callable[[], dict[str, np.ndarray]]:
+    """Nearly all zero, and what is not in a tenth of the places alone."""
+
+    def arrays() -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(7)
+        share = np.repeat(0.03 * (rng.random(50) < 0.1), n // 50)
+        x = rng.laplace(size=n) * (rng.random(n) < share)
+        x[n // 3] = np.inf
+        return {"weight": x.astype(np.float32)}
+
+    return arrays
+
+
 CASES = {codec.name: Case(codec) for codec in CODECS} | {
     "uniform-stored": Case(Uniform(), layer("plain", 20, 30), 0.0),
     "uniform-constant": Case(Uniform(), constant, 0.1),
@@ -124,6 +137,8 @@ CASES = {codec.name: Case(codec) for codec in CODECS} | {
     "uniform-neighbours-classes": Case(Uniform(), scaled_kernels, 0.1),
     "uniform-prediction": Case(Uniform(9), low_rank(0.05, 0), 0.2),
     "uniform-prediction-classes": Case(Uniform(9), low_rank(0.5, 2), 0.3),
+    "uniform-sparse": Case(Uniform(), sparse(60_000), 0.5),
+    "uniform-sparse-chunks": Case(Uniform(), sparse(1_200_000), 0.5),
     "uniform-exceptions": Case(Uniform(), exceptions, 0.05),
     "uniform-chunks": Case(Uniform(1), layer("plain", 140_000), 0.02),
     "uniform-float16": Case(Uniform(), layer("plain", 40, 60, dtype=np.float16), 0.05),
