@@ -265,9 +265,7 @@ GOOD = {
     "coded": Recipe(tokens=some(N), shift=1, low=some(N, most=1), exceptions={0: 3.0}),
     "narrow": Recipe(tokens=some(N), bits=8, states=32),
     "neighbours": Recipe(tokens=some(N), rows=3, planes=8, side=NEIGHBOURS, width=4, centre=4),
-    "sparse": Recipe(
-        mode=SPARSE, tokens=some(N) // 7 + 2, usual=2, shift=1, low=some(N, most=1)
-    ),
+    "sparse": Recipe(mode=SPARSE, tokens=some(N) // 7 + 2, usual=2, shift=1, low=some(N, most=1)),
     "classes": Recipe(
         tokens=some(N),
         rows=10,
