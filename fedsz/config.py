@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Self, get_type_hints
 
 from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
@@ -40,6 +40,8 @@ class RunConfig:
     model: str = option("cnn", "Model: cnn, alexnet, mobilenetv2 or resnet50.")
     partitioner: str = option("iid", "How images are shared out: iid or dirichlet.")
     alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.")
+    image_size: int = option(0, "Scale images to this many pixels a side; 0 leaves them alone.")
+    test_samples: int = option(0, "Judge the model by this many test images; 0 for all there are.")
     seed: int = option(0, "Seed of the model, the partition and the order of the images.")
 
     # How it is learned
@@ -48,6 +50,7 @@ class RunConfig:
     batch_size: int = option(16, "Images per SGD step.")
     learning_rate: float = option(0.01, "SGD learning rate.")
     momentum: float = option(0.9, "SGD momentum.")
+    device: str = option("cpu", "Where to train and test: cpu, cuda or cuda:1, as torch names it.")
     min_clients: int = option(2, "Start as soon as this many clients are there.")
     round_timeout: float = option(3600.0, "Seconds a round waits for its slowest client.")
 
@@ -80,7 +83,7 @@ class RunConfig:
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.")
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(RunConfig).items():
+        for name, kind in get_type_hints(type(self)).items():
             object.__setattr__(self, name, _typed(name, getattr(self, name), kind))
         bound = ErrorBound.of(self.error_bound)
         object.__setattr__(self, "error_bound", bound.value if bound.kind == "rel" else str(bound))
@@ -110,7 +113,7 @@ class RunConfig:
         return Settings(self.error_bound, self.codec, self.lossless, self.threshold, self.rule)
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> RunConfig:
+    def of(cls, values: Mapping[str, Any]) -> Self:
         """Return the run that ``values`` describe, defaults filling the rest.
 
         Raises:
@@ -127,7 +130,7 @@ class RunConfig:
         return cls(**named)
 
     @classmethod
-    def read(cls, path: Path, **overrides: Any) -> RunConfig:
+    def read(cls, path: Path, **overrides: Any) -> Self:
         """Return the run that a TOML file describes; ``overrides`` win.
 
         Raises:
@@ -151,6 +154,8 @@ class RunConfig:
 
 _RANGES = (
     ("samples", 0, 1 << 40),
+    ("test_samples", 0, 1 << 40),
+    ("image_size", 0, 4096),
     ("alpha", 1e-6, 1e6),
     ("seed", 0, (1 << 32) - 1),
     ("rounds", 1, 1_000_000),

@@ -76,8 +76,8 @@ public:
     // Whether the bytes end here, as an encoder ends them.
     bool finished() const {
         const bool one_more = low_ > 0;
-        return bytes_.size() == read_ - 4 + one_more &&
-               code_ == (one_more ? (low_ >> 24) + 1 : 0) << 24;
+        return bytes_.size() == read_ - 4 + one_more && code_ == (one_more ? (low_ >> 24) + 1 : 0)
+                                                                     << 24;
     }
 
 private:

@@ -60,7 +60,7 @@ std::optional<Sparse> encode_sparse(std::span<const std::uint8_t> tokens, const 
         const auto some = tokens.first(n / others * kTrial);
         const auto trial = std::size_t(some.size() - std::ranges::count(some, usual));
         const double bits = 8 * double(encode_chunk(some, usual).size());
-        if (bits * double(others) > 1.2 * choice.bits * double(trial)) return {};
+        if (bits * double(others) > choice.bits * double(trial)) return {};
     }
     const Chunks chunks{n, std::size_t(1) << kSparseChunk};
     Sparse sparse{usual, {}};

@@ -7,7 +7,7 @@ from fedsz.config import RunConfig
 
 
 @configured(
-    "server", "dataset", "data_dir", "partition", "client_id", "max_wait",
+    "server", "dataset", "data_dir", "device", "partition", "client_id", "max_wait",
     "insecure", "tls_ca", "tls_cert", "tls_key",
 )  # fmt: skip
 def command(config: RunConfig) -> None:

@@ -16,11 +16,12 @@ Handler = Callable[..., None]
 
 PANELS: Final = {
     "What is learned": (
-        "dataset", "data_dir", "samples", "model", "partitioner", "alpha", "seed",
+        "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "partitioner",
+        "alpha", "seed",
     ),
     "How it is learned": (
-        "rounds", "epochs", "batch_size", "learning_rate", "momentum", "min_clients", "clients",
-        "round_timeout",
+        "rounds", "epochs", "batch_size", "learning_rate", "momentum", "device", "min_clients",
+        "clients", "round_timeout",
     ),
     "How updates are compressed": ("error_bound", "codec", "lossless", "threshold", "rule"),
     "How they travel": (
@@ -41,15 +42,15 @@ Config = Annotated[
 ]
 
 
-def configured(*names: str) -> Callable[[Handler], Handler]:
-    """Give a command the named options of `RunConfig`, and ``--config``.
+def configured(*names: str, of: type[RunConfig] = RunConfig) -> Callable[[Handler], Handler]:
+    """Give a command the named options of ``of``, and ``--config``.
 
-    The command is called with a RunConfig first; options of its own follow as keywords.
+    The command is called with one of these first; options of its own follow as keywords.
     """
 
     def decorate(command: Handler) -> Handler:
-        fields = {field.name: field for field in dataclasses.fields(RunConfig)}
-        kinds = get_type_hints(RunConfig)
+        fields = {field.name: field for field in dataclasses.fields(of)}
+        kinds = get_type_hints(of)
         options = {"config": Config}
         for name in names:
             kind = str if kinds[name] == float | str else kinds[name]
@@ -69,7 +70,7 @@ def configured(*names: str) -> Callable[[Handler], Handler]:
         def wrapper(config: Path | None = None, **given: Any) -> None:
             own_values = {parameter.name: given.pop(parameter.name) for parameter in own}
             flags = {name: value for name, value in given.items() if value is not None}
-            run = RunConfig.read(config, **flags) if config else RunConfig.of(flags)
+            run = of.read(config, **flags) if config else of.of(flags)
             command(run, **own_values)
 
         keyword = inspect.Parameter.KEYWORD_ONLY

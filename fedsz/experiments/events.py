@@ -59,6 +59,8 @@ class RoundDone(msgspec.Struct, frozen=True, tag_field="event", tag="round"):
         ratio: raw_up / sent_up; null in round 0.
         encode_seconds: the clients' time to compress, added up, as they report it.
         decode_seconds: the server's time to decode.
+        train_seconds: the clients' time to train, added up, as they report it.
+        test_seconds: the server's time to test the averaged model.
         max_error: the largest error as a share of its bound, as the clients measured it.
     """
 
@@ -78,6 +80,8 @@ class RoundDone(msgspec.Struct, frozen=True, tag_field="event", tag="round"):
     encode_seconds: float
     decode_seconds: float
     max_error: float
+    train_seconds: float = 0.0
+    test_seconds: float = 0.0
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):

@@ -69,7 +69,7 @@ def client(
     return process(
         "client", "--server", f"127.0.0.1:{port}", "--insecure",
         "--partition", f"{i}/{config.clients}", "--max-wait", str(CLIENT_WAIT),
-        *flags(config, ("dataset", "data_dir")),
+        *flags(config, ("dataset", "data_dir", "device")),
         log=log, share=config.clients,
     )  # fmt: skip
 
@@ -94,8 +94,9 @@ def watch(
 
 # What the server process is told; the rest has no meaning for it, or is set here.
 SERVER: Final = (
-    "dataset", "data_dir", "samples", "model", "partitioner", "alpha", "seed",
-    "rounds", "epochs", "batch_size", "learning_rate", "momentum", "round_timeout",
+    "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "partitioner",
+    "alpha", "seed", "rounds", "epochs", "batch_size", "learning_rate", "momentum", "device",
+    "round_timeout",
     "error_bound", "codec", "lossless", "threshold", "rule", "reconnect_grace", "run_dir",
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from fedsz.flower.records import Arrays, Template, template_of, to_record
 from fedsz.partition import as_arrays, as_tensor
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from fedsz.tasks.datasets import Images
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 # What the server tells its clients each round.
 SENT: Final = (
     "dataset", "samples", "model", "partitioner", "alpha", "seed",
-    "epochs", "batch_size", "learning_rate", "momentum",
+    "epochs", "batch_size", "learning_rate", "momentum", "image_size",
 )  # fmt: skip
 
 
@@ -45,6 +46,8 @@ class Round:
         number: from 1; 0 is the model before any training.
         accuracy, loss: of the averaged model on the server's held-out set.
         seconds: since the round before.
+        train_seconds: the clients' time to train, added up, as they report it.
+        test_seconds: the server's time to test the average.
         traffic: what was sent.
     """
 
@@ -52,6 +55,8 @@ class Round:
     accuracy: float
     loss: float
     seconds: float
+    train_seconds: float
+    test_seconds: float
     traffic: Traffic
 
 
@@ -61,8 +66,8 @@ OnRound = Callable[[Round], None]
 def make_client_app() -> ClientApp:
     """Return the ClientApp: it trains the model it is sent on its share of the data.
 
-    ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets them)
-    and "data-dir" and "dataset"; a data set other than the server's is refused.
+    ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets
+    them), "data-dir", "device" and "dataset"; a data set other than the server's is refused.
     """
     app = ClientApp(mods=[FedSZMod()])
 
@@ -81,7 +86,7 @@ def make_client_app() -> ClientApp:
             raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
         share = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
         images = _partition(config, str(node.get("data-dir", "")), *share)
-        model = build_model(config)
+        model = build_model(config).to(check_device(str(node.get("device", config.device))))
         load(model, message.content.array_records["arrays"])
         result = training.train(
             model,
@@ -92,9 +97,16 @@ def make_client_app() -> ClientApp:
             batch_size=config.batch_size,
             # Another order each round and each client, the same in each run.
             seed=hash((config.seed, server_round, share[0])) % 2**32,
+            image_size=config.image_size,
         )
-        metrics = MetricRecord({"train-loss": result.loss, "num-examples": result.examples})
-        arrays = to_record(as_arrays(model.state_dict()))
+        metrics = MetricRecord(
+            {
+                "train-loss": result.loss,
+                "train-seconds": result.seconds,
+                "num-examples": result.examples,
+            }
+        )
+        arrays = to_record(as_arrays(model.to("cpu").state_dict()))
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     return app
@@ -129,7 +141,7 @@ def prepare(config: RunConfig) -> Problem:
     """Return what ``config`` asks to learn, having checked all that the server can check.
 
     Raises:
-        ConfigError: a data set, model, partitioner or codec that does not exist.
+        ConfigError: a data set, model, partitioner, codec or device that does not exist.
         CodecUnavailable: the codec's library is not installed here.
         DataError: the held-out set is not there.
     """
@@ -139,8 +151,8 @@ def prepare(config: RunConfig) -> Problem:
     if config.partitioner not in datasets.PARTITIONERS:
         have = ", ".join(datasets.PARTITIONERS)
         raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
-    model = build_model(config)
-    return Problem(model, datasets.load_test(config.dataset, data_dir=_path(config.data_dir)))
+    model = build_model(config).to(check_device(config.device))
+    return Problem(model, _cached_test(config.dataset, config.data_dir, config.test_samples))
 
 
 def federate(
@@ -166,23 +178,42 @@ def federate(
         rule=config.rule,
     )
     last = time.monotonic()
+    train_seconds = 0.0
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
-        nonlocal last
+        nonlocal last, train_seconds
+        begin = time.monotonic()
         load(model, arrays)
-        result = training.evaluate(model, problem.held_out)
+        result = training.evaluate(model, problem.held_out, image_size=config.image_size)
         now = time.monotonic()
         seconds, last = now - last, now
         if on_round:
-            traffic = compressing.take_traffic()
-            on_round(Round(number, result.accuracy, result.loss, seconds, traffic))
+            on_round(
+                Round(
+                    number,
+                    result.accuracy,
+                    result.loss,
+                    seconds,
+                    train_seconds,
+                    now - begin,
+                    compressing.take_traffic(),
+                )
+            )
+        train_seconds = 0.0
         return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
+
+    def average(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+        nonlocal train_seconds
+        train_seconds = sum(_reported_seconds(content) for content in contents)
+        return strategy_average(contents, weighted_by)
 
     # The fleet is complete once; after that a round goes on with those who are there.
     wait_for(grid, config.min_clients)
     strategy = StreamingFedAvg(
         fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
     )
+    strategy_average = strategy.train_metrics_aggr_fn
+    strategy.train_metrics_aggr_fn = average
     strategy.start(
         compressing,
         to_record(as_arrays(model.state_dict())),
@@ -219,6 +250,23 @@ def load(model: nn.Module, record: ArrayRecord) -> None:
     model.load_state_dict({name: as_tensor(x) for name, x in arrays.items()})
 
 
+def check_device(name: str) -> torch.device:
+    """Return a device that is there.
+
+    Raises:
+        ConfigError: torch knows no such device, or has none here.
+    """
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as err:
+        first = str(err).partition("\n")[0]
+        raise ConfigError(f"no device {name!r} here: {first}") from None
+    return device
+
+
 def wait_for(grid: Grid, count: int) -> None:
     """Return once ``count`` clients are connected."""
     while len(list(grid.get_node_ids())) < count:
@@ -232,7 +280,7 @@ def _partition(config: RunConfig, data_dir: str, index: int, count: int) -> Imag
     )  # fmt: skip
 
 
-@lru_cache(maxsize=4)  # a device has one share; a trial in one process may have a few
+@lru_cache(maxsize=64)  # a device has one share; a trial in one process may have a few
 def _cached_partition(
     dataset: str,
     data_dir: str,
@@ -256,6 +304,20 @@ def _cached_partition(
         seed=seed,
         samples=samples or None,
     )
+
+
+@lru_cache(maxsize=2)  # runs that follow each other are often judged by the same
+def _cached_test(dataset: str, data_dir: str, samples: int) -> Images:
+    from fedsz.tasks import datasets
+
+    return datasets.load_test(dataset, data_dir=_path(data_dir), samples=samples or None)
+
+
+def _reported_seconds(content: RecordDict) -> float:
+    """Return how long a client trained, if it says so."""
+    metrics: dict[str, Any] = dict(next(iter(content.metric_records.values())))
+    seconds = metrics.get("train-seconds", 0.0)
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
 def _path(folder: str) -> Any:

@@ -60,6 +60,7 @@ def train(
     momentum: float,
     batch_size: int,
     seed: int,
+    image_size: int = 0,
 ) -> TrainResult:
     """Train ``model`` in place by SGD, on the device it is on.
 
@@ -74,6 +75,8 @@ def train(
         seed: decides the order of images and what dropout drops. On the CPU the same call on the
             same model gives the same weights, unless another thread draws from torch's global
             generator meanwhile.
+        image_size: scales images to this many pixels a side, by bilinear interpolation; 0 leaves
+            them as they are.
 
     Returns:
         The last epoch's mean loss, the number of images and the time taken.
@@ -106,7 +109,8 @@ def train(
             loss_sum = 0.0
             for rows in _batches(torch.randperm(len(data), generator=order), batch_size):
                 optimizer.zero_grad()
-                logits, target = model(_normalised(data.x[rows], device)), data.y[rows].to(device)
+                x, target = _scaled(data.x[rows], device, image_size), data.y[rows].to(device)
+                logits = model(x)
                 loss = F.cross_entropy(logits, target)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -114,13 +118,16 @@ def train(
     return TrainResult(loss_sum / len(data), len(data), time.perf_counter() - start)
 
 
-def evaluate(model: nn.Module, data: Images, *, batch_size: int = 256) -> EvalResult:
+def evaluate(
+    model: nn.Module, data: Images, *, batch_size: int = 256, image_size: int = 0
+) -> EvalResult:
     """Test ``model``, on the device it is on; its weights and its mode stay as they are.
 
     Args:
         model: maps float32 [N, C, H, W] to logits [N, classes].
         data: uint8 images and their labels.
         batch_size: images per forward pass, at least 1; decides memory, not results.
+        image_size: as in `train`.
 
     Raises:
         ConfigError: ``batch_size`` is below 1.
@@ -137,15 +144,20 @@ def evaluate(model: nn.Module, data: Images, *, batch_size: int = 256) -> EvalRe
     loss_sum, correct = 0.0, 0
     with torch.inference_mode():
         for rows in torch.split(torch.arange(len(data)), batch_size):
-            logits, target = model(_normalised(data.x[rows], device)), data.y[rows].to(device)
+            x, target = _scaled(data.x[rows], device, image_size), data.y[rows].to(device)
+            logits = model(x)
             loss_sum += F.cross_entropy(logits, target, reduction="sum").item()
             correct += int((logits.argmax(1) == target).sum())
     model.train(was_training)
     return EvalResult(loss_sum / len(data), correct / len(data), len(data))
 
 
-def _normalised(x: Tensor, device: torch.device) -> Tensor:
-    return (x.to(device, torch.float32) / 255 - 0.5) / 0.25
+def _scaled(x: Tensor, device: torch.device, size: int) -> Tensor:
+    """Return a batch of images as a model takes them: normalised, ``size`` pixels a side."""
+    normalised = (x.to(device, torch.float32) / 255 - 0.5) / 0.25
+    if size in (0, x.shape[-1]):
+        return normalised
+    return F.interpolate(normalised, (size, size), mode="bilinear", antialias=True)
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -1,0 +1,288 @@
+"""Result tables: Parquet files of a fixed schema that no crash can spoil.
+
+A file is written anew, beside itself, and moved into place whenever rows are added: whatever ends
+the process, what lies there is whole. docs/experiments.md describes every column.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedsz.errors import ConfigError, FedszError
+
+TABLE: Final = b"fedsz.table"
+VERSION: Final = b"fedsz.version"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A kind of result file.
+
+    Attributes:
+        name: "sweep" or "bench".
+        version: of the schema. It is raised when a column goes or changes its meaning.
+        columns: name -> type, in the file's order.
+    """
+
+    name: str
+    version: int
+    columns: Mapping[str, pa.DataType]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Parquet schema, which says which table it is."""
+        marks = {TABLE: self.name.encode(), VERSION: str(self.version).encode()}
+        return pa.schema(list(self.columns.items()), metadata=marks)
+
+
+ORIGIN: Final = {
+    "fedsz_version": pa.string(),
+    "python": pa.string(),
+    "torch": pa.string(),
+    "machine": pa.string(),
+    "cores": pa.int32(),
+    "time": pa.timestamp("s", tz="UTC"),
+}
+
+DISTRIBUTION: Final = pa.struct(
+    {
+        "what": pa.string(),
+        "tensor": pa.string(),
+        "numbers": pa.int64(),
+        "low": pa.float64(),
+        "high": pa.float64(),
+        "counts": pa.list_(pa.int64()),
+        "laws": pa.list_(
+            pa.struct(
+                {
+                    "name": pa.string(),
+                    "location": pa.float64(),
+                    "scale": pa.float64(),
+                    "ks": pa.float64(),
+                }
+            )
+        ),
+    }
+)
+
+SWEEP: Final = Table(
+    "sweep",
+    1,
+    {
+        "run": pa.string(),
+        "model": pa.string(),
+        "dataset": pa.string(),
+        "codec": pa.string(),
+        "codec_settings": pa.string(),
+        "lossless": pa.string(),
+        "error_bound": pa.string(),
+        "bound_kind": pa.string(),
+        "bound_value": pa.float64(),
+        "threshold": pa.int64(),
+        "rule": pa.string(),
+        "seed": pa.int64(),
+        "grid": pa.string(),
+        "clients": pa.int32(),
+        "partitioner": pa.string(),
+        "alpha": pa.float64(),
+        "samples": pa.int64(),
+        "test_samples": pa.int64(),
+        "image_size": pa.int32(),
+        "rounds": pa.int32(),
+        "epochs": pa.int32(),
+        "batch_size": pa.int32(),
+        "learning_rate": pa.float64(),
+        "momentum": pa.float64(),
+        "device": pa.string(),
+        "threads": pa.int32(),
+        "dataset_digest": pa.string(),
+        "round": pa.int32(),
+        "accuracy": pa.float64(),
+        "loss": pa.float64(),
+        "seconds": pa.float64(),
+        "train_seconds": pa.float64(),
+        "encode_seconds": pa.float64(),
+        "decode_seconds": pa.float64(),
+        "test_seconds": pa.float64(),
+        "replies": pa.int32(),
+        "failures": pa.int32(),
+        "raw_up": pa.int64(),
+        "sent_up": pa.int64(),
+        "raw_down": pa.int64(),
+        "sent_down": pa.int64(),
+        "ratio": pa.float64(),
+        "max_error": pa.float64(),
+        "distributions": pa.list_(DISTRIBUTION),
+        "error": pa.string(),
+        **ORIGIN,
+    },
+)
+
+BENCH: Final = Table(
+    "bench",
+    1,
+    {
+        "data": pa.string(),
+        "data_digest": pa.string(),
+        "codec": pa.string(),
+        "codec_settings": pa.string(),
+        "lossy": pa.bool_(),
+        "error_bound": pa.string(),
+        "elements": pa.int64(),
+        "raw_bytes": pa.int64(),
+        "coded_bytes": pa.int64(),
+        "ratio": pa.float64(),
+        "encode_seconds": pa.float64(),
+        "encode_seconds_least": pa.float64(),
+        "encode_seconds_most": pa.float64(),
+        "decode_seconds": pa.float64(),
+        "decode_seconds_least": pa.float64(),
+        "decode_seconds_most": pa.float64(),
+        "repeats": pa.int32(),
+        "threads": pa.int32(),
+        "max_error": pa.float64(),
+        "rmse": pa.float64(),
+        "peak_bytes": pa.int64(),
+        "error": pa.string(),
+        **ORIGIN,
+    },
+)
+
+TABLES: Final = (SWEEP, BENCH)
+
+
+class Results:
+    """A result file that is open for more rows, by one process at a time.
+
+    Args:
+        path: the file; it and its folder are made if they are not there.
+        table: what it holds.
+
+    Raises:
+        ConfigError: it holds something else, another process writes it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, table: Table) -> None:
+        self.path = path
+        self._schema = table.schema
+        self._lock = _locked(path)
+        try:
+            self.rows = read(path, table) if path.exists() else self._schema.empty_table()
+            self._write(self.rows)  # better refused now than after the first run
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows, which hold a value or None for each column they name; others are None.
+
+        Raises:
+            FedszError: they cannot be written. The file holds what it held before.
+        """
+        fresh = pa.Table.from_pylist([dict(row) for row in rows], schema=self._schema)
+        rows_now = pa.concat_tables([self.rows, fresh])
+        self._write(rows_now)
+        self.rows = rows_now
+
+    def close(self) -> None:
+        """Let others write the file."""
+        with contextlib.suppress(OSError):
+            _lock_path(self.path).unlink()
+        self._lock.close()
+
+    def _write(self, rows: pa.Table) -> None:
+        part = self.path.with_name(f".{self.path.name}.part")
+        try:
+            pq.write_table(rows, part, compression="zstd")
+            with part.open("rb+") as written:
+                os.fsync(written.fileno())
+            part.replace(self.path)
+        except OSError as err:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            why = os.strerror(err.errno) if err.errno else str(err)
+            raise FedszError(f"cannot write {self.path}: {why}; it is as it was before") from err
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read(path: Path, *tables: Table) -> pa.Table:
+    """Return the rows of a result file.
+
+    Args:
+        path: the file.
+        tables: what it may be; by default any.
+
+    Raises:
+        ConfigError: it cannot be read, is no Parquet file, or holds another table or version.
+    """
+    try:
+        rows = pq.read_table(path)
+    except OSError as err:
+        why = os.strerror(err.errno) if err.errno else str(err).partition("\n")[0]
+        raise ConfigError(f"cannot read {path}: {why}") from err
+    except pa.ArrowInvalid as err:
+        raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
+    table = table_of(rows)
+    wanted = tables or TABLES
+    if table not in wanted:
+        marks = rows.schema.metadata or {}
+        name, version = (marks.get(mark, b"").decode() for mark in (TABLE, VERSION))
+        holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
+        want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
+        raise ConfigError(f"{path} holds {holds}; this takes {want}")
+    return rows
+
+
+def table_of(rows: pa.Table) -> Table | None:
+    """Return which table of this version of fedsz these rows are; None if they are none."""
+    marks = rows.schema.metadata or {}
+    for table in TABLES:
+        same = marks.get(TABLE) == table.name.encode()
+        if same and rows.schema.equals(table.schema, check_metadata=False):
+            return table
+    return None
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """Return the open file whose lock is ours for as long as it is open."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = _lock_path(path).open("ab")
+        except OSError as err:
+            raise ConfigError(f"cannot write {path}: {err.strerror}") from err
+        try:
+            # The system gives it up when the process ends, however it ends.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ConfigError(f"{path} is being written by another process") from None
+        # Whoever had it may have removed the file between our opening and our locking it.
+        with contextlib.suppress(FileNotFoundError):
+            if _lock_path(path).stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                return lock
+        lock.close()
