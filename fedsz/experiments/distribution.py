@@ -7,7 +7,9 @@ fall into one cell, the error is the weight itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any, Final
 
 import msgspec
@@ -91,10 +93,12 @@ def density(law: Law, x: Floats) -> Floats:
     """Return a law's probability density at ``x``."""
     z = (x - law.location) / law.scale
     if law.name == "laplace":
-        return np.exp(-np.abs(z)) / (2 * law.scale)
-    if law.name == "uniform":
-        return np.where(np.abs(z) <= 1, 1 / (2 * law.scale), 0.0)
-    return np.exp(-z * z / 2) / (law.scale * np.sqrt(2 * np.pi))
+        values: Floats = np.exp(-np.abs(z)) / 2
+    elif law.name == "uniform":
+        values = np.where(np.abs(z) <= 1, 0.5, 0.0)
+    else:
+        values = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return values / law.scale
 
 
 def _fitted(name: str, ordered: Floats, limits: tuple[float, float]) -> Law:
@@ -124,12 +128,11 @@ def _uniform(z: Floats) -> Floats:
 
 
 def _normal(z: Floats) -> Floats:
-    from statistics import NormalDist
-
     # numpy has no error function; between so many points it is straight to six digits.
     grid = np.linspace(-8, 8, 16_001)
     values = np.array([NormalDist().cdf(point) for point in grid])
-    return np.interp(z, grid, values)
+    shares: Floats = np.interp(z, grid, values)
+    return shares
 
 
 CDFS: Final[dict[str, Callable[[Floats], Floats]]] = {

@@ -24,10 +24,15 @@ def origin() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": _version("torch"),
         "machine": f"{processor()}, {platform.system()} {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": cores(),
     }
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor() -> str:
