@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedsz.cli import client, codecs, compress, decompress, inspect, run, server
+from fedsz.cli import client, codecs, compress, decompress, inspect, run, server, sweep
 from fedsz.errors import FedszError
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, server, client, compress, decompress, inspect, codecs):
+for module in (run, server, client, sweep, compress, decompress, inspect, codecs):
     app.command()(module.command)
 
 

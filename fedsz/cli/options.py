@@ -30,7 +30,13 @@ PANELS: Final = {
     ),
     "Results": ("run_dir",),
 }  # fmt: skip
-PANEL_OF: Final = {name: panel for panel, names in PANELS.items() for name in names}
+SWEPT: Final = (
+    "models", "datasets", "codecs", "error_bounds", "seeds", "grid", "jobs", "results",
+)  # fmt: skip
+PANEL_OF: Final = {
+    **{name: panel for panel, names in PANELS.items() for name in names},
+    **dict.fromkeys(SWEPT, "What is swept"),
+}
 
 Config = Annotated[
     Path | None,

@@ -106,7 +106,7 @@ class RunTable:
 
 def cells(row: RoundDone) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
-    start = (str(row.round), f"{row.accuracy:.4f}", f"{row.loss:.4f}")
+    start = (str(row.round), f"{row.accuracy:.4f}", "-" if row.loss is None else f"{row.loss:.4f}")
     asked = row.replies + len(row.failures)
     clients = f"{row.replies}/{asked}" if asked else "-"
     if row.ratio is None:

@@ -49,7 +49,8 @@ class RoundDone(msgspec.Struct, frozen=True, tag_field="event", tag="round"):
 
     Attributes:
         round: from 1; 0 is the model before any training, when nothing has been sent.
-        accuracy, loss: of the averaged model on the server's held-out set.
+        accuracy, loss: of the averaged model on the server's held-out set; the loss is null where
+            training has diverged.
         seconds: since the round before.
         replies: how many clients' updates went into the average.
         failures: the others.
@@ -66,7 +67,7 @@ class RoundDone(msgspec.Struct, frozen=True, tag_field="event", tag="round"):
 
     round: int
     accuracy: float
-    loss: float
+    loss: float | None
     seconds: float
     replies: int
     failures: list[Failure]

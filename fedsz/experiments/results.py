@@ -29,7 +29,7 @@ class Table:
     """A kind of result file.
 
     Attributes:
-        name: "sweep" or "bench".
+        name: "sweep", "bench" or "scaling".
         version: of the schema. It is raised when a column goes or changes its meaning.
         columns: name -> type, in the file's order.
     """
@@ -51,7 +51,7 @@ ORIGIN: Final = {
     "torch": pa.string(),
     "machine": pa.string(),
     "cores": pa.int32(),
-    "time": pa.timestamp("s", tz="UTC"),
+    "time": pa.timestamp("ms", tz="UTC"),
 }
 
 DISTRIBUTION: Final = pa.struct(
@@ -158,7 +158,38 @@ BENCH: Final = Table(
     },
 )
 
-TABLES: Final = (SWEEP, BENCH)
+SCALING: Final = Table(
+    "scaling",
+    1,
+    {
+        "kind": pa.string(),
+        "engine": pa.string(),
+        "how": pa.string(),
+        "link": pa.string(),
+        "model": pa.string(),
+        "dataset": pa.string(),
+        "codec": pa.string(),
+        "error_bound": pa.string(),
+        "workers": pa.int32(),
+        "clients": pa.int32(),
+        "rounds": pa.int32(),
+        "samples_per_client": pa.int64(),
+        "seconds": pa.float64(),
+        "speedup": pa.float64(),
+        "efficiency": pa.float64(),
+        "train_seconds": pa.float64(),
+        "encode_seconds": pa.float64(),
+        "decode_seconds": pa.float64(),
+        "engine_seconds": pa.float64(),
+        "test_seconds": pa.float64(),
+        "sent_up": pa.int64(),
+        "sent_down": pa.int64(),
+        "bandwidth": pa.float64(),
+        **ORIGIN,
+    },
+)
+
+TABLES: Final = (SWEEP, BENCH, SCALING)
 
 
 class Results:
@@ -193,6 +224,16 @@ class Results:
         rows_now = pa.concat_tables([self.rows, fresh])
         self._write(rows_now)
         self.rows = rows_now
+
+    def keep(self, wanted: pa.Array | pa.ChunkedArray) -> None:
+        """Drop the rows for which ``wanted``, a boolean for each, does not hold.
+
+        Raises:
+            FedszError: the file cannot be written. It holds what it held before.
+        """
+        rows = self.rows.filter(wanted)
+        self._write(rows)
+        self.rows = rows
 
     def close(self) -> None:
         """Let others write the file."""
@@ -257,8 +298,9 @@ def table_of(rows: pa.Table) -> Table | None:
     """Return which table of this version of fedsz these rows are; None if they are none."""
     marks = rows.schema.metadata or {}
     for table in TABLES:
-        same = marks.get(TABLE) == table.name.encode()
-        if same and rows.schema.equals(table.schema, check_metadata=False):
+        ours = table.schema
+        same = all(marks.get(mark) == ours.metadata[mark] for mark in (TABLE, VERSION))
+        if same and rows.schema.equals(ours, check_metadata=False):
             return table
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -143,7 +144,7 @@ def row_of(done: Round, names: dict[int, str]) -> RoundDone:
     return RoundDone(
         round=done.number,
         accuracy=done.accuracy,
-        loss=done.loss,
+        loss=done.loss if math.isfinite(done.loss) else None,
         seconds=done.seconds,
         train_seconds=done.train_seconds,
         test_seconds=done.test_seconds,

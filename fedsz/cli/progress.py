@@ -1,0 +1,134 @@
+"""A sweep on the screen."""
+
+from __future__ import annotations
+
+import statistics
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from fedsz.config import RunConfig
+from fedsz.experiments.plan import run_id, steered
+from fedsz.experiments.sweep import Step, Sweep
+
+SHORT: Final = 12  # characters of a data set's or model's name
+
+
+class SweepProgress:
+    """Shows steps: a bar for the sweep with the time left, one for each run that is going on."""
+
+    def __init__(self, console: Console, sweep: Sweep) -> None:
+        self._console = console
+        self._todo = list(sweep.todo)
+        self._jobs = sweep.config.jobs
+        self._took: dict[tuple[str, str], list[float]] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+        )
+        total = sweep.done + len(sweep.todo)
+        self._all = self._progress.add_task("sweep", total=total, completed=sweep.done, note="")
+        self._tasks: dict[RunConfig, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, step: Step) -> None:
+        """Take a step into the picture."""
+        run = step.run
+        if run not in self._tasks:
+            self._tasks[run] = self._progress.add_task(named(run), total=run.rounds, note="")
+        if not step.over:
+            if step.round:
+                note = f"accuracy {step.round.accuracy:.4f}"
+                self._progress.update(self._tasks[run], completed=step.round.round, note=note)
+            return
+        self._took.setdefault((run.model, run.dataset), []).append(step.seconds)
+        self._progress.remove_task(self._tasks.pop(run))
+        self._todo.remove(run)
+        left = self._left()
+        note = f"{duration(left)} left" if left is not None else ""
+        self._progress.update(self._all, advance=1, note=note)
+        self._console.print(_line(step), highlight=False, markup=False, soft_wrap=True)
+
+    def _left(self) -> float | None:
+        """Return the seconds that the rest should take, by those that are over."""
+        everything = [seconds for some in self._took.values() for seconds in some]
+        if not everything:
+            return None
+        total = 0.0
+        for run in self._todo:
+            alike = self._took.get((run.model, run.dataset), everything)
+            total += statistics.median(alike)
+        return total / min(self._jobs, max(len(self._todo), 1))
+
+
+def named(run: RunConfig) -> str:
+    """Return a run's name for people."""
+    bound = f" {run.error_bound}" if steered(run.codec) else ""
+    return f"{run.model} {run.dataset} {run.codec}{bound} seed {run.seed}"
+
+
+def summary(sweep: Sweep) -> Table:
+    """Return the last round of every run of a sweep's plan that its file holds."""
+    table = Table(box=None, header_style="bold", title_justify="left")
+    for head in ("dataset", "model", "codec", "error bound"):
+        table.add_column(head)
+    for head in ("seeds", "accuracy", "ratio", "error/bound", "failed"):
+        table.add_column(head, justify="right")
+    wanted = {run_id(run, sweep.config.grid) for run in sweep.config.runs}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    columns = [name for name in sweep.results.rows.column_names if name != "distributions"]
+    for row in sweep.results.rows.select(columns).to_pylist():
+        if row["run"] in wanted and row["round"] in (None, row["rounds"]):
+            of = (row["dataset"], row["model"], row["codec"], row["error_bound"] or "-")
+            groups.setdefault(of, []).append(row)
+    for key, rows in groups.items():
+        good = [row for row in rows if row["error"] is None]
+        failed = str(len(rows) - len(good)) if len(good) < len(rows) else ""
+        if not good:
+            table.add_row(*key, "0", "-", "-", "-", failed)
+            continue
+        table.add_row(
+            *key,
+            str(len(good)),
+            f"{statistics.median(row['accuracy'] for row in good):.4f}",
+            f"{statistics.median(row['ratio'] or 1.0 for row in good):.2f}",
+            f"{max(row['max_error'] for row in good):.4f}",
+            failed,
+        )
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+def _line(step: Step) -> str:
+    if step.error:
+        return f"{named(step.run)}: failed: {step.error}"
+    row = step.round
+    assert row is not None
+    ratio = f", {row.ratio:.2f}x smaller" if row.ratio else ""
+    return f"{named(step.run)}: accuracy {row.accuracy:.4f}{ratio}, {step.seconds:.0f} s"

@@ -1,0 +1,120 @@
+"""``fedsz sweep``: many runs, one result file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsz.cli.options import PANELS, SWEPT, Json, configured
+from fedsz.experiments.plan import PLURAL, SweepConfig
+
+if TYPE_CHECKING:
+    from fedsz.config import RunConfig
+    from fedsz.experiments.sweep import Sweep
+
+SINGLE = {*PLURAL, "min_clients", "run_dir"}
+SHARED = [
+    name
+    for panel in ("What is learned", "How it is learned", "How updates are compressed")
+    for name in PANELS[panel]
+    if name not in SINGLE
+]
+
+
+@configured(*SWEPT, *SHARED, of=SweepConfig)
+def command(
+    config: SweepConfig,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and about how long it takes.")
+    ] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Run again what the file says has failed.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run every combination of models, data sets, codecs, bounds and seeds, and keep the results.
+
+    Rows are added to one Parquet file run by run. A sweep that was ended goes on where it was
+    when the same command is given again.
+    """
+    from pathlib import Path
+
+    from fedsz.experiments.results import SWEEP, Results
+    from fedsz.experiments.sweep import Sweep
+
+    if dry_run:
+        _print_plan(config, json=json)
+        return
+    with Results(Path(config.results), SWEEP) as results:
+        sweep = Sweep(config, results)
+        if retry:
+            sweep.forget_failures()
+        _run(sweep, json=json)
+
+
+def _run(sweep: Sweep, *, json: bool) -> None:
+    from contextlib import closing
+
+    from rich.console import Console
+
+    from fedsz.cli.progress import SweepProgress
+
+    console = Console(stderr=True)
+    if sweep.done:
+        console.print(f"{sweep.done} runs are in {sweep.config.results} already", highlight=False)
+    with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
+        for step in steps:
+            progress.show(step)
+            if json and step.over:
+                _print_line({**_named(step.run), "error": step.error, "seconds": step.seconds})
+    if not json:
+        from fedsz.cli.progress import summary
+
+        Console().print(summary(sweep))
+
+
+def _print_plan(config: SweepConfig, *, json: bool) -> None:
+    """Print every run, and what all of them should take."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedsz.cli.progress import duration
+    from fedsz.experiments.estimate import seconds
+
+    times = [seconds(run) for run in config.runs]
+    if json:
+        for run, estimate in zip(config.runs, times, strict=True):
+            _print_line({**_named(run), "seconds": estimate})
+        return
+    table = Table(*_named(config.runs[0]), "about", box=None, header_style="bold")
+    for run, estimate in zip(config.runs, times, strict=True):
+        about = "unknown" if estimate is None else duration(estimate)
+        table.add_row(*(str(value) for value in _named(run).values()), about)
+    console = Console()
+    console.print(table)
+    known = [estimate for estimate in times if estimate is not None]
+    more = f" and {len(times) - len(known)} of unknown length" if len(known) < len(times) else ""
+    total = duration(sum(known) / min(config.jobs, len(times)))
+    jobs = f", {config.jobs} at a time" if config.jobs > 1 else ""
+    console.print(f"{len(times)} runs{jobs}: about {total}{more}", highlight=False)
+
+
+def _named(run: RunConfig) -> dict[str, Any]:
+    from fedsz.experiments.plan import steered
+
+    bound = run.error_bound if steered(run.codec) else None
+    return {
+        "seed": run.seed,
+        "dataset": run.dataset,
+        "model": run.model,
+        "codec": run.codec,
+        "error_bound": bound,
+    }
+
+
+def _print_line(row: dict[str, Any]) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(row).decode(), flush=True)

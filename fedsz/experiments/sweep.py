@@ -1,0 +1,258 @@
+"""Running a plan: jobs side by side, each row kept as soon as it is there, resumed where it was."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow.compute as pc
+
+from fedsz.bounds import ErrorBound
+from fedsz.config import RunConfig
+from fedsz.errors import FedszError
+from fedsz.experiments.events import RoundDone
+from fedsz.experiments.origin import cores, dataset_digest, origin
+from fedsz.experiments.plan import SAME, SweepConfig, run_id, settings_of, steered
+from fedsz.experiments.results import Results
+from fedsz.experiments.worker import Finished, Job
+
+PATIENCE: Final = 5.0  # seconds that a worker gets to end by itself
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened in a sweep.
+
+    Attributes:
+        run: which run it is about.
+        round: of it, from 0, if one has been done; else None.
+        error: why the run gave no result, or "".
+        over: whether the run is over, and its rows are in the file.
+        seconds: that it took, when it is over.
+    """
+
+    run: RunConfig
+    round: RoundDone | None = None
+    error: str = ""
+    over: bool = False
+    seconds: float = 0.0
+
+
+@dataclass
+class Sweep:
+    """A plan, its result file, and what of it is still to do.
+
+    Attributes:
+        config: the plan.
+        results: its file, open.
+        todo: the runs that the file does not hold yet.
+        done: how many it does hold, of this plan.
+    """
+
+    config: SweepConfig
+    results: Results
+    todo: list[RunConfig] = field(init=False)
+    done: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        held = set(self.results.rows.column("run").to_pylist())
+        runs = self.config.runs
+        self.todo = [run for run in runs if run_id(run, self.config.grid) not in held]
+        self.done = len(runs) - len(self.todo)
+
+    def forget_failures(self) -> None:
+        """Take runs that failed out of the file, so that they run again."""
+        self.results.keep(pc.is_null(self.results.rows.column("error")))
+        self.__post_init__()
+
+    def run(self) -> Generator[Step, None, None]:
+        """Make the runs that are to do, and tell of what happens.
+
+        A run that fails, or takes its process with it, is a row with its error. All processes
+        have ended when the generator has, however it ends.
+
+        Raises:
+            FedszError: rows cannot be written.
+        """
+        waiting: queue.SimpleQueue[RunConfig] = queue.SimpleQueue()
+        told: queue.SimpleQueue[_Told | None] = queue.SimpleQueue()
+        for run in self.todo:
+            waiting.put(run)
+        jobs = min(self.config.jobs, len(self.todo))
+        threads = max(1, cores() // max(jobs, 1))
+        rounds: dict[RunConfig, list[RoundDone]] = {}
+        with ExitStack() as stack:
+            log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
+            workers = [_Worker(log / f"{i}.log", threads, self.config.grid) for i in range(jobs)]
+            for worker in workers:
+                stack.callback(worker.close)
+                threading.Thread(target=_work, args=(worker, waiting, told), daemon=True).start()
+            working = jobs
+            while working:
+                news = told.get()
+                if news is None:
+                    working -= 1
+                elif isinstance(news.what, RoundDone):
+                    rounds.setdefault(news.run, []).append(news.what)
+                    yield Step(news.run, news.what)
+                else:
+                    trained = rounds.pop(news.run, [])
+                    self.results.add(rows_of(news.run, self.config, trained, news.what, threads))
+                    yield Step(
+                        news.run,
+                        trained[-1] if trained else None,
+                        error=news.what.error,
+                        over=True,
+                        seconds=sum(row.seconds for row in trained),
+                    )
+
+
+@dataclass(frozen=True)
+class _Told:
+    run: RunConfig
+    what: RoundDone | Finished
+
+
+class _Worker:
+    """A process for one run after another, started anew when one takes it down."""
+
+    def __init__(self, log: Path, threads: int, grid: str) -> None:
+        self._log, self._threads, self._grid = log, threads, grid
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def run(self, run: RunConfig) -> Iterator[RoundDone | Finished]:
+        """Make a run; the last that comes is its `Finished`."""
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        job = Job(run.as_dict(), self._grid)
+        try:
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                told: RoundDone | Finished = _DECODER.decode(line)
+                yield told
+                if isinstance(told, Finished):
+                    return
+        except BrokenPipeError:
+            pass
+        code = process.wait()
+        yield Finished(error=f"the process ended with {code}: {self._last_words()}")
+
+    def close(self) -> None:
+        """End the process, in the middle of a run too."""
+        with self._lock:
+            self._closed = True
+            process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._closed:
+                raise FedszError("the sweep is over")
+            if self._process is None or self._process.poll() is not None:
+                with self._log.open("wb") as log:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", "fedsz.experiments.worker"],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        env={**os.environ, "OMP_NUM_THREADS": str(self._threads)},
+                        start_new_session=True,  # Ctrl-C comes to us alone, and we tell it
+                    )
+            return self._process
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text("utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it left no word"
+
+
+_DECODER: Final = msgspec.json.Decoder(RoundDone | Finished)
+
+
+def _work(
+    worker: _Worker,
+    waiting: queue.SimpleQueue[RunConfig],
+    told: queue.SimpleQueue[_Told | None],
+) -> None:
+    try:
+        while True:
+            run = waiting.get_nowait()
+            for what in worker.run(run):
+                told.put(_Told(run, what))
+    except (queue.Empty, FedszError):
+        pass
+    finally:
+        told.put(None)
+
+
+def rows_of(
+    run: RunConfig,
+    sweep: SweepConfig,
+    rounds: list[RoundDone],
+    finished: Finished,
+    threads: int,
+) -> list[Mapping[str, Any]]:
+    """Return the rows of a run: one for each round, or one with its error.
+
+    Args:
+        run: what was run.
+        sweep: what it is part of.
+        rounds: all of its rounds.
+        finished: how it ended.
+        threads: processors that each of its processes might use.
+    """
+    bound = ErrorBound.of(run.error_bound) if steered(run.codec) else None
+    same = {
+        **{name: getattr(run, name) for name in ("model", "dataset", "codec", "seed", *SAME)},
+        **origin(),
+        "run": run_id(run, sweep.grid),
+        "codec_settings": settings_of(run.codec),
+        "error_bound": f"{bound.kind}:{bound.value:g}" if bound else None,
+        "bound_kind": bound.kind if bound else None,
+        "bound_value": bound.value if bound else None,
+        "grid": sweep.grid,
+        "threads": threads,
+        "dataset_digest": _digest(run),
+        "time": datetime.now(UTC).replace(microsecond=0),
+    }
+    if finished.error:
+        return [{**same, "error": finished.error}]
+    rows = [{**same, **_columns(row)} for row in rounds]
+    rows[-1]["distributions"] = [msgspec.to_builtins(found) for found in finished.distributions]
+    return list(rows)
+
+
+def _columns(row: RoundDone) -> dict[str, Any]:
+    columns: dict[str, Any] = msgspec.to_builtins(row)
+    columns["failures"] = len(row.failures)
+    for name in ("event", "wire_up", "wire_down"):
+        del columns[name]
+    return columns
+
+
+def _digest(run: RunConfig) -> str | None:
+    try:
+        return dataset_digest(run.dataset, run.data_dir)
+    except FedszError:
+        return None
