@@ -38,6 +38,7 @@ class RunConfig:
     data_dir: str = option("", "Folder with the data set's parquet files; without it, the hub.")
     samples: int = option(0, "Take this many training images in all; 0 for all there are.")
     model: str = option("cnn", "Model: cnn, alexnet, mobilenetv2 or resnet50.")
+    initial: str = option("", "Start from the weights in this .safetensors file, not from random.")
     partitioner: str = option("iid", "How images are shared out: iid or dirichlet.")
     alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.")
     image_size: int = option(0, "Scale images to this many pixels a side; 0 leaves them alone.")

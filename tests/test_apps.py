@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+
+from safetensors.torch import save_file
 
 from fedsz.config import RunConfig
 from fedsz.errors import ConfigError, DataError, ModelMismatch
@@ -59,6 +62,35 @@ def test_equal_seeds_give_equal_runs() -> None:
     assert (first.accuracy, first.loss) == (second.accuracy, second.loss)
 
 
+def test_a_run_starts_from_given_weights(tmp_path: Path) -> None:
+    trained: list[Round] = []
+    config = RunConfig(rounds=2, min_clients=2)
+    model = federate(
+        LocalGrid(make_client_app(), shares(2)), config, prepare(config), trained.append
+    )
+    path = tmp_path / "model.safetensors"
+    save_file({name: x.contiguous() for name, x in model.state_dict().items()}, path)
+
+    start, _ = run(RunConfig(rounds=1, min_clients=2, initial=str(path)), shares(2))
+
+    assert (start.accuracy, start.loss) == (trained[-1].accuracy, trained[-1].loss)
+    with pytest.raises(ModelMismatch):
+        prepare(RunConfig(initial=str(path), dataset="cifar10"))
+
+
+def test_images_are_scaled_for_clients_and_server() -> None:
+    options = {"rounds": 1, "min_clients": 1, "samples": 64, "test_samples": 32}
+
+    (*_, small), (*_, large) = (
+        run(RunConfig(image_size=size, **options), shares(1)) for size in (0, 16)
+    )
+
+    assert large.loss != small.loss
+    assert large.traffic.replies == 1
+    assert large.train_seconds > 0
+    assert large.test_seconds > 0
+
+
 def test_a_client_with_another_data_set_is_left_out() -> None:
     nodes = [*shares(2)[:1], shares(2, dataset="cifar10")[1]]
 
@@ -96,6 +128,9 @@ def test_float64_arrays_from_a_strategy_are_loaded() -> None:
         ({"partitioner": "skew"}, ConfigError, "no partitioner 'skew'; have iid, dirichlet"),
         ({"codec": "sz4"}, ConfigError, "no codec 'sz4'"),
         ({"dataset": "cifar10", "data_dir": "/nowhere"}, DataError, "/nowhere"),
+        ({"device": "cuda:99"}, ConfigError, "no device 'cuda:99' here: "),
+        ({"device": "abacus"}, ConfigError, "no device 'abacus' here: "),
+        ({"initial": "/nowhere.safetensors"}, ConfigError, "cannot read the initial weights"),
     ],
 )
 def test_what_does_not_exist_is_noticed_before_the_first_round(

@@ -16,8 +16,8 @@ Handler = Callable[..., None]
 
 PANELS: Final = {
     "What is learned": (
-        "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "partitioner",
-        "alpha", "seed",
+        "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "initial",
+        "partitioner", "alpha", "seed",
     ),
     "How it is learned": (
         "rounds", "epochs", "batch_size", "learning_rate", "momentum", "device", "min_clients",

@@ -16,6 +16,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs.base import Codec
 from fedsz.config import RunConfig, option
 from fedsz.errors import CodecUnavailable, ConfigError
+from fedsz.experiments.origin import file_digest
 
 # A sweep has many of each.
 PLURAL: Final = {
@@ -97,6 +98,7 @@ class SweepConfig(RunConfig):
         runs = []
         for seed, dataset, model, spec in axes:
             chosen = {**shared, "seed": seed, "dataset": dataset, "model": model, "codec": spec}
+            chosen["initial"] = self.initial.replace("{model}", model)
             if spec == "raw":
                 chosen["lossless"] = "raw"
             bounds = error_bounds(self.error_bounds) if steered(spec) else (None,)
@@ -111,7 +113,8 @@ def run_id(run: RunConfig, grid: str) -> str:
     axes = {name: getattr(run, name) for name in (*PLURAL, "seed")}
     if not steered(run.codec):
         del axes["error_bound"]
-    what = {**axes, "grid": grid, **{name: getattr(run, name) for name in SAME}}
+    initial = file_digest(run.initial) if run.initial else ""
+    what = {**axes, "grid": grid, "initial": initial, **{name: getattr(run, name) for name in SAME}}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:ID_LENGTH]
 
 

@@ -81,6 +81,7 @@ SWEEP: Final = Table(
     {
         "run": pa.string(),
         "model": pa.string(),
+        "initial": pa.string(),
         "dataset": pa.string(),
         "codec": pa.string(),
         "codec_settings": pa.string(),

