@@ -35,10 +35,10 @@ _OPTIONS = (
 SERVER_OPTIONS = (
     *_OPTIONS,
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    # What a client may send ahead of the server's reading it: 20 Mbit/s at 100 ms. Left to itself
-    # gRPC lets every fast uploader fill some 16 MB of the server's memory.
+    # What a client may send ahead of the server's reading it: 80 Mbit/s with 100 ms there and
+    # back. Left to itself gRPC lets every fast uploader fill some 16 MB of the server's memory.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 256 << 10),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
 )
 CHANNEL_OPTIONS = (

@@ -1,0 +1,276 @@
+"""`benchmarks/netem.py`: its arithmetic, its command line, and one real round where root may."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsz.experiments.link import Link
+
+pytest.importorskip("torch")
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.append(str(BENCHMARKS))  # last: some there are named like modules of others
+
+import netem  # noqa: E402
+import netem_link  # noqa: E402
+from netem_report import Cell, Exchange, Way, modelled_table, rounds_table, ways_table  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LONG = 30.0  # seconds; what is awaited comes much sooner, or the test has failed
+
+
+@pytest.fixture
+def emulation() -> Iterator[None]:
+    """A machine on which links can be emulated; what a test leaves behind is an error."""
+    try:
+        with netem_link.namespaces() as names:
+            netem_link.make_line(names, "auto").close()
+    except netem_link.Refused as err:
+        pytest.skip(str(err))
+    before = namespaces()
+    yield
+    assert namespaces() == before
+
+
+def namespaces() -> set[str]:
+    return {path.name for path in netem_link.NAMES.glob("fedsz-*")}
+
+
+def exact(link: Link, down: int, up: int, work: float = 0.0) -> Exchange:
+    """Return a round as the model of the link has it."""
+    ways = link.seconds(down), link.seconds(up)
+    return Exchange(
+        seconds=sum(ways) + work,
+        down_seconds=ways[0],
+        up_seconds=ways[1],
+        encode_seconds=work,
+        decode_seconds=0.0,
+        down_bytes=down,
+        up_bytes=up,
+        raw_bytes=down,
+    )
+
+
+sizes = st.integers(1, 1 << 30)
+
+
+@given(
+    bandwidth=st.floats(1e3, 1e10),
+    latency=st.floats(0, 1),
+    down=sizes,
+    raw=sizes,
+    up=sizes,
+    work=st.floats(0, 10),
+)
+def test_rounds_like_the_model_have_its_ratios(
+    bandwidth: float, latency: float, down: int, raw: int, up: int, work: float
+) -> None:
+    link = Link(bandwidth, latency)
+    cell = Cell(
+        bandwidth=bandwidth,
+        latency=latency,
+        model="cnn",
+        raw=[exact(link, down, raw)] * 3,
+        compressed=[exact(link, down, up, work)] * 2,
+        socket_seconds=2 * link.seconds(raw),
+        late_seconds=0.0,
+    )
+
+    for exchanges in (cell.raw, cell.compressed):
+        for way in ("down", "up"):
+            assert Way.of(cell, exchanges, way).ratio == pytest.approx(1)
+    assert cell.speedup == pytest.approx(cell.modelled_speedup)
+    assert cell.socket_ratio == pytest.approx(2)
+
+
+def test_the_tables_name_what_they_show() -> None:
+    link = Link(1e6, 0.05)
+    raw, small = exact(link, 1_000_000, 1_000_000), exact(link, 1_000_000, 100_000, 0.5)
+    cell = Cell(1e6, 0.05, "cnn", [raw], [small], 8.05, 0.0)
+
+    ways, rounds = ways_table([cell]), rounds_table([cell])
+
+    assert [line.count("|") for line in ways.splitlines()] == [13] * 4
+    assert "1 Mbps |   50 ms |        raw |    1.00 |  8.050 |        8.050 |       1.00" in ways
+    # (8.05 + 8.05) / (8.05 + 0.85 + 0.5)
+    assert rounds.splitlines()[2].split("|")[-3:-1] == ["     1.71 ", "         1.71 "]
+    assert modelled_table([cell]).count("1 Mbps") == 2
+
+
+def packet(payload: int, segment: int = 0) -> bytes:
+    """Return a TCP packet over IPv4 with its virtio header, as a tun device gives it."""
+    gso = 1 if segment else 0
+    header = netem_link.VNET_HEADER.pack(1, gso, 54, segment, 20, 16)
+    ip, tcp = bytes([0x45]).ljust(20, b"\0"), bytes(12) + bytes([8 << 4]) + bytes(19)
+    return header + ip + tcp + bytes(payload)
+
+
+def test_a_packet_takes_its_frames_bytes() -> None:
+    headers = 14 + 20 + 32
+
+    assert netem_link.on_wire(packet(100)) == headers + 100
+    assert netem_link.on_wire(packet(1448, 1448)) == headers + 1448
+    assert netem_link.on_wire(packet(1449, 1448)) == 2 * headers + 1449
+    assert netem_link.on_wire(packet(14480, 1448)) == 10 * (headers + 1448)
+
+
+def test_packets_follow_each_other_at_the_bandwidth() -> None:
+    link = Link(8e3, 7.0)  # a byte takes a millisecond
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with near, far:
+        far.setblocking(False)
+        way = netem_link._Way(far.fileno(), far.fileno())
+        for size in (100, 300, 200):
+            near.send(packet(size))
+        begin = time.monotonic()
+        way.take(link)
+        end = time.monotonic()
+
+        due = [moment for moment, _ in way.queue]
+
+        assert begin <= due[0] - 7 - 0.166 <= end
+        assert due[1] - due[0] == pytest.approx(0.366)
+        assert due[2] - due[1] == pytest.approx(0.266)
+        assert way.deliver() == 0
+        assert len(way.queue) == 3  # none is due
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--bandwidths", "10parsecs"], "'10parsecs' is no bandwidth"),
+        (["--bandwidths", "10mbps,"], "'' is no bandwidth"),
+        (["--bandwidths", "0mbps"], "a bandwidth must be above 0, got 0.0"),
+        (["--latencies", "50"], "'50' is no latency"),
+        (["--repeats", "0"], "repeats must be at least 1, got 0"),
+        (["--model", "gpt"], "no model 'gpt'; have cnn"),
+        (["--codec", "sz4"], "no codec 'sz4'; have"),
+        (["--error-bound", "rel:2"], "must lie in (0, 1), got 2.0"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert netem.main(["--model-only", *arguments]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_link_has_a_model_that_takes_seconds() -> None:
+    plan = netem.Plan.of(netem.parsed([]))
+
+    assert len(plan.links) == 15
+    assert plan.repeats == 3
+    assert plan.model_for(Link(1e6)) == "cnn"
+    assert plan.model_for(Link(1e7)) == "mobilenetv2"
+
+
+def test_without_root_there_is_the_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    assert netem.main(["--bandwidths", "1mbps,1gbps", "--latencies", "10ms", "--model", "cnn"]) == 2
+
+    out, err = capsys.readouterr()
+    assert "network namespaces need root" in err
+    assert [line.split("|")[4].strip() for line in out.splitlines()[2:]] == [
+        "raw",
+        "compressed",
+    ] * 2
+
+
+def test_the_model_alone_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model-only", "--json", "--bandwidths", "1mbps", "--latencies", "1ms"]
+
+    assert netem.main(arguments) == 0
+
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    (raw,), (compressed,) = cell["raw"], cell["compressed"]
+    assert raw["raw_bytes"] == 455848 <= raw["up_bytes"]
+    assert compressed["up_bytes"] < raw["up_bytes"] / 4
+    assert compressed["down_bytes"] < raw["down_bytes"]
+
+
+def test_a_round_through_namespaces(emulation: None) -> None:
+    link = Link(50e6, 0.001)
+    plan = netem.Plan(links=[link], model="cnn", repeats=1)
+
+    with netem.lab("auto") as lab:
+        cell = lab.measure(link, plan)
+
+    (raw,), (compressed,) = cell.raw, cell.compressed
+    assert raw.raw_bytes == 455848 <= raw.up_bytes
+    assert compressed.up_bytes < raw.up_bytes / 4
+    # Nothing is faster than the link: its frames hold more than gRPC's messages.
+    for exchange in (raw, compressed):
+        assert exchange.down_seconds >= link.seconds(exchange.down_bytes)
+        assert exchange.up_seconds >= link.seconds(exchange.up_bytes)
+        assert exchange.work_seconds > 0
+    assert cell.socket_seconds >= link.seconds(raw.up_bytes)
+
+
+def test_a_congestion_control_that_the_kernel_lacks_is_named(
+    emulation: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert netem.main(["--congestion", "hope"]) == 2
+
+    assert "no congestion control 'hope' in a namespace" in capsys.readouterr().err
+
+
+def test_a_codec_that_fails_at_the_other_end_says_so(emulation: None) -> None:
+    with netem.lab("auto") as lab, pytest.raises(netem.FedszError, match="no codec 'sz4'"):
+        lab._rounds("cnn", {"codec": "sz4"}, 1)
+
+
+def test_leftovers_of_the_killed_are_swept(emulation: None) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, alive = f"fedsz-{dead.pid}-s", f"fedsz-{os.getppid()}-c"
+    for name in (left, alive):
+        netem_link.run("ip", "netns", "add", name)
+    try:
+        netem_link.sweep()
+
+        assert left not in namespaces()
+        assert alive in namespaces()
+    finally:
+        netem_link.remove(alive)
+
+
+@pytest.mark.parametrize(("ask", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_end_from_outside_leaves_nothing(
+    emulation: None, ask: signal.Signals, code: int
+) -> None:
+    started = subprocess.Popen(
+        [sys.executable, BENCHMARKS / "netem.py", "--bandwidths", "1kbps"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    patience = time.monotonic() + LONG
+    while f"fedsz-{started.pid}-c" not in namespaces():
+        assert started.poll() is None
+        assert time.monotonic() < patience
+        time.sleep(0.05)
+
+    started.send_signal(ask)
+
+    out, err = started.communicate(timeout=LONG)
+    assert (started.returncode, out, err) == (code, "", "")
