@@ -15,7 +15,18 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedsz.cli import client, codecs, compress, decompress, inspect, run, server, sweep
+from fedsz.cli import (
+    advise,
+    bench,
+    client,
+    codecs,
+    compress,
+    decompress,
+    inspect,
+    run,
+    server,
+    sweep,
+)
 from fedsz.errors import FedszError
 
 app = typer.Typer(
@@ -25,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, server, client, sweep, compress, decompress, inspect, codecs):
+for module in (run, server, client, sweep, bench, advise, compress, decompress, inspect, codecs):
     app.command()(module.command)
 
 

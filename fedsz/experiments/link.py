@@ -66,7 +66,7 @@ def latency(text: str) -> float:
 def shown(bits: float) -> str:
     """Return a bandwidth for people."""
     for unit, factor in (("Gbps", 1e9), ("Mbps", 1e6), ("kbps", 1e3)):
-        if bits >= factor:
+        if bits >= 0.9995 * factor:  # three digits round up from there
             return f"{bits / factor:.3g} {unit}"
     return f"{bits:.3g} bps"
 

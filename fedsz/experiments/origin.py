@@ -10,8 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from fedsz.tasks import datasets
-
 DIGEST_LENGTH: Final = 16
 
 
@@ -64,6 +62,8 @@ def dataset_digest(name: str, data_dir: str) -> str:
         ConfigError: no such data set.
         DataError: the folder does not hold it.
     """
+    from fedsz.tasks import datasets
+
     spec = datasets.get(name)
     digest = hashlib.sha256()
     if spec.hub_id is None:

@@ -26,6 +26,7 @@ from fedsz.flower.grpc_link import (
     OnEvent,
 )
 from fedsz.flower.grpc_peer import Delivery, Outcome, Stored
+from fedsz.flower.grpc_probe import PROBE_METHOD, Probes
 from fedsz.flower.node import error_reply
 
 if TYPE_CHECKING:
@@ -230,10 +231,11 @@ class GrpcGrid(GridBase):
 
     async def _serve(self, ready: Future[int]) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._hub.serve)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
-        )
+        methods = {METHOD: self._hub.serve, PROBE_METHOD: Probes().serve}
+        handlers = {
+            name: grpc.stream_stream_rpc_method_handler(serve) for name, serve in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         address = _address(self._host, self._port)
         try:
             if self._credentials is None:

@@ -1,0 +1,196 @@
+"""Is compressing worth it on a link, and with which codec? Eqn 1 of the FedSZ paper.
+
+    0 < t_C + t_D + S'/B < S/B
+
+with S bytes of an update, S' of what is sent in its place, B the link's bandwidth and t_C, t_D the
+seconds that compressing and decompressing take. The paper's Figure 8 leaves t_D out; it counts
+here. Over x = 1/B every choice is a straight line, t_C + t_D + 8 S' x, so what is best at which
+bandwidth is the lower envelope of a few lines, and exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fedsz import codecs as codec_list
+from fedsz.experiments.bench import ALL, REST
+
+UNCOMPRESSED: Final = "uncompressed"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to send an update.
+
+    Attributes:
+        codec: as users write it, or `UNCOMPRESSED`.
+        error_bound: as a result table has it, ``rel:0.01``; None where no bound steers the errors.
+        exact: every bit arrives.
+        raw_bytes: of the update, S.
+        sent_bytes: of what is sent, S'.
+        encode_seconds: t_C.
+        decode_seconds: t_D.
+        measured_bytes: of the update, those that were coded to find this out. Where they are fewer
+            than `raw_bytes`, the rest is taken to be like them.
+    """
+
+    codec: str
+    error_bound: str | None
+    exact: bool
+    raw_bytes: float
+    sent_bytes: float
+    encode_seconds: float
+    decode_seconds: float
+    measured_bytes: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller than the update it is."""
+        return self.raw_bytes / self.sent_bytes
+
+    @property
+    def coding_seconds(self) -> float:
+        """What it takes besides sending: t_C + t_D."""
+        return self.encode_seconds + self.decode_seconds
+
+    def seconds(self, bandwidth: float) -> float:
+        """Return what an update takes at so many bits a second."""
+        return self.coding_seconds + 8 * self.sent_bytes / bandwidth
+
+    @property
+    def worth_below(self) -> float:
+        """The bandwidth, in bits a second, below which it beats sending the update as it is.
+
+        Eqn 1 solved for B; 0 where it never does.
+        """
+        saved = 8 * (self.raw_bytes - self.sent_bytes)
+        if saved <= 0:
+            return 0.0
+        return saved / self.coding_seconds if self.coding_seconds else math.inf
+
+    def is_worth(self, bandwidth: float) -> bool:
+        """Say whether Eqn 1 holds."""
+        return 0 < self.seconds(bandwidth) < 8 * self.raw_bytes / bandwidth
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Bandwidths at which one choice is best.
+
+    Attributes:
+        choice: the best.
+        low, high: from where to where, in bits a second; the last reaches to infinity.
+    """
+
+    choice: Choice
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to do within a bound.
+
+    Attributes:
+        error_bound: that is tolerated, ``rel:0.01``.
+        best: at the bandwidth that was asked for.
+        stretches: what is best where, from the slowest link to the fastest.
+    """
+
+    error_bound: str
+    best: Choice
+    stretches: list[Stretch]
+
+
+def answer(ways: Iterable[Choice], error_bound: str, bandwidth: float) -> Answer:
+    """Return the fastest way at a bandwidth, in bits a second, that keeps a bound.
+
+    Those at that bound keep it, and all that are exact.
+    """
+    kept = [way for way in ways if way.exact or way.error_bound == error_bound]
+    best = min(kept, key=lambda way: way.seconds(bandwidth))
+    return Answer(error_bound, best, envelope(kept))
+
+
+def choices(
+    rows: Iterable[Mapping[str, Any]], *, data: str, lossless: str, raw_bytes: int
+) -> list[Choice]:
+    """Return the ways to send a state_dict, the uncompressed one first.
+
+    Args:
+        rows: what `fedsz.experiments.bench.measure` said of it; those with an error are left out.
+        data: what they call it.
+        lossless: the codec that takes what is not lossy, among those measured.
+        raw_bytes: of the whole state_dict.
+    """
+    good = [row for row in rows if row["error"] is None]
+    rest = [row for row in good if row["data"] == f"{data} {REST}" and row["codec"] == lossless]
+    ways = [Choice(UNCOMPRESSED, None, True, raw_bytes, raw_bytes, 0.0, 0.0, raw_bytes)]
+    for row in good:
+        if row["data"] == data:
+            ways.append(_with_rest(row, rest, raw_bytes))
+        elif row["data"] == f"{data} {ALL}" and codec_list.Raw.name != row["codec"]:
+            ways.append(_scaled(row, raw_bytes))
+    return ways
+
+
+def envelope(ways: Sequence[Choice]) -> list[Stretch]:
+    """Return which way is best at which bandwidth, from the slowest link to the fastest.
+
+    The stretches leave nothing out and do not overlap.
+    """
+    # From x = 1/B = 0 on. What sends fewest bytes wins a tie: its line is the lower beyond.
+    now = min(ways, key=lambda way: (way.coding_seconds, way.sent_bytes))
+    high = math.inf
+    stretches = []
+    while flatter := [way for way in ways if way.sent_bytes < now.sent_bytes]:
+        crossings = [(_crossing(now, way), -way.sent_bytes, way) for way in flatter]
+        low, _, following = max(crossings, key=lambda crossing: crossing[:2])
+        if low < high:  # else three lines meet in a point, but for rounding
+            stretches.append(Stretch(now, low, high))
+        now, high = following, min(low, high)
+    stretches.append(Stretch(now, 0.0, high))
+    return stretches[::-1]
+
+
+def _crossing(steep: Choice, flat: Choice) -> float:
+    """Return the bandwidth below which the way that sends less is the faster one."""
+    costs = flat.coding_seconds - steep.coding_seconds
+    saved = 8 * (steep.sent_bytes - flat.sent_bytes)
+    return saved / costs if costs > 0 else math.inf
+
+
+def _with_rest(row: Mapping[str, Any], rest: Sequence[Mapping[str, Any]], raw_bytes: int) -> Choice:
+    """Return a lossy codec, beside a lossless one for all that it did not take."""
+    left = raw_bytes - row["raw_bytes"]
+    share = left / rest[0]["raw_bytes"] if rest else 0.0
+    packed = min(share * rest[0]["coded_bytes"], left) if rest else left
+    measured = row["raw_bytes"] + (min(rest[0]["raw_bytes"], left) if rest else left)
+    return Choice(
+        row["codec"],
+        row["error_bound"],
+        False,
+        raw_bytes,
+        row["coded_bytes"] + packed,
+        row["encode_seconds"] + (share * rest[0]["encode_seconds"] if rest else 0.0),
+        row["decode_seconds"] + (share * rest[0]["decode_seconds"] if rest else 0.0),
+        measured,
+    )
+
+
+def _scaled(row: Mapping[str, Any], raw_bytes: int) -> Choice:
+    """Return a lossless codec on everything, of which it may have had a share."""
+    share = raw_bytes / row["raw_bytes"]
+    return Choice(
+        row["codec"],
+        None,
+        True,
+        raw_bytes,
+        share * row["coded_bytes"],
+        share * row["encode_seconds"],
+        share * row["decode_seconds"],
+        row["raw_bytes"],
+    )

@@ -1,0 +1,63 @@
+"""How much memory something takes, where the system tells: Linux does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+
+class Memory:
+    """How much resident memory this process and its children take on top of what they had.
+
+    The peaks of the processes are added up, though they may not have come at the same moment.
+
+    Attributes:
+        growth: in bytes, between marks and looks; None where the system does not tell.
+    """
+
+    def __init__(self, processes: list[Path], before: int | None) -> None:
+        self._processes = processes
+        self._before = before
+        self.growth: int | None = None if before is None else 0
+
+    @classmethod
+    def now(cls) -> Self:
+        """Begin here."""
+        family = [Path("/proc/self")]
+        for children in Path("/proc/self/task").glob("*/children"):
+            with suppress(OSError):  # of a thread that has just ended
+                family += [Path("/proc") / child for child in children.read_text().split()]
+        return cls(family, _sum(family, "VmRSS"))
+
+    def mark(self) -> None:
+        """Forget the peaks so far."""
+        for process in self._processes:
+            try:
+                (process / "clear_refs").write_text("5")
+            except OSError:
+                self.growth = None
+
+    def look(self) -> None:
+        """Take the peaks since the mark into account."""
+        peak = _sum(self._processes, "VmHWM")
+        if peak is None or self._before is None or self.growth is None:
+            self.growth = None
+        else:
+            self.growth = max(self.growth, peak - self._before)
+
+
+def _sum(processes: Sequence[Path], field: str) -> int | None:
+    """Return a field of /proc/PID/status, in bytes; None where the system has none."""
+    total = 0
+    for process in processes:
+        try:
+            lines = (process / "status").read_text().splitlines()
+        except OSError:
+            return None
+        values = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+        if not values:
+            return None
+        total += int(values[0]) << 10
+    return total
