@@ -72,7 +72,11 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "server", "client", "compress", "decompress", "inspect", "codecs"]
+    "command",
+    [
+        *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
+        *("compress", "decompress", "inspect", "codecs"),
+    ],
 )
 def test_every_command_explains_itself(command: str) -> None:
     done = call(command, "--help")

@@ -14,6 +14,7 @@ import pytest
 
 from fedsz.codecs import CODECS
 from fedsz.config import RunConfig
+from fedsz.experiments.plan import SweepConfig
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -21,9 +22,11 @@ CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_configs_are_read_and_begin_with_their_command(path: Path) -> None:
-    RunConfig.read(path)
-
     first = path.read_text().splitlines()[:3]
+    sweeps = any("fedsz sweep" in line for line in first)
+
+    (SweepConfig if sweeps else RunConfig).read(path)
+
     assert any(line.startswith("#") and f"--config configs/{path.name}" in line for line in first)
 
 

@@ -23,6 +23,8 @@ from fedsz.cli import (
     compress,
     decompress,
     inspect,
+    paper,
+    report,
     run,
     server,
     sweep,
@@ -36,7 +38,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, server, client, sweep, bench, advise, compress, decompress, inspect, codecs):
+for module in (
+    run,
+    server,
+    client,
+    sweep,
+    bench,
+    advise,
+    report,
+    paper,
+    compress,
+    decompress,
+    inspect,
+    codecs,
+):
     app.command()(module.command)
 
 

@@ -95,8 +95,8 @@ def watch(
 # What the server process is told; the rest has no meaning for it, or is set here.
 SERVER: Final = (
     "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "initial",
-    "partitioner", "alpha", "seed", "rounds", "epochs", "batch_size", "learning_rate", "momentum", "device",
-    "round_timeout",
+    "partitioner", "alpha", "seed", "rounds", "epochs", "batch_size", "learning_rate", "momentum",
+    "device", "round_timeout",
     "error_bound", "codec", "lossless", "threshold", "rule", "reconnect_grace", "run_dir",
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ the process, what lies there is whole. docs/experiments.md describes every colum
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterable, Mapping
@@ -280,7 +281,7 @@ def read(path: Path, *tables: Table) -> pa.Table:
     try:
         rows = pq.read_table(path)
     except OSError as err:
-        why = os.strerror(err.errno) if err.errno else str(err).partition("\n")[0]
+        why = os.strerror(err.errno or errno.ENOENT)  # pyarrow gives no number to a missing file
         raise ConfigError(f"cannot read {path}: {why}") from err
     except pa.ArrowInvalid as err:
         raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
@@ -290,6 +291,8 @@ def read(path: Path, *tables: Table) -> pa.Table:
         marks = rows.schema.metadata or {}
         name, version = (marks.get(mark, b"").decode() for mark in (TABLE, VERSION))
         holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
+        if any((t.name, str(t.version)) == (name, version) for t in wanted):
+            holds += ", but with other columns"
         want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
         raise ConfigError(f"{path} holds {holds}; this takes {want}")
     return rows

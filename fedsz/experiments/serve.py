@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import socket
 import time
@@ -58,6 +59,8 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
 
     check_secured(config)
     problem = prepare(config)
+    # Each round collects garbage; it need not look through all that torch has brought.
+    gc.freeze()
     credentials = None
     if not config.insecure:
         _require(config, "tls_cert", "tls_key")

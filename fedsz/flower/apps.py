@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedsz.tasks.datasets import Images
+    from fedsz.tasks.training import TrainResult
 
 # What the server tells its clients each round.
 SENT: Final = (
@@ -73,8 +74,6 @@ def make_client_app() -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        from fedsz.tasks import training
-
         told = {
             key: message.content.config_records["config"][key] for key in (*SENT, "server-round")
         }
@@ -85,19 +84,13 @@ def make_client_app() -> ClientApp:
         if have != config.dataset:
             raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
         share = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
-        images = _partition(config, str(node.get("data-dir", "")), *share)
-        model = build_model(config).to(check_device(str(node.get("device", config.device))))
-        load(model, message.content.array_records["arrays"])
-        result = training.train(
-            model,
-            images,
-            epochs=config.epochs,
-            lr=config.learning_rate,
-            momentum=config.momentum,
-            batch_size=config.batch_size,
-            # Another order each round and each client, the same in each run.
-            seed=hash((config.seed, server_round, share[0])) % 2**32,
-            image_size=config.image_size,
+        model, result = train_share(
+            config,
+            message.content.array_records["arrays"],
+            server_round,
+            share,
+            data_dir=str(node.get("data-dir", "")),
+            device=str(node.get("device", config.device)),
         )
         metrics = MetricRecord(
             {
@@ -110,6 +103,49 @@ def make_client_app() -> ClientApp:
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     return app
+
+
+def train_share(
+    config: RunConfig,
+    arrays: ArrayRecord,
+    server_round: int,
+    share: tuple[int, int],
+    *,
+    data_dir: str,
+    device: str,
+) -> tuple[nn.Module, TrainResult]:
+    """Do a client's work in a round: train the model it was sent on its share of the data.
+
+    Args:
+        config: the run.
+        arrays: the model's.
+        server_round: from 1.
+        share: which part of the data, of how many.
+        data_dir: where the data is, or "" for the hub.
+        device: where to train.
+
+    Raises:
+        ConfigError: no such device here.
+        DataError: the data is not there.
+        ModelMismatch: the arrays are those of another model.
+    """
+    from fedsz.tasks import training
+
+    images = _partition(config, data_dir, *share)
+    model = build_model(config).to(check_device(device))
+    load(model, arrays)
+    result = training.train(
+        model,
+        images,
+        epochs=config.epochs,
+        lr=config.learning_rate,
+        momentum=config.momentum,
+        batch_size=config.batch_size,
+        # Another order each round and each client, the same in each run.
+        seed=hash((config.seed, server_round, share[0])) % 2**32,
+        image_size=config.image_size,
+    )
+    return model, result
 
 
 def make_server_app() -> ServerApp:

@@ -1,0 +1,148 @@
+"""``fedsz paper``: the FedSZ paper's tables and figures, ours beside the printed numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsz.cli.options import PANELS, Json, configured
+from fedsz.experiments.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedsz.experiments.paper.compare import Comparison, Line
+
+NOT_HERE = {"dataset", "model", "min_clients", "round_timeout"}
+NAMES = [
+    name
+    for panel in ("What is learned", "How it is learned")
+    for name in PANELS[panel]
+    if name not in NOT_HERE
+]
+
+
+@configured("models", "datasets", "error_bounds", *NAMES, "lossless", "threshold", "rule",
+            of=PaperConfig)  # fmt: skip
+def command(
+    config: PaperConfig,
+    *,
+    table: Annotated[
+        list[int] | None, typer.Option(help=f"A table: {', '.join(map(str, TABLES))}. Repeatable.")
+    ] = None,
+    figure: Annotated[
+        list[int] | None,
+        typer.Option(help=f"A figure: {FIGURES[0]} to {FIGURES[-1]}. Repeatable."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Folder with MODEL[-DATASET].safetensors, rather than train here."),
+    ] = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(help="File of `fedsz sweep` for Figures 4 to 6, rather than run here."),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Folder for figures, trained weights and runs.")
+    ] = Sources.folder,
+    bandwidth: Annotated[
+        str, typer.Option(help="Bandwidth that Figures 7 and 9 are calculated for.")
+    ] = "10mbps",
+    repeats: Annotated[int, typer.Option(help="Timed passes of a codec.")] = Sources.repeats,
+    seconds: Annotated[
+        float, typer.Option(help="Seconds for all passes of a codec at a bound.")
+    ] = Sources.seconds,
+    json: Json = False,
+) -> None:
+    """Make the FedSZ paper's tables and figures, and print ours beside its numbers.
+
+    What each needs is run: weights are trained, or taken by --weights; runs are made, or taken by
+    --sweep. Figures are written to --folder.
+    """
+    from rich.console import Console
+
+    from fedsz.experiments.link import bandwidth as read_bandwidth
+
+    names = wanted(table or [], figure or [], everything=everything)
+    sources = Sources(
+        folder=folder,
+        weights=weights,
+        sweep=sweep,
+        bandwidth=read_bandwidth(bandwidth),
+        repeats=repeats,
+        seconds=seconds,
+    )
+    log, out = Console(stderr=True), Console()
+
+    def tell(step: str) -> None:
+        log.print(step, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    from fedsz.experiments.paper.made import MAKERS
+    from fedsz.experiments.paper.workshop import Workshop
+
+    shop = Workshop(config, sources, tell)
+    for name in names:
+        made = MAKERS[name](shop)
+        if json:
+            import msgspec
+
+            from fedsz.experiments.paper.compare import as_builtins
+
+            print(msgspec.json.encode(as_builtins(made)).decode(), flush=True)
+        else:
+            _show(out, made)
+
+
+def _show(out: Console, made: Comparison) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+
+    out.print()
+    out.print(f"{made.name.capitalize()}: {made.title}", style="bold", highlight=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in (*made.headings, ""):
+        table.add_column(head, overflow="fold")
+    for head in ("paper", "ours", "difference"):
+        table.add_column(head, justify="right", no_wrap=True)
+    before: tuple[str, ...] = ()
+    for line in made.lines:
+        # What stands above is not said again.
+        of = ["" if line.of[: i + 1] == before[: i + 1] else word for i, word in enumerate(line.of)]
+        before = line.of
+        quantity = f"{line.quantity}, {line.unit}" if line.unit else line.quantity
+        table.add_row(
+            *of,
+            quantity,
+            _number(line.printed),
+            _number(line.ours),
+            _difference(line),
+            style="bold" if line.far else "",
+        )
+    out.print(table, markup=False)
+    for heading, texts in (("ours", made.made_from), ("notes", made.notes)):
+        if texts:
+            out.print(f"{heading}:", style="dim")
+        for text in texts:
+            out.print(Padding(text, (0, 0, 0, 2)), highlight=False, markup=False)
+    for path in made.files:
+        out.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _difference(line: Line) -> str:
+    gap = line.difference
+    if gap is None:
+        return ""
+    if line.unit == "%":
+        return f"{gap:+.2f} points"
+    return f"{100 * gap:+.1f} %" if abs(gap) < 10 else f"x {gap + 1:.1f}"

@@ -1,0 +1,71 @@
+"""``fedsz report``: a page about a run or a sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    source: Annotated[
+        Path,
+        typer.Argument(help="A sweep's Parquet file, or the folder of a run.", metavar="SOURCE"),
+    ],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The HTML file. Default: beside a sweep, report.html in a run."
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for the figures, each as SVG and as PNG.")
+    ] = None,
+    bandwidth: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Link that times are calculated for, such as 10mbps or 1gbps; may be repeated, and"
+            " figures of one link take the first. [dim]Default: 10mbps.[/]"
+        ),
+    ] = None,
+    latency: Annotated[
+        str, typer.Option(help="One-way latency of these links, such as 50ms.")
+    ] = "0s",
+    scaling: Annotated[
+        Path | None, typer.Option(help="Parquet file with scaling, to be part of the report.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")] = False,
+) -> None:
+    """Write one HTML page with the figures and tables of a run or a sweep.
+
+    It needs no network and no other file.
+    """
+    from rich.console import Console
+
+    from fedsz.cli.files import check_free
+    from fedsz.errors import ConfigError
+    from fedsz.experiments import link
+    from fedsz.experiments.report import BANDWIDTHS, default_target, write_report
+
+    target = output or default_target(source)
+    check_free(target, force=force)
+    if figures and figures.is_dir() and any(figures.iterdir()) and not force:
+        raise ConfigError(f"{figures} is not empty; --force writes over what has the same names")
+    bandwidths = [link.bandwidth(text) for text in bandwidth] if bandwidth else BANDWIDTHS
+    with Console(stderr=True).status("drawing"):
+        write_report(
+            source,
+            target,
+            bandwidths=bandwidths,
+            latency=link.latency(latency),
+            figures=figures,
+            scaling=scaling,
+        )
+    print(target)
+    if figures:
+        print(figures)
+
+
+command.__name__ = "report"

@@ -1,0 +1,155 @@
+"""Runs, read from a sweep's table or a run's folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedsz.bounds import ErrorBound
+from fedsz.config import RunConfig
+from fedsz.errors import ConfigError, FedszError
+from fedsz.experiments.distribution import Distribution
+from fedsz.experiments.folder import CONFIG, MODEL, ROUNDS
+from fedsz.experiments.plan import steered
+from fedsz.experiments.report.runs import CONDITIONS, Round, Run
+from fedsz.experiments.results import SWEEP, read
+from fedsz.experiments.worker import distributions
+
+
+def read_source(source: Path) -> list[Run]:
+    """Return the runs of a sweep's Parquet file or of a run's folder, those that failed too.
+
+    Raises:
+        ConfigError: it is neither, cannot be read, or holds nothing yet.
+    """
+    if source.is_dir():
+        return [_read_folder(source)]
+    if not source.exists():
+        raise ConfigError(f"there is no {source}; a report is about a run's folder or a sweep")
+    table = read(source, SWEEP)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        runs.setdefault(str(row["run"]), []).append(row)
+    if not runs:
+        raise ConfigError(f"{source} holds no runs yet")
+    return [_run_of(rows) for rows in runs.values()]
+
+
+def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
+    """Return the run that rows of a sweep's table tell of."""
+    last = max(rows, key=lambda row: -1 if row["round"] is None else row["round"])
+    bound = None
+    if last["bound_kind"] is not None:
+        bound = ErrorBound(last["bound_kind"], last["bound_value"] or 0.0)
+    found = [
+        msgspec.convert(item, Distribution)
+        for row in rows
+        for item in row["distributions"] or ()
+        if item is not None
+    ]
+    rounds = [_round_of(row) for row in rows if row["round"] is not None]
+    return Run(
+        codec=last["codec"] or "unknown",
+        lossless=last["lossless"] or "unknown",
+        bound=bound,
+        seed=last["seed"] or 0,
+        conditions={name: last[name] for name in CONDITIONS},
+        machine=last["machine"] or "",
+        cores=last["cores"] or 0,
+        threads=last["threads"] or 0,
+        version=last["fedsz_version"] or "",
+        time=last["time"],
+        rounds=tuple(sorted(rounds, key=lambda r: r.number)),
+        distributions=tuple(found),
+        error=last["error"] or ("" if rounds else "no round was recorded"),
+    )
+
+
+def _round_of(row: Mapping[str, Any]) -> Round:
+    def number(name: str) -> float:
+        value = row.get(name)
+        return math.nan if value is None else float(value)
+
+    failures = row.get("failures") or 0
+    return Round(
+        number=row["round"],
+        accuracy=number("accuracy"),
+        train=number("train_seconds"),
+        encode=number("encode_seconds"),
+        decode=number("decode_seconds"),
+        replies=row.get("replies") or 0,
+        failures=failures if isinstance(failures, int) else len(failures),
+        raw_up=number("raw_up"),
+        sent_up=number("sent_up"),
+        max_error=number("max_error"),
+    )
+
+
+def _read_folder(folder: Path) -> Run:
+    """Return the run that a folder of `fedsz run` holds, a run that still goes on too."""
+    if not (folder / CONFIG).is_file() or not (folder / ROUNDS).is_file():
+        raise ConfigError(
+            f"{folder} is no run: it holds no {CONFIG} and {ROUNDS}; a sweep is a Parquet file"
+        )
+    config = RunConfig.read(folder / CONFIG)
+    rounds = tuple(_rounds_of(folder / ROUNDS))
+    if not rounds:
+        raise ConfigError(f"{folder} holds no finished round yet")
+    found, missing = _look(folder / MODEL, config)
+    bound = ErrorBound.of(config.error_bound)
+    # How many clients there were, not how many `fedsz run` was told to start.
+    clients = max(r.replies + r.failures for r in rounds)
+    known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
+    known["initial"] = Path(config.initial).name
+    return Run(
+        codec=config.codec,
+        lossless=config.lossless,
+        bound=bound if steered(config.codec) else None,
+        seed=config.seed,
+        conditions={name: known[name] for name in CONDITIONS},
+        machine="",
+        cores=0,
+        threads=0,
+        version="",
+        time=None,
+        rounds=rounds,
+        distributions=found,
+        error="",
+        missing=missing,
+    )
+
+
+def _rounds_of(path: Path) -> Iterator[Round]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(f"cannot read {path}: {getattr(err, 'strerror', err)}") from err
+    for i, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            yield _round_of(row)
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            if i == len(lines):
+                return  # cut off in the middle of writing it
+            raise ConfigError(f"{path}, line {i}, is no round: {line[:80]!r}") from err
+
+
+def _look(path: Path, config: RunConfig) -> tuple[tuple[Distribution, ...], str]:
+    """Return the distributions of a saved model's largest lossy tensor, or why there are none."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        found = distributions(load_file(path), config)
+    except FileNotFoundError:
+        return (), f"there is no {path.name}: the run has not ended"
+    except (OSError, SafetensorError) as err:
+        return (), f"{path.name} cannot be read: {err}"
+    except FedszError as err:
+        return (), str(err)
+    return tuple(found), "" if found else "no tensor is lossy"

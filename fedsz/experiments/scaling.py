@@ -1,0 +1,307 @@
+"""Weak and strong scaling (FedSZ, Figure 9): measured on Flower's simulation, and by calculation.
+
+Seconds of one round of n clients on w workers, one client at a time each:
+
+    T(n, w) = ceil(n / w) (t_train + t_encode) + n (t_decode + t_engine) + t_test + transfer
+
+A server decodes one reply after another and passes every message through its engine, hence the n.
+Over links of B bit/s, S down and S' up per client, the transfer is
+
+    ceil(n / w) 8 (S + S') / B    where each client has a link of its own, and all w send at once
+    n 8 (S + S') / B              where they share the server's, which carries one after another
+
+Constants are measured (`costs`). Weak scaling has n = w and compares with n = 1: its efficiency is
+T(1, 1) / T(n, n), its speedup n times that. Strong scaling has a fixed n and compares with w = 1:
+its speedup is T(n, 1) / T(n, w), its efficiency that over w.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from fedsz.config import RunConfig
+from fedsz.errors import ConfigError, FedszError
+from fedsz.experiments.events import RoundDone
+from fedsz.experiments.origin import origin
+from fedsz.experiments.simulation import TIMEOUT, simulate
+
+Row = dict[str, Any]
+
+ENGINE: Final = "flower simulation (ray)"
+LINKS: Final = ("own", "shared")
+SIZES: Final = (*(1 << k for k in range(14)), 10_000)  # clients that weak scaling is calculated for
+PAPER_CLIENTS: Final = 127  # of Figure 9b
+PAPER_BANDWIDTH: Final = 10e6  # bit/s
+WARM_UP: Final = 1  # rounds in which workers start and load what they need
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """What a round is made of.
+
+    Attributes:
+        train, encode: seconds of one client.
+        decode: seconds of the server for one reply.
+        engine: seconds of the server for all else that a client costs it.
+        test: seconds of the server for testing the average, once.
+        sent_up, sent_down: bytes of one client's update, and of the model it gets.
+    """
+
+    train: float
+    encode: float
+    decode: float
+    engine: float
+    test: float
+    sent_up: int
+    sent_down: int
+
+    def seconds(
+        self, clients: int, workers: int, *, bandwidth: float = math.inf, link: str = "own"
+    ) -> float:
+        """Return how long a round takes, by the formula above.
+
+        Args:
+            clients: that take part.
+            workers: how many of them work at a time.
+            bandwidth: of each client's link or of the server's, in bit/s.
+            link: "own" or "shared".
+
+        Raises:
+            ConfigError: no such link, or a number that is not above 0.
+        """
+        if link not in LINKS:
+            raise ConfigError(f"no link {link!r}; have {', '.join(LINKS)}")
+        if clients < 1 or workers < 1 or not bandwidth > 0:
+            raise ConfigError(
+                "clients, workers and bandwidth must be above 0,"
+                f" got {clients}, {workers} and {bandwidth}"
+            )
+        waves = math.ceil(clients / workers)
+        transfer = 8 * (self.sent_up + self.sent_down) / bandwidth
+        return (
+            waves * (self.train + self.encode)
+            + clients * (self.decode + self.engine)
+            + self.test
+            + (waves if link == "own" else clients) * transfer
+        )
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One measured setting.
+
+    Attributes:
+        kind: "weak" or "strong".
+        workers, clients: how many.
+        rounds: how many were measured, after `WARM_UP`.
+        seconds: of a round, the median.
+        costs: what it was made of; `engine` is what nothing else explains.
+    """
+
+    kind: str
+    workers: int
+    clients: int
+    rounds: int
+    seconds: float
+    costs: Costs
+
+
+def measure(
+    config: RunConfig,
+    *,
+    samples_per_client: int,
+    weak: Sequence[int] = (1, 2, 4, 8, 16),
+    strong: Sequence[tuple[int, int]] = (),
+    workers: int = 2,
+    timeout: float = TIMEOUT,
+    on_point: Callable[[Point], None] | None = None,
+) -> list[Point]:
+    """Measure rounds on Flower's simulation engine, on this machine.
+
+    Weak scaling beyond the machine's workers has them take clients in turn: its points say how
+    many workers there were, and what a client costs.
+
+    Args:
+        config: the run; its clients and samples are replaced.
+        samples_per_client: images each client trains on.
+        weak: numbers of clients, on as many workers as there are, up to ``workers``.
+        strong: pairs of clients and workers.
+        workers: the most processes at a time.
+        timeout: seconds that one setting may take.
+        on_point: told of each point when it is there.
+
+    Raises:
+        CodecUnavailable: Ray is not installed here.
+        FedszError: a run failed or took too long.
+    """
+    if samples_per_client < 1:
+        raise ConfigError(f"samples per client must be at least 1, got {samples_per_client}")
+    settings = [("weak", n, min(n, workers)) for n in weak]
+    settings += [("strong", n, w) for n, w in strong]
+    points = []
+    for kind, clients, here in settings:
+        run = dataclasses.replace(
+            config,
+            clients=clients,
+            min_clients=clients,
+            samples=clients * samples_per_client,
+            rounds=config.rounds + WARM_UP,
+        )
+        rounds = simulate(run, workers=here, timeout=timeout)[1 + WARM_UP :]
+        point = point_of(kind, clients, here, rounds)
+        points.append(point)
+        if on_point:
+            on_point(point)
+    return points
+
+
+def point_of(kind: str, clients: int, workers: int, rounds: Sequence[RoundDone]) -> Point:
+    """Return what rounds came to, each number the median over them.
+
+    Raises:
+        FedszError: a client's reply was missing.
+    """
+    short = [row for row in rounds if row.replies < clients]
+    if short or not rounds:
+        why = short[0].failures[0].reason if short and short[0].failures else "no round was made"
+        raise FedszError(f"not all of {clients} clients replied: {why}")
+
+    def middle(name: str) -> float:
+        return float(statistics.median(getattr(row, name) for row in rounds))
+
+    train, encode, decode = (
+        middle(f"{part}_seconds") / clients for part in ("train", "encode", "decode")
+    )
+    seconds, test = middle("seconds"), middle("test_seconds")
+    known = math.ceil(clients / workers) * (train + encode) + clients * decode + test
+    costs = Costs(
+        train=train,
+        encode=encode,
+        decode=decode,
+        engine=max(0.0, seconds - known) / clients,
+        test=test,
+        sent_up=round(middle("sent_up") / clients),
+        sent_down=round(middle("sent_down") / clients),
+    )
+    return Point(kind, workers, clients, len(rounds), seconds, costs)
+
+
+def costs(points: Iterable[Point]) -> Costs:
+    """Return the costs that calculations use.
+
+    A client's own come from one worker, which shares the machine with nobody but the server; the
+    engine's from the largest run, where what a round costs anyway is shared by most.
+
+    Raises:
+        ConfigError: there is no point.
+    """
+    known = list(points)
+    if not known:
+        raise ConfigError("no measured point to take costs from")
+    alone = min(known, key=lambda point: (point.workers, -point.clients)).costs
+    largest = max(known, key=lambda point: point.clients).costs
+    return msgspec.structs.replace(alone, engine=largest.engine, decode=largest.decode)
+
+
+def rows(
+    points: Sequence[Point],
+    config: RunConfig,
+    *,
+    samples_per_client: int,
+    bandwidth: float = PAPER_BANDWIDTH,
+    strong_clients: int = PAPER_CLIENTS,
+) -> list[Row]:
+    """Return rows of the `SCALING` table: what was measured, and what follows from it.
+
+    Args:
+        points: as `measure` returned them.
+        config: the run they are of.
+        samples_per_client: images each client trained on.
+        bandwidth: of the links of the calculation, in bit/s.
+        strong_clients: of strong scaling's calculation.
+    """
+    spent = costs(points)
+    same = {
+        "model": config.model,
+        "dataset": config.dataset,
+        "codec": config.codec,
+        "error_bound": str(config.error_bound),
+        "samples_per_client": samples_per_client,
+        **origin(),
+        "time": datetime.now(UTC).replace(microsecond=0),
+    }
+    found = [
+        {
+            **same,
+            "kind": point.kind,
+            "engine": ENGINE,
+            "how": "measured",
+            "link": "none",
+            "workers": point.workers,
+            "clients": point.clients,
+            "rounds": point.rounds,
+            "seconds": point.seconds,
+            **_columns(point.costs),
+        }
+        for point in points
+    ]
+    sizes = [("weak", n, n) for n in SIZES]
+    sizes += [("strong", strong_clients, w) for w in SIZES if w < 2 * strong_clients]
+    found += [
+        {
+            **same,
+            "kind": kind,
+            "engine": "calculation",
+            "how": "calculated",
+            "link": link,
+            "workers": workers,
+            "clients": clients,
+            "rounds": None,
+            "seconds": spent.seconds(clients, workers, bandwidth=bandwidth, link=link),
+            "bandwidth": bandwidth,
+            **_columns(spent),
+        }
+        for link in LINKS
+        for kind, clients, workers in sizes
+    ]
+    return _compared(found)
+
+
+def _columns(spent: Costs) -> Row:
+    return {
+        "train_seconds": spent.train,
+        "encode_seconds": spent.encode,
+        "decode_seconds": spent.decode,
+        "engine_seconds": spent.engine,
+        "test_seconds": spent.test,
+        "sent_up": spent.sent_up,
+        "sent_down": spent.sent_down,
+    }
+
+
+def _compared(found: list[Row]) -> list[Row]:
+    """Add speedup and efficiency, where there is one worker to compare with."""
+    for row in found:
+        base = next(
+            (
+                other
+                for other in found
+                if all(other[name] == row[name] for name in ("kind", "how", "link"))
+                and other["workers"] == 1
+                and (row["kind"] == "weak" or other["clients"] == row["clients"])
+                and (row["kind"] == "strong" or other["clients"] == 1)
+            ),
+            None,
+        )
+        # Weak scaling is one client a worker; more of them wait for each other.
+        if base is None or (row["kind"] == "weak" and row["clients"] != row["workers"]):
+            continue
+        gain = base["seconds"] / row["seconds"]
+        row["speedup"] = gain * row["workers"] if row["kind"] == "weak" else gain
+        row["efficiency"] = row["speedup"] / row["workers"]
+    return found

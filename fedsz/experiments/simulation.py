@@ -1,0 +1,195 @@
+"""A federation on Flower's simulation engine: the apps unchanged, clients as jobs of Ray's actors.
+
+The engine lives in a process of its own, ``python -m fedsz.experiments.simulation``, whose stdin is
+a `Setting` and whose stdout has a `RoundDone` a line: so its children end with it, whatever it or
+they do, and what it sets in the process stays there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fedsz.config import RunConfig
+from fedsz.errors import CodecUnavailable, ConfigError, FedszError
+from fedsz.experiments.events import RoundDone
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+
+# Before Flower and Ray are imported: they would report to their makers.
+QUIET: Final = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DISABLE_MEMORY_MONITOR": "1",
+}
+STORE: Final = 256 << 20  # bytes of memory that Ray's objects may take, and four models a worker
+TIMEOUT: Final = 600.0  # seconds
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What a simulation process is told.
+
+    Attributes:
+        options: of `RunConfig`.
+        workers: processes that clients run in, one client at a time each.
+        folder: where Ray keeps its sockets and logs.
+    """
+
+    options: dict[str, Any]
+    workers: int
+    folder: str
+
+
+def available() -> bool:
+    """Say whether Ray is installed."""
+    return importlib.util.find_spec("ray") is not None
+
+
+def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> list[RoundDone]:
+    """Run ``config.clients`` clients on the engine and return the rounds, from 0.
+
+    Every process has one thread, and all have ended on return.
+
+    Args:
+        config: the run.
+        workers: processes that clients run in, at least 1.
+        timeout: seconds after which it is ended.
+
+    Raises:
+        CodecUnavailable: Ray is not installed here.
+        ConfigError: ``workers`` is below 1.
+        FedszError: the run failed or took too long; the message has the process's last line.
+    """
+    if workers < 1:
+        raise ConfigError(f"workers must be at least 1, got {workers}")
+    if not available():
+        raise CodecUnavailable('the simulation needs Ray: pip install "fedsz[scale]"')
+    with tempfile.TemporaryDirectory(prefix="fedsz-", ignore_cleanup_errors=True) as folder:
+        log = Path(folder) / "log"
+        setting = Setting(config.as_dict(), workers, folder)
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fedsz.experiments.simulation"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, **QUIET, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # Ctrl-C comes to us alone, and Ray's processes stay in it
+            )
+        try:
+            told, _ = process.communicate(msgspec.json.encode(setting) + b"\n", timeout)
+        except subprocess.TimeoutExpired:
+            raise FedszError(
+                f"the simulation of {config.clients} clients took more than {timeout:g} s"
+            ) from None
+        finally:
+            _end(process)
+        rounds = [msgspec.json.decode(line, type=RoundDone) for line in told.splitlines()]
+        if process.returncode or len(rounds) != config.rounds + 1:
+            lines = log.read_text("utf-8", errors="replace").strip().splitlines()
+            says = lines[-1] if lines else f"it ended with {process.returncode}"
+            raise FedszError(f"the simulation failed: {says}")
+    return rounds
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all of its session."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def located(app: ClientApp, **where: str) -> ClientApp:
+    """Return an app whose nodes know where they are.
+
+    The engine tells a node its share and no more; a device's folder and processor are its own.
+
+    Args:
+        app: what every node runs.
+        where: entries for ``context.node_config``, with dashes for underscores.
+    """
+    from flwr.clientapp import ClientApp
+
+    outer = ClientApp()
+    entries = {name.replace("_", "-"): value for name, value in where.items()}
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        context.node_config.update(entries)
+        return app(message, context)
+
+    return outer
+
+
+def main() -> None:
+    """Run the setting on stdin and tell of its rounds on stdout."""
+    # What Ray and Flower print is not ours.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setting)
+    config = RunConfig.of(setting.options)
+
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.simulation import run_simulation
+
+    from fedsz.experiments.serve import row_of
+    from fedsz.flower.apps import federate, make_client_app, prepare
+
+    problem = prepare(config)
+    failed: list[BaseException] = []
+    server_app = ServerApp()
+
+    @server_app.main()
+    def serve(grid: Grid, context: Context) -> None:  # noqa: ARG001 - our config is not Flower's
+        try:
+            federate(grid, config, problem, lambda done: _tell(out, row_of(done, {})))
+        except BaseException as err:
+            failed.append(err)
+            raise
+
+    nbytes = sum(x.nbytes for x in problem.model.state_dict().values())
+    try:
+        run_simulation(
+            server_app=server_app,
+            client_app=located(make_client_app(), data_dir=config.data_dir, device=config.device),
+            num_supernodes=config.clients,
+            backend_config={
+                "init_args": {
+                    "num_cpus": setting.workers,
+                    "object_store_memory": STORE + 4 * nbytes * setting.workers,
+                    "log_to_driver": False,
+                    "_temp_dir": setting.folder,
+                },
+                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            },
+        )
+    except Exception as err:
+        cause = failed[0] if failed else err
+        print(" ".join(f"{type(cause).__name__}: {cause}".split()), file=sys.stderr)
+        sys.exit(1)
+
+
+def _tell(out: Any, row: RoundDone) -> None:
+    out.write(msgspec.json.encode(row) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

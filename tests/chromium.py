@@ -1,0 +1,116 @@
+"""Chromium without a window, spoken to over a pipe (the DevTools protocol)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+PATIENCE = 120.0  # seconds for an answer; the machine may be busy
+
+
+def executable() -> str | None:
+    """Where Chromium is, under any of its names."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+class Page:
+    """A page of a browser; `events` are all that it told unasked."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self._read, self._write = read, write
+        self._buffer = b""
+        self._count = 0
+        self._session: str | None = None
+        self.events: list[dict[str, Any]] = []
+
+    def attach(self) -> Self:
+        target = self("Target.createTarget", url="about:blank")["targetId"]
+        session = self("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = session
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self(f"{domain}.enable")
+        return self
+
+    def __call__(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._count:
+                assert "error" not in answer, answer["error"]
+                return answer["result"]
+            self.events.append(answer)
+
+    def open(self, path: Path) -> None:
+        """Load a file, and wait until all of it is there."""
+        self("Page.navigate", url=path.as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._next())
+
+    def value(self, expression: str) -> Any:
+        """What a JavaScript expression gives, as JSON."""
+        done = self("Runtime.evaluate", expression=f"JSON.stringify({expression})")
+        assert "exceptionDetails" not in done, done
+        return json.loads(done["result"]["value"])
+
+    def _next(self) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], max(0, deadline - time.monotonic()))
+            assert ready, "the browser does not answer"
+            block = os.read(self._read, 1 << 20)
+            assert block, "the browser has ended"
+            self._buffer += block
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
+
+
+@contextlib.contextmanager
+def browser(path: str) -> Iterator[Page]:
+    """A blank page of a fresh browser, which has ended when the block has."""
+    to_read, to_write = os.pipe()
+    from_read, from_write = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="fedsz-", ignore_cleanup_errors=True) as profile:
+
+        def wire() -> None:
+            # It reads from 3 and writes to 4; first out of the way of each other.
+            commands, answers = os.dup(to_read), os.dup(from_write)
+            os.dup2(commands, 3)
+            os.dup2(answers, 4)
+
+        process = subprocess.Popen(
+            [
+                path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={profile}",
+            ],
+            preexec_fn=wire,
+            close_fds=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(to_read)
+        os.close(from_write)
+        try:
+            yield Page(from_read, to_write).attach()
+        finally:
+            os.close(to_write)  # it ends when nobody commands it any more
+            os.close(from_read)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

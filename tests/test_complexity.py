@@ -1,0 +1,80 @@
+"""Sizes, shares and costs of the models, against numbers that are known elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from fedsz.errors import ConfigError
+from fedsz.experiments.complexity import complexity, lossy_shares
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [("alexnet", 61_100_840), ("mobilenetv2", 3_504_872), ("resnet50", 25_557_032)],
+)
+def test_parameters_are_those_of_the_published_models(model: str, parameters: int) -> None:
+    assert complexity(model, classes=1000).parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("model", "multiply_adds"),
+    # As torchvision's documentation of its weights states them, in 10^9, at 224 pixels.
+    [("alexnet", 0.71), ("mobilenetv2", 0.30), ("resnet50", 4.09)],
+)
+def test_multiply_adds_are_those_of_the_published_models(model: str, multiply_adds: float) -> None:
+    found = complexity(model, classes=1000, side=224)
+
+    assert found.multiply_adds / 1e9 == pytest.approx(multiply_adds, abs=0.006)
+    assert found.flops == 2 * found.multiply_adds
+
+
+def test_a_convolution_costs_what_the_textbook_says() -> None:
+    """cnn at 32 pixels: three 3x3 convolutions, halved in between, and one linear layer."""
+    convolutions = 9 * (3 * 32 * 32**2 + 32 * 64 * 16**2 + 64 * 128 * 8**2)
+
+    assert complexity("cnn", side=32).multiply_adds == convolutions + 128 * 4 * 4 * 10
+
+
+def test_alexnet_sees_small_images_enlarged() -> None:
+    small, enlarged = (complexity("alexnet", side=side).flops for side in (32, 128))
+
+    assert small == enlarged
+
+
+@pytest.mark.parametrize(
+    ("model", "printed"), [("mobilenetv2", 96.94), ("alexnet", 99.98)], ids=str
+)
+def test_ten_classes_and_1024_give_the_papers_lossy_share(model: str, printed: float) -> None:
+    assert round(100 * complexity(model).lossy_share, 2) == printed
+
+
+def test_other_thresholds_do_not() -> None:
+    shares = lossy_shares("mobilenetv2", (0, 512, 1000, 1024, 2048))
+
+    assert {at: round(100 * share, 2) for at, share in shares.items()} == {
+        0: 97.74, 512: 97.42, 1000: 96.94, 1024: 96.94, 2048: 96.47,
+    }  # fmt: skip
+    assert round(100 * complexity("mobilenetv2", classes=1000).lossy_share, 2) == 98.01
+
+
+def test_a_rule_by_shape_spares_batch_norm() -> None:
+    by_name, by_shape = (complexity("resnet50", rule=rule) for rule in ("paper", "ndim"))
+
+    assert by_shape.lossy_bytes < by_name.lossy_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"model": "vgg"}, "no model 'vgg'; have cnn"),
+        ({"model": "cnn", "side": 3}, "side must be at least 4 pixels, got 3"),
+        ({"model": "cnn", "rule": "size"}, "no partition rule 'size'"),
+        ({"model": "cnn", "threshold": -1}, "threshold must be 0 or more"),
+        ({"model": "cnn", "classes": 0}, "num_classes and in_channels must be at least 1"),
+    ],
+)
+def test_what_does_not_exist_is_refused(options: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        complexity(**options)  # type: ignore[arg-type]

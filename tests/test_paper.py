@@ -1,0 +1,355 @@
+"""The paper's tables and figures: what is printed, and ours made end to end on a small model."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+pytest.importorskip("matplotlib")
+
+from fedsz.errors import ConfigError, FedszError
+from fedsz.experiments.complexity import complexity
+from fedsz.experiments.paper import printed, szx_error
+from fedsz.experiments.paper.compare import Comparison, Line, as_builtins
+from fedsz.experiments.paper.made import MAKERS
+from fedsz.experiments.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
+from fedsz.experiments.paper.times import crossover
+from fedsz.experiments.paper.trained import trained
+from fedsz.experiments.paper.workshop import Workshop
+from tests.test_cli import call, refuse
+
+SMALL = {"models": "cnn", "datasets": "digits", "samples": 120, "test_samples": 60, "rounds": 1,
+         "clients": 2, "error_bounds": "1e-2,1e-1"}  # fmt: skip
+FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", value)]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    folder = tmp_path_factory.mktemp("paper")
+    sources = Sources(folder=folder, repeats=1, seconds=2.0)
+    return Workshop(PaperConfig(**SMALL), sources, lambda _: None)  # type: ignore[arg-type]
+
+
+def lines(made: Comparison, quantity: str) -> dict[tuple[str, ...], Line]:
+    return {line.of: line for line in made.lines if line.quantity == quantity}
+
+
+# What is printed
+
+
+@pytest.mark.parametrize("model", printed.MODELS)
+def test_runtime_times_speed_is_one_size_but_for_szx(model: str) -> None:
+    """What the first note says, from the table itself."""
+    sizes = {
+        codec: [a * b for a, b in zip(cell.runtime, cell.speed, strict=True)]
+        for (of, codec), cell in printed.TABLE_1.items()
+        if of == model
+    }
+    expected = {"alexnet": 228.0, "mobilenetv2": 9.35, "resnet50": 94.8}[model]
+
+    for codec in ("sz2", "sz3", "zfp"):
+        assert sizes[codec] == pytest.approx([expected] * 3, rel=0.005)
+    assert sizes["szx"][0] != pytest.approx(expected, rel=0.5)
+
+
+def test_a_misprint_is_the_papers() -> None:
+    cell = printed.TABLE_1["alexnet", "szx"]
+
+    assert cell.runtime[2] * cell.speed[2] != pytest.approx(
+        cell.runtime[0] * cell.speed[0], rel=0.1
+    )
+    assert 0.445 * cell.speed[2] == pytest.approx(cell.runtime[0] * cell.speed[0], rel=0.01)
+
+
+def test_notes_are_about_tables_and_figures_that_exist() -> None:
+    names = {f"table {n}" for n in TABLES} | {f"figure {n}" for n in FIGURES}
+
+    assert {name for note in printed.NOTES for name in note.about} <= names
+    assert set(MAKERS) == names
+    assert printed.notes("table 1")
+    assert not printed.notes("table 9")
+
+
+@pytest.mark.parametrize(
+    ("codec", "mbps"), [("sz2", 516), ("sz3", 227), ("zfp", 733), ("szx", 3253)]
+)
+def test_the_papers_own_numbers_give_these_crossovers(codec: str, mbps: float) -> None:
+    cell = printed.TABLE_1["alexnet", codec]
+    nbytes = 228.0e6
+
+    at = crossover(nbytes, nbytes / cell.ratio[0], cell.runtime[0])
+
+    assert at / 1e6 == pytest.approx(mbps, rel=0.01)
+
+
+def test_crossovers_at_the_edges() -> None:
+    assert crossover(10, 10, 1.0) == 0
+    assert crossover(10, 20, 1.0) == 0
+    assert crossover(10, 5, 0.0) == math.inf
+
+
+# Comparing
+
+
+def test_a_difference_is_relative_and_of_percentages_in_points() -> None:
+    ratio = Line(("a",), "ratio", 4.0, 5.0)
+    share = Line(("a",), "top-1", 57.9, 10.0, "%")
+
+    assert ratio.difference == pytest.approx(0.25)
+    assert share.difference == pytest.approx(-47.9)
+    assert ratio.far
+    assert share.far
+    assert not Line(("a",), "ratio", 4.0, 4.7).far
+    for absent in (Line(("a",), "x", None, 1.0), Line(("a",), "x", 1.0, None)):
+        assert absent.difference is None
+        assert not absent.far
+
+
+def test_json_has_no_infinities() -> None:
+    made = Comparison("figure 8", "", ("codec",), [Line(("raw",), "below", 500.0, math.inf)])
+
+    (cells,) = as_builtins(made)["lines"]
+
+    assert cells["ours"] is None
+
+
+# SZx
+
+
+def test_means_keep_the_mean_of_each_block() -> None:
+    x = np.arange(300, dtype=np.float32).reshape(3, 100)
+
+    y = szx_error.means(x)
+
+    assert y.shape == x.shape
+    assert np.unique(y).tolist() == [63.5, 191.5, 277.5]
+
+
+def test_a_misused_call_leaves_all_but_eight_bytes() -> None:
+    zeros = np.zeros((4, 5), np.float32)
+
+    left = szx_error.overwritten(zeros)
+
+    assert left.tobytes()[:8] == szx_error.ADDRESS.to_bytes(8, "little")
+    assert not left.reshape(-1)[2:].any()
+    assert not zeros.any()
+
+
+def test_the_printed_ratio_lies_on_a_cliff() -> None:
+    """Between blocks that are coded and blocks that are constants there is next to nothing."""
+    rng = np.random.default_rng(0)
+    weights = {"fc.weight": rng.normal(size=(200, 1280)).astype(np.float32)}
+
+    bound = szx_error.bound_of_ratio(weights, szx_error.PRINTED_RATIO)
+
+    assert szx_error.through(weights, bound)[1] == pytest.approx(4.80, rel=0.02)
+    assert szx_error.through(weights, bound / 1.5)[1] < 2.5
+    assert szx_error.through(weights, bound * 1.5)[1] > 20
+
+
+# Trained weights
+
+
+def test_weights_are_trained_once_and_again_when_settings_change(tmp_path: Path) -> None:
+    steps: list[str] = []
+
+    def get(**changes: Any) -> Any:
+        config = PaperConfig(**{**SMALL, **changes})
+        return trained(config, Sources(folder=tmp_path), "cnn", "digits", steps.append)
+
+    first = get()
+    assert any("training cnn" in step for step in steps)
+    steps.clear()
+    again = get()
+    assert not steps
+    other = get(seed=1)
+    assert steps
+
+    assert all(np.array_equal(x, again.state[name]) for name, x in first.state.items())
+    assert not all(np.array_equal(x, other.state[name]) for name, x in first.state.items())
+    assert "120 images in 2 shares" in first.how
+    facts = json.loads((tmp_path / "cnn-digits.json").read_text())
+    assert (facts["seed"], facts["rounds"]) == (1, 1)
+
+
+def test_given_weights_must_be_there_and_of_the_model(shop: Workshop, tmp_path: Path) -> None:
+    shop.trained("cnn", "digits")
+    folder = shop.sources.folder
+
+    given = Sources(weights=folder)
+    config = PaperConfig(**SMALL)  # type: ignore[arg-type]
+    assert "120" in trained(config, given, "cnn", "digits", print).how
+    with pytest.raises(
+        ConfigError, match=r"no weights of alexnet in .*alexnet-cifar10.safetensors"
+    ):
+        trained(config, given, "alexnet", "cifar10", print)
+    (folder / "cnn-cifar10.safetensors").write_bytes(
+        (folder / "cnn-digits.safetensors").read_bytes()
+    )
+    with pytest.raises(
+        ConfigError, match=r"is no cnn for cifar10: features.0.weight is \(32, 1, 3"
+    ):
+        trained(config, given, "cnn", "cifar10", print)
+    (tmp_path / "cnn.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match="is no safetensors file"):
+        trained(config, Sources(weights=tmp_path), "cnn", "digits", print)
+
+
+# Ours
+
+
+def test_table_1_has_every_codec_and_says_what_became_of_szx(shop: Workshop) -> None:
+    made = MAKERS["table 1"](shop)
+
+    ratios = lines(made, "ratio")
+    for codec in ("sz2", "sz3", "szx", "zfp", "uniform"):
+        coarse, fine = (ratios["cnn", codec, at].ours for at in ("0.01", "0.0001"))
+        assert coarse is not None
+        assert fine is not None
+        assert coarse > fine > 1
+    accuracies = {of[1:]: line.ours for of, line in lines(made, "top-1").items()}
+    plain = accuracies["none", "-"]
+    assert accuracies["sz2", "0.0001"] == pytest.approx(plain, abs=3)
+    assert accuracies["szx, decoded", "0.0001"] == pytest.approx(plain, abs=3)
+    assert accuracies["buffers of zeros", "-"] < 20
+    assert any("bound was not in force" in note for note in made.notes)
+
+
+def test_table_2_has_the_rest_and_all(shop: Workshop) -> None:
+    made = MAKERS["table 2"](shop)
+
+    ratios = lines(made, "ratio")
+    assert {of[:2] for of in ratios} == {
+        (codec, part) for codec in printed.TABLE_2 for part in ("rest", "all")
+    }
+    assert all(line.printed == printed.TABLE_2[of[0]].ratio for of, line in ratios.items())
+
+
+def test_table_3_needs_nothing_and_finds_the_threshold() -> None:
+    config = PaperConfig(models="mobilenetv2")
+
+    made = MAKERS["table 3"](Workshop(config, Sources(), print))
+
+    assert lines(made, "parameters")["mobilenetv2", "10 classes"].ours == pytest.approx(2.236682)
+    found = {of[1]: abs(line.difference or 0) for of, line in lines(made, "lossy").items()}
+    assert found["threshold 1024"] < 0.005
+    assert found["threshold 512"] > 0.4
+    flops = lines(made, "flops at 224 px")["mobilenetv2", "1000 classes"].ours
+    assert flops == complexity("mobilenetv2", classes=1000, side=224).flops / 1e9
+
+
+def test_table_5_is_of_whole_updates(shop: Workshop) -> None:
+    ratios = lines(MAKERS["table 5"](shop), "ratio")
+
+    assert {of[2:] for of in ratios} == {
+        (codec, bound) for codec in ("sz2", "uniform") for bound in ("0.01", "0.1")
+    }
+    assert ratios["cnn", "digits", "sz2", "0.1"].ours > ratios["cnn", "digits", "sz2", "0.01"].ours
+
+
+@pytest.mark.parametrize("number", [2, 3, 5, 6, 7, 8, 10])
+def test_figures_are_drawn_with_their_numbers(shop: Workshop, number: int) -> None:
+    made = MAKERS[f"figure {number}"](shop)
+
+    assert made.lines
+    assert made.notes
+    assert {Path(path).name for path in made.files} == {
+        f"figure{number}.svg", f"figure{number}.png"
+    }  # fmt: skip
+    for path in map(Path, made.files):
+        start = path.read_bytes()[:200]
+        assert (
+            start.startswith(b"\x89PNG")
+            if path.suffix == ".png"
+            else b"<svg" in start or b"xml" in start
+        )
+    assert all(math.isfinite(line.ours) for line in made.lines if line.ours is not None)
+
+
+def test_a_sweep_that_is_there_is_not_run_again(shop: Workshop) -> None:
+    MAKERS["figure 5"](shop)
+    path = shop.sources.folder / "sweep.parquet"
+    sources = Sources(folder=shop.sources.folder, sweep=path)
+
+    made = MAKERS["figure 4"](Workshop(shop.config, sources, pytest.fail))
+
+    assert {of[1] for of in lines(made, "accuracy")} == {"uncompressed", "sz2", "uniform"}
+
+
+def test_runs_that_all_fail_are_an_error_and_not_an_empty_figure(tmp_path: Path) -> None:
+    config = PaperConfig(**{**SMALL, "test_samples": 100_000})  # type: ignore[arg-type]
+
+    with pytest.raises(FedszError, match="every run failed: ConfigError: samples must lie"):
+        MAKERS["figure 6"](Workshop(config, Sources(folder=tmp_path), lambda _: None))
+
+
+def test_clients_that_cannot_train_are_an_error(tmp_path: Path) -> None:
+    config = PaperConfig(**{**SMALL, "samples": 100_000})  # type: ignore[arg-type]
+
+    with pytest.raises(FedszError, match=r"cnn could not be trained on digits: .*samples must lie"):
+        trained(config, Sources(folder=tmp_path), "cnn", "digits", lambda _: None)
+
+
+# The command
+
+
+def test_the_command_prints_ours_beside_the_papers() -> None:
+    done = call("paper", "--table", "3", "--models", "mobilenetv2")
+
+    assert done.returncode == 0
+    assert "96.94" in done.stdout
+    assert "ResNet101" in done.stdout
+
+
+def test_json_is_a_line_for_each(tmp_path: Path) -> None:
+    done = call("paper", "--table", 3, "--figure", 3, *FLAGS, "--folder", tmp_path, "--json")
+
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["name"], second["name"]) == ("table 3", "figure 3")
+    assert "difference" in first["lines"][0]
+    assert (tmp_path / "figure3.svg").is_file()
+
+
+def test_all_is_everything() -> None:
+    assert wanted([], [], everything=True) == list(MAKERS)
+    assert wanted([3, 1, 3], [10, 2], everything=False) == [
+        "table 1", "table 3", "figure 2", "figure 10",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give --table 1|2|3|5"),
+        (["--table", 4], "no table 4: it describes the data sets; have 1, 2, 3, 5"),
+        (["--figure", 1], "no figure 1: it is a drawing"),
+        (["--figure", 11], "no figure 11: the paper has none"),
+        (["--table", 3, "--models", "vgg"], "no model 'vgg' here; have cnn, alexnet"),
+        (["--table", 3, "--datasets", "mnist"], "no data set 'mnist' here; have digits, cifar10"),
+        (["--table", 3, "--error-bounds", "abs:1e-3"], "the paper's bounds are relative"),
+        (["--table", 1, "--weights", "/nowhere"], "no weights at /nowhere"),
+        (["--figure", 4, "--sweep", "/nowhere"], "no sweep at /nowhere"),
+        (["--figure", 7, "--bandwidth", "fast"], "'fast' is no bandwidth"),
+        (["--table", 1, "--repeats", 0], "repeats must be at least 1"),
+    ],
+)
+def test_what_does_not_exist_is_refused(arguments: list[Any], says: str) -> None:
+    assert says in refuse("paper", *arguments)
+
+
+def test_a_sweep_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.parquet"
+    from fedsz.experiments.results import SWEEP, Results
+
+    Results(path, SWEEP).close()
+
+    assert "has no run of cnn on digits" in refuse(
+        "paper", "--figure", 4, *FLAGS, "--sweep", path, "--folder", tmp_path
+    )
