@@ -234,7 +234,7 @@ def test_the_screen(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "none digits raw seed 0: failed: ConfigError: no model 'none'" in done.stderr
     assert "smaller" in done.stderr
-    assert "rel:0.01" in done.stdout
+    assert "uniform  0.01" in done.stdout
 
 
 @pytest.mark.parametrize(

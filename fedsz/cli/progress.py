@@ -89,8 +89,8 @@ def named(run: RunConfig) -> str:
 def summary(sweep: Sweep) -> Table:
     """Return the last round of every run of a sweep's plan that its file holds."""
     table = Table(box=None, header_style="bold", title_justify="left")
-    for head in ("dataset", "model", "codec", "error bound"):
-        table.add_column(head)
+    for head in ("dataset", "model", "codec", "bound"):
+        table.add_column(head, no_wrap=True)
     for head in ("seeds", "accuracy", "ratio", "error/bound", "failed"):
         table.add_column(head, justify="right")
     wanted = {run_id(run, sweep.config.grid) for run in sweep.config.runs}
@@ -98,7 +98,8 @@ def summary(sweep: Sweep) -> Table:
     columns = [name for name in sweep.results.rows.column_names if name != "distributions"]
     for row in sweep.results.rows.select(columns).to_pylist():
         if row["run"] in wanted and row["round"] in (None, row["rounds"]):
-            of = (row["dataset"], row["model"], row["codec"], row["error_bound"] or "-")
+            bound = (row["error_bound"] or "-").removeprefix("rel:")
+            of = (row["dataset"], row["model"], row["codec"], bound)
             groups.setdefault(of, []).append(row)
     for key, rows in groups.items():
         good = [row for row in rows if row["error"] is None]
