@@ -15,6 +15,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
 from fedsz.partition import check_rule
 from fedsz.pipeline import Settings
+from fedsz.update import check_update
 
 
 def option(default: Any, says: str) -> Any:
@@ -59,6 +60,9 @@ class RunConfig:
     error_bound: float | str = option(
         1e-2, "Largest error: 1e-2 (of each tensor's range), abs:1e-3 or std:0.1."
     )
+    update: str = option(
+        "weights", "What clients send: weights, or delta, the step from the model they were sent."
+    )
     codec: str = option(
         "uniform", "Codec for weights, such as uniform:effort=9, sz2, zfp:precision=14 or raw."
     )
@@ -89,6 +93,7 @@ class RunConfig:
         bound = ErrorBound.of(self.error_bound)
         object.__setattr__(self, "error_bound", bound.value if bound.kind == "rel" else str(bound))
         check_rule(self.rule, self.threshold)
+        check_update(self.update)
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if not low <= value <= high:

@@ -10,6 +10,7 @@
     │   ├── UnsupportedStream  a version or feature this release does not know
     │   └── LimitExceeded      the stream asks for more than the caller's `Limits` allow
     ├── ModelMismatch          two state_dicts that should agree do not
+    │   └── ReferenceMismatch  a stream's differences refer to another state_dict than is at hand
     ├── DataError              a data set is absent, or not what it should be
     └── LinkError              the other end of a connection is absent or refuses
 
@@ -66,6 +67,10 @@ class LimitExceeded(CorruptStream):
 
 class ModelMismatch(FedszError, ValueError):
     """Two state_dicts that should agree differ in names, shapes or dtypes."""
+
+
+class ReferenceMismatch(ModelMismatch):
+    """Differences from a state_dict that is not at hand, or not the one that they refer to."""
 
 
 class DataError(FedszError):

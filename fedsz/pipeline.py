@@ -11,12 +11,15 @@ from typing import Any, Final
 import numpy as np
 
 from fedsz import codecs
-from fedsz.bounds import ErrorBound, finfo, half_ulp
+from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
-from fedsz.codecs.base import FLOAT32, Buffer
-from fedsz.errors import ConfigError, CorruptStream
+from fedsz.codecs.base import Buffer
+from fedsz.errors import CorruptStream, ReferenceMismatch
 from fedsz.partition import NDArray, StateDict, as_array, as_tensor, check_rule, is_lossy
-from fedsz.stream import DTYPE_IDS, Limits, Part, Reader, Tensor, write
+from fedsz.stream import DIFFERENCE, DTYPE_IDS, VALUES, Limits, Part, Reader, Tensor, write
+from fedsz.update.difference import add_scaled, encode_difference, moved, wide
+from fedsz.update.reference import Reference, shown
+from fedsz.within import encode_within, narrow
 
 DEFAULT_CODEC: Final = "uniform"
 DEFAULT_LOSSLESS: Final = "blosclz"
@@ -80,7 +83,7 @@ def compress(
     lossless: str | Codec = DEFAULT_LOSSLESS,
     threshold: int = DEFAULT_THRESHOLD,
     rule: str = "paper",
-    reference: StateDict | None = None,
+    reference: Reference | StateDict | None = None,
 ) -> bytes:
     """Return a state_dict as one self-describing stream.
 
@@ -94,18 +97,23 @@ def compress(
         lossless: for everything else.
         threshold: tensors of up to this many elements stay lossless.
         rule: which other tensors stay lossless; see `fedsz.partition.is_lossy`.
-        reference: reserved for coding differences; must be None.
+        reference: a state_dict of the same names, dtypes and shapes that whoever decompresses
+            holds too. Tensors that may be lossy are then coded as differences from its; the bound
+            stays one for the tensors themselves, of their own range, but for ``std``, which is of
+            the differences. Lossless tensors are coded as they are.
 
     Raises:
-        ConfigError: an argument or a tensor that fedsz does not take.
+        ConfigError: an argument or a tensor that fedsz does not take, or one that the reference
+            lacks.
         CodecUnavailable: a codec's library is not installed here.
     """
-    _refuse_reference(reference)
     settings = Settings(error_bound, codec, lossless, threshold, rule)
-    return compress_measured(state_dict, settings)[0]
+    return compress_measured(state_dict, settings, Reference.of(reference))[0]
 
 
-def compress_measured(state_dict: StateDict, settings: Settings) -> tuple[bytes, Report]:
+def compress_measured(
+    state_dict: StateDict, settings: Settings, reference: Reference | None = None
+) -> tuple[bytes, Report]:
     """Return what `compress` does, and what it measured on the way."""
     start = time.perf_counter()
     tensors: list[Tensor] = []
@@ -118,7 +126,7 @@ def compress_measured(state_dict: StateDict, settings: Settings) -> tuple[bytes,
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
         if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
-            coded = _encode_weight(i, x, settings)
+            coded = _encode_weight(i, name, x, settings, reference)
             if coded is not None:
                 parts.append(coded[0])
                 max_error = max(max_error, coded[1])
@@ -131,14 +139,15 @@ def compress_measured(state_dict: StateDict, settings: Settings) -> tuple[bytes,
         data = memoryview(b"".join(raw(x) for _, x in small))
         members = [i for i, _ in small]
         parts.append(_encode_lossless(members, data, itemsize, settings.lossless_codec))
-    stream = write(tensors, parts)
+    differs = any(part.transform == DIFFERENCE for part in parts)
+    stream = write(tensors, parts, reference.digest if reference and differs else None)
     return stream, Report(raw_bytes, len(stream), time.perf_counter() - start, max_error)
 
 
 def decompress(
     blob: bytes | bytearray | memoryview,
     *,
-    reference: StateDict | None = None,
+    reference: Reference | StateDict | None = None,
     as_numpy: bool = False,
     limits: Limits | None = None,
 ) -> dict[str, Any]:
@@ -146,7 +155,7 @@ def decompress(
 
     Args:
         blob: a whole stream.
-        reference: reserved for streams of differences; must be None.
+        reference: what the stream's differences refer to, if it holds any.
         as_numpy: return numpy arrays (bfloat16 and float8 by ml_dtypes), which needs no torch.
         limits: how much the stream may ask for.
 
@@ -155,13 +164,14 @@ def decompress(
 
     Raises:
         CorruptStream: the bytes are not a stream, or no longer are; nothing has been kept of it.
+        ReferenceMismatch: it holds differences from another state_dict, or from one that was not
+            given.
         CodecUnavailable: a codec's library is not installed here.
     """
-    _refuse_reference(reference)
     reader = Reader(limits)
     reader.feed(blob)
     header = reader.check_length()
-    decoded = dict(decode(reader))
+    decoded = dict(decode(reader, Reference.of(reference)))
     arrays = {tensor.name: decoded[tensor.name] for tensor in header.tensors}
     return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
 
@@ -176,6 +186,7 @@ class Coded:
         codec: that of its payload.
         payload: the bytes, whose checksum fits.
         offset: where in the stream they are.
+        reference: what the payload's numbers are to be added to; None if they are the tensor.
     """
 
     dtype: np.dtype
@@ -183,6 +194,7 @@ class Coded:
     codec: Codec
     payload: Buffer
     offset: int
+    reference: NDArray | None = None
 
     def decode(self) -> NDArray:
         """Return it as an array.
@@ -192,7 +204,8 @@ class Coded:
             CodecUnavailable: the codec's library is not installed here.
         """
         with _located(self.offset):
-            return self.codec.decode_as(self.payload, self.shape, self.dtype)
+            y = self.codec.decode_as(self.payload, self.shape, self._coded_dtype)
+        return y if self.reference is None else moved(self.reference, y)
 
     def add_to(self, sums: NDArray, weight: float) -> None:
         """Add ``weight`` times it to ``sums``; see `Codec.accumulate`, which may need no array.
@@ -201,24 +214,36 @@ class Coded:
             CorruptStream, CodecUnavailable: as `decode`. The sums are as before, but for rounding.
         """
         with _located(self.offset):
-            self.codec.accumulate(self.payload, sums, weight, self.dtype)
+            self.codec.accumulate(self.payload, sums, weight, self._coded_dtype)
+        if self.reference is not None:
+            add_scaled(self.reference, weight, sums)
+
+    @property
+    def _coded_dtype(self) -> np.dtype:
+        """The dtype that the codec sees."""
+        return self.dtype if self.reference is None else wide(self.dtype)
 
 
-def decode(reader: Reader) -> Iterator[tuple[str, NDArray]]:
+def decode(reader: Reader, reference: Reference | None = None) -> Iterator[tuple[str, NDArray]]:
     """Yield name and array of each tensor whose payload has arrived at ``reader``.
 
     Tensors come in the order of their payloads, which is not that of the state_dict.
 
     Raises:
         CorruptStream: a payload is not what the header says.
+        ReferenceMismatch: it is a difference from another state_dict than ``reference``.
         CodecUnavailable: a codec's library is not installed here.
     """
-    for name, x in unpack(reader):
+    for name, x in unpack(reader, reference):
         yield name, x.decode() if isinstance(x, Coded) else x
 
 
-def unpack(reader: Reader) -> Iterator[tuple[str, NDArray | Coded]]:
+def unpack(
+    reader: Reader, reference: Reference | None = None
+) -> Iterator[tuple[str, NDArray | Coded]]:
     """Do as `decode`, but leave coded what a codec holds in its own dtype."""
+    if reader.header is not None and reader.header.reference is not None:
+        require_reference(reader.header.reference, reference)
     for payload, data, offset in reader.payloads():
         assert reader.header is not None
         tensors = [reader.header.tensors[i] for i in payload.members]
@@ -228,10 +253,13 @@ def unpack(reader: Reader) -> Iterator[tuple[str, NDArray | Coded]]:
                 yield from _decode_lossless(codec, data, tensors)
                 continue
             (tensor,) = tensors
-            if tensor.dtype in codec.dtypes:
+            if payload.transform == DIFFERENCE:
+                assert reference is not None
+                yield tensor.name, _difference(codec, data, offset, tensor, reference)
+            elif tensor.dtype in codec.dtypes:
                 yield tensor.name, Coded(tensor.dtype, tensor.shape, codec, data, offset)
             else:
-                yield tensor.name, _narrow(codec.decode(data, tensor.shape), tensor.dtype)
+                yield tensor.name, narrow(codec.decode(data, tensor.shape), tensor.dtype)
 
 
 def decode_chunks(
@@ -249,7 +277,9 @@ def decode_chunks(
     reader.close()
 
 
-def _encode_weight(i: int, x: NDArray, settings: Settings) -> tuple[Part, float] | None:
+def _encode_weight(
+    i: int, name: str, x: NDArray, settings: Settings, reference: Reference | None
+) -> tuple[Part, float] | None:
     """Code a tensor that may be lossy, and say how much of its bound the error takes.
 
     None where that would hardly save anything, or where the bound cannot be kept.
@@ -257,53 +287,19 @@ def _encode_weight(i: int, x: NDArray, settings: Settings) -> tuple[Part, float]
     codec = settings.lossy_codec
     if isinstance(codec, LosslessCodec):
         return _encode_lossless([i], raw(x), x.itemsize, codec), 0.0
-    bound = settings.bound.absolute(x)
-    encoded = _encode_lossy(x, bound, codec) if bound else None
+    encoded, transform = None, VALUES
+    if reference:
+        encoded = encode_difference(x, reference.tensor(name, x), settings.bound, codec)
+        transform = DIFFERENCE
+    if encoded is None:
+        bound = settings.bound.absolute(x)
+        encoded = encode_within(x, bound, codec) if bound else None
+        transform = VALUES
     if encoded is None or 10 * len(encoded.payload) > 9 * x.nbytes:
         return None
-    stated = bound if codec.keeps_bound else encoded.max_error
+    stated = encoded.bound if codec.keeps_bound else encoded.max_error
     share = encoded.max_error / stated if stated else 0.0
-    return Part(codec.wire_id, encoded.payload, stated, (i,)), share
-
-
-def _encode_lossy(x: NDArray, bound: float, codec: Codec) -> codecs.Encoded | None:
-    """Code ``x`` so that the bound holds in its own dtype; None where that cannot be had."""
-    if x.dtype in codec.dtypes:
-        return codec.encode_measured(x, bound)
-    with np.errstate(over="ignore", invalid="ignore"):
-        narrow = x.astype(FLOAT32)
-    if not np.isfinite(narrow).all():
-        return None  # a NaN's bits, or a value beyond float32, would not come back
-    spare = bound - _rounding(x, bound)
-    if not spare > 0:
-        return None
-    payload = codec.encode(narrow, spare)
-    back = _narrow(codec.decode(payload, x.shape), x.dtype)
-    error = float(np.abs(back.astype(np.float64) - x.astype(np.float64)).max(initial=0.0))
-    return codecs.Encoded(payload, error) if error <= bound or not codec.keeps_bound else None
-
-
-def _rounding(x: NDArray, bound: float) -> float:
-    """Return the most that one rounding on the way from ``x`` to its copy can add to an error.
-
-    float64 is rounded to float32 before it is coded, the narrower dtypes after it is decoded: half
-    the distance between two neighbours, where that is widest.
-    """
-    largest = float(np.abs(x.astype(np.float64)).max(initial=0.0)) + bound
-    return half_ulp(largest, FLOAT32 if x.dtype == np.float64 else x.dtype)
-
-
-def _narrow(y: NDArray, dtype: np.dtype) -> NDArray:
-    """Convert decoded float32 to ``dtype``; what is finite stays finite."""
-    if dtype == FLOAT32:
-        return y
-    with np.errstate(over="ignore"):
-        narrow = y.astype(dtype)
-    burst = np.isinf(narrow) & np.isfinite(y)
-    if burst.any():
-        largest = float(finfo(dtype).max)
-        narrow[burst] = np.copysign(largest, y[burst]).astype(dtype)
-    return narrow
+    return Part(codec.wire_id, encoded.payload, stated, (i,), transform), share
 
 
 def _encode_lossless(
@@ -332,6 +328,28 @@ def _decode_lossless(
         offset += tensor.nbytes
 
 
+def require_reference(digest: bytes, reference: Reference | None) -> None:
+    """Make sure that differences are added to what they refer to.
+
+    Raises:
+        ReferenceMismatch: that is not at hand.
+    """
+    if reference is None:
+        raise ReferenceMismatch(f"the stream holds differences from model {shown(digest)}: give it")
+    reference.require(digest)
+
+
+def _difference(
+    codec: Codec, data: Buffer, offset: int, tensor: Tensor, reference: Reference
+) -> NDArray | Coded:
+    base = reference.arrays.get(tensor.name)
+    if base is None or base.shape != tensor.shape or base.dtype != tensor.dtype:
+        raise CorruptStream(f"a difference from {tensor.name!r}, which the reference lacks")
+    if wide(tensor.dtype) in codec.dtypes:
+        return Coded(tensor.dtype, tensor.shape, codec, data, offset, base)
+    return moved(base, codec.decode(data, tensor.shape))
+
+
 @contextmanager
 def _located(offset: int) -> Iterator[None]:
     """Count the place of a `CorruptStream` from the start of the stream, not of the payload."""
@@ -345,8 +363,3 @@ def raw(x: NDArray) -> memoryview:
     """Return the bytes of a contiguous array without copying, for dtypes of ml_dtypes too."""
     flat: Any = x.reshape(-1).view(np.uint8)
     return memoryview(flat)
-
-
-def _refuse_reference(reference: StateDict | None) -> None:
-    if reference is not None:
-        raise ConfigError("this release does not code differences; leave reference at None")

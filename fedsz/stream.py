@@ -29,6 +29,10 @@ from fedsz.errors import (
 
 MAGIC: Final = b"\x89FSZ\r\n\x1a\n"
 VERSION: Final = 1
+DIFFERENCES: Final = 2  # the version of streams with differences from a reference
+VERSIONS: Final = (VERSION, DIFFERENCES)
+DIGEST_BYTES: Final = 16  # that name a reference
+VALUES, DIFFERENCE = range(2)  # transforms
 PREFIX: Final = 20
 MAX_DIM: Final = 1 << 48
 MAX_NDIM: Final = 64  # numpy's own limit
@@ -123,24 +127,40 @@ class Part(NamedTuple):
     data: bytes
     bound: float | None
     members: tuple[int, ...]
+    transform: int = VALUES
 
 
-def write(tensors: Sequence[Tensor], parts: Sequence[Part]) -> bytes:
+def write(
+    tensors: Sequence[Tensor], parts: Sequence[Part], reference: bytes | None = None
+) -> bytes:
     """Return the stream of ``tensors``, whose values ``parts`` hold.
+
+    Args:
+        tensors: in the order of the state_dict.
+        parts: the payloads, in the order in which they follow.
+        reference: the digest of what differences among them refer to; None without differences.
 
     Raises:
         ConfigError: a name cannot be written as UTF-8.
     """
     payloads = tuple(
-        Payload(part.codec_id, 0, len(part.data), zlib.crc32(part.data), part.bound, part.members)
+        Payload(
+            part.codec_id,
+            part.transform,
+            len(part.data),
+            zlib.crc32(part.data),
+            part.bound,
+            part.members,
+        )
         for part in parts
     )
+    version = VERSION if reference is None else DIFFERENCES
     try:
-        header = msgspec.msgpack.encode(Header(tuple(tensors), payloads, None))
+        header = msgspec.msgpack.encode(Header(tuple(tensors), payloads, reference))
     except UnicodeEncodeError as err:
         raise ConfigError(f"a tensor's name is not text: {err.object!r}") from err
     stored = zlib.compress(header, 9)
-    prefix = b"".join((MAGIC, *(n.to_bytes(w, "little") for n, w in ((VERSION, 2), (0, 2)))))
+    prefix = b"".join((MAGIC, *(n.to_bytes(w, "little") for n, w in ((version, 2), (0, 2)))))
     prefix += len(stored).to_bytes(4, "little")
     checksum = zlib.crc32(stored, zlib.crc32(prefix)).to_bytes(4, "little")
     return b"".join((prefix, checksum, stored, *(part.data for part in parts)))
@@ -255,9 +275,10 @@ class Reader:
             return
         version, flags = (int.from_bytes(view[at : at + 2], "little") for at in (8, 10))
         stored, checksum = (int.from_bytes(view[at : at + 4], "little") for at in (12, 16))
-        if version != VERSION:
+        if version not in VERSIONS:
+            have = ", ".join(map(str, VERSIONS))
             raise UnsupportedStream(
-                f"stream version {version}; this release reads {VERSION}", offset=8
+                f"stream version {version}; this release reads {have}", offset=8
             )
         if flags:
             raise UnsupportedStream(f"unknown flags {flags:#06x}", offset=10)
@@ -270,13 +291,13 @@ class Reader:
         taken = view[PREFIX : PREFIX + stored]
         if zlib.crc32(taken, zlib.crc32(view[:16])) != checksum:
             raise ChecksumMismatch("checksum of the header", offset=16)
-        header = parse_header(taken, self._limits)
+        header = parse_header(taken, self._limits, version)
         self._take(PREFIX + stored)
         self.header = header
 
 
-def parse_header(stored: memoryview, limits: Limits) -> Header:
-    """Return the header that ``stored`` holds, every claim in it checked.
+def parse_header(stored: memoryview, limits: Limits, version: int = VERSION) -> Header:
+    """Return the header that ``stored`` holds in a stream of ``version``, every claim checked.
 
     Raises:
         CorruptStream: it is not a header, contradicts itself, or asks for more than ``limits``.
@@ -296,8 +317,10 @@ def parse_header(stored: memoryview, limits: Limits) -> Header:
     except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise refuse(f"not a header: {err}") from err
 
-    if header.reference is not None:
-        raise refuse("a stream of differences needs a later release", UnsupportedStream)
+    if version == VERSION and header.reference is not None:
+        raise refuse("a version 1 stream refers to nothing", UnsupportedStream)
+    if version == DIFFERENCES and len(header.reference or b"") != DIGEST_BYTES:
+        raise refuse(f"a version 2 stream names its reference by {DIGEST_BYTES} bytes")
     if len(header.tensors) > limits.tensors:
         raise refuse(f"{len(header.tensors)} tensors; limit {limits.tensors}", LimitExceeded)
     for tensor in header.tensors:
@@ -309,7 +332,7 @@ def parse_header(stored: memoryview, limits: Limits) -> Header:
         raise refuse("two tensors have the same name")
 
     for payload in header.payloads:
-        check_payload(payload, header.tensors, refuse)
+        check_payload(payload, header, refuse)
     members = sorted(i for payload in header.payloads for i in payload.members)
     if members != list(range(len(header.tensors))):
         raise refuse("not every tensor is in exactly one payload")
@@ -322,7 +345,7 @@ def parse_header(stored: memoryview, limits: Limits) -> Header:
 
 def check_payload(
     payload: Payload,
-    tensors: Sequence[Tensor],
+    header: Header,
     refuse: Callable[..., CorruptStream],
 ) -> None:
     """Refuse a payload record that contradicts the format.
@@ -330,8 +353,12 @@ def check_payload(
     Raises:
         CorruptStream: made by ``refuse``.
     """
-    if payload.transform:
+    tensors = header.tensors
+    difference = payload.transform == DIFFERENCE and header.reference is not None
+    if payload.transform != VALUES and not difference:
         raise refuse(f"unknown transform {payload.transform}", UnsupportedStream)
+    if difference and payload.bound is None:
+        raise refuse("a difference without an error bound")
     if payload.nbytes < 0:
         raise refuse(f"payload of {payload.nbytes} bytes")
     members = payload.members

@@ -43,6 +43,19 @@ def test_digits_are_learned_from_compressed_updates() -> None:
         assert 0 < done.traffic.max_error <= 1
 
 
+def test_steps_are_learned_from_as_weights_are() -> None:
+    weights, delta = (
+        run(RunConfig(rounds=3, min_clients=2, update=update), shares(2))
+        for update in ("weights", "delta")
+    )
+
+    assert delta[-1].accuracy > 0.85
+    for one, other in zip(weights[1:], delta[1:], strict=True):
+        assert other.traffic.replies == 2
+        assert other.traffic.max_error <= 1
+        assert other.traffic.ratio > 2 * one.traffic.ratio
+
+
 def test_a_bound_costs_no_accuracy_that_shows() -> None:
     """A bound that is not kept, or a broken average, would show here."""
     raw, lossy = (
@@ -128,6 +141,7 @@ def test_float64_arrays_from_a_strategy_are_loaded() -> None:
         ({"partitioner": "skew"}, ConfigError, "no partitioner 'skew'; have iid, dirichlet"),
         ({"codec": "sz4"}, ConfigError, "no codec 'sz4'"),
         ({"dataset": "cifar10", "data_dir": "/nowhere"}, DataError, "/nowhere"),
+        ({"update": "gradients"}, ConfigError, "no update 'gradients'; have weights, delta"),
         ({"device": "cuda:99"}, ConfigError, "no device 'cuda:99' here: "),
         ({"device": "abacus"}, ConfigError, "no device 'abacus' here: "),
         ({"initial": "/nowhere.safetensors"}, ConfigError, "cannot read the initial weights"),

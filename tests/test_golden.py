@@ -24,7 +24,7 @@ def test_golden_stream(path: Path) -> None:
     if why := case.codec.missing():
         pytest.skip(why)
 
-    decoded = fedsz.decompress(path.read_bytes(), as_numpy=True)
+    decoded = fedsz.decompress(path.read_bytes(), reference=case.reference(), as_numpy=True)
 
     with np.load(path.with_suffix(".npz")) as expected:
         assert {name: x.tobytes() for name, x in bytes_of(decoded).items()} == {

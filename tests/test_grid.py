@@ -296,6 +296,7 @@ def test_settings_reach_the_clients() -> None:
 
     note = inner.down[0].config_records[KEY]
     assert dict(note) == {
+        "update": "weights",
         "error-bound": "abs:0.05",
         "codec": "zfp:precision=11",
         "lossless": "zstd:level=9",

@@ -251,7 +251,6 @@ def test_the_report_is_measured() -> None:
         ({}, {"lossless": "sz2"}, "'sz2' is not lossless; have raw"),
         ({}, {"rule": "all"}, "no partition rule 'all'; have paper, ndim"),
         ({}, {"threshold": -1}, "threshold"),
-        ({}, {"reference": {}}, "reference"),
     ],
 )
 def test_bad_requests(state: Any, options: dict[str, Any], says: str) -> None:

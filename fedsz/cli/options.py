@@ -23,7 +23,9 @@ PANELS: Final = {
         "rounds", "epochs", "batch_size", "learning_rate", "momentum", "device", "min_clients",
         "clients", "round_timeout",
     ),
-    "How updates are compressed": ("error_bound", "codec", "lossless", "threshold", "rule"),
+    "How updates are compressed": (
+        "update", "error_bound", "codec", "lossless", "threshold", "rule",
+    ),
     "How they travel": (
         "host", "port", "server", "partition", "client_id", "max_wait", "reconnect_grace",
         "insecure", "tls_cert", "tls_key", "tls_ca",

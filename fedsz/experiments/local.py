@@ -97,7 +97,7 @@ SERVER: Final = (
     "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "initial",
     "partitioner", "alpha", "seed", "rounds", "epochs", "batch_size", "learning_rate", "momentum",
     "device", "round_timeout",
-    "error_bound", "codec", "lossless", "threshold", "rule", "reconnect_grace", "run_dir",
+    "update", "error_bound", "codec", "lossless", "threshold", "rule", "reconnect_grace", "run_dir",
 )  # fmt: skip
 
 

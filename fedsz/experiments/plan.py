@@ -17,6 +17,7 @@ from fedsz.codecs.base import Codec
 from fedsz.config import RunConfig, option
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.origin import file_digest
+from fedsz.update import WEIGHTS
 
 # A sweep has many of each.
 PLURAL: Final = {
@@ -115,6 +116,8 @@ def run_id(run: RunConfig, grid: str) -> str:
         del axes["error_bound"]
     initial = file_digest(run.initial) if run.initial else ""
     what = {**axes, "grid": grid, "initial": initial, **{name: getattr(run, name) for name in SAME}}
+    if run.update != WEIGHTS:  # which older files do not say of themselves
+        what["update"] = run.update
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:ID_LENGTH]
 
 

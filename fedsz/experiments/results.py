@@ -90,6 +90,7 @@ SWEEP: Final = Table(
         "error_bound": pa.string(),
         "bound_kind": pa.string(),
         "bound_value": pa.float64(),
+        "update": pa.string(),
         "threshold": pa.int64(),
         "rule": pa.string(),
         "seed": pa.int64(),

@@ -224,7 +224,10 @@ def rows_of(
     """
     bound = ErrorBound.of(run.error_bound) if steered(run.codec) else None
     same = {
-        **{name: getattr(run, name) for name in ("model", "dataset", "codec", "seed", *SAME)},
+        **{
+            name: getattr(run, name)
+            for name in ("model", "dataset", "codec", "seed", "update", *SAME)
+        },
         **origin(),
         "initial": file_digest(run.initial) if run.initial else None,
         "run": run_id(run, sweep.grid),

@@ -215,6 +215,7 @@ def federate(
         lossless=config.lossless,
         threshold=config.threshold,
         rule=config.rule,
+        update=config.update,
     )
     last = time.monotonic()
     train_seconds = 0.0

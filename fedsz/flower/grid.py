@@ -37,6 +37,7 @@ from fedsz.pipeline import (
     DEFAULT_THRESHOLD,
     Settings,
 )
+from fedsz.update import DELTA, WEIGHTS, Reference, check_update
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,9 @@ class FedSZGrid(WrappedGrid):
     Args:
         inner: the Grid that carries the messages.
         error_bound, codec, lossless, threshold, rule: as in `fedsz.compress`.
+        update: what clients send, "weights" or "delta": what they differ by from the model that the
+            message held, within the same bound on the weights. A client whose reply is not of that
+            model sends weights all the same.
         same_model: whether replies must have the names and shapes of the model that was sent; False
             for apps whose clients answer with something else, such as adapters.
 
@@ -106,9 +110,13 @@ class FedSZGrid(WrappedGrid):
         lossless: str | Codec = DEFAULT_LOSSLESS,
         threshold: int = DEFAULT_THRESHOLD,
         rule: str = "paper",
+        update: str = WEIGHTS,
         same_model: bool = True,
     ) -> None:
+        check_update(update)
         super().__init__(inner)
+        self._update = update
+        self._references: dict[bytes, Reference] = {}  # what the last messages held, by digest
         self._settings = Settings(error_bound, codec, lossless, threshold, rule)
         # A broadcast is packed, not approximated: its error would reach every client.
         self._downlink = Settings(codec=lossless, lossless=lossless)
@@ -183,6 +191,7 @@ class FedSZGrid(WrappedGrid):
         The caller's messages stay as they are. A list, for Flower's own Grids go through it twice.
         """
         out = []
+        self._references = {}
         packed: dict[int, tuple[RecordDict, RecordDict, int, int]] = {}
         for message in messages:
             content = message.content
@@ -202,9 +211,13 @@ class FedSZGrid(WrappedGrid):
             template = template_of(record)
             if key not in self._sent or self._sent[key].shapes != template.shapes:
                 self._sent[key] = template
-            sealed[key], report = seal(Arrays(record, self._sent[key]), self._downlink)
+            arrays = Arrays(record, self._sent[key])
+            sealed[key], report = seal(arrays, self._downlink)
+            if self._update == DELTA:
+                reference = Reference(arrays)
+                self._references[reference.digest] = reference
             raw += report.raw_bytes
-        note = settings_record(self._settings)
+        note = settings_record(self._settings, self._update)
         return replaced(content, sealed, note), raw, sum(map(payload_bytes, sealed.values()))
 
     def _plain(self, reply: Message) -> Message:
@@ -232,7 +245,10 @@ class FedSZGrid(WrappedGrid):
         if len(records) == len(expected) == 1:
             # A client may call its model otherwise.
             expected = dict(zip(records, expected.values(), strict=True))
-        return {key: Update(record, expected.get(key)) for key, record in records.items()}
+        return {
+            key: Update(record, expected.get(key), self._references)
+            for key, record in records.items()
+        }
 
     def _wire_counters(self) -> tuple[int, int]:
         counters: Any = getattr(self.inner, "counters", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flwr.app import ConfigRecord, Context, Message
 
@@ -17,8 +17,18 @@ from fedsz.flower.records import (
     seal,
     to_record,
 )
+from fedsz.update import DELTA, WEIGHTS, Reference
 
 ClientAppCallable = Callable[[Message, Context], Message]
+
+
+def the_one_for(
+    key: str, sent: Mapping[str, Reference], replies: Mapping[str, object]
+) -> Reference | None:
+    """Return the model that a record of a reply comes from, by its name or as the only one."""
+    if len(sent) == len(replies) == 1:
+        return next(iter(sent.values()))
+    return sent.get(key)
 
 
 class FedSZMod:
@@ -44,18 +54,26 @@ class FedSZMod:
             return call_next(message, context)
         # Before hours of training, not after: the codec may be missing here.
         settings = read_settings(note)
+        delta = note.get("update", WEIGHTS) == DELTA
         plain = {
             key: to_record(Update(record).arrays())
             for key, record in array_records(message.content).items()
         }
         message.content = replaced(message.content, plain, None)
+        # Before the app has it: what it does with its records is its own affair.
+        sent = {key: Reference(Arrays(record)) for key, record in plain.items()} if delta else {}
 
         reply = call_next(message, context)
 
         if not reply.has_content():
             return reply
         sealed, report = {}, None
-        for key, record in array_records(reply.content).items():
-            sealed[key], report = seal(Arrays(record), settings)
+        records = array_records(reply.content)
+        for key, record in records.items():
+            arrays = Arrays(record)
+            reference = the_one_for(key, sent, records)
+            if reference and not reference.fits(arrays):
+                reference = None  # another model, or other dtypes: its weights then
+            sealed[key], report = seal(arrays, settings, reference)
         reply.content = replaced(reply.content, sealed, report_record(report) if report else None)
         return reply

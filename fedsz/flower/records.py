@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 from fedsz.partition import NDArray
 from fedsz.pipeline import Coded, Report, Settings
 from fedsz.stream import DTYPE_IDS, DTYPES, Limits, Reader
+from fedsz.update.reference import Reference
 
 KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"
@@ -183,9 +185,11 @@ class Arrays(Mapping[str, NDArray]):
         return len(self._record)
 
 
-def seal(arrays: Mapping[str, NDArray], settings: Settings) -> tuple[ArrayRecord, Report]:
+def seal(
+    arrays: Mapping[str, NDArray], settings: Settings, reference: Reference | None = None
+) -> tuple[ArrayRecord, Report]:
     """Return ``arrays`` as a sealed record, and what compressing them took."""
-    stream, report = pipeline.compress_measured(arrays, settings)
+    stream, report = pipeline.compress_measured(arrays, settings, reference)
     return ArrayRecord({KEY: Array("uint8", (len(stream),), STYPE, stream)}), report
 
 
@@ -199,6 +203,7 @@ class Update:
     Args:
         record: from anybody.
         template: what the arrays must look like, and the dtypes they are returned in.
+        references: by their digests, the models that differences may refer to.
 
     Attributes:
         names: in the sender's order.
@@ -208,18 +213,28 @@ class Update:
 
     Raises:
         ModelMismatch: names or shapes are not the template's.
+        ReferenceMismatch: they are differences from a model that is not at hand.
         CorruptStream: the bytes are no stream.
     """
 
-    def __init__(self, record: ArrayRecord, template: Template | None = None) -> None:
+    def __init__(
+        self,
+        record: ArrayRecord,
+        template: Template | None = None,
+        references: Mapping[bytes, Reference] = MappingProxyType({}),
+    ) -> None:
         start = time.perf_counter()
         self.sent_bytes = sum(len(array.data) for array in record.values())
         self._record = record
         self._template = template
         self._sealed = is_sealed(record)
+        self._reference: Reference | None = None
         if self._sealed:
             reader = self._reader()
             header = reader.check_length()
+            if header.reference is not None:
+                self._reference = references.get(header.reference)
+                pipeline.require_reference(header.reference, self._reference)
             self.raw_bytes = header.decoded_bytes
             shapes = {tensor.name: tensor.shape for tensor in header.tensors}
         else:
@@ -275,7 +290,7 @@ class Update:
 
     def _sent(self) -> Iterator[tuple[str, NDArray | Coded]]:
         if self._sealed:
-            yield from pipeline.unpack(self._reader())
+            yield from pipeline.unpack(self._reader(), self._reference)
             return
         for name, array in self._record.items():
             x = from_array(name, array)
@@ -302,10 +317,11 @@ def release(content: RecordDict) -> None:
         record.clear()
 
 
-def settings_record(settings: Settings) -> ConfigRecord:
+def settings_record(settings: Settings, update: str) -> ConfigRecord:
     """Return the record that tells a client how to compress its reply."""
     return ConfigRecord(
         {
+            "update": update,
             "error-bound": str(settings.bound),
             "codec": str(settings.lossy_codec),
             "lossless": str(settings.lossless_codec),

@@ -19,8 +19,8 @@ UNCOMPRESSED: Final = "uncompressed"
 
 # Runs are compared where all of these are equal.
 CONDITIONS: Final = (
-    "model", "dataset", "initial", "dataset_digest", "threshold", "rule", "grid", "clients",
-    "partitioner", "alpha", "samples", "test_samples", "image_size", "rounds", "epochs",
+    "model", "dataset", "initial", "dataset_digest", "update", "threshold", "rule", "grid",
+    "clients", "partitioner", "alpha", "samples", "test_samples", "image_size", "rounds", "epochs",
     "batch_size", "learning_rate", "momentum", "device",
 )  # fmt: skip
 

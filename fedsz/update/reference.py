@@ -1,0 +1,92 @@
+"""A model that both sides hold, by which updates are coded as differences.
+
+The step from the model a client was sent to the one it sends back is small: within the same error
+bound it takes far fewer bytes. A stream of differences names what they refer to by a digest, so
+that nothing is ever added to the wrong model.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from fedsz.errors import ConfigError, ReferenceMismatch
+from fedsz.partition import NDArray, StateDict, as_arrays
+
+SHOWN: Final = 8  # bytes of a digest in messages
+
+
+class Reference:
+    """A state_dict whose tensors others are coded as differences from.
+
+    It keeps the arrays, not copies: they must not change while it is in use.
+
+    Args:
+        state_dict: names to torch tensors or numpy arrays.
+
+    Raises:
+        ConfigError: it holds something that streams do not.
+    """
+
+    def __init__(self, state_dict: StateDict) -> None:
+        self.arrays: dict[str, NDArray] = as_arrays(state_dict)
+
+    @classmethod
+    def of(cls, given: Reference | StateDict | None) -> Reference | None:
+        """Return a reference to what a caller gave, if anything."""
+        return given if given is None or isinstance(given, Reference) else cls(given)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """XXH3 (128 bits) over every tensor's name, dtype, shape and bytes, in order.
+
+        It tells models apart that differ by accident. Whoever could make two of equal digest could
+        send any model in the first place.
+        """
+        hashed = xxhash.xxh3_128()
+        for name, x in self.arrays.items():
+            head = f"{name}\0{x.dtype.name}\0{','.join(map(str, x.shape))}\0"
+            hashed.update(head.encode("utf-8", "surrogatepass"))
+            octets: Any = x.reshape(-1).view(np.uint8)
+            hashed.update(octets)
+        return hashed.digest()
+
+    def tensor(self, name: str, like: NDArray) -> NDArray:
+        """Return what the tensor ``name``, of the dtype and shape of ``like``, is coded from.
+
+        Raises:
+            ConfigError: the reference has no such tensor.
+        """
+        found = self.arrays.get(name)
+        if found is None or found.shape != like.shape or found.dtype != like.dtype:
+            have = "none" if found is None else f"{found.dtype} {found.shape}"
+            raise ConfigError(f"the reference has {have} for {name!r}: {like.dtype} {like.shape}")
+        return found
+
+    def fits(self, state_dict: StateDict) -> bool:
+        """Say whether it has every tensor of a state_dict, in the same dtype and shape."""
+        return all(
+            name in self.arrays
+            and (self.arrays[name].shape, self.arrays[name].dtype) == (x.shape, x.dtype)
+            for name, x in as_arrays(state_dict).items()
+        )
+
+    def require(self, digest: bytes) -> None:
+        """Make sure that a stream refers to this state_dict.
+
+        Raises:
+            ReferenceMismatch: it refers to another.
+        """
+        if digest != self.digest:
+            raise ReferenceMismatch(
+                f"the stream's differences refer to model {shown(digest)}; this is model"
+                f" {shown(self.digest)}"
+            )
+
+
+def shown(digest: bytes) -> str:
+    """Return a digest for people."""
+    return digest.hex()[: 2 * SHOWN]

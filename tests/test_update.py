@@ -1,0 +1,200 @@
+"""Differences from a model that both sides hold: bound, exactness, and never the wrong model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedsz
+from fedsz.codecs import CODECS
+from fedsz.errors import ConfigError, CorruptStream, ReferenceMismatch
+from fedsz.pipeline import unpack
+from fedsz.stream import DIFFERENCES, Reader
+from fedsz.update import Reference
+from tests.strategies import LAYER, finite, relative, seeds, specials
+
+LOSSY = [codec for codec in CODECS if codec.lossy and codec.missing() is None]
+DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
+
+
+def models(seed: int = 0, dtype: Any = np.float32) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A model, and what a client might make of it."""
+    rng = np.random.default_rng(seed)
+    before = {
+        "conv.weight": finite(LAYER["scaled rows"](rng, (20, 12, 3, 3)), dtype),
+        "conv.bias": finite(rng.normal(size=20), dtype),
+        "fc.weight": finite(rng.laplace(size=(60, 70)), dtype),
+        "steps": np.array(7),
+    }
+    after = {
+        name: finite(x.astype(np.float64) + 0.01 * rng.laplace(size=x.shape), dtype)
+        if x.dtype.kind in "fV"
+        else x + 1
+        for name, x in before.items()
+    }
+    return before, after
+
+
+def errors(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.abs(x.astype(np.float64) - y.astype(np.float64)).max(initial=0.0))
+
+
+@pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: codec.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("bound", [1e-1, 1e-2, 1e-4, "abs:1e-3"])
+def test_the_bound_of_the_tensor_holds(codec: Any, dtype: Any, bound: float | str) -> None:
+    before, after = models(dtype=dtype)
+
+    blob = fedsz.compress(after, bound, codec=codec, reference=before)
+    back = fedsz.decompress(blob, reference=before, as_numpy=True)
+
+    assert list(back) == list(after)
+    for name, x in after.items():
+        assert (back[name].dtype, back[name].shape) == (x.dtype, x.shape)
+        if name.endswith("weight"):
+            assert errors(x, back[name]) <= fedsz.ErrorBound.of(bound).absolute(x)
+        else:
+            assert back[name].tobytes() == x.tobytes()
+
+
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), rel=relative, seed=seeds)
+def test_ugly_tensors(data: st.DataObject, dtype: Any, rel: float, seed: int) -> None:
+    x = data.draw(specials(dtype))
+    kind = data.draw(st.sampled_from(["near", "itself", "noise", "specials"]))
+    rng = np.random.default_rng(seed)
+    with np.errstate(all="ignore"):
+        base = {
+            "near": lambda: finite(
+                x.astype(np.float64) * (1 + 0.1 * rng.normal(size=x.shape)), dtype
+            ),
+            "itself": x.copy,
+            "noise": lambda: finite(rng.normal(size=x.shape), dtype),
+            "specials": lambda: np.where(rng.random(x.shape) < 0.1, np.nan, x).astype(dtype),
+        }[kind]()
+        blob = fedsz.compress({"w.weight": x}, rel, threshold=0, reference={"w.weight": base})
+        back = fedsz.decompress(blob, reference={"w.weight": base}, as_numpy=True)["w.weight"]
+        odd = ~np.isfinite(x.astype(np.float64))
+        bound = fedsz.ErrorBound.rel(rel).absolute(x)
+
+    assert back[odd].tobytes() == x[odd].tobytes()
+    assert errors(x[~odd], back[~odd]) <= bound
+
+
+def test_a_step_takes_fewer_bytes_than_the_weights() -> None:
+    before, after = models()
+
+    weights = fedsz.compress(after, 1e-2)
+    step = fedsz.compress(after, 1e-2, reference=before)
+
+    assert len(step) < len(weights) / 2
+    assert step[8] == DIFFERENCES
+    assert weights[8] == 1
+
+
+def test_std_is_of_the_difference() -> None:
+    before, after = models()
+
+    back = fedsz.decompress(
+        fedsz.compress(after, "std:1", reference=before), reference=before, as_numpy=True
+    )
+
+    x, y, base = (state["fc.weight"] for state in (after, back, before))
+    assert 0 < errors(x, y) <= float((x - base).std(dtype=np.float64)) < 0.1 * x.std()
+
+
+def test_nothing_is_added_to_the_wrong_model() -> None:
+    before, after = models()
+    blob = fedsz.compress(after, 1e-2, reference=before)
+    digest = Reference(before).digest.hex()[:16]
+
+    with pytest.raises(ReferenceMismatch, match=f"differences from model {digest}: give it"):
+        fedsz.decompress(blob)
+    other = {**before, "fc.weight": np.nextafter(before["fc.weight"], np.float32(9))}
+    reordered = dict(reversed(before.items()))
+    renamed = {name.replace("fc", "cf"): x for name, x in before.items()}
+    wider = {**before, "conv.bias": before["conv.bias"].astype(np.float64)}
+    flat = {**before, "fc.weight": before["fc.weight"].reshape(-1)}
+    for wrong in (other, reordered, renamed, wider, flat, {}):
+        with pytest.raises(ReferenceMismatch, match=f"refer to model {digest}; this is model"):
+            fedsz.decompress(blob, reference=wrong)
+
+
+def test_a_reference_that_is_not_needed_does_no_harm() -> None:
+    before, after = models()
+    exact = fedsz.compress(after, codec="raw", reference=before)
+
+    assert exact[8] == 1
+    assert fedsz.decompress(exact, as_numpy=True, reference=before).keys() == after.keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda x: x[1:], r"the reference has float32 \(59, 70\) for 'fc.weight'"),
+        (lambda x: x.astype(np.float64), r"the reference has float64 \(60, 70\)"),
+        (None, "the reference has none for 'fc.weight'"),
+    ],
+)
+def test_references_that_lack_a_tensor(change: Any, says: str) -> None:
+    before, after = models()
+    x = before.pop("fc.weight")
+    if change:
+        before["fc.weight"] = change(x)
+
+    with pytest.raises(ConfigError, match=says):
+        fedsz.compress(after, reference=before)
+
+
+@given(data=st.data())
+def test_damaged_streams(data: st.DataObject) -> None:
+    before, after = models()
+    reference = Reference(before)
+    blob = bytearray(fedsz.compress(after, 1e-2, reference=reference))
+    at = data.draw(st.integers(0, len(blob) - 1))
+    blob[at] ^= data.draw(st.integers(1, 255))
+
+    with pytest.raises((CorruptStream, ReferenceMismatch)):
+        fedsz.decompress(bytes(blob), reference=reference)
+    with pytest.raises(CorruptStream):
+        fedsz.decompress(bytes(blob[:at]), reference=reference)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_adding_up_as_it_arrives(dtype: Any) -> None:
+    before, after = models(dtype=dtype)
+    reference = Reference(before)
+    reader = Reader()
+    blob = fedsz.compress(after, 2e-2, reference=reference)
+    reader.feed(blob)
+    back = fedsz.decompress(blob, reference=reference, as_numpy=True)
+    added = 0
+
+    for name, coded in unpack(reader, reference):
+        if isinstance(coded, np.ndarray):
+            continue
+        sums = np.ones(coded.shape, np.float64 if dtype == np.float64 else np.float32)
+        coded.add_to(sums, 0.5)
+        expected = 1 + 0.5 * back[name].astype(np.float64)
+        spacing = float(np.finfo(np.float32).eps if dtype != np.float64 else 1e-15)
+        half = {np.float16: 2**-10, ml_dtypes.bfloat16: 2**-7}.get(dtype, 4 * spacing)
+        assert errors(sums, expected) <= half * float(np.abs(expected).max())
+        assert np.shares_memory(coded.reference, before[name])
+        added += 1
+
+    assert added == 2
+
+
+def test_references_are_told_apart_by_every_bit() -> None:
+    before, _ = models()
+    digest = Reference(before).digest
+
+    assert Reference({name: x.copy() for name, x in before.items()}).digest == digest
+    for name in before:
+        changed = {key: x.copy() for key, x in before.items()}
+        changed[name].reshape(-1).view(np.uint8)[-1] ^= 1
+        assert Reference(changed).digest != digest
