@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import settings
 
 # Read by torch when a test imports it: on a small and busy machine its threads wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that tests start and stop.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The machines that run these are small and busy: how long an example takes says nothing.
 settings.register_profile("fedsz", deadline=None)
