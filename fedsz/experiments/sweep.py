@@ -147,8 +147,8 @@ class _Worker:
                 yield told
                 if isinstance(told, Finished):
                     return
-        except BrokenPipeError:
-            pass
+        except (BrokenPipeError, msgspec.DecodeError):
+            pass  # it has ended, perhaps in the middle of a line
         code = process.wait()
         yield Finished(error=f"the process ended with {code}: {self._last_words()}")
 
