@@ -15,6 +15,8 @@ from fedsz.errors import ConfigError
 
 KINDS: Final = ("rel", "abs", "std")
 
+ALL: Final = math.nextafter(1.0, 0.0)  # the largest relative bound
+
 CHUNK: Final = 1 << 17  # elements looked at a time: 1 MB in float64, which a cache holds
 
 
@@ -73,6 +75,15 @@ class ErrorBound:
             ) from None
         return cls(kind or "rel", value)
 
+    def scaled(self, factor: float) -> ErrorBound:
+        """Return this rule with ``factor`` times the bound; below 1 for ``rel``.
+
+        Raises:
+            ConfigError: the factor is not finite or not above 0.
+        """
+        value = self.value * factor
+        return ErrorBound(self.kind, min(value, ALL) if self.kind == "rel" else value)
+
     def absolute(self, x: npt.NDArray[np.floating]) -> float:
         """Return the bound that this rule means for ``x``, in the unit of ``x``.
 
@@ -85,7 +96,15 @@ class ErrorBound:
         """
         if self.kind == "abs":
             return self.value if x.size else 0.0
-        bound = self.value * (value_range(x) if self.kind == "rel" else standard_deviation(x))
+        return self.absolute_of(value_range(x) if self.kind == "rel" else standard_deviation(x))
+
+    def absolute_of(self, spread: float) -> float:
+        """Return what `absolute` does for a tensor that is not empty and has this spread.
+
+        Args:
+            spread: its range for ``rel``, its standard deviation for ``std``.
+        """
+        bound = self.value if self.kind == "abs" else self.value * spread
         return bound if math.isfinite(bound) else 0.0
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@
     │   └── LimitExceeded      the stream asks for more than the caller's `Limits` allow
     ├── ModelMismatch          two state_dicts that should agree do not
     │   └── ReferenceMismatch  a stream's differences refer to another state_dict than is at hand
+    ├── DivergedUpdate         training has made NaN or infinities of finite weights
     ├── DataError              a data set is absent, or not what it should be
     └── LinkError              the other end of a connection is absent or refuses
 
@@ -71,6 +72,10 @@ class ModelMismatch(FedszError, ValueError):
 
 class ReferenceMismatch(ModelMismatch):
     """Differences from a state_dict that is not at hand, or not the one that they refer to."""
+
+
+class DivergedUpdate(FedszError):
+    """An update that would turn the average into NaN or infinities."""
 
 
 class DataError(FedszError):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedsz import codecs
-from fedsz.stream import Limits, Reader
+from fedsz.stream import TRANSFORMS, Limits, Reader
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class TensorInfo:
         dtype: numpy's (or ml_dtypes') name of its dtype.
         shape: its shape.
         codec: name of the codec of its payload.
+        transform: what the codec coded: ``"values"``, ``"delta"`` for their differences from a
+            reference's, ``"bits"`` for those of their bits.
         bound: absolute error bound, in the tensor's unit; None if lossless.
         raw_bytes: decoded size.
         nbytes: its share of its payload, by raw size where small tensors share one.
@@ -27,6 +29,7 @@ class TensorInfo:
     dtype: str
     shape: tuple[int, ...]
     codec: str
+    transform: str
     bound: float | None
     raw_bytes: int
     nbytes: float
@@ -78,6 +81,7 @@ def inspect(blob: bytes | bytearray | memoryview, *, limits: Limits | None = Non
                 tensor.dtype.name,
                 tensor.shape,
                 codecs.of_wire_id(payload.codec_id).name,
+                TRANSFORMS[payload.transform],
                 payload.bound,
                 tensor.nbytes,
                 payload.nbytes * tensor.nbytes / raw if raw else 0.0,

@@ -75,7 +75,8 @@ def as_array(name: str, value: Any) -> NDArray:
     else:
         kind = type(value).__name__
         raise ConfigError(f"state_dict[{name!r}] is a {kind}; have torch tensors and numpy arrays")
-    x = np.asarray(x, x.dtype.newbyteorder("<"), order="C")
+    little = x.dtype.newbyteorder("<")
+    x = np.asarray(x, x.dtype if x.dtype == little else little, order="C")
     if x.dtype not in DTYPE_IDS:
         raise ConfigError(f"state_dict[{name!r}] has dtype {x.dtype}, which streams do not have")
     return x

@@ -3,59 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
-
-import numpy as np
 
 from fedsz import codecs
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.base import Buffer
-from fedsz.errors import CorruptStream, ReferenceMismatch
-from fedsz.partition import NDArray, StateDict, as_array, as_tensor, check_rule, is_lossy
-from fedsz.stream import DIFFERENCE, DTYPE_IDS, VALUES, Limits, Part, Reader, Tensor, write
-from fedsz.update.difference import add_scaled, encode_difference, moved, wide
+from fedsz.coded import Coded, located
+from fedsz.errors import ReferenceMismatch
+from fedsz.lossless import Rest, base_of, decode_lossless, encode_lossless
+from fedsz.partition import NDArray, StateDict, as_array, as_tensor, is_lossy
+from fedsz.settings import (
+    DEFAULT_CODEC,
+    DEFAULT_ERROR_BOUND,
+    DEFAULT_LOSSLESS,
+    DEFAULT_THRESHOLD,
+    Settings,
+)
+from fedsz.stream import BITS, DIFFERENCE, DTYPE_IDS, VALUES, Limits, Part, Reader, Tensor, write
+from fedsz.update.difference import encode_difference, moved, wide
 from fedsz.update.reference import Reference, shown
 from fedsz.within import encode_within, narrow
-
-DEFAULT_CODEC: Final = "uniform"
-DEFAULT_LOSSLESS: Final = "blosclz"
-DEFAULT_ERROR_BOUND: Final = 1e-2
-DEFAULT_THRESHOLD: Final = 1024
 
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
 # a payload of its own costs each of them some 30 bytes.
 SHARED_BELOW: Final = 1 << 16  # bytes
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a state_dict is compressed; the arguments of `compress`, checked.
-
-    Raises:
-        ConfigError: one of them is out of range or does not exist.
-        CodecUnavailable: a codec's library is not installed here.
-    """
-
-    error_bound: ErrorBound | float | str = DEFAULT_ERROR_BOUND
-    codec: str | Codec = DEFAULT_CODEC
-    lossless: str | Codec = DEFAULT_LOSSLESS
-    threshold: int = DEFAULT_THRESHOLD
-    rule: str = "paper"
-
-    bound: ErrorBound = field(init=False)
-    lossy_codec: Codec = field(init=False)
-    lossless_codec: LosslessCodec = field(init=False)
-
-    def __post_init__(self) -> None:
-        check_rule(self.rule, self.threshold)
-        codec = codecs.get(self.codec) if isinstance(self.codec, str) else self.codec
-        object.__setattr__(self, "bound", ErrorBound.of(self.error_bound))
-        object.__setattr__(self, "lossy_codec", codec)
-        object.__setattr__(self, "lossless_codec", codecs.get_lossless(self.lossless))
 
 
 @dataclass(frozen=True)
@@ -100,7 +74,8 @@ def compress(
         reference: a state_dict of the same names, dtypes and shapes that whoever decompresses
             holds too. Tensors that may be lossy are then coded as differences from its; the bound
             stays one for the tensors themselves, of their own range, but for ``std``, which is of
-            the differences. Lossless tensors are coded as they are.
+            the differences. Lossless tensors are coded as differences of their bits, but for
+            codec ``"raw"`` and where they are smaller as they are.
 
     Raises:
         ConfigError: an argument or a tensor that fedsz does not take, or one that the reference
@@ -118,7 +93,7 @@ def compress_measured(
     start = time.perf_counter()
     tensors: list[Tensor] = []
     parts: list[Part] = []
-    shared: dict[int, list[tuple[int, NDArray]]] = {}  # item size -> tensors of one payload
+    shared: dict[int, list[Rest]] = {}  # item size -> tensors of one payload
     raw_bytes, max_error = 0, 0.0
     # One by one: a mapping may make its arrays as they are asked for.
     for i, (name, value) in enumerate(state_dict.items()):
@@ -132,14 +107,11 @@ def compress_measured(
                 max_error = max(max_error, coded[1])
                 continue
         if x.nbytes >= SHARED_BELOW:
-            parts.append(_encode_lossless([i], raw(x), x.itemsize, settings.lossless_codec))
+            parts.append(encode_lossless([Rest(i, name, x)], settings.lossless_codec, reference))
         else:
-            shared.setdefault(x.itemsize, []).append((i, x))
-    for itemsize, small in shared.items():
-        data = memoryview(b"".join(raw(x) for _, x in small))
-        members = [i for i, _ in small]
-        parts.append(_encode_lossless(members, data, itemsize, settings.lossless_codec))
-    differs = any(part.transform == DIFFERENCE for part in parts)
+            shared.setdefault(x.itemsize, []).append(Rest(i, name, x))
+    parts += (encode_lossless(s, settings.lossless_codec, reference) for s in shared.values())
+    differs = any(part.transform != VALUES for part in parts)
     stream = write(tensors, parts, reference.digest if reference and differs else None)
     return stream, Report(raw_bytes, len(stream), time.perf_counter() - start, max_error)
 
@@ -176,54 +148,6 @@ def decompress(
     return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
 
 
-@dataclass(frozen=True)
-class Coded:
-    """A lossy tensor of a stream that has arrived and is not decoded yet.
-
-    Attributes:
-        dtype: its dtype, one of those of its codec.
-        shape: its shape.
-        codec: that of its payload.
-        payload: the bytes, whose checksum fits.
-        offset: where in the stream they are.
-        reference: what the payload's numbers are to be added to; None if they are the tensor.
-    """
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    codec: Codec
-    payload: Buffer
-    offset: int
-    reference: NDArray | None = None
-
-    def decode(self) -> NDArray:
-        """Return it as an array.
-
-        Raises:
-            CorruptStream: the payload is not what the header says.
-            CodecUnavailable: the codec's library is not installed here.
-        """
-        with _located(self.offset):
-            y = self.codec.decode_as(self.payload, self.shape, self._coded_dtype)
-        return y if self.reference is None else moved(self.reference, y)
-
-    def add_to(self, sums: NDArray, weight: float) -> None:
-        """Add ``weight`` times it to ``sums``; see `Codec.accumulate`, which may need no array.
-
-        Raises:
-            CorruptStream, CodecUnavailable: as `decode`. The sums are as before, but for rounding.
-        """
-        with _located(self.offset):
-            self.codec.accumulate(self.payload, sums, weight, self._coded_dtype)
-        if self.reference is not None:
-            add_scaled(self.reference, weight, sums)
-
-    @property
-    def _coded_dtype(self) -> np.dtype:
-        """The dtype that the codec sees."""
-        return self.dtype if self.reference is None else wide(self.dtype)
-
-
 def decode(reader: Reader, reference: Reference | None = None) -> Iterator[tuple[str, NDArray]]:
     """Yield name and array of each tensor whose payload has arrived at ``reader``.
 
@@ -247,10 +171,11 @@ def unpack(
     for payload, data, offset in reader.payloads():
         assert reader.header is not None
         tensors = [reader.header.tensors[i] for i in payload.members]
-        with _located(offset):
+        with located(offset):
             codec = codecs.of_wire_id(payload.codec_id)
             if payload.bound is None:
-                yield from _decode_lossless(codec, data, tensors)
+                base = reference if payload.transform == BITS else None
+                yield from decode_lossless(codec, data, tensors, base)
                 continue
             (tensor,) = tensors
             if payload.transform == DIFFERENCE:
@@ -286,13 +211,15 @@ def _encode_weight(
     """
     codec = settings.lossy_codec
     if isinstance(codec, LosslessCodec):
-        return _encode_lossless([i], raw(x), x.itemsize, codec), 0.0
+        return encode_lossless([Rest(i, name, x)], codec, reference), 0.0
     encoded, transform = None, VALUES
+    error_bound = settings.bound_of(name)
     if reference:
-        encoded = encode_difference(x, reference.tensor(name, x), settings.bound, codec)
+        encoded = encode_difference(x, reference.tensor(name, x), error_bound, codec)
         transform = DIFFERENCE
-    if encoded is None:
-        bound = settings.bound.absolute(x)
+    # A bound by the spread of the differences is none for values: what did not move would be lost.
+    if encoded is None and not (reference and error_bound.kind == "std"):
+        bound = error_bound.absolute(x)
         encoded = encode_within(x, bound, codec) if bound else None
         transform = VALUES
     if encoded is None or 10 * len(encoded.payload) > 9 * x.nbytes:
@@ -300,32 +227,6 @@ def _encode_weight(
     stated = encoded.bound if codec.keeps_bound else encoded.max_error
     share = encoded.max_error / stated if stated else 0.0
     return Part(codec.wire_id, encoded.payload, stated, (i,), transform), share
-
-
-def _encode_lossless(
-    members: Sequence[int], data: memoryview, itemsize: int, codec: LosslessCodec
-) -> Part:
-    packed = codec.pack(data, itemsize)
-    if len(packed) < len(data):
-        return Part(codec.wire_id, packed, None, tuple(members))
-    return Part(codecs.Raw.wire_id, bytes(data), None, tuple(members))
-
-
-def _decode_lossless(
-    codec: Codec, data: Buffer, tensors: Sequence[Tensor]
-) -> Iterator[tuple[str, NDArray]]:
-    if not isinstance(codec, LosslessCodec):
-        raise CorruptStream(f"codec {codec.name!r} in a lossless payload")
-    codec.require()
-    data = codec.unpack(data, sum(tensor.nbytes for tensor in tensors))
-    offset = 0
-    for tensor in tensors:
-        # A copy: the caller's arrays are writable and do not keep the stream alive.
-        x = np.frombuffer(data, tensor.dtype, tensor.size, offset).reshape(tensor.shape).copy()
-        if x.dtype == np.bool_ and (x.view(np.uint8) > 1).any():
-            raise CorruptStream(f"a bool of {tensor.name!r} is neither 0 nor 1")
-        yield tensor.name, x
-        offset += tensor.nbytes
 
 
 def require_reference(digest: bytes, reference: Reference | None) -> None:
@@ -342,24 +243,7 @@ def require_reference(digest: bytes, reference: Reference | None) -> None:
 def _difference(
     codec: Codec, data: Buffer, offset: int, tensor: Tensor, reference: Reference
 ) -> NDArray | Coded:
-    base = reference.arrays.get(tensor.name)
-    if base is None or base.shape != tensor.shape or base.dtype != tensor.dtype:
-        raise CorruptStream(f"a difference from {tensor.name!r}, which the reference lacks")
+    base = base_of(tensor, reference)
     if wide(tensor.dtype) in codec.dtypes:
         return Coded(tensor.dtype, tensor.shape, codec, data, offset, base)
     return moved(base, codec.decode(data, tensor.shape))
-
-
-@contextmanager
-def _located(offset: int) -> Iterator[None]:
-    """Count the place of a `CorruptStream` from the start of the stream, not of the payload."""
-    try:
-        yield
-    except CorruptStream as err:
-        raise type(err)(err.what, offset=offset + err.offset) from err
-
-
-def raw(x: NDArray) -> memoryview:
-    """Return the bytes of a contiguous array without copying, for dtypes of ml_dtypes too."""
-    flat: Any = x.reshape(-1).view(np.uint8)
-    return memoryview(flat)

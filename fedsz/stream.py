@@ -32,7 +32,8 @@ VERSION: Final = 1
 DIFFERENCES: Final = 2  # the version of streams with differences from a reference
 VERSIONS: Final = (VERSION, DIFFERENCES)
 DIGEST_BYTES: Final = 16  # that name a reference
-VALUES, DIFFERENCE = range(2)  # transforms
+VALUES, DIFFERENCE, BITS = range(3)
+TRANSFORMS: Final = ("values", "delta", "bits")  # by number
 PREFIX: Final = 20
 MAX_DIM: Final = 1 << 48
 MAX_NDIM: Final = 64  # numpy's own limit
@@ -49,6 +50,7 @@ DTYPES: Final = tuple(
 )  # fmt: skip
 DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES)}
 LOSSY_DTYPES: Final = frozenset(DTYPES[:4])
+COMPLEX_DTYPES: Final = frozenset(DTYPES[13:15])  # have no differences of bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,11 +356,13 @@ def check_payload(
         CorruptStream: made by ``refuse``.
     """
     tensors = header.tensors
-    difference = payload.transform == DIFFERENCE and header.reference is not None
-    if payload.transform != VALUES and not difference:
+    transforms = (VALUES,) if header.reference is None else (VALUES, DIFFERENCE, BITS)
+    if payload.transform not in transforms:
         raise refuse(f"unknown transform {payload.transform}", UnsupportedStream)
-    if difference and payload.bound is None:
+    if payload.transform == DIFFERENCE and payload.bound is None:
         raise refuse("a difference without an error bound")
+    if payload.transform == BITS and payload.bound is not None:
+        raise refuse("a difference of bits with an error bound")
     if payload.nbytes < 0:
         raise refuse(f"payload of {payload.nbytes} bytes")
     members = payload.members
@@ -370,6 +374,8 @@ def check_payload(
     if payload.bound is None:
         if len({dtype.itemsize for dtype in dtypes}) != 1:
             raise refuse("a lossless payload mixes item sizes")
+        if payload.transform == BITS and any(dtype in COMPLEX_DTYPES for dtype in dtypes):
+            raise refuse("a difference of bits of complex numbers")
     elif not (math.isfinite(payload.bound) and payload.bound >= 0):
         raise refuse(f"error bound {payload.bound}")
     elif len(members) != 1 or dtypes[0] not in LOSSY_DTYPES:

@@ -38,10 +38,18 @@ every_lossless = pytest.mark.parametrize(
 every_envelope = pytest.mark.parametrize(
     "codec", [param for param in USABLE if isinstance(param.values[0], EnvelopeCodec)]
 )
+every_isolated = pytest.mark.parametrize(
+    "codec", [param for param in USABLE if getattr(param.values[0], "isolated", False)]
+)
 
 
 def bound_of(x: np.ndarray, rel: float) -> float:
     return fedsz.ErrorBound.rel(rel).absolute(x)
+
+
+def allowed(codec: Codec, x: np.ndarray, bound: float) -> float:
+    """What an element may move by: the bound or, of a codec that keeps none, what it states."""
+    return bound if codec.keeps_bound else codec.encode_measured(x, bound).max_error
 
 
 def round_trip(codec: Codec, x: np.ndarray, bound: float) -> np.ndarray:
@@ -65,7 +73,7 @@ def test_keeps_its_bound(codec: Codec, dtype: np.dtype, data: st.DataObject, rel
 
     y = round_trip(codec, x, bound)
 
-    assert largest_error(x, y) <= bound
+    assert largest_error(x, y) <= allowed(codec, x, bound)
 
 
 @every_dtype
@@ -80,7 +88,7 @@ def test_nan_and_infinities_survive_bit_for_bit(
 
     odd = ~np.isfinite(x)
     assert np.array_equal(bits_of(x)[odd], bits_of(y)[odd])
-    assert largest_error(x, y) <= bound
+    assert largest_error(x, y) <= allowed(codec, x, bound)
 
 
 @every_dtype
@@ -102,7 +110,7 @@ def test_states_the_error_it_makes(
 def test_small_shapes(codec: Codec, dtype: np.dtype, shape: tuple[int, ...], bound: float) -> None:
     x = np.asarray(np.random.default_rng(0).normal(size=shape), dtype)
 
-    assert largest_error(x, round_trip(codec, x, bound)) <= bound
+    assert largest_error(x, round_trip(codec, x, bound)) <= allowed(codec, x, bound)
 
 
 @every_dtype
@@ -113,7 +121,7 @@ def test_large_arrays(codec: Codec, dtype: np.dtype, kind: str) -> None:
 
     y = round_trip(codec, x, bound)
 
-    assert largest_error(x, y) <= bound
+    assert largest_error(x, y) <= allowed(codec, x, bound)
     if codec.name != "sz2":  # it reads memory that it never set
         assert codec.encode(x, bound) == codec.encode(x, bound)
 
@@ -125,7 +133,7 @@ def test_extreme_bounds(codec: Codec, dtype: np.dtype, bound: float) -> None:
 
     y = round_trip(codec, x, bound)
 
-    assert largest_error(x, y) <= bound
+    assert largest_error(x, y) <= allowed(codec, x, bound)
 
 
 @every_dtype
@@ -208,7 +216,7 @@ def test_every_short_payload_is_refused_or_decodes(codec: Codec) -> None:
         assert y.shape == x.shape
 
 
-@every_envelope
+@every_isolated
 def test_a_dead_decoder_is_replaced(codec: EnvelopeCodec) -> None:
     x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
     payload = codec.encode(x, 0.05)

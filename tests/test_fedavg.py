@@ -27,8 +27,9 @@ from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.fedavg import Mean
 from fedsz.flower.records import KEY, STYPE, Template, Update, from_array, seal, to_record
 from fedsz.flower.wrapper import WrappedGrid
-from fedsz.pipeline import Settings
+from fedsz.settings import Settings
 from fedsz.stream import Reader
+from fedsz.update import Reference
 from tests.federation import (
     BOUND,
     CLIENTS,
@@ -158,7 +159,7 @@ def sealed(arrays: dict[str, np.ndarray], codec: str) -> ArrayRecord:
     return seal(arrays, Settings(BOUND, codec))[0]
 
 
-def damaged(record: ArrayRecord, payload: int) -> ArrayRecord:
+def damaged(record: ArrayRecord, payload: int, where: float = 0.5) -> ArrayRecord:
     """A sealed record in one payload of which a bit has changed; its checksums fit."""
     from tests.test_stream import forge
 
@@ -166,7 +167,7 @@ def damaged(record: ArrayRecord, payload: int) -> ArrayRecord:
     reader = Reader()
     reader.feed(array.data)
     _, data, offset = list(reader.payloads())[payload]
-    at = offset + len(data) // 2
+    at = offset + int(where * len(data))
     changed = array.data[:at] + bytes([array.data[at] ^ 1]) + array.data[at + 1 :]
 
     def edit(header: Any) -> None:
@@ -250,6 +251,88 @@ def test_nothing_is_left_of_a_corrupt_first_reply(payload: int) -> None:
 
     for name, x in to_arrays_of(mean).items():
         assert np.allclose(x.astype(np.float64), model(1)[name].astype(np.float64)), name
+
+
+# Differences
+
+
+def tame(seed: int) -> dict[str, np.ndarray]:
+    state = model(seed)
+    state["float32.weight"][3, 4] = np.nan if seed == 2 else 1
+    return state
+
+
+BASES = [Reference(tame(seed)) for seed in (10, 11)]
+KNOWN = {base.digest: base for base in BASES}
+
+
+def step(client: int, base: Reference | None, codec: str = "uniform") -> ArrayRecord:
+    """What a client sends that has been sent `base`; one tensor of client 2 is sent as it is."""
+    start = (base or BASES[0]).arrays
+    after = {
+        name: (x.astype(np.float64) + 0.01 * own).astype(x.dtype)
+        for (name, x), own in zip(start.items(), tame(client).values(), strict=True)
+    }
+    return seal(after, Settings(BOUND, codec), base)[0]
+
+
+def assert_close(mean: Mean, expected: Mean, roundings: float) -> None:
+    """Two means differ by no more than so many roundings of their largest values."""
+    wanted = to_arrays_of(expected)
+    for name, x in to_arrays_of(mean).items():
+        y = wanted[name]
+        assert x.dtype == y.dtype
+        if x.dtype.kind == "i":
+            assert np.array_equal(x, y)
+            continue
+        a, b = x.astype(np.float64), y.astype(np.float64)
+        tolerance = roundings * float(ml_dtypes.finfo(x.dtype).eps) * float(np.nanmax(np.abs(b)))
+        assert np.allclose(a, b, 0, tolerance, equal_nan=True), name
+
+
+@pytest.mark.parametrize("codec", LOSSY)
+def test_averaging_differences_is_averaging_what_they_mean(codec: str) -> None:
+    mean, plain = Mean(), Mean()
+    bases = [BASES[0], BASES[0], BASES[0], BASES[1], None]
+    for client, (base, weight) in enumerate(zip(bases, [1.0, 0.3, 7.0, 3.5, 2.0], strict=True)):
+        record = step(client, base, codec)
+        mean.add(Update(record, references=KNOWN), weight)
+        plain.add(Update(to_record(Update(record, references=KNOWN).arrays())), weight)
+
+    assert_close(mean, plain, 2)
+
+
+def test_many_small_steps_from_large_numbers() -> None:
+    rng = np.random.default_rng(0)
+    base = Reference({"weight": rng.uniform(1e3, 2e3, (50, 60)).astype(np.float32)})
+    mean, steps = Mean(), []
+    for weight in range(1, 41):
+        after = {"weight": base.arrays["weight"] + rng.normal(size=(50, 60)).astype(np.float32)}
+        reply = Update(seal(after, Settings("abs:1e-2"), base)[0], references={base.digest: base})
+        exact = dict(reply)["weight"].astype(np.float64)
+        steps.append(weight * (exact - base.arrays["weight"]))
+        mean.add(reply, float(weight))
+
+    (x,) = to_arrays_of(mean).values()
+
+    exact = base.arrays["weight"] + np.sum(steps, axis=0) / mean.weight
+    # One rounding of the weights, however many replies there are, and those of each decoded step.
+    assert np.abs(x - exact).max() <= 1.5 * float(np.spacing(np.float32(2e3)))
+
+
+@pytest.mark.parametrize("payload", range(4))  # of the lossy tensors
+@pytest.mark.parametrize("base", [0, 1])
+def test_a_corrupt_difference_leaves_nothing_behind(payload: int, base: int) -> None:
+    mean, clean = Mean(), Mean()
+    for client in (0, 1):
+        for each in (mean, clean):
+            each.add(Update(step(client, BASES[0]), references=KNOWN), 2.0)
+        reply = Update(damaged(step(3, BASES[base]), payload, 0), references=KNOWN)
+        with pytest.raises(CorruptStream):
+            mean.add(reply, 1000.0)
+
+    assert mean.weight == clean.weight == 4
+    assert_close(mean, clean, 200)  # 1000 times a step, over a weight of 4, came and went
 
 
 def test_a_round_without_replies_keeps_the_model() -> None:

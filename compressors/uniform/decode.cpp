@@ -2,6 +2,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "model.hpp"
@@ -13,14 +14,16 @@
 namespace fedsz::uniform {
 namespace {
 
-// Turns codes into elements, and puts those where they are wanted: in an array, or added to sums.
+// Turns codes into elements, and puts those where they are wanted: in an array, by themselves or on
+// top of another's, or added to sums.
 template <class E>
 class Sink {
 public:
     using T = typename E::Stored;
     using C = typename E::Compute;
 
-    Sink(const Kernels& kernels, T* y) : kernels_(kernels.of<E>()), y_(y) {}
+    Sink(const Kernels& kernels, T* y, const T* base)
+        : kernels_(kernels.of<E>()), y_(y), base_(base) {}
     Sink(const Kernels& kernels, C* sums, C weight)
         : kernels_(kernels.of<E>()), sums_(sums), weight_(weight) {}
 
@@ -36,19 +39,26 @@ public:
         auto next = std::ranges::lower_bound(exceptions, at, {}, &Exception<E>::position);
         for (; next != exceptions.end() && next->position < at + tokens.size(); ++next)
             y[next->position - at] = next->value;
-        if (sums_) kernels_.accumulate(y, tokens.size(), weight_, sums_ + at);
+        finish(at, y, tokens.size());
     }
 
     void put_stored(std::size_t at, Bytes bytes) const {
         T block[kBlock];
         T* y = y_ ? y_ + at : block;
         std::memcpy(y, bytes.data(), bytes.size());
-        if (sums_) kernels_.accumulate(y, bytes.size() / sizeof(T), weight_, sums_ + at);
+        finish(at, y, bytes.size() / sizeof(T));
     }
 
 private:
+    void finish(std::size_t at, T* y, std::size_t n) const {
+        if (sums_) kernels_.accumulate(y, n, weight_, sums_ + at);
+        if constexpr (std::is_same_v<T, C>)
+            if (base_) kernels_.accumulate(base_ + at, n, C(1), y);
+    }
+
     const ElementKernels<E>& kernels_;
     T* y_ = nullptr;
+    const T* base_ = nullptr;
     C* sums_ = nullptr;
     C weight_ = 0;
 };
@@ -234,9 +244,11 @@ private:
 
 }  // namespace
 
-void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y) {
+void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
+                     const void* base) {
     visit(dtype, [&]<class E>(E) {
-        const Sink<E> sink(kernels_of(settings), static_cast<typename E::Stored*>(y));
+        using T = typename E::Stored;
+        const Sink<E> sink(kernels_of(settings), static_cast<T*>(y), static_cast<const T*>(base));
         Decoder<E>(payload, n, settings).decode(sink);
     });
 }

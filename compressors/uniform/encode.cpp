@@ -32,9 +32,9 @@ class Encoder {
     using Bits = typename E::Bits;
 
 public:
-    Encoder(const T* x, const Geometry& geometry, double bound, const Settings& settings,
-            std::span<std::uint8_t> payload)
-        : x_(x),
+    Encoder(const T* x, const T* base, const Geometry& geometry, double bound,
+            const Settings& settings, std::span<std::uint8_t> payload)
+        : x_(x, base, kernels_of(settings)),
           n_(geometry.size()),
           geometry_(geometry),
           bound_(bound),
@@ -61,6 +61,15 @@ public:
     std::size_t size() const { return writer_.size(); }
 
     double max_error() const { return double(std::bit_cast<C>(std::ranges::max(worst_))); }
+
+    // Puts the elements themselves at `out`.
+    void store(std::uint8_t* out) const {
+        T block[kBlock];
+        for (std::size_t at = 0; at < n_; at += kBlock) {
+            const std::size_t n = std::min(kBlock, n_ - at);
+            std::memcpy(out + at * sizeof(T), x_.read(at, n, block), n * sizeof(T));
+        }
+    }
 
 private:
     void write_head(Mode mode) {
@@ -115,12 +124,14 @@ private:
         std::int32_t numbers[kBlock];
         std::uint8_t fractions[kBlock];
         const std::size_t n = tokens.size();
+        T block[kBlock];
+        const T* x = x_.read(at, n, block);
         if (factors_) factors_->predict(kernels_, at, std::span(numbers).first(n), fractions);
         const std::int32_t* prediction = factors_ ? numbers : nullptr;
         Bits worst = 0;
         // Halves a block that holds an exception, until that is all there is.
         const auto attempt = [&](auto&& self, std::size_t from, std::size_t count) -> void {
-            const Bits error = kernels_.of<E>().quantise(x_ + at + from, count, grid_,
+            const Bits error = kernels_.of<E>().quantise(x + from, count, grid_,
                                                          prediction ? prediction + from : nullptr,
                                                          &tokens[from], &rest[from]);
             if (error <= std::bit_cast<Bits>(grid_.limit)) {
@@ -129,7 +140,7 @@ private:
                 self(self, from, count / 2);
                 self(self, from + count / 2, count - count / 2);
             } else {
-                exceptions.push_back({at + from, x_[at + from]});
+                exceptions.push_back({at + from, x[from]});
                 tokens[from] = fill_;
                 rest[from] = 0;
             }
@@ -346,7 +357,7 @@ private:
             for (const auto& exception : some) writer_.put(exception.value);
     }
 
-    const T* x_;
+    Elements<E> x_;
     std::size_t n_;
     Geometry geometry_;
     double bound_;
@@ -365,16 +376,16 @@ private:
 
 }  // namespace
 
-Encoded encode_elements(Dtype dtype, const void* x, const Geometry& geometry, double bound,
-                        const Settings& settings, std::span<std::uint8_t> payload) {
+Encoded encode_elements(Dtype dtype, const void* x, const void* base, const Geometry& geometry,
+                        double bound, const Settings& settings, std::span<std::uint8_t> payload) {
     return visit(dtype, [&]<class E>(E) -> Encoded {
-        const auto* elements = static_cast<const typename E::Stored*>(x);
-        Encoder<E> encoder(elements, geometry, bound, settings, payload);
+        using T = typename E::Stored;
+        Encoder<E> encoder(static_cast<const T*>(x), static_cast<const T*>(base), geometry, bound,
+                           settings, payload);
         if (encoder.encode()) return {encoder.size(), encoder.max_error()};
         payload[0] = std::uint8_t(unsigned(dtype) << 4 | unsigned(Mode::stored));
-        const std::size_t size = geometry.size() * size_of(dtype);
-        if (size > 0) std::memcpy(&payload[1], x, size);
-        return {1 + size, 0.0};
+        encoder.store(&payload[1]);
+        return {1 + geometry.size() * sizeof(T), 0.0};
     });
 }
 

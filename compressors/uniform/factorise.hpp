@@ -48,7 +48,7 @@ inline constexpr float kFarOff = 0x1p14f;     // elements above so many steps ar
 // with rows chosen by their norm). All sums have an order of their own: results do not depend on
 // threads.
 template <class E>
-std::optional<Factors> find_factors(const typename E::Stored* x, const Geometry& geometry,
+std::optional<Factors> find_factors(const Elements<E>& x, const Geometry& geometry,
                                     typename E::Compute inverse,
                                     std::span<const std::uint64_t> row_sums, double bits,
                                     unsigned most, const Kernels& kernels, unsigned threads) {
@@ -56,7 +56,12 @@ std::optional<Factors> find_factors(const typename E::Stored* x, const Geometry&
     std::iota(order.begin(), order.end(), std::size_t(0));
     std::ranges::stable_sort(order, std::greater<>{}, [&](std::size_t r) { return row_sums[r]; });
     const auto load = [&](std::size_t r, float* out) {
-        kernels.of<E>().scaled(x + r * geometry.columns, geometry.columns, inverse, kFarOff, out);
+        typename E::Stored block[kBlock];
+        for (std::size_t c = 0; c < geometry.columns; c += kBlock) {
+            const std::size_t n = std::min(kBlock, geometry.columns - c);
+            const auto* elements = x.read(r * geometry.columns + c, n, block);
+            kernels.of<E>().scaled(elements, n, inverse, kFarOff, out + c);
+        }
     };
     Matrix some(std::min(kFewRows, geometry.rows), geometry.columns);
     for (std::size_t i = 0; i < some.rows; ++i) load(order[i], some.row(i));

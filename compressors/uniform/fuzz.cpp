@@ -12,6 +12,7 @@
 
 #include <numeric>
 #include <optional>
+#include <type_traits>
 
 #include "corrupt.hpp"
 #include "payload.hpp"
@@ -44,6 +45,10 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
            (a.empty() || std::memcmp(&a[0], &b[0], a.size() * sizeof(T)) == 0);
 }
 
+// Differences are of these alone: a base is an array of as many ones, here.
+template <class E>
+constexpr bool kDiffers = std::is_same_v<typename E::Stored, typename E::Compute>;
+
 // Decodes and accumulates at every level.
 template <class E>
 std::optional<std::vector<typename E::Stored>> decode_everywhere(uniform::Bytes payload,
@@ -61,6 +66,16 @@ std::optional<std::vector<typename E::Stored>> decode_everywhere(uniform::Bytes 
             const C sum = C(1) + C(kWeight) * E::widen((*y)[at]);
             expect(sum == (*sums)[at] || (std::isnan(sum) && std::isnan((*sums)[at])));
         }
+        if constexpr (kDiffers<E>) {
+            const std::vector<T> base(n, T(1));
+            const auto onto = filled<T>(
+                n, [&](T* to) { decode(E::dtype, payload, n, settings, to, base.data()); });
+            expect(onto.has_value() == y.has_value());
+            for (std::size_t at = 0; y && at < n; ++at) {
+                const T moved = T(1) + (*y)[at];
+                expect(moved == (*onto)[at] || (std::isnan(moved) && std::isnan((*onto)[at])));
+            }
+        }
         if (i == 0) {
             first = std::move(y);
         } else {
@@ -69,6 +84,27 @@ std::optional<std::vector<typename E::Stored>> decode_everywhere(uniform::Bytes 
         }
     }
     return first;
+}
+
+// Coding differences is coding an array of them.
+template <class E>
+void expect_differences(const std::vector<typename E::Stored>& x, const Geometry& geometry,
+                        double bound, const Settings& settings) {
+    using T = typename E::Stored;
+    const std::vector<T> base(x.size(), T(1));
+    std::vector<T> differences(x);
+    for (T& v : differences) v = v - T(1);
+    std::vector<std::uint8_t> made(capacity(E::dtype, x.size())), direct(made.size());
+    const Encoded a = encode(E::dtype, differences.data(), geometry, bound, settings, made);
+    const Encoded b = encode(E::dtype, x.data(), geometry, bound, settings, direct, base.data());
+    made.resize(a.size);
+    direct.resize(b.size);
+    expect(same_bits(made, direct) && a.max_error == b.max_error);
+
+    const Comparison c = compare(E::dtype, x.data(), base.data(), x.size(), true, settings);
+    for (std::size_t i = 0; i < x.size(); ++i)
+        expect(!(x[i] < c.low || x[i] > c.high || differences[i] < c.least ||
+                 differences[i] > c.greatest));
 }
 
 // The payload, which is the same at every level, and as long as it says.
@@ -83,6 +119,7 @@ std::vector<std::uint8_t> encode_everywhere(const std::vector<typename E::Stored
         const Encoded encoded = encode(E::dtype, x.data(), geometry, bound, settings, payload);
         payload.resize(encoded.size);
         payload.shrink_to_fit();
+        if constexpr (kDiffers<E>) expect_differences<E>(x, geometry, bound, settings);
         if (i == 0) {
             first = std::move(payload);
             max_error = encoded.max_error;

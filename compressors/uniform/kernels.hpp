@@ -46,18 +46,30 @@ struct Extent {
     typename E::Key low, high;
 };
 
+// Of x and of d = x - base, rounded.
+template <class E>
+struct Compared {
+    Extent<E> x, difference;
+    double sum, squares;  // of d - shift, added up in a fixed order; 0 if not asked for
+};
+
 template <class E>
 struct ElementKernels {
     using T = typename E::Stored;
     using C = typename E::Compute;
 
+    // difference = x - base, rounded
+    void (*subtract)(const T* x, const T* base, std::size_t n, T* difference);
+
     // The extent of n elements; NaN and infinities lie outside all finite values.
     Extent<E> (*extent)(const T* x, std::size_t n);
 
-    // As `extent`, and adds min(|x| * scale, kMagnitudeLimit), rounded down, to columns[i] and,
-    // summed up, returns it through *row.
+    // As `extent` for n <= kBlock, and adds min(|x| * scale, kMagnitudeLimit), rounded down, to
+    // columns[i] and to *row.
     Extent<E> (*magnitudes)(const T* x, std::size_t n, C scale, std::uint32_t* columns,
                             std::uint64_t* row);
+
+    Compared<E> (*compare)(const T* x, const T* base, std::size_t n, double shift, bool sums);
 
     // Codes n <= kBlock elements. Returns the largest computed error as an integer that orders like
     // it; above the bits of grid.limit if any element is not finite, too far off or out of window.

@@ -38,6 +38,13 @@ struct Rounder<double> {
 };
 
 template <class E>
+void subtract(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
+              typename E::Stored* __restrict difference) {
+    for (std::size_t i = 0; i < n; ++i)
+        difference[i] = E::narrow(E::widen(x[i]) - E::widen(base[i]));
+}
+
+template <class E>
 Extent<E> extent(const typename E::Stored* x, std::size_t n) {
     using Key = typename E::Key;
     Key low = std::numeric_limits<Key>::max(), high = std::numeric_limits<Key>::min();
@@ -55,25 +62,68 @@ Extent<E> magnitudes(const typename E::Stored* x, std::size_t n, typename E::Com
     using C = typename E::Compute;
     using Key = typename E::Key;
     Key low = std::numeric_limits<Key>::max(), high = std::numeric_limits<Key>::min();
-    std::uint64_t total = 0;
-    for (std::size_t start = 0; start < n; start += kBlock) {
-        const std::size_t stop = start + kBlock < n ? start + kBlock : n;
-        std::uint32_t sum = 0;  // of at most 2^12 times 2^18
-        for (std::size_t i = start; i < stop; ++i) {
-            const Key k = key<E>(x[i]);
-            low = k < low ? k : low;
-            high = k > high ? k : high;
-            const C a = (E::widen(x[i]) < 0 ? -E::widen(x[i]) : E::widen(x[i])) * scale;
-            // Integers, so that sums come out the same in any order; a NaN compares false.
-            const auto m =
-                std::uint32_t(std::int32_t(a < C(kMagnitudeLimit) ? a : C(kMagnitudeLimit)));
-            columns[i] += m;
-            sum += m;
-        }
-        total += sum;
+    std::uint32_t sum = 0;  // of at most 2^12 times 2^18
+    for (std::size_t i = 0; i < n; ++i) {
+        const Key k = key<E>(x[i]);
+        low = k < low ? k : low;
+        high = k > high ? k : high;
+        const C a = (E::widen(x[i]) < 0 ? -E::widen(x[i]) : E::widen(x[i])) * scale;
+        // Integers, so that sums come out the same in any order; a NaN compares false.
+        const auto m = std::uint32_t(std::int32_t(a < C(kMagnitudeLimit) ? a : C(kMagnitudeLimit)));
+        columns[i] += m;
+        sum += m;
     }
-    *row = total;
+    *row += sum;
     return {low, high};
+}
+
+template <class E, bool Sums>
+Compared<E> compare_as(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
+                       double shift) {
+    using Key = typename E::Key;
+    constexpr std::size_t lanes = 16;
+    constexpr Key most = std::numeric_limits<Key>::max(), least = std::numeric_limits<Key>::min();
+    struct Lanes {
+        Key low[lanes], high[lanes];
+        void look(std::size_t lane, Extent<E> k) {
+            low[lane] = k.low < low[lane] ? k.low : low[lane];
+            high[lane] = k.high > high[lane] ? k.high : high[lane];
+        }
+        Extent<E> extent() {
+            for (std::size_t lane = 1; lane < lanes; ++lane) look(0, {low[lane], high[lane]});
+            return {low[0], high[0]};
+        }
+    } own, apart;
+    double sum[lanes] = {}, squares[lanes] = {};
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+        own.low[lane] = apart.low[lane] = most;
+        own.high[lane] = apart.high[lane] = least;
+    }
+    const auto look = [&](std::size_t i, std::size_t lane) {
+        const auto difference = E::narrow(E::widen(x[i]) - E::widen(base[i]));
+        own.look(lane, {key<E>(x[i]), key<E>(x[i])});
+        apart.look(lane, {key<E>(difference), key<E>(difference)});
+        if constexpr (Sums) {
+            const double v = double(E::widen(difference)) - shift;
+            sum[lane] += v;
+            squares[lane] += v * v;
+        }
+    };
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane) look(i + lane, lane);
+    for (std::size_t lane = 0; i < n; ++i, ++lane) look(i, lane);
+    for (std::size_t lane = 1; lane < lanes; ++lane) {
+        sum[0] += sum[lane];
+        squares[0] += squares[lane];
+    }
+    return {own.extent(), apart.extent(), sum[0], squares[0]};
+}
+
+template <class E>
+Compared<E> compare(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
+                    double shift, bool sums) {
+    return sums ? compare_as<E, true>(x, base, n, shift) : compare_as<E, false>(x, base, n, shift);
 }
 
 template <class E, bool Predicted, bool Wide>
@@ -215,7 +265,8 @@ void in_batches(const Range* ranges, const std::uint8_t* contexts, const std::ui
 
 template <class E>
 constexpr ElementKernels<E> element_kernels() {
-    return {extent<E>, magnitudes<E>, quantise<E>, dequantise<E>, scaled<E>, accumulate<E>};
+    return {subtract<E>, extent<E>,     magnitudes<E>, compare<E>,
+            quantise<E>, dequantise<E>, scaled<E>,     accumulate<E>};
 }
 
 // All loops of an instruction set: those written for it, and those that its compiler makes of

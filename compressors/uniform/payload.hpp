@@ -36,12 +36,15 @@ inline std::size_t size_of(Dtype dtype) {
 
 const Kernels& kernels_of(const Settings& settings);
 
-// The two directions, for floats as IEEE 754 has them: uniform.cpp sees to that.
-Encoded encode_elements(Dtype dtype, const void* x, const Geometry& geometry, double bound,
-                        const Settings& settings, std::span<std::uint8_t> payload);
-void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y);
+// What uniform.hpp offers, for floats as IEEE 754 has them: uniform.cpp sees to that.
+Encoded encode_elements(Dtype dtype, const void* x, const void* base, const Geometry& geometry,
+                        double bound, const Settings& settings, std::span<std::uint8_t> payload);
+void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
+                     const void* base);
 void accumulate_elements(Dtype dtype, Bytes payload, std::size_t n, double weight,
                          const Settings& settings, void* sums);
+Comparison compare_elements(Dtype dtype, const void* x, const void* base, std::size_t n,
+                            bool deviation, const Settings& settings);
 
 // Calls f with the element type of `dtype`.
 template <class F>

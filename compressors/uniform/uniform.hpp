@@ -27,16 +27,31 @@ struct Encoded {
 std::size_t capacity(Dtype dtype, std::size_t n);
 
 // Codes geometry.size() elements at x so that none moves by more than `bound` (0 or more) once it
-// has been decoded to its own dtype; NaN and infinities come back bit by bit.
+// has been decoded to its own dtype; NaN and infinities come back bit by bit. With a base, of
+// float32 or float64, as many elements of it: codes x - base, rounded, in its place.
 Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double bound,
-               const Settings& settings, std::span<std::uint8_t> payload);
+               const Settings& settings, std::span<std::uint8_t> payload,
+               const void* base = nullptr);
 
 // Throws CorruptPayload for a payload that encode() does not write for n elements of that dtype.
-void decode(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y);
+// With a base as above, y becomes base + what the payload holds, rounded.
+void decode(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
+            const void* base = nullptr);
 
 // Adds weight * y to n sums, of float64 for float64 and of float32 for all others, as decoding,
 // multiplying and adding would, but without an array for y.
 void accumulate(Dtype dtype, Bytes payload, std::size_t n, double weight, const Settings& settings,
                 void* sums);
+
+// Two arrays of float32 or float64, and what the elements of the first are above the second's.
+struct Comparison {
+    double low, high;        // the extremes of x, and
+    double least, greatest;  // of x - base: NaN or infinite if any element is; NaN for no elements
+    double deviation;        // the standard deviation of x - base; 0 if not asked for
+};
+
+// One pass over both; the same on all machines, and with any number of threads.
+Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, bool deviation,
+                   const Settings& settings);
 
 }  // namespace fedsz::uniform

@@ -39,7 +39,7 @@ def command(
             tensor.name,
             tensor.dtype,
             "x".join(map(str, tensor.shape)) or "scalar",
-            tensor.codec,
+            tensor.codec + ("" if tensor.transform == "values" else f" {tensor.transform}"),
             "-" if tensor.bound is None else f"{tensor.bound:.3g}",
             f"{tensor.nbytes:,.0f}",
             f"{tensor.ratio:.2f}" if tensor.nbytes else "-",

@@ -11,6 +11,8 @@ from typing import Any, Final
 from fedsz.codecs.base import Codec, Encoded, LosslessCodec
 from fedsz.codecs.blosclz import Blosclz
 from fedsz.codecs.deflate import Gzip, Zlib
+from fedsz.codecs.fp16 import Fp16
+from fedsz.codecs.int8 import Int8
 from fedsz.codecs.raw import Raw
 from fedsz.codecs.sz2 import Sz2
 from fedsz.codecs.sz3 import Sz3
@@ -33,6 +35,8 @@ CODECS: Final[tuple[Codec, ...]] = (
     Zfp(),
     Szx(),
     Uniform(),
+    Fp16(),
+    Int8(),
 )
 
 BY_WIRE_ID: Final = {codec.wire_id: codec for codec in CODECS}

@@ -21,11 +21,17 @@ def encode(
     effort: int,
     threads: int,
     level: str,
+    base: Octets | None = None,
 ) -> tuple[bytes, float]:
-    """Return the payload and the largest error. An empty level is the best this machine has."""
+    """Return the payload and the largest error, of x or, with a base, of x - base.
 
-def decode(payload: Buffer, dtype: int, y: Octets, threads: int, level: str) -> None:
-    """Fill ``y``.
+    An empty level is the best this machine has. A base is for float32 and float64.
+    """
+
+def decode(
+    payload: Buffer, dtype: int, y: Octets, threads: int, level: str, base: Octets | None = None
+) -> None:
+    """Fill ``y``, with the sums of a base and the elements if there is one.
 
     Raises:
         CorruptPayload: the payload holds something else.
@@ -38,6 +44,14 @@ def accumulate(
 
     Raises:
         CorruptPayload: the payload holds something else; the sums are as before, but for rounding.
+    """
+
+def compare(
+    x: Octets, base: Octets, dtype: int, deviation: bool, threads: int, level: str
+) -> tuple[float, float, float, float, float]:
+    """Return the least and the greatest of x, those of x - base, and its standard deviation.
+
+    The last is 0 unless asked for; extremes of nothing are NaN.
     """
 
 def levels() -> list[str]:

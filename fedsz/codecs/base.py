@@ -95,6 +95,34 @@ class Codec(ABC):
         """Return the array of ``shape`` and ``dtype``, one of `dtypes`; raises as `decode` does."""
         return self.decode(payload, shape)
 
+    def encode_difference(self, x: AnyArray, base: AnyArray, bound: float) -> Encoded:
+        """Return what `encode_measured` does for x - base, rounded to their dtype.
+
+        Args:
+            x: as for `encode_measured`.
+            base: of its dtype and shape.
+            bound: the absolute error allowed of the difference.
+
+        Raises:
+            CodecError: as `encode_measured`.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.encode_measured(np.asarray(np.subtract(x, base)), bound)
+
+    def decode_onto(self, payload: Buffer, base: AnyArray) -> AnyArray:
+        """Return base + the array that ``payload`` holds, rounded to their dtype.
+
+        Args:
+            payload: of an array with the shape and dtype of ``base``.
+            base: of one of `dtypes`.
+
+        Raises:
+            CorruptStream: as `decode`.
+        """
+        y = self.decode_as(payload, base.shape, base.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(np.add(base, y))
+
     def accumulate(
         self, payload: Buffer, sums: AnyArray, weight: float, dtype: np.dtype = FLOAT32
     ) -> None:

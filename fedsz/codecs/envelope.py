@@ -8,6 +8,8 @@ NaN nor the idea of refusing bad bytes. An `EnvelopeCodec` puts each native payl
 - elements that moved too far, and NaN and infinities, are stored exactly beside the payload;
 - if those are many, the codec is asked again with a smaller bound; in the end, the array is stored;
 - payloads are decoded in a process of their own (`fedsz.codecs.isolation`).
+
+Formats that are a few lines of numpy, and bound nothing, take the envelope for their NaNs.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ CODED: Final = 1
 
 PATCH: Final = np.dtype([("position", "<u8"), ("value", "<f4")])
 ATTEMPTS: Final = 3  # each at half the bound of the one before
-CHUNK: Final = 1 << 20  # elements compared at a time, so that float64 copies stay small
+CHUNK: Final = 1 << 17  # elements compared at a time: 1 MB in float64, which a cache holds
 
 
 class EnvelopeCodec(Codec):
@@ -39,6 +41,7 @@ class EnvelopeCodec(Codec):
 
     lossy = True
     smallest: ClassVar[int] = 1  # fewer elements than this are stored
+    isolated: ClassVar[bool] = True  # whether `decompress` wants a process of its own
 
     @abstractmethod
     def compress(self, x: Array, bound: float) -> bytes:
@@ -52,15 +55,14 @@ class EnvelopeCodec(Codec):
         check_input(x, bound)
         self.require()
         flat = np.ascontiguousarray(x).reshape(-1)
-        stored = Encoded(bytes([STORED]) + flat.astype("<f4", copy=False).tobytes(), 0.0)
         finite = np.isfinite(flat)
         if flat.size < self.smallest or not finite.any():
-            return stored
+            return store(flat)
         # NaN would poison the compressors' ranges; any ordinary value does in its place.
         tame = flat if finite.all() else np.where(finite, flat, flat[finite.argmax()])
         # Below half the distance between neighbouring floats, "within the bound" means "equal".
         if self.keeps_bound and bound <= half_ulp(float(np.abs(tame).max()), tame.dtype):
-            return stored
+            return store(flat)
 
         for attempt in range(ATTEMPTS if self.keeps_bound else 1):
             native = self.compress(tame, bound / 2**attempt)
@@ -69,9 +71,9 @@ class EnvelopeCodec(Codec):
             moved, max_error = compare(flat, decoded, allowed)
             positions = np.union1d(moved, np.flatnonzero(~finite))
             size = 5 + len(positions) * PATCH.itemsize + len(native)
-            if len(moved) <= 64 + flat.size // 256 and size < len(stored.payload):
+            if len(moved) <= 64 + flat.size // 256 and size < 1 + flat.nbytes:
                 return Encoded(seal(flat, positions, native), max_error)
-        return stored
+        return store(flat)
 
     def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:  # noqa: D102
         view, n = memoryview(payload).cast("B"), math.prod(shape)
@@ -84,9 +86,14 @@ class EnvelopeCodec(Codec):
             raise CorruptStream(f"no {self.name} envelope: mode {mode}, {len(view)} bytes")
         patches, native = unseal(view[1:], n)
         self.require()
-        y = isolation.decode(self.name, native, n)
+        y = isolation.decode(self.name, native, n) if self.isolated else self.decompress(native, n)
         y[patches["position"]] = patches["value"]
         return y.reshape(shape)
+
+
+def store(x: Array) -> Encoded:
+    """Return an envelope that holds the elements themselves."""
+    return Encoded(bytes([STORED]) + x.astype("<f4", copy=False).tobytes(), 0.0)
 
 
 def compare(x: Array, y: Array, bound: float) -> tuple[npt.NDArray[np.int64], float]:

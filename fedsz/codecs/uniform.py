@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -31,6 +31,9 @@ DTYPE_IDS: Final = {
     np.dtype(np.float16): 2,
     np.dtype(ml_dtypes.bfloat16): 3,
 }
+
+
+WIDE: Final = (FLOAT32, np.dtype(np.float64))  # dtypes whose differences need no array
 
 
 @dataclass(frozen=True)
@@ -60,22 +63,44 @@ class Uniform(Codec):
         check_setting(self, "threads", 0, 1024)
 
     def encode_measured(self, x: AnyArray, bound: float) -> Encoded:  # noqa: D102
+        return self._encode(x, None, bound)
+
+    def encode_difference(  # noqa: D102
+        self, x: AnyArray, base: AnyArray, bound: float
+    ) -> Encoded:
+        if x.dtype not in WIDE:
+            return super().encode_difference(x, base, bound)
+        if (base.dtype, base.shape) != (x.dtype, x.shape):
+            raise CodecError(f"{x.dtype} {x.shape} as a difference from {base.dtype} {base.shape}")
+        return self._encode(x, base, bound)
+
+    def _encode(self, x: AnyArray, base: AnyArray | None, bound: float) -> Encoded:
         check_input(x, bound, self.dtypes)
-        octets = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
         return Encoded(
             *_uniform.encode(
-                octets,
+                octets(x),
                 DTYPE_IDS[x.dtype],
                 *matrix_shape(x.shape),
                 bound,
                 self.effort,
                 self.threads or threads_for(x.size),
                 "",
+                None if base is None else octets(base),
             )
         )
 
     def decode(  # noqa: D102
         self, payload: Buffer, shape: Sequence[int], dtype: npt.DTypeLike = FLOAT32
+    ) -> AnyArray:
+        return self._decode(payload, shape, np.dtype(dtype), None)
+
+    def decode_onto(self, payload: Buffer, base: AnyArray) -> AnyArray:  # noqa: D102
+        if base.dtype not in WIDE:
+            return super().decode_onto(payload, base)
+        return self._decode(payload, base.shape, base.dtype, base)
+
+    def _decode(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: AnyArray | None
     ) -> AnyArray:
         n = math.prod(shape)
         try:
@@ -84,7 +109,12 @@ class Uniform(Codec):
             raise CorruptStream(f"{n} elements are more than fit into memory") from err
         with refusing_corrupt():
             _uniform.decode(
-                payload, DTYPE_IDS[y.dtype], y.view(np.uint8), self.threads or threads_for(n), ""
+                payload,
+                DTYPE_IDS[dtype],
+                y.view(np.uint8),
+                self.threads or threads_for(n),
+                "",
+                None if base is None else octets(base),
             )
         return y.reshape(shape)
 
@@ -99,16 +129,53 @@ class Uniform(Codec):
         wide = np.float64 if dtype == np.float64 else np.float32
         if sums.dtype != wide or not sums.flags.c_contiguous:
             raise CodecError(f"{dtype} adds up in contiguous {wide.__name__}, not {sums.dtype}")
-        octets = sums.reshape(-1).view(np.uint8)
         with refusing_corrupt():
             _uniform.accumulate(
                 payload,
                 DTYPE_IDS[dtype],
                 weight,
-                octets,
+                sums.reshape(-1).view(np.uint8),
                 self.threads or threads_for(sums.size),
                 "",
             )
+
+
+class Comparison(NamedTuple):
+    """An array x, beside another of its shape and dtype, which is taken from it.
+
+    Attributes:
+        low: the least element of x.
+        high: the greatest.
+        least: that of the difference, rounded to the dtype; not finite if one of them is not.
+        greatest: likewise.
+        deviation: the standard deviation of the difference.
+    """
+
+    low: float
+    high: float
+    least: float
+    greatest: float
+    deviation: float
+
+
+def compare(x: AnyArray, base: AnyArray, *, deviation: bool, threads: int = 0) -> Comparison:
+    """Look at x and x - base, in one pass over both, the same on any machine.
+
+    Args:
+        x: float32 or float64; not empty.
+        base: of its dtype and shape.
+        deviation: whether to compute that, which is 0 otherwise.
+        threads: as of `Uniform`.
+    """
+    threads = threads or threads_for(x.size)
+    return Comparison(
+        *_uniform.compare(octets(x), octets(base), DTYPE_IDS[x.dtype], deviation, threads, "")
+    )
+
+
+def octets(x: AnyArray) -> npt.NDArray[np.uint8]:
+    """Return an array's bytes, in order; without a copy if it is contiguous."""
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
 
 
 @contextmanager

@@ -29,8 +29,9 @@ from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.origin import DIGEST_LENGTH, cores, origin
 from fedsz.experiments.plan import settings_of, steered
 from fedsz.experiments.trial import Job, Outcome, Tensor
+from fedsz.lossless import raw
 from fedsz.partition import NDArray, StateDict, as_arrays, check_rule, is_lossy
-from fedsz.pipeline import DEFAULT_THRESHOLD, raw
+from fedsz.settings import DEFAULT_THRESHOLD
 from fedsz.stream import DTYPE_IDS
 
 Row = dict[str, Any]

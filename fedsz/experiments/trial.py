@@ -27,8 +27,9 @@ from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.base import Buffer
 from fedsz.errors import CodecError, FedszError
 from fedsz.experiments.memory import Memory
+from fedsz.lossless import raw
 from fedsz.partition import NDArray
-from fedsz.pipeline import SHARED_BELOW, compress, decompress, raw
+from fedsz.pipeline import SHARED_BELOW, compress, decompress
 from fedsz.stream import DTYPES
 
 CHUNK: Final = 1 << 17  # elements compared at a time: 1 MB in float64

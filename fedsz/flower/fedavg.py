@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -13,12 +14,13 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
+from fedsz.coded import Coded
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.grid import FedSZGrid, open_reply
 from fedsz.flower.records import Template, Update, cast, release, to_array
 from fedsz.flower.wrapper import LazyGrid
 from fedsz.partition import NDArray
-from fedsz.pipeline import Coded
+from fedsz.update.difference import add_scaled
 
 logger = logging.getLogger(__name__)
 
@@ -92,11 +94,24 @@ class StreamingFedAvg(FedAvg):
             logger.warning("node %d left out: %s", reply.metadata.src_node_id, reason)
 
 
+@dataclass
+class Base:
+    """A tensor that differences refer to, and the weight of these."""
+
+    x: NDArray
+    weight: float = 0.0
+
+
 class Mean:
-    """A weighted mean of updates that are added one at a time, decoded as they are added."""
+    """A weighted mean of updates that are added one at a time, decoded as they are added.
+
+    Of tensors that came as differences it adds up the differences alone; what they refer to is
+    added once, in the end, by the weight of all that do. The sums are of smaller numbers so, too.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, NDArray] = {}
+        self._bases: dict[str, list[Base]] = {}  # what differences among the sums refer to
         self._template: Template | None = None
         self.weight = 0.0
 
@@ -122,6 +137,7 @@ class Mean:
         except FedszError:
             if first:
                 self._sums.clear()
+                self._bases.clear()
             else:
                 for name, x in islice(update.unpacked(), len(shapes)):
                     self._put(name, x, -weight, new=False)
@@ -138,9 +154,19 @@ class Mean:
         if sums is None or x.shape != sums.shape:
             return  # there is nowhere to add it; `Template.check` will refuse it
         if isinstance(x, Coded) and sums.dtype == sum_dtype(x.dtype):
-            x.add_to(sums, weight)
+            x.accumulate(sums, weight)
+            if x.reference is not None:
+                self._base(name, x.reference).weight += weight
         else:
             sums += scaled(x.decode() if isinstance(x, Coded) else x, weight, sums.dtype)
+
+    def _base(self, name: str, x: NDArray) -> Base:
+        bases = self._bases.setdefault(name, [])
+        for base in bases:
+            if base.x is x:
+                return base
+        bases.append(Base(x))
+        return bases[-1]
 
     def result(self) -> ArrayRecord:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
@@ -149,6 +175,8 @@ class Mean:
         for name in self._template.shapes:
             mean = self._sums.pop(name)
             mean /= self.weight
+            for base in self._bases.pop(name, []):
+                add_scaled(base.x, base.weight / self.weight, mean)
             record[name] = to_array(cast(mean, self._template.dtypes[name]))
         return record
 

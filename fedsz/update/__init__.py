@@ -7,9 +7,22 @@ from fedsz.update.reference import Reference
 
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
-UPDATES: Final = (WEIGHTS, DELTA)
+DELTA_EF: Final = "delta+ef"  # with error feedback
+DEFAULT_UPDATE: Final = DELTA
+UPDATES: Final = (WEIGHTS, DELTA, DELTA_EF)
 
-__all__ = ["DELTA", "UPDATES", "WEIGHTS", "Reference", "check_update"]
+EXACT: Final = "exact"  # a broadcast without any error
+
+__all__ = [
+    "DEFAULT_UPDATE",
+    "DELTA",
+    "DELTA_EF",
+    "EXACT",
+    "UPDATES",
+    "WEIGHTS",
+    "Reference",
+    "check_update",
+]
 
 
 def check_update(update: str) -> None:

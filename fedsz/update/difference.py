@@ -10,13 +10,15 @@ numbers at most: the codec gets what they leave of the bound.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 
-from fedsz.bounds import ErrorBound, half_ulp
+from fedsz.bounds import ErrorBound, finfo, half_ulp
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32
+from fedsz.codecs.uniform import Uniform, compare
 from fedsz.partition import NDArray
 from fedsz.within import Within, encode_within, narrow
 
@@ -35,28 +37,35 @@ def encode_difference(
             deviation for ``std``.
         codec: for the difference, in float64 for float64 tensors and float32 for others.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        difference = np.subtract(x, base, dtype=wide(x.dtype))
-    # NaN and infinities come back exactly only as they are.
-    if not (x.size and np.isfinite(difference).all()):
+    if not x.size:
         return None
-    bound = error_bound.absolute(difference if error_bound.kind == "std" else x)
-    rounding = half_ulp(_largest(difference), difference.dtype)
-    reach = _largest(x) + bound
-    rounding += half_ulp(reach, difference.dtype)
-    if x.dtype != difference.dtype:
+    whole, start = (side.astype(wide(x.dtype), copy=False) for side in (x, base))
+    threads = codec.threads if isinstance(codec, Uniform) else 0
+    seen = compare(whole, start, deviation=error_bound.kind == "std", threads=threads)
+    # NaN and infinities come back exactly only as they are.
+    if not (math.isfinite(seen.least) and math.isfinite(seen.greatest)):
+        return None
+    spread = seen.deviation if error_bound.kind == "std" else seen.high - seen.low
+    bound = error_bound.absolute_of(spread)
+    reach = max(-seen.low, seen.high) + bound
+    rounding = half_ulp(max(-seen.least, seen.greatest), whole.dtype) + half_ulp(reach, whole.dtype)
+    if x.dtype != whole.dtype:
         rounding += half_ulp(reach, x.dtype)
     spare = bound - rounding
-    if not spare > 0:
+    # Beyond the largest number, a sum of two finite ones is infinite.
+    if not spare > 0 or reach > float(finfo(whole.dtype).max):
         return None
-    coded = encode_within(difference, spare, codec)
+    if whole.dtype in codec.dtypes:
+        encoded = codec.encode_difference(whole, start, spare)
+        return Within(encoded.payload, bound, encoded.max_error + rounding)
+    coded = encode_within(np.asarray(whole - start), spare, codec)
     return coded and Within(coded.payload, bound, coded.max_error + rounding)
 
 
 def moved(base: NDArray, difference: NDArray) -> NDArray:
     """Return base + difference, in the dtype of ``base``; what is finite stays finite."""
     with np.errstate(over="ignore"):
-        y = np.add(base, difference, dtype=wide(base.dtype))
+        y = np.asarray(np.add(base, difference, dtype=wide(base.dtype)))
     return narrow(y, base.dtype)
 
 
@@ -71,7 +80,3 @@ def add_scaled(base: NDArray, weight: float, sums: NDArray) -> None:
 def wide(dtype: np.dtype) -> np.dtype:
     """Return the dtype that differences of ``dtype`` have."""
     return dtype if dtype == np.float64 else FLOAT32
-
-
-def _largest(x: NDArray) -> float:
-    return float(max(abs(float(x.max())), abs(float(x.min()))))

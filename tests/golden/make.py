@@ -21,7 +21,7 @@ import fedsz
 from fedsz.codecs import CODECS
 from fedsz.codecs.base import Codec
 from fedsz.codecs.uniform import Uniform
-from fedsz.stream import DTYPE_IDS, Part, Tensor, write
+from fedsz.stream import DTYPE_IDS, DTYPES, Part, Tensor, write
 from tests.strategies import LAYER
 
 FOLDER = Path(__file__).parent
@@ -147,6 +147,38 @@ def after() -> dict[str, np.ndarray]:
     }
 
 
+def rest_before() -> dict[str, np.ndarray]:
+    """Tensors that stay lossless, of every dtype that has differences of bits."""
+    values = (np.arange(600) * 37 % 97 - 48) / 16
+    floats = {f"{dtype.name}.bias": values.astype(dtype) for dtype in DTYPES if is_float(dtype)}
+    rest = {
+        f"{dtype.name}.rest": (np.arange(600) * 7 % 2 if dtype == np.bool_ else values + 60).astype(
+            dtype
+        )
+        for dtype in DTYPES
+        if dtype.kind in "biu"
+    }
+    return floats | rest | {"steps": np.array(7), "empty": np.empty((0, 3), np.float32)}
+
+
+def rest_after() -> dict[str, np.ndarray]:
+    """What a client might make of them, and what no client should."""
+    after = {name: x.copy() for name, x in rest_before().items()}
+    for name, x in after.items():
+        if name == "steps":
+            x += 12
+        elif is_float(x.dtype) and x.size:
+            x[::5] = (x[::5].astype(np.float64) * 1.25).astype(x.dtype)
+            x[:7] = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5]).astype(x.dtype)
+        elif x.size:
+            x[::9] = x[1::9]
+    return after
+
+
+def is_float(dtype: np.dtype) -> bool:
+    return dtype.kind in "fV"  # V: those of ml_dtypes
+
+
 CASES = {codec.name: Case(codec) for codec in CODECS} | {
     "uniform-stored": Case(Uniform(), layer("plain", 20, 30), 0.0),
     "uniform-constant": Case(Uniform(), constant, 0.1),
@@ -163,6 +195,7 @@ CASES = {codec.name: Case(codec) for codec in CODECS} | {
     "uniform-sparse": Case(Uniform(), sparse(60_000), 0.5),
     "uniform-sparse-chunks": Case(Uniform(), sparse(1_200_000), 0.5),
     "difference": Case(Uniform(), after, reference=before),
+    "bits": Case(Uniform(), rest_after, reference=rest_before),
     "uniform-exceptions": Case(Uniform(), exceptions, 0.05),
     "uniform-chunks": Case(Uniform(1), layer("plain", 140_000), 0.02),
     "uniform-float16": Case(Uniform(), layer("plain", 40, 60, dtype=np.float16), 0.05),

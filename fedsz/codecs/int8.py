@@ -1,0 +1,54 @@
+"""`int8`: 256 levels from the least element to the greatest, a baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedsz.codecs.base import Array
+from fedsz.codecs.envelope import EnvelopeCodec
+from fedsz.errors import CorruptStream
+
+HEAD: Final = np.dtype([("least", "<f4"), ("scale", "<f4")])
+STEPS: Final = 255
+CHUNK: Final = 1 << 15  # elements in float64 at a time, which a cache holds
+
+
+@dataclass(frozen=True)
+class Int8(EnvelopeCodec):
+    """q = round((x - min) / scale), y = min + q scale, scale = (max - min) / 255 of the tensor.
+
+    Elements move by half of ``scale`` at most, but for the rounding of y to float32. No bound is
+    kept, so that of such a tensor is stated as the error it turned out to have. NaN and infinities
+    come back exactly.
+    """
+
+    name = "int8"
+    wire_id = 22
+    keeps_bound = False
+    isolated = False
+
+    def compress(self, x: Array, bound: float) -> bytes:  # noqa: ARG002, D102
+        least, spread = x.min(), float(x.max()) - float(x.min())
+        scale = np.float32(spread / STEPS)
+        if STEPS * float(scale) < spread:
+            scale = np.nextafter(scale, np.float32(np.inf))  # the greatest element has a level, too
+        head = np.array([(least, scale)], HEAD).tobytes()
+        levels = np.zeros(x.size, np.uint8)
+        for at in range(0, x.size if scale else 0, CHUNK):
+            wide = x[at : at + CHUNK].astype(np.float64)
+            wide -= least
+            wide /= scale
+            levels[at : at + CHUNK] = np.rint(wide, out=wide)
+        return head + levels.tobytes()
+
+    def decompress(self, native: bytes, n: int) -> Array:  # noqa: D102
+        if len(native) != HEAD.itemsize + n:
+            raise CorruptStream(f"int8 payload of {len(native)} bytes for {n} elements")
+        least, scale = np.frombuffer(native, HEAD, 1)[0].tolist()
+        with np.errstate(over="ignore", invalid="ignore"):  # the envelope has patches for those
+            values = (least + np.arange(STEPS + 1) * scale).astype("<f4")
+        y: Array = values[np.frombuffer(native, np.uint8, offset=HEAD.itemsize)]
+        return y

@@ -1,0 +1,255 @@
+"""uniform's differences: what arrays of them would give, without the arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsz.bounds import ErrorBound, standard_deviation
+from fedsz.codecs import CODECS, Codec, _uniform
+from fedsz.codecs.uniform import DTYPE_IDS, Uniform, compare, matrix_shape
+from fedsz.errors import CodecError, CorruptStream
+from tests.strategies import bits_of, finite, layers, relative, seeds, specials, weights
+from tests.test_uniform import LARGE, LEVELS, MB, SHAPES, flat, layer, linux, peak, rng
+
+WIDE = [np.dtype(np.float32), np.dtype(np.float64)]
+LOSSY = [codec for codec in CODECS if codec.lossy and codec.missing() is None]
+every_dtype = pytest.mark.parametrize("dtype", WIDE, ids=str)
+WAYS = [*((level, 1) for level in LEVELS), ("", 7)]  # level and threads
+
+
+def pair(name: str, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """An array, and one that it is near to; neither is finite throughout."""
+    x = layer(name, dtype)
+    base = np.where(np.isfinite(x), x, 1) + 0.1 * rng(1).laplace(size=x.shape)
+    base = finite(base, dtype)
+    base.reshape(-1)[[7, 1100]] = np.inf, np.nan
+    return x, base
+
+
+def minus(x: np.ndarray, base: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.subtract(x, base)
+
+
+def plus(base: np.ndarray, y: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.add(base, y)
+
+
+def equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays are of equal bits, but for those of NaNs."""
+    return bool(np.all((bits_of(a) == bits_of(b)) | (np.isnan(a) & np.isnan(b))))
+
+
+@every_dtype
+@pytest.mark.parametrize("effort", [0, 1, 5, 9])
+@pytest.mark.parametrize("name", SHAPES)
+def test_payloads_are_those_of_an_array_of_differences(
+    dtype: np.dtype, effort: int, name: str
+) -> None:
+    x, base = pair(name, dtype)
+    difference = minus(x, base)
+    how = DTYPE_IDS[dtype], *matrix_shape(x.shape)
+    for bound in (0.0, 1e-4, 0.03, 2.0):
+        payload = Uniform(effort, threads=1).encode_measured(difference, bound)
+        y = plus(base, Uniform().decode(payload.payload, x.shape, dtype))
+        for level, threads in WAYS:
+            there = _uniform.encode(flat(x), *how, bound, effort, threads, level, flat(base))
+            back = np.empty_like(x)
+            _uniform.decode(payload[0], how[0], flat(back), threads, level, flat(base))
+            assert there == payload
+            assert equal(back, y)
+
+
+@given(data=st.data(), dtype=st.sampled_from(WIDE), effort=st.integers(0, 9), rel=relative)
+def test_every_layer(data: st.DataObject, dtype: np.dtype, effort: int, rel: float) -> None:
+    x = data.draw(layers(dtype))
+    base = finite(x * (1 + 0.1 * rng().normal(size=x.shape)), dtype)
+    codec = Uniform(effort, threads=data.draw(st.sampled_from([1, 3])))
+    difference = minus(x, base)
+    bound = ErrorBound.rel(rel).absolute(x)
+
+    encoded = codec.encode_difference(x, base, bound)
+    y = codec.decode_onto(encoded.payload, base)
+
+    assert encoded == codec.encode_measured(difference, bound)
+    assert equal(y, plus(base, codec.decode(encoded.payload, x.shape, dtype)))
+
+
+@given(data=st.data(), codec=st.sampled_from(LOSSY), seed=seeds)
+def test_every_codec_on_ugly_arrays(data: st.DataObject, codec: Codec, seed: int) -> None:
+    dtype = data.draw(st.sampled_from(codec.dtypes))
+    x = data.draw(specials(dtype))
+    base = np.random.default_rng(seed).permuted(x.reshape(-1)).reshape(x.shape)
+    difference = minus(x, base)
+
+    encoded = codec.encode_difference(x, base, 1e-3)
+    y = codec.decode_onto(encoded.payload, base)
+
+    expected = plus(base, codec.decode_as(encoded.payload, x.shape, dtype))
+    assert encoded == codec.encode_measured(difference, 1e-3)
+    assert (y.dtype, y.shape) == (x.dtype, x.shape)
+    assert np.array_equal(y.astype(np.float64), expected.astype(np.float64), equal_nan=True)
+
+
+def test_arrays_may_lie_anywhere() -> None:
+    x, base = pair("odd", np.float32)
+    encoded = Uniform().encode_measured(minus(x, base), 0.03)
+    y = Uniform().decode_onto(encoded.payload, base)
+
+    for shift in (1, 2, 3):
+        room = np.empty(base.nbytes + shift, np.uint8)[shift:]
+        room[:] = flat(base)
+        moved = room.view(np.float32).reshape(base.shape)
+        assert Uniform().encode_difference(x, moved, 0.03) == encoded
+        assert equal(Uniform().decode_onto(encoded.payload, moved), y)
+    strided = np.repeat(base, 2, axis=0)[::2]
+    assert Uniform().encode_difference(np.asfortranarray(x), strided, 0.03) == encoded
+    assert equal(Uniform().decode_onto(encoded.payload, strided), y)
+
+
+@every_dtype
+@pytest.mark.parametrize("effort", [0, 5])
+def test_damaged_payloads_are_refused_as_ever(dtype: np.dtype, effort: int) -> None:
+    x, base = pair("small", dtype)
+    payload = Uniform(effort).encode_difference(x, base, 0.03).payload
+    refused = 0
+    for at in rng().integers(0, len(payload), 300).tolist():
+        damaged = bytearray(payload)
+        damaged[at] ^= 1 << at % 8
+        try:
+            y = Uniform().decode(bytes(damaged), x.shape, dtype)
+        except CorruptStream:
+            refused += 1
+            with pytest.raises(CorruptStream):
+                Uniform().decode_onto(bytes(damaged), base)
+        else:
+            assert equal(Uniform().decode_onto(bytes(damaged), base), plus(base, y))
+    assert refused > (30 if effort else 0)
+
+
+def test_bases_that_do_not_fit() -> None:
+    x = np.ones((3, 4), np.float32)
+    payload = Uniform().encode(x, 0.1)
+    for base in (x[:2], x.astype(np.float64), x.reshape(4, 3), x[:0]):
+        with pytest.raises(CodecError, match="as a difference from"):
+            Uniform().encode_difference(x, base, 0.1)
+    for base in (x[:2], x[:0]):
+        y = np.empty_like(x)
+        with pytest.raises(ValueError, match="another size"):
+            _uniform.decode(payload, 0, flat(y), 1, "", flat(base))
+        with pytest.raises(ValueError, match="another size"):
+            _uniform.compare(flat(x), flat(base), 0, True, 1, "")
+    with pytest.raises(ValueError, match="float32 or float64"):
+        _uniform.encode(flat(x), 2, 1, 24, 1, 1, 0.1, 5, 1, "", flat(x))
+
+
+# Comparing
+
+
+def compared(x: np.ndarray, base: np.ndarray) -> tuple[float, ...]:
+    """What all instruction sets and numbers of threads find, as bits."""
+    found = {
+        np.array(_uniform.compare(flat(x), flat(base), DTYPE_IDS[x.dtype], True, threads, level))
+        .tobytes()
+        for level, threads in WAYS
+    }  # fmt: skip
+    assert len(found) == 1
+    return tuple(np.frombuffer(found.pop()).tolist())
+
+
+@given(data=st.data(), dtype=st.sampled_from(WIDE), scale=st.sampled_from([0.0, 1e-6, 0.1, 3.0]))
+def test_extremes_and_deviation(data: st.DataObject, dtype: np.dtype, scale: float) -> None:
+    x = data.draw(weights(dtype).filter(np.size))
+    with np.errstate(over="ignore", under="ignore"):
+        base = finite(x * (1 + scale * rng().normal(size=x.shape)), dtype)
+        difference = np.subtract(x, base)
+
+    low, high, least, greatest, deviation = compared(x, base)
+
+    assert (low, high) == (x.min(), x.max())
+    assert (least, greatest) == (difference.min(), difference.max())
+    expected = standard_deviation(difference)
+    if 1e-140 < expected < 1e140:  # squares are normal numbers
+        assert math.isclose(deviation, expected, rel_tol=1e-9)
+    assert compare(x, base, deviation=False) == (low, high, least, greatest, 0)
+    if math.isfinite(deviation):
+        assert compare(x, base, deviation=True) == (low, high, least, greatest, deviation)
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 4095, 4097, 65_537, 300_000])
+def test_a_deviation_far_from_zero(dtype: np.dtype, n: int) -> None:
+    base = rng(n).normal(size=n).astype(dtype)
+    for middle, width in ((1e4, 0.1), (1, 1e-4), (-3e5, 10), (0, 1e-30)):
+        x = (middle + width * rng(n + 1).normal(size=n)).astype(dtype)
+        for start in (np.zeros_like(x), base):
+            difference = x - start
+            exact = difference.astype(np.longdouble).std()
+            deviation = compared(x, start)[4]
+            assert math.isclose(deviation, exact, rel_tol=1e-12)
+
+
+@every_dtype
+def test_what_moves_as_one_does_not_deviate(dtype: np.dtype) -> None:
+    base = rng().integers(-1000, 1000, 100_000).astype(dtype)
+
+    assert compared(base + dtype.type(3), base) == (base.min() + 3, base.max() + 3, 3, 3, 0)
+
+
+@every_dtype
+@pytest.mark.parametrize("ugly", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 15, 16, 70_000, 99_999])
+def test_what_is_not_finite_is_seen(dtype: np.dtype, ugly: float, at: int) -> None:
+    x = rng().normal(size=100_000).astype(dtype)
+    odd = x.copy()
+    odd[at] = ugly
+
+    for sides in ((odd, x), (x, odd), (odd, odd)):
+        _, _, least, greatest, _ = compared(*sides)
+        assert not (math.isfinite(least) and math.isfinite(greatest))
+
+
+def test_there_are_no_extremes_of_nothing() -> None:
+    empty = np.zeros(0, np.float32)
+
+    found = _uniform.compare(flat(empty), flat(empty), 0, True, 1, "")
+
+    assert all(map(math.isnan, found[:4]))
+    assert found[4] == 0
+
+
+@linux
+@pytest.mark.parametrize("effort", [0, 5])
+def test_differences_take_no_array(effort: int, tmp_path: Any) -> None:
+    arguments = effort, 0.1, *LARGE, tmp_path / "payload"
+    before, after, size = peak(
+        "x = weights(); base = x * np.float32(0.9); before = peak()\n"
+        "payload = Uniform(effort).encode_difference(x, base, bound).payload\n"
+        "Path(sys.argv[-1]).write_bytes(payload); print(before, peak(), len(payload))",
+        *arguments,
+    )
+    assert after - before <= size + 1.5 * math.prod(LARGE)
+
+    before, after = peak(
+        "payload = Path(sys.argv[-1]).read_bytes()\n"
+        "base = np.ones(shape, np.float32); before = peak()\n"
+        "y = Uniform().decode_onto(payload, base); print(before, peak())",
+        *arguments,
+    )
+    assert after - before <= 4 * math.prod(LARGE) + 32 * MB
+
+
+def test_narrow_differences_are_of_their_own_dtype() -> None:
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        x, base = (rng(seed).normal(size=(40, 50)).astype(dtype) for seed in (0, 1))
+        encoded = Uniform().encode_difference(x, base, 0.01)
+        assert encoded == Uniform().encode_measured(x - base, 0.01)
+        assert Uniform().decode_onto(encoded.payload, base).dtype == dtype
