@@ -49,7 +49,7 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import link as links
 from fedsz.experiments.link import Link
 from fedsz.experiments.origin import origin
-from fedsz.pipeline import Settings
+from fedsz.settings import Settings
 
 PEER: Final = Path(__file__).with_name("netem_peer.py")
 PATIENCE: Final = 5.0  # seconds that processes get to end by themselves

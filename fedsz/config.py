@@ -14,8 +14,8 @@ from typing import Any, Self, get_type_hints
 from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
 from fedsz.partition import check_rule
-from fedsz.pipeline import Settings
-from fedsz.update import check_update
+from fedsz.settings import Settings
+from fedsz.update import DEFAULT_UPDATE, EXACT, check_update
 
 
 def option(default: Any, says: str) -> Any:
@@ -61,7 +61,18 @@ class RunConfig:
         1e-2, "Largest error: 1e-2 (of each tensor's range), abs:1e-3 or std:0.1."
     )
     update: str = option(
-        "weights", "What clients send: weights, or delta, the step from the model they were sent."
+        DEFAULT_UPDATE,
+        "What clients send: weights; delta, the step from the model they were sent; or delta+ef,"
+        " which adds what earlier rounds left out.",
+    )
+    downlink: str = option(
+        "exact", "The model that clients are sent: exact, or within a bound, such as std:1."
+    )
+    policy: str = option(
+        "fixed", "Who decides how hard to compress: fixed, these options; or auto and others."
+    )
+    tolerance: float = option(
+        0.5, "Points of accuracy that compression may cost, for policies that ask."
     )
     codec: str = option(
         "uniform", "Codec for weights, such as uniform:effort=9, sz2, zfp:precision=14 or raw."
@@ -94,6 +105,8 @@ class RunConfig:
         object.__setattr__(self, "error_bound", bound.value if bound.kind == "rel" else str(bound))
         check_rule(self.rule, self.threshold)
         check_update(self.update)
+        if self.downlink != EXACT:
+            object.__setattr__(self, "downlink", str(ErrorBound.of(self.downlink)))
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if not low <= value <= high:
@@ -169,6 +182,7 @@ _RANGES = (
     ("batch_size", 1, 1 << 20),
     ("learning_rate", 0, 1e6),
     ("momentum", 0, 0.9999),
+    ("tolerance", 0, 100),
     ("min_clients", 1, 1_000_000),
     ("round_timeout", 1, 1e9),
     ("port", 0, 65535),

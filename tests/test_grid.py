@@ -296,7 +296,11 @@ def test_settings_reach_the_clients() -> None:
 
     note = inner.down[0].config_records[KEY]
     assert dict(note) == {
-        "update": "weights",
+        "update": "delta",
+        "decay": 1.0,
+        "turn": 1,
+        "factor-names": [],
+        "factors": [],
         "error-bound": "abs:0.05",
         "codec": "zfp:precision=11",
         "lossless": "zstd:level=9",

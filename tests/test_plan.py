@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,18 @@ from fedsz.experiments.plan import (
     SweepConfig,
     codecs,
     error_bounds,
+    partitions,
     run_id,
     settings_of,
     steered,
+    way_of,
 )
+from fedsz.experiments.results import SWEEP, read
+from fedsz.experiments.ways import Way
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
+RESULTS = ROOT / "docs" / "results"
 
 
 @pytest.mark.parametrize(
@@ -96,17 +103,134 @@ def test_every_combination_once() -> None:
     assert not steered("zfp:precision=14")
 
 
-def test_a_run_is_known_by_what_decides_its_result() -> None:
-    run = RunConfig(codec="sz2", data_dir="here")
+def ways(text: str, **options: object) -> list[str]:
+    return [str(way_of(run)) for run in SweepConfig(ways=text, **options).runs]  # type: ignore[arg-type]
 
-    assert run_id(run, "local") == run_id(RunConfig(codec="sz2", data_dir="there"), "local")
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("raw", ["raw"]),
+        ("weights:raw,delta:raw,raw", ["raw"]),
+        ("raw/std:1", ["raw/std:1"]),
+        ("weights:sz2@1e-2", ["weights:sz2@0.01"]),
+        ("weights:uniform@1e-2", ["weights@0.01"]),
+        ("delta@1e-3..1e-1", ["delta@0.001", "delta@0.01", "delta@0.1"]),
+        ("delta", ["delta@0.001", "delta@std:1"]),  # at each of --error-bounds
+        ("delta+ef@std:3/std:2", ["delta+ef@std:3/std:2"]),
+        ("delta+ef@std:3/exact", ["delta+ef@std:3"]),
+        ("delta:zfp:precision=14,delta:zstd", ["delta:zfp:precision=14", "delta:zstd"]),
+        ("weights:uniform:effort=9,threads=1@0.1", ["weights:uniform:effort=9,threads=1@0.1"]),
+        ("auto, auto@2,auto@0.5", ["auto", "auto@2"]),
+        ("delta@std:2 by schedule:first=std:4,last=std:1,raw",
+         ["delta@std:2 by schedule:first=std:4,last=std:1", "raw"]),
+        ("delta@std:2/std:1 by layers+gate@1.5", ["delta@std:2/std:1 by layers+gate@1.5"]),
+    ],
+)  # fmt: skip
+def test_ways(text: str, written: list[str]) -> None:
+    assert ways(text, error_bounds="1e-3,std:1") == written
+    assert ways(",".join(written)) == written
+
+
+def test_what_a_way_leaves_open_is_an_option() -> None:
+    options = {"downlink": "std:1", "tolerance": 2.0, "policy": "layers"}
+
+    assert ways("raw,delta@0.1,delta@0.1/std:2,auto", **options) == [
+        "raw", "delta@0.1/std:1 by layers@2", "delta@0.1/std:2 by layers@2",
+        "weights/std:1 by auto@2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("detla@1e-2", "no way 'detla@1e-2'; have raw, auto"),
+        ("delta@", "no way"),
+        ("delta by", "no way"),
+        ("automatic", "no way"),
+        ("auto@tight", "no way"),
+        ("raw,,delta", "separated by commas"),
+        ("raw@1e-2", "no bound steers it"),
+        ("delta:zstd@1e-2", "no bound steers it"),
+        ("raw by layers", "leaves a policy nothing to decide"),
+        ("delta@tight", "'tight' is no error bound"),
+        ("delta/0", "above 0"),
+        ("delta:sz9", "way 'delta:sz9': no codec 'sz9'"),
+        ("auto@101", "tolerance must lie in"),
+    ],
+)
+def test_ways_that_are_none(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SweepConfig(ways=text)
+
+
+def test_uncompressed_runs_once_whatever_is_compared_with_it() -> None:
+    (plain,) = SweepConfig(codecs="raw").runs
+    options = {"update": "delta", "downlink": "std:1", "policy": "auto"}
+
+    (run, *_) = SweepConfig(codecs="raw,uniform", **options).runs  # type: ignore[arg-type]
+
+    assert run == plain
+
+
+def test_partitions() -> None:
+    assert partitions("iid,dirichlet:0.1,dirichlet", 3.0) == [
+        ("iid", 0.5), ("dirichlet", 0.1), ("dirichlet", 3.0),
+    ]  # fmt: skip
+    runs = SweepConfig(codecs="raw,zstd", partitions="iid,dirichlet:0.1", alpha=3.0).runs
+    assert [(run.partitioner, run.codec) for run in runs] == [
+        ("iid", "raw"), ("iid", "zstd"), ("dirichlet", "raw"), ("dirichlet", "zstd"),
+    ]  # fmt: skip
+    (run,) = SweepConfig(codecs="raw", partitioner="dirichlet", alpha=3.0).runs
+    assert (run.partitioner, run.alpha) == ("dirichlet", 3.0)
+    for text, says in (
+        ("dirichlet:much", "'much' is no concentration"), ("iid:1", "alone takes a number"),
+        ("dirichlet:0", "alpha must lie in"), ("iid,", "separated by commas"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=says):
+            SweepConfig(partitions=text)
+
+
+def test_the_sweeps_that_are_checked_in_go_on() -> None:
+    """Their runs have the names that they had before there were ways."""
+    held = {
+        name: set(read(RESULTS / name, SWEEP).column("run").to_pylist())
+        for name in ("sweep.parquet", "accuracy.parquet")
+    }
+    longer = {"seeds": 3, "samples": 10000, "test_samples": 0, "rounds": 6, "learning_rate": 0.02}
+    old = SweepConfig.read(CONFIGS / "sweep.toml", seeds=3)
+    given = "raw,weights:sz2@1e-2,weights@1e-2,delta@1e-2"
+    new = SweepConfig.read(CONFIGS / "sweep.toml", ways=given, **longer)
+
+    assert {run_id(run, "local") for run in old.runs} <= held["sweep.parquet"]
+    assert {run_id(run, "local") for run in new.runs} == held["accuracy.parquet"]
+
+
+def test_a_way_is_read_back_from_a_table() -> None:
+    for row in read(RESULTS / "sweep.parquet", SWEEP).to_pylist()[::50]:
+        way = Way.of_row(row)
+        assert (way.downlink, way.policy) == ("exact", "fixed")
+        assert str(way.bound or "") == (row["error_bound"] or "").removeprefix("rel:")
+
+
+def test_a_run_is_known_by_what_decides_its_result() -> None:
+    run = RunConfig(codec="sz2", update="weights", data_dir="here")
+
+    there = replace(run, data_dir="there")
+    assert run_id(run, "local") == run_id(there, "local")
     assert run_id(run, "local") != run_id(run, "grpc")
     different = {"seed": 1, "error_bound": 1e-3, "rounds": 9, "image_size": 16, "codec": "szx"}
     for name, value in different.items():
-        other = RunConfig(**{"codec": "sz2", name: value})
-        assert run_id(run, "local") != run_id(other, "local")
-    raw = (RunConfig(codec="raw", error_bound=bound) for bound in (1e-3, 1e-2))
-    assert len({run_id(run, "local") for run in raw}) == 1
+        assert run_id(run, "local") != run_id(replace(run, **{name: value}), "local")
+    for name, value in {"update": "delta", "downlink": "std:1", "policy": "auto"}.items():
+        assert run_id(run, "local") != run_id(replace(run, **{name: value}), "local")
+    for same in ({"codec": "raw"}, {"policy": "auto"}):  # which no bound steers
+        found = (RunConfig(error_bound=bound, **same) for bound in (1e-3, 1e-2))
+        assert len({run_id(run, "local") for run in found}) == 1
+    # A tolerance matters to who asks for one.
+    for policy, number in (("fixed", 1), ("auto", 2)):
+        found = (RunConfig(policy=policy, tolerance=points) for points in (0.5, 1.0))
+        assert len({run_id(run, "local") for run in found}) == number
 
 
 @pytest.mark.parametrize(
@@ -134,6 +258,9 @@ def test_configs_may_hold_lists(tmp_path: Path) -> None:
     sweep = SweepConfig.read(path, seeds=3)
 
     assert (sweep.models, sweep.error_bounds, sweep.seeds) == ("cnn,alexnet", "0.01,abs:0.1", 3)
+
+    path.write_text('ways = ["raw", "delta:uniform:effort=9,threads=1@1e-2"]\n')
+    assert len(SweepConfig.read(path).runs) == 2
 
 
 SWEEPS = sorted(path for path in CONFIGS.glob("*.toml") if "\nmodels =" in path.read_text())

@@ -7,12 +7,15 @@ import html
 import math
 import os
 import re
+import statistics
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -23,19 +26,22 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.link import Link
 from fedsz.experiments.report import default_target, write_report
 from fedsz.experiments.report.chart import Absent, Chart
+from fedsz.experiments.report.interval import Interval, within
 from fedsz.experiments.report.runs import Run, Spread, Update, setups
 from fedsz.experiments.report.scaling import scaling_figure
 from fedsz.experiments.report.source import read_source
 from fedsz.experiments.report.style import COLOURS, files, inline, looks
 from fedsz.experiments.report.times import compressed, crossover
+from fedsz.experiments.report.traffic import USUAL_WAY, Priced, best, priced
 from fedsz.experiments.report.words import digits, points, seconds, tick
 from fedsz.experiments.results import SCALING, SWEEP, Results
+from fedsz.experiments.ways import Way
 from tests.sweeps import Rows, swept, written
 from tests.test_cli import call, refuse
 
 FIGURES = (
-    "accuracy-rounds", "accuracy-bound", "time-split", "transfer-bound", "transfer-bandwidth",
-    "weights", "errors",
+    "accuracy-bytes", "accuracy-ratio", "accuracy-rounds", "accuracy-bound", "time-split",
+    "transfer-bound", "transfer-bandwidth", "weights", "errors",
 )  # fmt: skip
 
 
@@ -73,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fedsz.flower.local import LocalGrid
 
     path = tmp_path_factory.mktemp("run") / "first"
-    config = RunConfig(samples=160, test_samples=100, rounds=2, run_dir=str(path))
+    config = RunConfig(update="delta", samples=160, test_samples=100, rounds=2, run_dir=str(path))
     kept = RunFolder(config)
     places = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(make_client_app(), places)
@@ -110,7 +116,8 @@ def test_a_sweep_has_every_figure_and_table(sweep: Path, tmp_path: Path) -> None
 
     assert ids(page, "figure") == [f"cnn-digits-{name}" for name in FIGURES]
     assert ids(page, "table") == [
-        "ratios", "cnn-digits-accuracies", "cnn-digits-timings", "cnn-digits-fits", "failures",
+        "ratios", "cnn-digits-ways", "cnn-digits-accuracies", "cnn-digits-timings",
+        "cnn-digits-fits", "failures",
     ]  # fmt: skip
     assert left_out(page) == {}
     # Each says where its numbers come from.
@@ -175,7 +182,7 @@ def test_the_same_sweep_gives_the_same_bytes(small: Path, tmp_path: Path) -> Non
 def test_ratios_are_those_of_the_bytes(sweep: Path, tmp_path: Path) -> None:
     table = cells(report(sweep, tmp_path), "ratios")
 
-    assert table[0] == ["run", "codec", "rel:0.01", "rel:0.1", "no bound"]
+    assert table[0] == ["run", "way", "rel:0.01", "rel:0.1", "no bound"]
     assert [row[:2] for row in table[1:]] == [
         ["cnn on digits", codec] for codec in ("zstd", "szx", "uniform")
     ]
@@ -207,6 +214,136 @@ def test_accuracies_are_compared_seed_by_seed(sweep: Path, tmp_path: Path) -> No
     assert table[1][3] == "–"
 
 
+def uplink(rows_: Rows, name: str, seed: int | None = None) -> tuple[float, float]:
+    """Bytes of a way up, before and after compression."""
+    mine = [row for row in rows_ if str(Way.of_row(row)) == name and seed in (None, row["seed"])]
+    raw, sent = (sum(row.get(column) or 0 for row in mine) for column in ("raw_up", "sent_up"))
+    return raw, raw if name == "raw" else sent
+
+
+def test_ways_are_compared_by_bytes_up_plus_down(tmp_path: Path) -> None:
+    ways = "raw,weights:sz2@1e-2,delta@1e-2,delta:zstd,weights@0.1"
+    found = [
+        {**row, "sent_down": row["raw_down"] // 3} if row["error_bound"] == "rel:0.01"
+        and row["update"] == "delta" else row
+        for row in swept(ways=ways, seeds=3, rounds=3)
+    ]  # fmt: skip
+    path = written(tmp_path / "x.parquet", found)
+
+    page = report(path, tmp_path, figures=tmp_path / "f")
+
+    head, *table = cells(page, "cnn-digits-ways")
+    of = {row[0]: dict(zip(head, row, strict=True)) for row in table}
+    assert set(of) == {"uncompressed", *ways.replace("1e-2", "0.01").split(",")} - {"raw"}
+    assert next(iter(of)) == "uncompressed"
+    assert {of["uncompressed"][name] for name in head[1:4]} == {"1.00"}
+    delta, usual = of["delta@0.01"], uplink(found, "weights:sz2@0.01")
+    raw, sent = uplink(found, "delta@0.01")
+    assert delta["ratio up"] == digits(raw / sent)
+    assert delta["ratio down"] == "3.00"
+    assert delta["ratio of all"] == digits(2 * raw / (sent + raw / 3))
+    assert delta["times fewer up"] == digits(usual[1] / sent)
+    assert of["weights:sz2@0.01"]["times fewer up"] == "1.00"
+    # Lossless codecs cost no accuracy, so they are where uncompressed is, for fewer bytes.
+    assert of["delta:zstd"]["points"] == "+0.00 ± 0.00"
+    assert of["delta:zstd"]["seeds"] == "3"
+    ends = {
+        (str(Way.of_row(row)), row["seed"]): row["accuracy"] for row in found if row["round"] == 3
+    }
+    lost = [ends["weights@0.1", seed] - ends["raw", seed] for seed in range(3)]
+    reach = 4.302652729911275 * statistics.stdev(lost) / math.sqrt(3)
+    assert of["weights@0.1"]["points"] == f"{points(statistics.fmean(lost))} ± {100 * reach:.2f}"
+    for name in ("accuracy-bytes", "accuracy-ratio"):
+        assert (tmp_path / "f" / f"cnn-digits-{name}.svg").is_file()
+
+
+def test_several_files_are_one_report(small: Path, tmp_path: Path) -> None:
+    rows_ = rows()
+    parts = [[row for row in rows_ if (row["seed"] == 0) == first] for first in (True, False)]
+    paths = [written(tmp_path / f"{i}.parquet", part) for i, part in enumerate(parts)]
+
+    whole = write_report([*paths, small], tmp_path / "report.html").read_text("utf-8")
+
+    assert "Sweep 0, 1, trial" in whole
+    (setup,) = setups(read_source(*paths, small))
+    assert len(setup.runs) == len({(r.way, r.seed) for r in setup.runs}) == 2 * 6
+
+
+def test_bytes_to_an_accuracy(tmp_path: Path) -> None:
+    """Exact numbers: 1 MB up and 1 MB down a round, accuracies 0.1, 0.4, 0.8, 0.7."""
+    first = next(row for row in rows() if row["codec"] == "raw")
+    byte = {"raw_up": 10**6, "raw_down": 10**6}
+
+    def course(way: str, accuracies: Sequence[float], seed: int, **more: Any) -> Rows:
+        return [
+            {**first, "run": f"{way}{seed}", "seed": seed, "codec": way, "rounds": 3, "round": i,
+             "accuracy": accuracy, **(byte if i else {}), **more}
+            for i, accuracy in enumerate(accuracies)
+        ]  # fmt: skip
+
+    sent = {"sent_up": 5 * 10**5, "sent_down": 10**6, "lossless": "blosclz"}
+    found = [
+        *course("raw", (0.1, 0.4, 0.8, 0.7), 0), *course("raw", (0.1, 0.4, 0.8, 0.7), 1),
+        *course("zstd", (0.1, 0.4, 0.5, 0.96), 0, **sent),
+        *course("zstd", (0.1, 0.4, 0.5, 0.6), 1, **sent),
+        *course("szx", (0.1, 0.2, 0.2, 0.2), 0, **sent),
+    ]  # fmt: skip
+    source = written(tmp_path / "x.parquet", found)
+
+    def bytes_to(reach: float | None) -> dict[str, str]:
+        page = report(source, tmp_path, reach=reach)
+        return {row[0]: row[-1] for row in cells(page, "cnn-digits-ways")[1:]}
+
+    assert bytes_to(None) == {  # 0.76
+        "uncompressed": "3.80 MB",
+        "weights:zstd": "3.85 MB, not reached by 1 of 2",
+        "weights:szx": "not reached",
+    }
+    assert bytes_to(0.1)["weights:szx"] == "0 B"
+    assert bytes_to(0.4)["weights:zstd"] == "1.50 MB"
+    (setup,) = setups(read_source(source))
+    ways = {way.name: way for way in priced(setup)}
+    course_ = np.array(ways["uncompressed"].course)
+    assert course_ == pytest.approx(np.array([(2e6, -0.3), (4e6, 0.1), (6e6, 0.0)]))
+    assert ways["weights:zstd"].course[-1] == pytest.approx((4.5e6, 0.08))
+    for reach in (0.0, -1.0, 1.1, math.nan):
+        with pytest.raises(ConfigError, match="accuracy to reach"):
+            report(source, tmp_path, reach=reach)
+
+
+def test_eight_ways_at_most_have_names() -> None:
+    def way(name: str, total: float, mean: float) -> Priced:
+        return Priced(name, total, 1.0, total, 1.0, Interval(mean, 0.01, 3), (), ())
+
+    front = [way(f"f{i}", 10.0 + i, -0.001 * i) for i in range(3)]
+    rest = [way(f"r{i}", 2.0 + i / 10, -0.01) for i in range(20)]
+    bad, plain = way("bad", 99.0, -0.3), way("uncompressed", 1.0, 0.0)
+    usual = way(str(USUAL_WAY), 1.9, -0.02)
+
+    found = best([plain, usual, *rest, *front, bad], 8)
+
+    assert found == ["uncompressed", str(USUAL_WAY), "r17", "r18", "r19", "f0", "f1", "f2"]
+    assert best([plain, bad], 8) == ["uncompressed", "bad"]
+
+
+def test_intervals_are_those_of_student() -> None:
+    # Fisher and Yates's table, two-sided.
+    printed = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 30: 2.042, 120: 1.980}
+    for freedom, t in printed.items():
+        assert round(within(0.95, freedom), 3) == t
+    assert within(0.5, 1) == pytest.approx(1.0)  # Cauchy's quartiles
+    for share in (0.5, 0.95, 0.999):  # nearly normal
+        assert within(share, 10_000) == pytest.approx(
+            statistics.NormalDist().inv_cdf((1 + share) / 2), rel=1e-3
+        )
+    found = Interval.of([1.0, 2.0, 3.0, math.nan])
+    assert found == Interval(2.0, pytest.approx(4.302653 / math.sqrt(3)), 3)
+    single = Interval.of([1.0])
+    assert single is not None
+    assert math.isnan(single.reach)
+    assert Interval.of([math.inf]) is None
+
+
 def test_failed_runs_are_listed(sweep: Path, tmp_path: Path) -> None:
     page = report(sweep, tmp_path)
 
@@ -219,11 +356,13 @@ def test_failed_runs_are_listed(sweep: Path, tmp_path: Path) -> None:
 def test_a_run_folder_has_what_there_is(folder: Path, tmp_path: Path) -> None:
     page = report(folder, tmp_path)
 
-    assert ids(page, "figure") == [
-        f"cnn-digits-{name}" for name in FIGURES if name not in ("accuracy-bound", "transfer-bound")
-    ]
+    missing = ("accuracy-ratio", "accuracy-bound", "transfer-bound", "errors")
+    assert ids(page, "figure") == [f"cnn-digits-{name}" for name in FIGURES if name not in missing]
     why = "it takes two bounds of a kind; there is rel:0.01"
     assert left_out(page) == {
+        "Errors": "a run's folder does not hold the steps that were sent",
+        "Which law errors follow": "a run's folder does not hold the steps that were sent",
+        "Accuracy over ratio, cnn on digits": "there is no uncompressed run (raw) to compare with",
         "Accuracy over error bound": why,
         "Time of an update over error bound": why,
     }
@@ -272,7 +411,8 @@ def test_uncompressed_alone(tmp_path: Path) -> None:
     page = report(written(tmp_path / "x.parquet", raw), tmp_path)
 
     assert ids(page, "figure") == [
-        f"cnn-digits-{name}" for name in ("accuracy-rounds", "time-split", "weights")
+        f"cnn-digits-{name}"
+        for name in ("accuracy-bytes", "accuracy-rounds", "time-split", "weights")
     ]
     assert left_out(page)["Time of an update over bandwidth"] == "no run compresses"
     assert left_out(page)["Ratio"] == "no run compresses"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +17,8 @@ from tests.chromium import Page, browser, executable
 from tests.sweeps import swept, written
 
 FIGURES = [
-    "accuracy-rounds", "accuracy-bound", "time-split", "transfer-bound", "transfer-bandwidth",
-    "weights", "errors",
+    "accuracy-bytes", "accuracy-ratio", "accuracy-rounds", "accuracy-bound", "time-split",
+    "transfer-bound", "transfer-bandwidth", "weights", "errors",
 ]  # fmt: skip
 BOXES = """[...document.querySelectorAll('figure')].map(f => ({
   id: f.id,
@@ -47,6 +48,23 @@ def show(page: Page, width: int, scheme: str = "light", media: str = "screen") -
     )  # fmt: skip
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page("Emulation.setEmulatedMedia", media=media, features=features)
+
+
+NAMES = """[...document.querySelectorAll('#cnn-digits-accuracy-bytes, #cnn-digits-accuracy-ratio')]
+.map(f => [...f.querySelectorAll('text')]
+  .filter(t => /^(uncompressed|weights)/.test(t.textContent))
+  .map(t => ({name: t.textContent, ...t.getBoundingClientRect().toJSON()})))"""
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_no_name_of_a_way_covers_another(page: Page, width: int) -> None:
+    show(page, width)
+    for names in page.value(NAMES):
+        assert len(names) == len({name["name"] for name in names}) >= 3
+        for a, b in itertools.combinations(names, 2):
+            apart = a["right"] <= b["left"] or b["right"] <= a["left"]
+            # Boxes of letters hold room for accents.
+            assert apart or abs(a["top"] - b["top"]) > 0.6 * a["height"], (a, b)
 
 
 @pytest.mark.parametrize("width", [360, 800, 1400])

@@ -17,6 +17,7 @@ import pytest
 from fedsz.experiments.plan import SweepConfig, run_id
 from fedsz.experiments.results import SWEEP, Results, read
 from fedsz.experiments.sweep import Sweep
+from fedsz.experiments.ways import Way
 
 TINY = {
     "models": "cnn",
@@ -99,6 +100,22 @@ def test_what_a_row_says(swept: tuple[SweepConfig, list[dict]]) -> None:
     assert (weights["what"], error["what"]) == ("weights", "error")
     reach = of_uniform[-1]["bound_value"] * (weights["high"] - weights["low"])
     assert max(-error["low"], error["high"]) <= reach
+
+
+def test_what_a_row_says_of_its_way(tmp_path: Path) -> None:
+    ways = "raw,delta@std:1,weights:zfp:precision=14"
+    rows = run(tiny(tmp_path / "x.parquet", ways=ways, partitions="dirichlet:5")).to_pylist()
+    last = {str(Way.of_row(row)): row for row in rows if row["round"] == 2}
+
+    assert list(last) == ways.split(",")
+    assert {row["partitioner"] for row in rows} == {"dirichlet"}
+    assert {(row["downlink"], row["policy"], row["tolerance"]) for row in rows} == {
+        ("exact", "fixed", None)
+    }
+    assert [row["error_bound"] for row in last.values()] == [None, "std:1", None]
+    # What was coded is the step, whose standard deviation bounds the error.
+    weights, error = last["delta@std:1"]["distributions"]
+    assert 0 < error["high"] < 0.25 * weights["high"]
 
 
 def test_equal_seeds_give_equal_results(
@@ -223,6 +240,12 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     assert "4 runs: about" in shown.stdout
     assert [json.loads(line)["error_bound"] for line in lines] == [None, 0.001, 0.01, 0.1]
     assert all(json.loads(line)["seconds"] > 0 for line in lines)
+    ways = ("raw", "delta+ef@std:3/std:2", "auto")
+    whole = (*flags(config), "--ways", ",".join(ways), "--partitions", "iid,dirichlet:0.1")
+    shown = fedsz("sweep", *whole, "--dry-run")
+    assert all(shown.stdout.count(way) == 2 for way in ways)
+    assert "6 runs: about" in shown.stdout
+    assert shown.stdout.count("dirichlet:0.1") == 3
     assert not Path(config.results).exists()
 
 
@@ -234,7 +257,7 @@ def test_the_screen(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "none digits raw seed 0: failed: ConfigError: no model 'none'" in done.stderr
     assert "smaller" in done.stderr
-    assert "uniform  0.01" in done.stdout
+    assert "weights@0.01" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from fedsz.cli import (
     client,
     codecs,
     compress,
+    decisions,
     decompress,
     inspect,
     paper,
@@ -51,6 +52,7 @@ for module in (
     decompress,
     inspect,
     codecs,
+    decisions,
 ):
     app.command()(module.command)
 

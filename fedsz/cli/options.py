@@ -24,7 +24,8 @@ PANELS: Final = {
         "clients", "round_timeout",
     ),
     "How updates are compressed": (
-        "update", "error_bound", "codec", "lossless", "threshold", "rule",
+        "policy", "tolerance", "update", "error_bound", "downlink", "codec", "lossless",
+        "threshold", "rule",
     ),
     "How they travel": (
         "host", "port", "server", "partition", "client_id", "max_wait", "reconnect_grace",
@@ -33,7 +34,8 @@ PANELS: Final = {
     "Results": ("run_dir",),
 }  # fmt: skip
 SWEPT: Final = (
-    "models", "datasets", "codecs", "error_bounds", "seeds", "grid", "jobs", "results",
+    "models", "datasets", "partitions", "codecs", "error_bounds", "ways", "seeds", "grid", "jobs",
+    "results",
 )  # fmt: skip
 PANEL_OF: Final = {
     **{name: panel for panel, names in PANELS.items() for name in names},

@@ -11,10 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedsz.config import RunConfig
-from fedsz.experiments.plan import run_id, steered
+from fedsz.experiments.plan import run_id, way_of
 from fedsz.experiments.sweep import Step, Sweep
+from fedsz.experiments.ways import DEFAULTS, Way, partition_name
 
-SHORT: Final = 12  # characters of a data set's or model's name
+WAY: Final = 17  # characters that a way has room for, however narrow the screen
 
 
 class SweepProgress:
@@ -82,24 +83,31 @@ class SweepProgress:
 
 def named(run: RunConfig) -> str:
     """Return a run's name for people."""
-    bound = f" {run.error_bound}" if steered(run.codec) else ""
-    return f"{run.model} {run.dataset} {run.codec}{bound} seed {run.seed}"
+    data = _data(run.dataset, run.partitioner, run.alpha)
+    return f"{run.model} {data} {way_of(run)} seed {run.seed}"
+
+
+def _data(dataset: str, partitioner: str, alpha: float) -> str:
+    """Return a data set, and how it is shared out if that is unusual."""
+    unusual = partitioner != DEFAULTS["partitioner"]
+    return f"{dataset} {partition_name(partitioner, alpha)}" if unusual else dataset
 
 
 def summary(sweep: Sweep) -> Table:
     """Return the last round of every run of a sweep's plan that its file holds."""
     table = Table(box=None, header_style="bold", title_justify="left")
-    for head in ("dataset", "model", "codec", "bound"):
+    for head in ("dataset", "model"):
         table.add_column(head, no_wrap=True)
+    table.add_column("way", overflow="fold", min_width=WAY)
     for head in ("seeds", "accuracy", "ratio", "error/bound", "failed"):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
     wanted = {run_id(run, sweep.config.grid) for run in sweep.config.runs}
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     columns = [name for name in sweep.results.rows.column_names if name != "distributions"]
     for row in sweep.results.rows.select(columns).to_pylist():
         if row["run"] in wanted and row["round"] in (None, row["rounds"]):
-            bound = (row["error_bound"] or "-").removeprefix("rel:")
-            of = (row["dataset"], row["model"], row["codec"], bound)
+            data = _data(row["dataset"], row["partitioner"], row["alpha"])
+            of = (data, row["model"], str(Way.of_row(row)))
             groups.setdefault(of, []).append(row)
     for key, rows in groups.items():
         good = [row for row in rows if row["error"] is None]

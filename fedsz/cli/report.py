@@ -9,15 +9,19 @@ import typer
 
 
 def command(
-    source: Annotated[
-        Path,
-        typer.Argument(help="A sweep's Parquet file, or the folder of a run.", metavar="SOURCE"),
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A sweep's Parquet file, the folder of a run, or several.", metavar="SOURCE..."
+        ),
     ],
     *,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="The HTML file. Default: beside a sweep, report.html in a run."
+            "--output",
+            "-o",
+            help="The HTML file. Default: beside the first sweep, report.html in a run.",
         ),
     ] = None,
     figures: Annotated[
@@ -36,9 +40,16 @@ def command(
     scaling: Annotated[
         Path | None, typer.Option(help="Parquet file with scaling, to be part of the report.")
     ] = None,
+    reach: Annotated[
+        float | None,
+        typer.Option(
+            help="Accuracy, 0 to 1, that bytes are counted to. [dim]Default: 95 % of the"
+            " uncompressed run's best, seed by seed.[/]"
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")] = False,
 ) -> None:
-    """Write one HTML page with the figures and tables of a run or a sweep.
+    """Write one HTML page with the figures and tables of runs or sweeps.
 
     It needs no network and no other file.
     """
@@ -49,19 +60,20 @@ def command(
     from fedsz.experiments import link
     from fedsz.experiments.report import BANDWIDTHS, default_target, write_report
 
-    target = output or default_target(source)
+    target = output or default_target(sources[0])
     check_free(target, force=force)
     if figures and figures.is_dir() and any(figures.iterdir()) and not force:
         raise ConfigError(f"{figures} is not empty; --force writes over what has the same names")
     bandwidths = [link.bandwidth(text) for text in bandwidth] if bandwidth else BANDWIDTHS
     with Console(stderr=True).status("drawing"):
         write_report(
-            source,
+            sources,
             target,
             bandwidths=bandwidths,
             latency=link.latency(latency),
             figures=figures,
             scaling=scaling,
+            reach=reach,
         )
     print(target)
     if figures:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedsz.experiments.sweep import Sweep
 
 SINGLE = {*PLURAL, "min_clients", "run_dir"}
+COLUMNS = ("seed", "dataset", "model", "partition", "way")  # a way says the rest
 SHARED = [
     name
     for panel in ("What is learned", "How it is learned", "How updates are compressed")
@@ -34,7 +35,9 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run every combination of models, data sets, codecs, bounds and seeds, and keep the results.
+    """Run every combination of models, data sets, ways of updating and seeds, and keep the results.
+
+    Ways are codecs and bounds, or --ways.
 
     Rows are added to one Parquet file run by run. A sweep that was ended goes on where it was
     when the same command is given again.
@@ -88,10 +91,13 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
         for run, estimate in zip(config.runs, times, strict=True):
             _print_line({**_named(run), "seconds": estimate})
         return
-    table = Table(*_named(config.runs[0]), "about", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    for head in (*COLUMNS, "about"):
+        table.add_column(head, no_wrap=head != "way", overflow="fold")
     for run, estimate in zip(config.runs, times, strict=True):
         about = "unknown" if estimate is None else duration(estimate)
-        table.add_row(*(str(value) for value in _named(run).values()), about)
+        named = _named(run)
+        table.add_row(*(str(named[name]) for name in COLUMNS), about)
     console = Console()
     console.print(table)
     known = [estimate for estimate in times if estimate is not None]
@@ -102,15 +108,22 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
 
 
 def _named(run: RunConfig) -> dict[str, Any]:
-    from fedsz.experiments.plan import steered
+    """Return what tells a run from the others of its sweep."""
+    from fedsz.experiments.plan import way_of
+    from fedsz.experiments.ways import partition_name
 
-    bound = run.error_bound if steered(run.codec) else None
+    way = way_of(run)
     return {
         "seed": run.seed,
         "dataset": run.dataset,
         "model": run.model,
-        "codec": run.codec,
-        "error_bound": bound,
+        "partition": partition_name(run.partitioner, run.alpha),
+        "way": str(way),
+        "update": way.update,
+        "codec": way.codec,
+        "error_bound": run.error_bound if way.bound else None,
+        "downlink": way.downlink,
+        "policy": way.policy,
     }
 
 

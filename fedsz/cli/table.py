@@ -82,13 +82,14 @@ class RunTable:
     def _summary(self, done: Done) -> None:
         """Print what the whole run came to."""
         trained = [row for row in self._rows if row.round]
-        raw, sent = (sum(getattr(row, name) for row in trained) for name in ("raw_up", "sent_up"))
-        wire = sum(row.wire_up for row in trained)
+        names = ("raw_up", "sent_up", "wire_up", "raw_down", "sent_down")
+        raw, sent, wire, model, down = (sum(getattr(row, n) for row in trained) for n in names)
         lines = [
             f"accuracy {self._rows[-1].accuracy:.4f} after {len(trained)} rounds"
             f" in {done.seconds:.1f} s",
             f"sent up {size(sent)} for {size(raw)} of updates: {raw / sent:.2f}x smaller"
             f" ({size(wire)} on the wire)\n"
+            f"sent down {size(down)} for {size(model)} of models: {model / down:.2f}x smaller\n"
             f"largest error {max(row.max_error for row in trained):.4f} of its bound"
             if sent
             else "no client sent an update that could be used",

@@ -1,11 +1,8 @@
 """Is compressing worth it on a link, and with which codec? Eqn 1 of the FedSZ paper.
 
-    0 < t_C + t_D + S'/B < S/B
-
-with S bytes of an update, S' of what is sent in its place, B the link's bandwidth and t_C, t_D the
-seconds that compressing and decompressing take. The paper's Figure 8 leaves t_D out; it counts
-here. Over x = 1/B every choice is a straight line, t_C + t_D + 8 S' x, so what is best at which
-bandwidth is the lower envelope of a few lines, and exact.
+`fedsz.policy.gate` has the formula. The paper's Figure 8 leaves t_D out; it counts here. Over
+x = 1/B every choice is a straight line, t_C + t_D + 8 S' x, so what is best at which bandwidth is
+the lower envelope of a few lines, and exact.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from typing import Any, Final
 
 from fedsz import codecs as codec_list
 from fedsz.experiments.bench import ALL, REST
+from fedsz.policy import gate
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -58,7 +56,7 @@ class Choice:
 
     def seconds(self, bandwidth: float) -> float:
         """Return what an update takes at so many bits a second."""
-        return self.coding_seconds + 8 * self.sent_bytes / bandwidth
+        return gate.transfer_seconds(self.coding_seconds, self.sent_bytes, bandwidth)
 
     @property
     def worth_below(self) -> float:
@@ -73,7 +71,7 @@ class Choice:
 
     def is_worth(self, bandwidth: float) -> bool:
         """Say whether Eqn 1 holds."""
-        return 0 < self.seconds(bandwidth) < 8 * self.raw_bytes / bandwidth
+        return gate.is_worth(self.coding_seconds, self.raw_bytes, self.sent_bytes, bandwidth)
 
 
 @dataclass(frozen=True)

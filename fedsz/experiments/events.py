@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fedsz.errors import FedszError
+from fedsz.policy import Decision, Link
 
 
 class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening"):
@@ -63,6 +64,9 @@ class RoundDone(msgspec.Struct, frozen=True, tag_field="event", tag="round"):
         train_seconds: the clients' time to train, added up, as they report it.
         test_seconds: the server's time to test the averaged model.
         max_error: the largest error as a share of its bound, as the clients measured it.
+        links: what each client's update took.
+        decision: how updates and the model were sent; null in round 0.
+        spread, sensitivity: what the policy asked for; see `fedsz.policy.Observation`.
     """
 
     round: int
@@ -83,6 +87,10 @@ class RoundDone(msgspec.Struct, frozen=True, tag_field="event", tag="round"):
     max_error: float
     train_seconds: float = 0.0
     test_seconds: float = 0.0
+    links: list[Link] = []
+    decision: Decision | None = None
+    spread: dict[str, tuple[int, float]] = {}
+    sensitivity: dict[str, float] = {}
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):

@@ -96,8 +96,8 @@ def watch(
 SERVER: Final = (
     "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "initial",
     "partitioner", "alpha", "seed", "rounds", "epochs", "batch_size", "learning_rate", "momentum",
-    "device", "round_timeout",
-    "update", "error_bound", "codec", "lossless", "threshold", "rule", "reconnect_grace", "run_dir",
+    "device", "round_timeout", "update", "downlink", "policy", "tolerance", "error_bound", "codec",
+    "lossless", "threshold", "rule", "reconnect_grace", "run_dir",
 )  # fmt: skip
 
 

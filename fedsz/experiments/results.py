@@ -33,11 +33,13 @@ class Table:
         name: "sweep", "bench" or "scaling".
         version: of the schema. It is raised when a column goes or changes its meaning.
         columns: name -> type, in the file's order.
+        added: those that files of this version, written before there were any, lack.
     """
 
     name: str
     version: int
     columns: Mapping[str, pa.DataType]
+    added: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -91,6 +93,9 @@ SWEEP: Final = Table(
         "bound_kind": pa.string(),
         "bound_value": pa.float64(),
         "update": pa.string(),
+        "downlink": pa.string(),
+        "policy": pa.string(),
+        "tolerance": pa.float64(),
         "threshold": pa.int64(),
         "rule": pa.string(),
         "seed": pa.int64(),
@@ -129,6 +134,7 @@ SWEEP: Final = Table(
         "error": pa.string(),
         **ORIGIN,
     },
+    added=("downlink", "policy", "tolerance"),
 )
 
 BENCH: Final = Table(
@@ -270,7 +276,7 @@ class Results:
 
 
 def read(path: Path, *tables: Table) -> pa.Table:
-    """Return the rows of a result file.
+    """Return the rows of a result file; columns that are younger than it are null.
 
     Args:
         path: the file.
@@ -286,9 +292,9 @@ def read(path: Path, *tables: Table) -> pa.Table:
         raise ConfigError(f"cannot read {path}: {why}") from err
     except pa.ArrowInvalid as err:
         raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
-    table = table_of(rows)
     wanted = tables or TABLES
-    if table not in wanted:
+    table = table_of(rows)
+    if table is None or table not in wanted:
         marks = rows.schema.metadata or {}
         name, version = (marks.get(mark, b"").decode() for mark in (TABLE, VERSION))
         holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
@@ -296,7 +302,7 @@ def read(path: Path, *tables: Table) -> pa.Table:
             holds += ", but with other columns"
         want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
         raise ConfigError(f"{path} holds {holds}; this takes {want}")
-    return rows
+    return _completed(rows, table)
 
 
 def table_of(rows: pa.Table) -> Table | None:
@@ -305,9 +311,19 @@ def table_of(rows: pa.Table) -> Table | None:
     for table in TABLES:
         ours = table.schema
         same = all(marks.get(mark) == ours.metadata[mark] for mark in (TABLE, VERSION))
-        if same and rows.schema.equals(ours, check_metadata=False):
+        if same and _completed(rows, table).schema.equals(ours, check_metadata=False):
             return table
     return None
+
+
+def _completed(rows: pa.Table, table: Table) -> pa.Table:
+    """Return rows with the columns that were added since, null, in their places."""
+    for name in table.added:
+        if name not in rows.column_names:
+            kind, place = table.columns[name], list(table.columns).index(name)
+            nulls = pa.nulls(rows.num_rows, kind)
+            rows = rows.add_column(min(place, rows.num_columns), pa.field(name, kind), nulls)
+    return rows
 
 
 def _lock_path(path: Path) -> Path:

@@ -17,8 +17,8 @@ from fedsz.experiments.events import Client, Done, Event, Failure, Listening, Ro
 from fedsz.experiments.folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedsz.flower.apps import Round
     from fedsz.flower.grpc_link import LinkEvent
+    from fedsz.flower.rounds import Round
 
 OnEvent = Callable[[Event], None]
 
@@ -143,7 +143,7 @@ def check_secured(config: RunConfig) -> None:
 
 def row_of(done: Round, names: dict[int, str]) -> RoundDone:
     """Return a finished round as a line of rounds.jsonl."""
-    traffic: dict[str, Any] = dataclasses.asdict(done.traffic)
+    traffic: dict[str, Any] = vars(done.traffic).copy()
     failures = [
         Failure(names.get(node_id, str(node_id)), reason)
         for node_id, reason in traffic.pop("failures")
@@ -157,6 +157,9 @@ def row_of(done: Round, names: dict[int, str]) -> RoundDone:
         test_seconds=done.test_seconds,
         failures=failures,
         ratio=done.traffic.ratio if traffic["sent_up"] else None,
+        decision=done.decision,
+        spread=done.spread,
+        sensitivity=done.sensitivity,
         **traffic,
     )
 

@@ -18,13 +18,13 @@ from typing import Any, Final
 import msgspec
 import pyarrow.compute as pc
 
-from fedsz.bounds import ErrorBound
 from fedsz.config import RunConfig
 from fedsz.errors import FedszError
 from fedsz.experiments.events import RoundDone
 from fedsz.experiments.origin import cores, dataset_digest, file_digest, origin
-from fedsz.experiments.plan import SAME, SweepConfig, run_id, settings_of, steered
+from fedsz.experiments.plan import SAME, SweepConfig, run_id, settings_of, way_of
 from fedsz.experiments.results import Results
+from fedsz.experiments.ways import FIXED
 from fedsz.experiments.worker import Finished, Job
 
 PATIENCE: Final = 5.0  # seconds that a worker gets to end by itself
@@ -222,12 +222,10 @@ def rows_of(
         finished: how it ended.
         threads: processors that each of its processes might use.
     """
-    bound = ErrorBound.of(run.error_bound) if steered(run.codec) else None
+    bound = way_of(run).bound
+    own = ("model", "dataset", "codec", "seed", "update", "downlink", "policy", *SAME)
     same = {
-        **{
-            name: getattr(run, name)
-            for name in ("model", "dataset", "codec", "seed", "update", *SAME)
-        },
+        **{name: getattr(run, name) for name in own},
         **origin(),
         "initial": file_digest(run.initial) if run.initial else None,
         "run": run_id(run, sweep.grid),
@@ -235,6 +233,7 @@ def rows_of(
         "error_bound": f"{bound.kind}:{bound.value:g}" if bound else None,
         "bound_kind": bound.kind if bound else None,
         "bound_value": bound.value if bound else None,
+        "tolerance": run.tolerance if run.policy != FIXED else None,
         "grid": sweep.grid,
         "threads": threads,
         "dataset_digest": _digest(run),

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from fedsz.bounds import ErrorBound
 from fedsz.codecs import get
 from fedsz.config import RunConfig
 from fedsz.errors import FedszError
 from fedsz.experiments.distribution import Distribution, distribution
 from fedsz.experiments.events import RoundDone
+from fedsz.experiments.ways import FIXED
 from fedsz.partition import as_arrays, is_lossy
+from fedsz.update import WEIGHTS
 
 if TYPE_CHECKING:
     from flwr.app import UserConfig
@@ -69,11 +70,22 @@ def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distributio
         FedszError: an option is wrong, or what it takes is not here.
     """
     state = _local(config, on_round) if grid == "local" else _grpc(config, on_round)
-    return distributions(_trained_once_more(state, config), config)
+    return distributions(_trained_once_more(state, config), config, state)
 
 
-def distributions(state: dict[str, np.ndarray], config: RunConfig) -> list[Distribution]:
-    """Return the laws of the largest lossy tensor's weights, and of its error under the codec."""
+def distributions(
+    state: Mapping[str, np.ndarray],
+    config: RunConfig,
+    reference: Mapping[str, np.ndarray] | None = None,
+) -> list[Distribution]:
+    """Return the laws of the largest lossy tensor's weights, and of its error under the codec.
+
+    Args:
+        state: what would be sent.
+        config: how.
+        reference: the model that steps are from. Without it the error of a step is not known;
+            that of a bound which a policy chooses never is.
+    """
     settings = config.settings
     lossy = {
         name: x
@@ -84,12 +96,17 @@ def distributions(state: dict[str, np.ndarray], config: RunConfig) -> list[Distr
         return []
     name, x = max(lossy.items(), key=lambda item: item[1].size)
     found = [distribution(x, "weights", name)]
-    codec = get(config.codec)
-    if codec.lossy:
-        payload = codec.encode(x, ErrorBound.of(config.error_bound).absolute(x))
-        error = codec.decode(payload, x.shape).astype(np.float64) - x
-        found.append(distribution(error, "error", name))
-    return found
+    codec, bound = get(config.codec), settings.bound
+    if not codec.lossy or config.policy != FIXED:
+        return found
+    sent = x
+    if config.update != WEIGHTS:
+        if reference is None:
+            return found
+        sent = x - reference[name]
+    payload = codec.encode(sent, bound.absolute(sent if bound.kind == "std" else x))
+    error = codec.decode(payload, x.shape).astype(np.float64) - sent
+    return [*found, distribution(error, "error", name)]
 
 
 def _trained_once_more(state: Mapping[str, np.ndarray], config: RunConfig) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ sends, with every round, all that a client needs but its own share of the data.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +20,11 @@ from flwr.serverapp import Grid, ServerApp
 from fedsz.config import RunConfig
 from fedsz.errors import ConfigError
 from fedsz.flower.fedavg import StreamingFedAvg
-from fedsz.flower.grid import FedSZGrid, Traffic
+from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import Arrays, Template, template_of, to_record
-from fedsz.partition import as_arrays, as_tensor
+from fedsz.flower.rounds import OnRound, Pilot, Round, policy_of
+from fedsz.partition import NDArray, as_arrays, as_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -37,31 +38,6 @@ SENT: Final = (
     "dataset", "samples", "model", "partitioner", "alpha", "seed",
     "epochs", "batch_size", "learning_rate", "momentum", "image_size",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Round:
-    """One finished round.
-
-    Attributes:
-        number: from 1; 0 is the model before any training.
-        accuracy, loss: of the averaged model on the server's held-out set.
-        seconds: since the round before.
-        train_seconds: the clients' time to train, added up, as they report it.
-        test_seconds: the server's time to test the average.
-        traffic: what was sent.
-    """
-
-    number: int
-    accuracy: float
-    loss: float
-    seconds: float
-    train_seconds: float
-    test_seconds: float
-    traffic: Traffic
-
-
-OnRound = Callable[[Round], None]
 
 
 def make_client_app() -> ClientApp:
@@ -184,7 +160,7 @@ def prepare(config: RunConfig) -> Problem:
     """
     from fedsz.tasks import datasets
 
-    _ = config.settings
+    _ = policy_of(config)
     if config.partitioner not in datasets.PARTITIONERS:
         have = ", ".join(datasets.PARTITIONERS)
         raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
@@ -216,30 +192,37 @@ def federate(
         threshold=config.threshold,
         rule=config.rule,
         update=config.update,
+        downlink=config.downlink,
     )
+    pilot = Pilot(config)
     last = time.monotonic()
     train_seconds = 0.0
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         nonlocal last, train_seconds
         begin = time.monotonic()
-        load(model, arrays)
+        averaged = load(model, arrays)
         result = training.evaluate(model, problem.held_out, image_size=config.image_size)
+        tested = time.monotonic()
+        spread, sensitivity = pilot.measure(model, averaged, problem.held_out)
         now = time.monotonic()
         seconds, last = now - last, now
-        if on_round:
-            on_round(
-                Round(
-                    number,
-                    result.accuracy,
-                    result.loss,
-                    seconds,
-                    train_seconds,
-                    now - begin,
-                    compressing.take_traffic(),
-                )
-            )
+        done = Round(
+            number,
+            result.accuracy,
+            result.loss,
+            seconds,
+            train_seconds,
+            tested - begin,
+            compressing.take_traffic(),
+            pilot.decision,
+            spread,
+            sensitivity,
+        )
         train_seconds = 0.0
+        if on_round:
+            on_round(done)
+        compressing.steer(pilot.decide(done))
         return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
 
     def average(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
@@ -282,16 +265,17 @@ def build_model(config: RunConfig) -> nn.Module:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def load(model: nn.Module, record: ArrayRecord) -> None:
-    """Load plain arrays into a model.
+def load(model: nn.Module, record: ArrayRecord) -> Mapping[str, NDArray]:
+    """Load plain arrays into a model, and return them in its dtypes.
 
     Raises:
         ModelMismatch: names or shapes differ; the first of them is named.
     """
     template = Template.of(as_arrays(model.state_dict()))
     template.check(template_of(record).shapes)
-    arrays = Arrays(record, template)
+    arrays = dict(Arrays(record, template))
     model.load_state_dict({name: as_tensor(x) for name, x in arrays.items()})
+    return arrays
 
 
 def check_device(name: str) -> torch.device:

@@ -5,39 +5,35 @@ from __future__ import annotations
 import gc
 import logging
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower import compat
+from fedsz.flower.mod import lacks_model
 from fedsz.flower.node import error_reply
-from fedsz.flower.records import (
-    KEY,
-    Arrays,
-    Template,
-    Update,
-    array_records,
-    replaced,
-    seal,
-    settings_record,
-    template_of,
-    to_record,
-)
+from fedsz.flower.orders import Orders
+from fedsz.flower.outbox import Outbox
+from fedsz.flower.records import KEY, Update, array_records, replaced, to_record
 from fedsz.flower.wrapper import WrappedGrid
-from fedsz.pipeline import (
+from fedsz.policy.decision import Decision, Link
+from fedsz.settings import (
     DEFAULT_CODEC,
     DEFAULT_ERROR_BOUND,
     DEFAULT_LOSSLESS,
     DEFAULT_THRESHOLD,
     Settings,
 )
-from fedsz.update import DELTA, WEIGHTS, Reference, check_update
+from fedsz.update import DEFAULT_UPDATE, EXACT, check_update
+
+Send = Callable[..., Iterable[Message]]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +51,7 @@ class Traffic:
         encode_seconds: the clients' time to compress, added up, as they report it.
         decode_seconds: the server's time to decode.
         max_error: the largest error as a share of its bound, as the clients report it.
+        links: what each reply took.
     """
 
     replies: int = 0
@@ -68,6 +65,7 @@ class Traffic:
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
     max_error: float = 0.0
+    links: list[Link] = field(default_factory=list)
 
     @property
     def ratio(self) -> float:
@@ -78,8 +76,8 @@ class Traffic:
 class FedSZGrid(WrappedGrid):
     """A Grid for any strategy whose clients run `FedSZMod`.
 
-    What goes out is packed losslessly into one stream, with the settings by which clients compress
-    their replies; what comes back is decoded before the strategy sees it::
+    What goes out is packed once for all, with the settings by which clients compress their replies;
+    what comes back is decoded before the strategy sees it::
 
         strategy.start(grid=FedSZGrid(grid, error_bound=1e-2), initial_arrays=...)
 
@@ -90,9 +88,14 @@ class FedSZGrid(WrappedGrid):
     Args:
         inner: the Grid that carries the messages.
         error_bound, codec, lossless, threshold, rule: as in `fedsz.compress`.
-        update: what clients send, "weights" or "delta": what they differ by from the model that the
-            message held, within the same bound on the weights. A client whose reply is not of that
-            model sends weights all the same.
+        update: what clients send: "weights"; "delta", what they differ by from the model that the
+            message held, within the same bound on the weights; or "delta+ef", which adds to it
+            what earlier rounds left out. A client whose reply is not of that model sends weights
+            all the same.
+        decay: what a client's residual is multiplied with for each round that it waits, in [0, 1].
+        downlink: how the model is sent: "exact", or as what it differs by from the one that a
+            client holds, within a bound such as "std:1" or 1e-2.
+        downlink_feedback: whether what one broadcast leaves out goes into the next.
         same_model: whether replies must have the names and shapes of the model that was sent; False
             for apps whose clients answer with something else, such as adapters.
 
@@ -110,20 +113,44 @@ class FedSZGrid(WrappedGrid):
         lossless: str | Codec = DEFAULT_LOSSLESS,
         threshold: int = DEFAULT_THRESHOLD,
         rule: str = "paper",
-        update: str = WEIGHTS,
+        update: str = DEFAULT_UPDATE,
+        decay: float = 1.0,
+        downlink: ErrorBound | float | str = EXACT,
+        downlink_feedback: bool = True,
         same_model: bool = True,
     ) -> None:
         check_update(update)
+        if not 0 <= decay <= 1:
+            raise ConfigError(f"decay must lie in [0, 1], got {decay}")
         super().__init__(inner)
-        self._update = update
-        self._references: dict[bytes, Reference] = {}  # what the last messages held, by digest
-        self._settings = Settings(error_bound, codec, lossless, threshold, rule)
-        # A broadcast is packed, not approximated: its error would reach every client.
-        self._downlink = Settings(codec=lossless, lossless=lossless)
+        self._orders = Orders(
+            Settings(error_bound, codec, lossless, threshold, rule), update, decay
+        )
+        self._threshold = threshold
+        self._outbox = Outbox(str(downlink), feedback=downlink_feedback)
+        self._codecs: Mapping[int, str] = {}  # by node id, for those that use another
         self._same_model = same_model
-        self._sent: dict[str, Template] = {}  # by the key of the ArrayRecord
         self._traffic = Traffic()
         self._wire = self._wire_counters()
+
+    def steer(self, decision: Decision) -> None:
+        """Compress otherwise from the next message on; see `fedsz.policy`.
+
+        Raises:
+            ConfigError: a bound, an update or a codec does not exist.
+            CodecUnavailable: a codec's library is not installed here.
+        """
+        settings = replace(
+            self._orders.settings,
+            error_bound=decision.error_bound,
+            factors=decision.factors,
+            threshold=self._threshold if decision.threshold is None else decision.threshold,
+        )
+        for codec in decision.codecs.values():
+            _ = replace(settings, codec=codec)
+        self._outbox.steer(decision.downlink)
+        self._orders = replace(self._orders, settings=settings, update=decision.update)
+        self._codecs = {int(node): codec for node, codec in decision.codecs.items()}
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack and push; see Flower's `Grid`."""
@@ -137,14 +164,14 @@ class FedSZGrid(WrappedGrid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         """Return the replies to ``messages``, their arrays plain."""
-        replies = self.inner.send_and_receive(self._packed(messages), timeout=timeout)
+        replies = self._exchange(self.inner.send_and_receive, messages, timeout)
         return [self._plain(reply) for reply in replies]
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield the replies to ``messages`` as they come, still sealed; `open` each."""
-        replies = super().stream_replies(self._packed(messages), timeout=timeout)
+        replies = self._exchange(super().stream_replies, messages, timeout)
         # Flower's records refer to each other in circles: where the inner Grid has parked what it
         # sends, only this frees the packed model before the last reply.
         gc.collect()
@@ -160,14 +187,24 @@ class FedSZGrid(WrappedGrid):
 
     def count(self, reply: Message, *updates: Update) -> None:
         """Count a reply of which every array was decoded."""
+        node = reply.metadata.src_node_id
+        self._outbox.received(node)
+        note = reply.content.config_records.get(KEY, ConfigRecord())
+        link = Link(
+            node=str(node),
+            bandwidth=getattr(self.inner, "bandwidths", {}).get(node, 0.0),
+            raw_bytes=sum(update.raw_bytes for update in updates),
+            sent_bytes=sum(update.sent_bytes for update in updates),
+            encode_seconds=number(note, "encode-seconds"),
+            decode_seconds=sum(update.seconds for update in updates),
+        )
         traffic = self._traffic
         traffic.replies += 1
-        for update in updates:
-            traffic.raw_up += update.raw_bytes
-            traffic.sent_up += update.sent_bytes
-            traffic.decode_seconds += update.seconds
-        note = reply.content.config_records.get(KEY, ConfigRecord())
-        traffic.encode_seconds += number(note, "encode-seconds")
+        traffic.links.append(link)
+        traffic.raw_up += link.raw_bytes
+        traffic.sent_up += link.sent_bytes
+        traffic.encode_seconds += link.encode_seconds
+        traffic.decode_seconds += link.decode_seconds
         traffic.max_error = max(traffic.max_error, number(note, "max-error"))
 
     def fail(self, reply: Message, reason: str) -> None:
@@ -185,40 +222,44 @@ class FedSZGrid(WrappedGrid):
         )
         return traffic
 
+    def _exchange(
+        self, send: Send, messages: Iterable[Message], timeout: float | None
+    ) -> Iterator[Message]:
+        """Send ``messages``; yield a reply to each, though a client lack what it was to hold."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        packed = self._packed(messages)
+        replies = iter(send(packed, timeout=timeout))
+        # Without the messages: they would stay, with the model, until the last reply.
+        return self._with_second_tries(replies, send, deadline)
+
+    def _with_second_tries(
+        self, replies: Iterator[Message], send: Send, deadline: float | None
+    ) -> Iterator[Message]:
+        again: list[Iterator[Message]] = []
+        for reply in replies:
+            if not lacks_model(reply):
+                yield reply
+                continue
+            whole = self._outbox.whole(reply.metadata.src_node_id)
+            if whole is None:
+                yield reply
+                continue
+            self._traffic.sent_down += whole.sent_bytes
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            # Now: it has a round's training before it.
+            again.append(iter(send([whole.message], timeout=left)))
+        for second in again:
+            yield from second
+
     def _packed(self, messages: Iterable[Message]) -> list[Message]:
-        """Return ``messages`` with their arrays sealed, each RecordDict packed once.
+        """Return ``messages`` with their arrays sealed. The caller's messages stay as they are.
 
-        The caller's messages stay as they are. A list, for Flower's own Grids go through it twice.
+        A list, for Flower's own Grids go through it twice.
         """
-        out = []
-        self._references = {}
-        packed: dict[int, tuple[RecordDict, RecordDict, int, int]] = {}
-        for message in messages:
-            content = message.content
-            if id(content) not in packed:
-                # The original is kept with its packed self, so that its id stays taken.
-                packed[id(content)] = (content, *self._pack(content))
-            _, sealed, raw, sent = packed[id(content)]
-            self._traffic.raw_down += raw
-            self._traffic.sent_down += sent
-            out.append(compat.make_message(message.metadata, content=sealed))
-        return out
-
-    def _pack(self, content: RecordDict) -> tuple[RecordDict, int, int]:
-        sealed: dict[str, ArrayRecord] = {}
-        raw = 0
-        for key, record in array_records(content).items():
-            template = template_of(record)
-            if key not in self._sent or self._sent[key].shapes != template.shapes:
-                self._sent[key] = template
-            arrays = Arrays(record, self._sent[key])
-            sealed[key], report = seal(arrays, self._downlink)
-            if self._update == DELTA:
-                reference = Reference(arrays)
-                self._references[reference.digest] = reference
-            raw += report.raw_bytes
-        note = settings_record(self._settings, self._update)
-        return replaced(content, sealed, note), raw, sum(map(payload_bytes, sealed.values()))
+        packed = self._outbox.pack(messages, self._orders, self._codecs)
+        self._traffic.raw_down += sum(p.raw_bytes for p in packed)
+        self._traffic.sent_down += sum(p.sent_bytes for p in packed)
+        return [p.message for p in packed]
 
     def _plain(self, reply: Message) -> Message:
         """Return a reply with plain arrays, or the error reply that takes its place."""
@@ -241,12 +282,12 @@ class FedSZGrid(WrappedGrid):
     def _opened(self, reply: Message) -> dict[str, Update]:
         """Return what each ArrayRecord of a reply holds, checked against the one sent."""
         records = array_records(reply.content)
-        expected = dict(self._sent) if self._same_model else {}
+        expected = dict(self._outbox.templates) if self._same_model else {}
         if len(records) == len(expected) == 1:
             # A client may call its model otherwise.
             expected = dict(zip(records, expected.values(), strict=True))
         return {
-            key: Update(record, expected.get(key), self._references)
+            key: Update(record, expected.get(key), self._outbox.references)
             for key, record in records.items()
         }
 
@@ -282,11 +323,6 @@ def the_only(updates: dict[str, Update]) -> Update:
     if len(updates) != 1:
         raise ConfigError(f"a reply holds {len(updates)} ArrayRecords, not one")
     return next(iter(updates.values()))
-
-
-def payload_bytes(record: ArrayRecord) -> int:
-    """Return the bytes of a record's arrays as they are sent: for a sealed one, of its stream."""
-    return sum(len(array.data) for array in record.values())
 
 
 def number(note: ConfigRecord, key: str) -> float:

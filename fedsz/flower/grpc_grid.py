@@ -30,7 +30,7 @@ from fedsz.flower.grpc_probe import PROBE_METHOD, Probes
 from fedsz.flower.node import error_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
     from flwr.app import Message
@@ -104,6 +104,11 @@ class GrpcGrid(GridBase):
     def counters(self) -> Counters:
         """What has crossed the links so far; the difference of two snapshots tells of a round."""
         return self._hub.meter.snapshot()
+
+    @property
+    def bandwidths(self) -> Mapping[int, float]:
+        """By node id, the bandwidth of its way here, in bits a second, as last measured."""
+        return self._hub.bandwidths.copy()  # in one step, as the hub's thread sees it
 
     def start(self) -> Self:
         """Begin to listen.

@@ -44,6 +44,7 @@ class Hub:
     Attributes:
         connected: the node ids of the connected clients; replaced, never changed.
         meter: what has crossed the links.
+        bandwidths: by node id, how fast its last upload came in, in bits a second.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Hub:
     ) -> None:
         self.connected: tuple[int, ...] = ()
         self.meter = Meter()
+        self.bandwidths: dict[int, float] = {}
         self._max_message_bytes = max_message_bytes
         self._reconnect_grace = reconnect_grace
         self._tell = partial(tell, on_event)
@@ -172,7 +174,7 @@ class Hub:
     def _begin(self, peer: Peer, link: Connection, begin: Begin) -> Upload:
         for other in peer.pending.values():
             other.drop_upload()  # if this one breaks it off
-        arrival = Upload(begin, None, limit=self._max_message_bytes)
+        arrival = Upload(begin, limit=self._max_message_bytes)
         delivery = peer.pending.get(begin.message_id)
         if delivery is None:
             link.put(pack(Ack(begin.message_id, received=False)))
@@ -192,6 +194,8 @@ class Hub:
 
     def _arrived(self, peer: Peer, arrival: Upload) -> None:
         self.meter.messages_received += 1
+        known = self.bandwidths.get(peer.node_id, 0.0)
+        self.bandwidths[peer.node_id] = arrival.bandwidth(known)
         detail = "" if arrival.sink else "dropped: nobody waits for this reply any more"
         message_id, cost = arrival.message_id, arrival.wire_bytes
         self._tell(LinkEvent(EventKind.RECEIVED, peer.client_id, message_id, cost, detail))

@@ -3,21 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 import grpc
 from flwr.app import Error
 
 from fedsz.flower.grpc_link import Meter
-from fedsz.flower.grpc_wire import Arrival, Bye, frames, pack, wire_size
+from fedsz.flower.grpc_wire import Arrival, Begin, Bye, frames, pack, wire_size
 from fedsz.flower.message_bytes import megabytes
 
 if TYPE_CHECKING:
     from fedsz.flower.grid_base import Outgoing
 
-Upload = Arrival[IO[bytes]]
+# An upload shorter than this tells what a link can do at least, not what it does.
+TIMED_BYTES: Final = 64 << 10
+
+
+class Upload(Arrival[IO[bytes]]):
+    """A reply on its way in, and how fast it comes.
+
+    Its time runs from the first chunk, so that neither the link's latency nor its slow start count;
+    from BEGIN, which comes just before, where too little follows that chunk.
+    """
+
+    def __init__(self, begin: Begin, *, limit: int) -> None:
+        super().__init__(begin, None, limit=limit)
+        self._begun = time.perf_counter()
+        self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
+
+    def feed(self, piece: memoryview) -> None:
+        """Take the body of one DATA frame; see `Arrival.feed`."""
+        super().feed(piece)
+        if self._first is None:
+            self._first = time.perf_counter(), self.received
+
+    def bandwidth(self, known: float) -> float:
+        """Return the link's bandwidth, in bits a second, once all of it is here.
+
+        Args:
+            known: what was known before; a short upload only ever raises it.
+        """
+        since, before = self._first or (self._begun, 0)
+        if self.size - before < TIMED_BYTES:
+            since, before = self._begun, 0
+        seconds = time.perf_counter() - since
+        if seconds <= 0:
+            return known
+        measured = 8 * (self.size - before) / seconds
+        return measured if self.size >= TIMED_BYTES else max(measured, known)
 
 
 @dataclass(frozen=True)

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flwr.app import ConfigRecord, Context, Message
+import numpy as np
+from flwr.app import ArrayRecord, Context, Error, Message
 
+from fedsz.errors import DivergedUpdate, ReferenceMismatch
+from fedsz.flower import compat
+from fedsz.flower.memory import Memory
+from fedsz.flower.orders import Orders, orders_in
 from fedsz.flower.records import (
-    KEY,
     Arrays,
     Update,
     array_records,
-    read_settings,
     replaced,
     report_record,
     seal,
+    streams_of,
     to_record,
 )
-from fedsz.update import DELTA, WEIGHTS, Reference
+from fedsz.partition import NDArray
+from fedsz.pipeline import Report, decompress
+from fedsz.update import Reference
+from fedsz.update.feedback import ErrorFeedback
 
 ClientAppCallable = Callable[[Message, Context], Message]
 
-
-def the_one_for(
-    key: str, sent: Mapping[str, Reference], replies: Mapping[str, object]
-) -> Reference | None:
-    """Return the model that a record of a reply comes from, by its name or as the only one."""
-    if len(sent) == len(replies) == 1:
-        return next(iter(sent.values()))
-    return sent.get(key)
+# What an error reply begins with whose sender does not hold the model that it was sent less than.
+LACKS_MODEL = "fedsz: the model is not here"
 
 
 class FedSZMod:
     """A Flower mod that unpacks what a `FedSZGrid` sent and compresses what the app replies.
 
-    The server chooses codec and error bound and sends them with every message; a message from a
-    server without `FedSZGrid` passes through as it is, and so does its reply::
+    The server chooses codec, error bound and all else and sends them with every message; a message
+    from a server without `FedSZGrid` passes through as it is, and so does its reply::
 
         app = ClientApp(mods=[FedSZMod()])
 
@@ -48,32 +49,108 @@ class FedSZMod:
         Raises:
             CodecUnavailable: this machine lacks the codec that the server chose.
             CorruptStream: the message's stream is damaged.
+            DivergedUpdate: training made NaN or infinities of a finite tensor. The reply is an
+                error then, and what error feedback had kept is forgotten.
         """
-        note = message.content.config_records.get(KEY) if message.has_content() else None
-        if not isinstance(note, ConfigRecord):
-            return call_next(message, context)
         # Before hours of training, not after: the codec may be missing here.
-        settings = read_settings(note)
-        delta = note.get("update", WEIGHTS) == DELTA
-        plain = {
-            key: to_record(Update(record).arrays())
-            for key, record in array_records(message.content).items()
-        }
+        orders = orders_in(message.content.config_records) if message.has_content() else None
+        if orders is None:
+            return call_next(message, context)
+        memory = Memory(context)
+        try:
+            sent = {
+                key: _received(key, record, orders, memory)
+                for key, record in array_records(message.content).items()
+            }
+        except ReferenceMismatch as err:
+            code = compat.ErrorCode.MOD_FAILED_PRECONDITION
+            return Message(Error(code, f"{LACKS_MODEL}: {err}"), reply_to=message)
+        plain = {key: to_record(dict(model.arrays)) for key, model in sent.items()}
+        for key, record in plain.items():
+            memory.keep_model(key, record if key in orders.holds else None)
         message.content = replaced(message.content, plain, None)
-        # Before the app has it: what it does with its records is its own affair.
-        sent = {key: Reference(Arrays(record)) for key, record in plain.items()} if delta else {}
+        finite = {key: _finite(model.arrays) for key, model in sent.items()}
+        if not orders.differences:
+            sent.clear()
 
         reply = call_next(message, context)
 
         if not reply.has_content():
             return reply
-        sealed, report = {}, None
         records = array_records(reply.content)
+        replies, report = {}, None
         for key, record in records.items():
             arrays = Arrays(record)
-            reference = the_one_for(key, sent, records)
-            if reference and not reference.fits(arrays):
-                reference = None  # another model, or other dtypes: its weights then
-            sealed[key], report = seal(arrays, settings, reference)
-        reply.content = replaced(reply.content, sealed, report_record(report) if report else None)
+            origin = _the_one_for(key, finite, records)
+            _check_finite(arrays, finite.get(origin, frozenset()), memory, key)
+            replies[key], report = _sealed(key, arrays, orders, sent.get(origin), memory)
+        reply.content = replaced(reply.content, replies, report_record(report) if report else None)
         return reply
+
+
+def lacks_model(reply: Message) -> bool:
+    """Say whether a reply tells that its sender does not hold what it was sent less than."""
+    return reply.has_error() and str(reply.error.reason).startswith(LACKS_MODEL)
+
+
+def _received(key: str, record: ArrayRecord, orders: Orders, memory: Memory) -> Reference:
+    """Return the model in a message, whole or as what it differs by from the one held here.
+
+    Raises:
+        ReferenceMismatch: it differs from a model that is not held here.
+        CorruptStream: a stream is damaged.
+    """
+    if key not in orders.holds:
+        return Reference(Update(record).arrays())
+    model = memory.model(key)
+    for stream in streams_of(record):
+        model = Reference(decompress(stream, reference=model, as_numpy=True))
+    if model is None:
+        raise ReferenceMismatch("the message holds nothing new, and nothing is held here")
+    model.require(orders.holds[key])
+    return model
+
+
+def _sealed(
+    key: str, arrays: Mapping[str, NDArray], orders: Orders, sent: Reference | None, memory: Memory
+) -> tuple[ArrayRecord, Report]:
+    """Return a reply's arrays as a stream: weights, or differences from what was sent."""
+    if sent is None or not sent.fits(arrays):
+        memory.keep_residual(key, {}, orders.turn)
+        return seal(arrays, orders.settings)  # another model, or other dtypes
+    if not orders.feedback:
+        memory.keep_residual(key, {}, orders.turn)
+        return seal(arrays, orders.settings, sent)
+    residual, age = memory.residual(key, orders.turn)
+    meant = ErrorFeedback(arrays, residual, decay=orders.decay, age=age)
+    record, report = seal(meant, meant.settings(orders.settings, sent), sent)
+    (stream,) = streams_of(record)
+    left = meant.left_out(decompress(stream, reference=sent, as_numpy=True))
+    memory.keep_residual(key, left, orders.turn)
+    return record, report
+
+
+def _finite(arrays: Mapping[str, NDArray]) -> frozenset[str]:
+    """Return the names of the tensors that hold no NaN and no infinity."""
+    return frozenset(name for name, x in arrays.items() if np.isfinite(x).all())
+
+
+def _check_finite(
+    arrays: Mapping[str, NDArray], finite: frozenset[str], memory: Memory, key: str
+) -> None:
+    """Refuse an update that has diverged.
+
+    Raises:
+        DivergedUpdate: naming the first tensor.
+    """
+    for name in finite:
+        if name in arrays and not np.isfinite(arrays[name]).all():
+            memory.keep_residual(key, {}, 0)
+            raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")
+
+
+def _the_one_for(key: str, sent: Mapping[str, object], replies: Mapping[str, object]) -> str:
+    """Return which record of a message one of the reply comes from: its namesake, or the only."""
+    if len(sent) == len(replies) == 1:
+        return next(iter(sent))
+    return key

@@ -1,8 +1,9 @@
 """Flower's records <-> fedsz streams.
 
-A sealed ArrayRecord holds one Array whose bytes are a stream: Flower moves every Array on its own,
-so one costs less than a hundred. A `ConfigRecord` under `KEY` travels with it: on the way to a
-client it says how to compress the reply, on the way back what that took.
+A sealed ArrayRecord holds Arrays whose bytes are streams, each of differences from what the one
+before it decodes to. Flower moves every Array on its own, so one costs less than a hundred. A
+`ConfigRecord` under `KEY` travels with it: on the way to a client it says how to compress the reply
+(`fedsz.flower.orders`), on the way back what that took.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,9 +21,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsz import pipeline
+from fedsz.coded import Coded
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
+from fedsz.lossless import raw
 from fedsz.partition import NDArray
-from fedsz.pipeline import Coded, Report, Settings
+from fedsz.pipeline import Report
+from fedsz.settings import Settings
 from fedsz.stream import DTYPE_IDS, DTYPES, Limits, Reader
 from fedsz.update.reference import Reference
 
@@ -94,7 +98,7 @@ def to_array(x: NDArray) -> Array:
     header = io.BytesIO()
     plain = x if x.dtype.kind != "V" and x.dtype.isbuiltin else x.view(f"V{x.itemsize}")
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(plain))
-    data = b"".join((header.getvalue(), pipeline.raw(x)))
+    data = b"".join((header.getvalue(), raw(x)))
     return Array(x.dtype.name, tuple(x.shape), NUMPY, data)
 
 
@@ -139,7 +143,19 @@ def from_array(name: str, array: Array) -> NDArray:
 
 def is_sealed(record: ArrayRecord) -> bool:
     """Say whether ``record`` holds a stream rather than arrays."""
-    return len(record) == 1 and next(iter(record.values())).stype == STYPE
+    return bool(record) and all(array.stype == STYPE for array in record.values())
+
+
+def sealed(streams: Sequence[bytes]) -> ArrayRecord:
+    """Return streams as a sealed record, in their order."""
+    return ArrayRecord(
+        {f"{KEY}.{i:04}": Array("uint8", (len(s),), STYPE, s) for i, s in enumerate(streams)}
+    )
+
+
+def streams_of(record: ArrayRecord) -> list[bytes]:
+    """Return the streams of a sealed record, in the order they are to be decoded in."""
+    return [record[name].data for name in sorted(record)]
 
 
 def dtype_of(array: Array) -> np.dtype:
@@ -190,7 +206,7 @@ def seal(
 ) -> tuple[ArrayRecord, Report]:
     """Return ``arrays`` as a sealed record, and what compressing them took."""
     stream, report = pipeline.compress_measured(arrays, settings, reference)
-    return ArrayRecord({KEY: Array("uint8", (len(stream),), STYPE, stream)}), report
+    return sealed([stream]), report
 
 
 class Update:
@@ -230,6 +246,8 @@ class Update:
         self._sealed = is_sealed(record)
         self._reference: Reference | None = None
         if self._sealed:
+            if len(record) != 1:
+                raise CorruptStream(f"a reply of {len(record)} streams, not one")
             reader = self._reader()
             header = reader.check_length()
             if header.reference is not None:
@@ -315,36 +333,6 @@ def release(content: RecordDict) -> None:
     """
     for record in array_records(content).values():
         record.clear()
-
-
-def settings_record(settings: Settings, update: str) -> ConfigRecord:
-    """Return the record that tells a client how to compress its reply."""
-    return ConfigRecord(
-        {
-            "update": update,
-            "error-bound": str(settings.bound),
-            "codec": str(settings.lossy_codec),
-            "lossless": str(settings.lossless_codec),
-            "threshold": settings.threshold,
-            "rule": settings.rule,
-        }
-    )
-
-
-def read_settings(record: ConfigRecord) -> Settings:
-    """Return the settings that the server sent.
-
-    Raises:
-        ConfigError: they are incomplete, or not ones that this release has.
-        CodecUnavailable: this machine lacks the codec that the server chose.
-    """
-    try:
-        bound, codec, lossless, threshold, rule = (
-            record[key] for key in ("error-bound", "codec", "lossless", "threshold", "rule")
-        )
-    except KeyError as err:
-        raise ConfigError(f"the server sent no {err} to compress by") from None
-    return Settings(str(bound), str(codec), str(lossless), int(str(threshold)), str(rule))
 
 
 def report_record(report: Report) -> ConfigRecord:

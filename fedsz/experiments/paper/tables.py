@@ -132,7 +132,7 @@ def _judged(shop: Workshop, model: str, dataset: str, images: Images) -> list[Li
 
 
 def _decoded(shop: Workshop, model: str, dataset: str, codec: str, bound: float) -> dict[str, Any]:
-    from fedsz.pipeline import Settings
+    from fedsz.settings import Settings
 
     config = shop.config
     settings = Settings(bound, codec, config.lossless, config.threshold, config.rule)

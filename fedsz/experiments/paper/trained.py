@@ -16,7 +16,7 @@ from fedsz.experiments.paper.settings import PaperConfig, Sources
 from fedsz.partition import NDArray
 
 if TYPE_CHECKING:
-    from fedsz.flower.apps import Round
+    from fedsz.flower.rounds import Round
     from fedsz.tasks.datasets import Images
 
 OnStep = Callable[[str], None]

@@ -18,7 +18,8 @@ from fedsz.experiments.paper.compare import Comparison
 from fedsz.experiments.paper.settings import PaperConfig, Sources
 from fedsz.experiments.paper.trained import OnStep, Trained, trained
 from fedsz.partition import NDArray, is_lossy
-from fedsz.pipeline import Settings, compress_measured, decompress
+from fedsz.pipeline import compress_measured, decompress
+from fedsz.settings import Settings
 
 Row = dict[str, Any]
 

@@ -23,23 +23,26 @@ def default_target(source: Path) -> Path:
 
 
 def write_report(
-    source: Path,
+    source: Path | Sequence[Path],
     target: Path,
     *,
     bandwidths: Sequence[float] = BANDWIDTHS,
     latency: float = 0.0,
     figures: Path | None = None,
     scaling: Path | None = None,
+    reach: float | None = None,
 ) -> Path:
-    """Write the report of a run or a sweep, and return where it is.
+    """Write the report of runs or sweeps, and return where it is.
 
     Args:
-        source: a sweep's Parquet file, or the folder of a run.
+        source: a sweep's Parquet file, the folder of a run, or several of either.
         target: the HTML file, which is written over.
         bandwidths: of the links that times are calculated for, in bits a second, finite.
         latency: of each of them, in seconds.
         figures: a folder for the figures as SVG and PNG.
         scaling: a Parquet file with scaling, to be part of it.
+        reach: accuracy, above 0 to 1, that bytes are counted to; None for 95 % of the uncompressed
+            run's best.
 
     Raises:
         ConfigError: the source is none or holds nothing, a number is out of range, or a file
@@ -53,6 +56,8 @@ def write_report(
     if not bandwidths or not all(map(math.isfinite, bandwidths)):
         raise ConfigError(f"a report takes finite bandwidths, got {list(bandwidths)}")
     links = [Link(bandwidth, latency) for bandwidth in dict.fromkeys(bandwidths)]
+    if reach is not None and not 0 < reach <= 1:
+        raise ConfigError(f"an accuracy to reach must lie above 0 and up to 1, got {reach:g}")
     if target.is_dir():
         raise ConfigError(f"{target} is a folder; a report is a file")
 
@@ -62,7 +67,8 @@ def write_report(
     from fedsz.experiments.report.source import read_source
 
     points = read_points(scaling) if scaling else None
-    title, facts, sections = contents(source, read_source(source), links, points)
+    sources = [source] if isinstance(source, Path) else list(source)
+    title, facts, sections = contents(sources, read_source(*sources), links, points, reach)
     write(target, render(title, facts, sections).encode())
     if figures:
         write_figures(figures, sections)

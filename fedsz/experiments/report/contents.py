@@ -10,6 +10,7 @@ from fedsz.experiments.link import Link
 from fedsz.experiments.report import curves, laws, tables, times
 from fedsz.experiments.report.chart import Absent, Chart, Sheet
 from fedsz.experiments.report.page import Section
+from fedsz.experiments.report.price import prices
 from fedsz.experiments.report.runs import (
     UNCOMPRESSED,
     Run,
@@ -28,20 +29,26 @@ from fedsz.experiments.report.words import digits, named, points
 
 
 def contents(
-    source: Path, runs: Sequence[Run], links: Sequence[Link], scaling: Sequence[Point] | None
+    sources: Sequence[Path],
+    runs: Sequence[Run],
+    links: Sequence[Link],
+    scaling: Sequence[Point] | None,
+    reach: float | None = None,
 ) -> tuple[str, list[str], list[Section]]:
     """Return the title, the facts on top and the sections of a report.
 
     Args:
-        source: what the runs were read from.
+        sources: what the runs were read from.
         runs: all of them.
         links: that times are calculated for; figures of one link take the first.
         scaling: rows of a table of scaling, if there is one.
+        reach: accuracy that bytes are counted to; see `prices`.
     """
     groups = setups(runs)
     sections = []
     if groups:
         sections.append(_section("overview", "Overview", [tables.ratios(groups)]))
+        sections.append(_section("bytes", "Accuracy over bytes", prices(groups, reach)))
     labels = {label for setup in groups for label in setup.labels}
     style: dict[str, Any] = {"looks": looks(labels)}
     for setup in groups:
@@ -62,8 +69,9 @@ def contents(
         sections.append(_section("scaling-of-rounds", "Scaling", [scaling_figure(scaling)]))
     if failed := tables.failures(runs):
         sections.append(_section("failed-runs", "Failed runs", [failed]))
-    what = "Run" if source.is_dir() else "Sweep"
-    return f"{what} {source.resolve().stem}", list(_facts(runs, groups)), sections
+    what = "Run" if all(source.is_dir() for source in sources) else "Sweep"
+    names = ", ".join(source.resolve().stem for source in sources)
+    return f"{what} {names}", list(_facts(runs, groups)), sections
 
 
 def _section(name: str, title: str, items: Sequence[Chart | Sheet | Absent]) -> Section:
@@ -88,7 +96,7 @@ def _facts(runs: Sequence[Run], groups: Sequence[Setup]) -> Iterator[str]:
 
 
 def _smallest(setup: Setup) -> str:
-    """Say which codec makes updates smallest at the usual bound, and at what price."""
+    """Say which way makes updates smallest at the usual bound, and at what price."""
     found = {
         label: ratio
         for label, runs in setup.at(setup.usual)
@@ -108,7 +116,7 @@ def _smallest(setup: Setup) -> str:
         else ""
     )
     at = f" at {named(bound)}" if bound else ""
-    rivals = f", the smallest of {len(found)} codecs" if len(found) > 1 else ""
+    rivals = f", the smallest of {len(found)} ways" if len(found) > 1 else ""
     return (
         f"{setup.title}{at}: {best} makes updates {digits(found[best].middle)} times smaller"
         f"{rivals}{beside}."

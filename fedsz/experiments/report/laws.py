@@ -63,7 +63,7 @@ def weights(setup: Setup) -> Chart | Absent:
 
 
 def errors(setup: Setup) -> Chart | Absent:
-    """Draw the error of the same tensor, a panel for each codec and bound."""
+    """Draw the error of the same tensor, a panel for each way and bound."""
     title = "Errors"
     found = [(run, law) for run, law in _errors(setup) if law.laws]
     if not found:
@@ -113,7 +113,7 @@ def fits(setup: Setup) -> Sheet | Absent:
                 f"{what.high:.3g}",
             )
         )
-    head = ("codec", "bound", "best fit", *(f"KS {name}" for name in COLOURS), "least", "greatest")
+    head = ("way", "bound", "best fit", *(f"KS {name}" for name in COLOURS), "least", "greatest")
     return Sheet(
         f"{setup.name}-fits",
         title,
@@ -126,7 +126,7 @@ def fits(setup: Setup) -> Sheet | Absent:
 
 
 def _errors(setup: Setup) -> list[tuple[Run, Distribution]]:
-    """Return the error of each codec and bound, of its first seed."""
+    """Return the error of each way and bound, of its first seed."""
     found = []
     for name in setup.labels:
         bounds = setup.bounds if name in setup.bounded else [None]

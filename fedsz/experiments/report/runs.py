@@ -7,21 +7,22 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any, Final
 
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
 from fedsz.experiments.distribution import Distribution
+from fedsz.experiments.ways import RAW, Way
 
 UNCOMPRESSED: Final = "uncompressed"
 
 # Runs are compared where all of these are equal.
 CONDITIONS: Final = (
-    "model", "dataset", "initial", "dataset_digest", "update", "threshold", "rule", "grid",
-    "clients", "partitioner", "alpha", "samples", "test_samples", "image_size", "rounds", "epochs",
-    "batch_size", "learning_rate", "momentum", "device",
+    "model", "dataset", "initial", "dataset_digest", "threshold", "rule", "grid", "clients",
+    "partition", "samples", "test_samples", "image_size", "rounds", "epochs", "batch_size",
+    "learning_rate", "momentum", "device",
 )  # fmt: skip
 
 USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
@@ -39,6 +40,7 @@ class Round:
         replies: how many updates went into the average.
         failures: how many clients did not answer.
         raw_up, sent_up: bytes of the updates before and after compression.
+        raw_down, sent_down: of the model, once for each client it went to.
         max_error: the largest error as a share of its bound.
     """
 
@@ -51,6 +53,8 @@ class Round:
     failures: int
     raw_up: float
     sent_up: float
+    raw_down: float
+    sent_down: float
     max_error: float
 
 
@@ -81,8 +85,8 @@ class Run:
     """A training run.
 
     Attributes:
-        codec, lossless: as users write them.
-        bound: None for a codec that no bound steers.
+        way: what it did with its updates.
+        lossless: the codec for everything else, as users write it.
         conditions: the values of `CONDITIONS`, by name.
         machine: processor and system; "" if not recorded.
         cores, threads: of the machine, and of each of its processes; 0 if not recorded.
@@ -94,9 +98,8 @@ class Run:
         missing: why there are no distributions, or "".
     """
 
-    codec: str
+    way: Way
     lossless: str
-    bound: ErrorBound | None
     seed: int
     conditions: Mapping[str, Any]
     machine: str
@@ -110,9 +113,14 @@ class Run:
     missing: str = ""
 
     @property
+    def bound(self) -> ErrorBound | None:
+        """Of what clients sent; None if no bound steered it."""
+        return self.way.bound
+
+    @property
     def uncompressed(self) -> bool:
         """Whether this is what others are compared with."""
-        return self.codec == "raw" and self.lossless == "raw"
+        return str(self.way) == self.lossless == RAW
 
     @property
     def accuracy(self) -> float:
@@ -161,7 +169,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Setup:
-    """Runs that differ in codec, bound and seed alone.
+    """Runs that differ in their way of updating, in the codec for the rest, and in seed alone.
 
     Attributes:
         name: unique in a report; letters, digits and dashes.
@@ -203,11 +211,19 @@ class Setup:
         return [run for run in self.runs if run.uncompressed]
 
     def label(self, run: Run) -> str:
-        """Return what a run is called among the others."""
+        """Return what a run is called among the others, whatever its bound."""
+        way = run.way
+        return self._named(run, way.codec if way.plain else str(replace(way, bound=None)))
+
+    def way(self, run: Run) -> str:
+        """Return what a run is called among the others, its bound included."""
+        return self._named(run, str(run.way))
+
+    def _named(self, run: Run, name: str) -> str:
         if run.uncompressed:
             return UNCOMPRESSED
         several = len({r.lossless for r in self.runs if not r.uncompressed}) > 1
-        return f"{run.codec} + {run.lossless}" if several else run.codec
+        return f"{name} + {run.lossless}" if several else name
 
     def of(self, label: str, bound: ErrorBound | None = None) -> list[Run]:
         """Return the runs of a label by seed, at one bound or at all of them."""
@@ -227,9 +243,7 @@ class Setup:
         """Model, data, seeds, machine, in a few sentences."""
         of = self.runs[0].conditions
         images = f"{of['samples']:,} images" if of["samples"] else "all images"
-        share = of["partitioner"] or "unknown partition"
-        if share == "dirichlet" and of["alpha"] is not None:
-            share += f" with alpha {of['alpha']:g}"
+        share = (of["partition"] or "unknown partition").replace(":", " with alpha ")
         tested = f" tested on {of['test_samples']:,} images," if of["test_samples"] else ""
         scaled = f" at {of['image_size']} pixels" if of["image_size"] else ""
         begun = f", from weights {of['initial']}" if of["initial"] else ""
@@ -243,7 +257,7 @@ class Setup:
 
 
 def rank(label: str) -> tuple[int, str]:
-    """Return the place of a label: uncompressed, then as in the list of codecs."""
+    """Return the place of a label: uncompressed, codecs in the order of their list, other ways."""
     if label == UNCOMPRESSED:
         return -1, ""
     name = re.split(r"[: ]", label)[0]
@@ -287,7 +301,7 @@ def setups(runs: Iterable[Run]) -> list[Setup]:
         model, dataset = conditions[:2]
         rivals = [key for key in groups if key[:2] == (model, dataset)]
         differing = [
-            f"{name} {value}".replace("_", " ")
+            str(value) if name == "partition" else f"{name} {value}".replace("_", " ")
             for i, (name, value) in enumerate(zip(CONDITIONS, conditions, strict=True))
             if len({key[i] for key in rivals}) > 1
         ]

@@ -10,42 +10,46 @@ from typing import Any
 
 import msgspec
 
-from fedsz.bounds import ErrorBound
 from fedsz.config import RunConfig
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.distribution import Distribution
 from fedsz.experiments.folder import CONFIG, MODEL, ROUNDS
-from fedsz.experiments.plan import steered
+from fedsz.experiments.plan import way_of
 from fedsz.experiments.report.runs import CONDITIONS, Round, Run
 from fedsz.experiments.results import SWEEP, read
+from fedsz.experiments.ways import FIXED, Way, partition_name
 from fedsz.experiments.worker import distributions
+from fedsz.update import WEIGHTS
 
 
-def read_source(source: Path) -> list[Run]:
-    """Return the runs of a sweep's Parquet file or of a run's folder, those that failed too.
+def read_source(*sources: Path) -> list[Run]:
+    """Return the runs of sweeps' Parquet files and of runs' folders, those that failed too.
+
+    A run that several files hold is that of the first.
 
     Raises:
-        ConfigError: it is neither, cannot be read, or holds nothing yet.
+        ConfigError: one is neither, cannot be read, or holds nothing yet.
     """
-    if source.is_dir():
-        return [_read_folder(source)]
-    if not source.exists():
-        raise ConfigError(f"there is no {source}; a report is about a run's folder or a sweep")
-    table = read(source, SWEEP)
+    folders: list[Run] = []
     runs: dict[str, list[dict[str, Any]]] = {}
-    for row in table.to_pylist():
-        runs.setdefault(str(row["run"]), []).append(row)
-    if not runs:
-        raise ConfigError(f"{source} holds no runs yet")
-    return [_run_of(rows) for rows in runs.values()]
+    for source in sources:
+        if source.is_dir():
+            folders.append(_read_folder(source))
+            continue
+        if not source.exists():
+            raise ConfigError(f"there is no {source}; a report is about a run's folder or a sweep")
+        held: dict[str, list[dict[str, Any]]] = {}
+        for row in read(source, SWEEP).to_pylist():
+            held.setdefault(str(row["run"]), []).append(row)
+        if not held:
+            raise ConfigError(f"{source} holds no runs yet")
+        runs |= {run: rows for run, rows in held.items() if run not in runs}
+    return [*folders, *map(_run_of, runs.values())]
 
 
 def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
     """Return the run that rows of a sweep's table tell of."""
     last = max(rows, key=lambda row: -1 if row["round"] is None else row["round"])
-    bound = None
-    if last["bound_kind"] is not None:
-        bound = ErrorBound(last["bound_kind"], last["bound_value"] or 0.0)
     found = [
         msgspec.convert(item, Distribution)
         for row in rows
@@ -54,11 +58,10 @@ def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
     ]
     rounds = [_round_of(row) for row in rows if row["round"] is not None]
     return Run(
-        codec=last["codec"] or "unknown",
+        way=Way.of_row(last),
         lossless=last["lossless"] or "unknown",
-        bound=bound,
         seed=last["seed"] or 0,
-        conditions={name: last[name] for name in CONDITIONS},
+        conditions=_conditions(last),
         machine=last["machine"] or "",
         cores=last["cores"] or 0,
         threads=last["threads"] or 0,
@@ -68,6 +71,11 @@ def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
         distributions=tuple(found),
         error=last["error"] or ("" if rounds else "no round was recorded"),
     )
+
+
+def _conditions(of: Mapping[str, Any]) -> dict[str, Any]:
+    partition = partition_name(of["partitioner"], of["alpha"])
+    return {name: {**of, "partition": partition}[name] for name in CONDITIONS}
 
 
 def _round_of(row: Mapping[str, Any]) -> Round:
@@ -86,6 +94,8 @@ def _round_of(row: Mapping[str, Any]) -> Round:
         failures=failures if isinstance(failures, int) else len(failures),
         raw_up=number("raw_up"),
         sent_up=number("sent_up"),
+        raw_down=number("raw_down"),
+        sent_down=number("sent_down"),
         max_error=number("max_error"),
     )
 
@@ -101,17 +111,15 @@ def _read_folder(folder: Path) -> Run:
     if not rounds:
         raise ConfigError(f"{folder} holds no finished round yet")
     found, missing = _look(folder / MODEL, config)
-    bound = ErrorBound.of(config.error_bound)
     # How many clients there were, not how many `fedsz run` was told to start.
     clients = max(r.replies + r.failures for r in rounds)
     known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
     known["initial"] = Path(config.initial).name
     return Run(
-        codec=config.codec,
+        way=way_of(config),
         lossless=config.lossless,
-        bound=bound if steered(config.codec) else None,
         seed=config.seed,
-        conditions={name: known[name] for name in CONDITIONS},
+        conditions=_conditions(known),
         machine="",
         cores=0,
         threads=0,
@@ -152,4 +160,7 @@ def _look(path: Path, config: RunConfig) -> tuple[tuple[Distribution, ...], str]
         return (), f"{path.name} cannot be read: {err}"
     except FedszError as err:
         return (), str(err)
-    return tuple(found), "" if found else "no tensor is lossy"
+    if not found:
+        return (), "no tensor is lossy"
+    known = (config.policy, config.update) == (FIXED, WEIGHTS)
+    return tuple(found), "" if known else "a run's folder does not hold the steps that were sent"

@@ -11,7 +11,7 @@ import os
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ from fedsz.experiments.report.words import tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure, SubFigure
 
 # Name -> colour on white, colour on dark. The hues are Okabe and Ito's, which people who see few
@@ -168,12 +169,23 @@ def bands(ax: Axes, x: Sequence[float], low: Any, high: Any, look: Look) -> None
 def time_axis(ax: Axes) -> None:
     """Make the vertical axis logarithmic, with times that carry their unit."""
     ax.set_yscale("log")
-    ax.yaxis.set_major_formatter(lambda value, _: tick(value))
-    ax.yaxis.set_minor_formatter(lambda *_: "")
-    low, high = ax.get_ylim()
-    if high < 200 * low:  # too few powers of ten to tell by
-        ticks = [m * 10.0**p for p in range(-9, 9) for m in (1, 2, 5)]
-        ax.set_yticks([tick for tick in ticks if low <= tick <= high])
+    log_axis(ax.yaxis, tick)
+
+
+def log_axis(axis: Axis, show: Callable[[float], str], room: float = 200) -> None:
+    """Name the powers of ten of a logarithmic axis; twice and five times them where few fit.
+
+    Args:
+        axis: of which to name values.
+        show: its values as people read them.
+        room: how many times the least the greatest may be, for all three to have room.
+    """
+    axis.set_major_formatter(lambda value, _: show(value))
+    axis.set_minor_formatter(lambda *_: "")
+    low, high = sorted(axis.get_view_interval())
+    if high < room * low:
+        ticks = [m * 10.0**p for p in range(-9, 16) for m in (1, 2, 5)]
+        axis.set_ticks([tick for tick in ticks if low <= tick <= high])
 
 
 def variables(dark: bool) -> Mapping[str, str]:

@@ -32,7 +32,7 @@ SHOWN: Final = ("model", "dataset", "clients", "rounds")  # what tells a failed 
 
 
 def ratios(setups: Sequence[Setup]) -> Sheet | Absent:
-    """Return how much smaller updates become, by model, data set, codec and bound."""
+    """Return how much smaller updates become, by model, data set, way and bound."""
     title = "Ratio"
     bounds: list[ErrorBound | None] = []
     for setup in setups:
@@ -58,7 +58,7 @@ def ratios(setups: Sequence[Setup]) -> Sheet | Absent:
         title,
         "Bytes of the updates over bytes of their streams, the lossless part and all headers"
         " counted, over all rounds of a run; the median over seeds (least … greatest).",
-        ("run", "codec", *(named(bound, "no bound") for bound in columns)),
+        ("run", "way", *(named(bound, "no bound") for bound in columns)),
         tuple(rows),
         words=2,
     )
@@ -94,7 +94,7 @@ def accuracies(setup: Setup) -> Sheet | Absent:
         "Accuracy after the last round",
         f"In percent, the median over seeds (least … greatest).{note} Error / bound is the largest"
         f" error of any client in any round. {setup.provenance}",
-        ("codec", "bound", "accuracy, %", "difference, points", "pairs", "error / bound"),
+        ("way", "bound", "accuracy, %", "difference, points", "pairs", "error / bound"),
         tuple(rows),
         words=2,
     )
@@ -143,7 +143,7 @@ def timings(setup: Setup, link: Link) -> Sheet | Absent:
         f" encode + transfer + decode with {shown(link.bandwidth)}{delay}, without training;"
         " uncompressed, it is the transfer alone. Compressing pays at the bandwidths in the last"
         f" column. {setup.provenance}",
-        ("codec", "bound", "training", "encode", "decode", "sent", "sum", "times faster", "pays"),
+        ("way", "bound", "training", "encode", "decode", "sent", "sum", "times faster", "pays"),
         tuple(rows),
         words=2,
     )
@@ -154,8 +154,7 @@ def failures(runs: Sequence[Run]) -> Sheet | None:
     rows = tuple(
         (
             *(str(run.conditions[name]) for name in SHOWN),
-            run.codec,
-            named(run.bound),
+            str(run.way),
             str(run.seed),
             run.error,
         )
@@ -168,9 +167,9 @@ def failures(runs: Sequence[Run]) -> Sheet | None:
         "failures",
         "Runs that failed",
         "They are in no figure and in no other table.",
-        (*SHOWN, "codec", "bound", "seed", "error"),
+        (*SHOWN, "way", "seed", "error"),
         rows,
-        words=8,
+        words=7,
     )
 
 

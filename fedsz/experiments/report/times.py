@@ -62,7 +62,7 @@ def updates(runs: Sequence[Run]) -> list[Update]:
 
 
 def split(setup: Setup, link: Link) -> Chart | Absent:
-    """Draw what a client's round is made of, a bar for each codec at the usual bound."""
+    """Draw what a client's round is made of, a bar for each way at the usual bound."""
     title = "Where the time of a round goes"
     bound = setup.usual
     everyone = updates(setup.runs)

@@ -22,9 +22,9 @@ def seconds(value: float) -> str:
     return f"{digits(value / factor)} {unit}"
 
 
-def tick(value: float) -> str:
-    """Return a round time with its unit."""
-    number, _, unit = seconds(value).partition(" ")
+def tick(value: float, show: Callable[[float], str] = seconds) -> str:
+    """Return a round time, or what else has a unit, with it."""
+    number, _, unit = show(value).partition(" ")
     return f"{float(number.replace(',', '')):,g} {unit}" if unit else number
 
 

@@ -1,0 +1,172 @@
+"""Errors in a tensor against the held-out loss, on real models and images."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsz.errors import ConfigError, DataError
+from fedsz.tasks import datasets, models, training
+from fedsz.tasks.datasets import Images
+from fedsz.tasks.sensitivity import measure
+
+
+@pytest.fixture(scope="module")
+def test_images() -> Images:
+    return datasets.load_test("digits", data_dir=None)
+
+
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    data = datasets.load_partition("digits", data_dir=None, partition=0, num_partitions=1)
+    model = models.build("cnn", num_classes=10, in_channels=1, seed=0)
+    training.train(model, data, epochs=2, lr=0.01, momentum=0.9, batch_size=32, seed=0)
+    return model
+
+
+def levels(model: nn.Module, share: float) -> dict[str, float]:
+    return {
+        name: share * tensor.std().item()
+        for name, tensor in model.state_dict().items()
+        if name.endswith("weight") and tensor.numel() > 1024
+    }
+
+
+def bits(model: nn.Module) -> dict[str, bytes]:
+    return {
+        name: tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def test_it_is_finite_repeatable_and_leaves_the_model_alone(
+    trained: nn.Module, test_images: Images
+) -> None:
+    for mode in (True, False):
+        trained.train(mode)
+        before = bits(trained)
+        found = measure(trained, test_images, levels(trained, 0.5))
+
+        assert bits(trained) == before
+        assert trained.training == mode
+        assert found.keys() == levels(trained, 0.5).keys()
+        assert all(0 <= value < math.inf for value in found.values())
+        assert max(found.values()) > 0
+        assert measure(trained, test_images, levels(trained, 0.5)) == found
+        alone = dict([levels(trained, 0.5).popitem()])
+        assert measure(trained, test_images, alone).items() <= found.items()
+
+
+def test_another_seed_is_other_noise_and_about_the_same_answer(
+    trained: nn.Module, test_images: Images
+) -> None:
+    chosen = levels(trained, 0.05)
+    draws = [measure(trained, test_images, chosen, seed=seed) for seed in range(8)]
+
+    assert draws[0] != draws[1]
+    for name in chosen:
+        first, second = (sum(draw[name] for draw in half) for half in (draws[:4], draws[4:]))
+        assert second == pytest.approx(first, rel=0.5)
+
+
+class Linear(nn.Module):
+    """Logits that are linear in one weight, so that the loss's curvature is known."""
+
+    def __init__(self, classes: int = 3, pixels: int = 16) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(classes, pixels))
+        self.idle = nn.Parameter(torch.ones(5))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).to(self.weight.dtype) @ self.weight.T
+
+
+def grey(n: int = 64) -> Images:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, 1, 4, 4), dtype=torch.uint8, generator=rng)
+    return Images(x, torch.arange(n) % 3)
+
+
+def test_it_is_half_the_trace_of_the_hessian() -> None:
+    """At equal logits the Hessian of cross-entropy is (I/k - 1/k^2) times the images' squares."""
+    model, data = Linear(), grey()
+    x = (data.x.double() / 255 - 0.5) / 0.25
+    trace = 3 * (1 / 3 - 1 / 9) * x.flatten(1).square().sum(1).mean().item()
+    found = [measure(model, data, {"weight": 0.05}, seed=seed)["weight"] for seed in range(40)]
+
+    assert sum(found) / len(found) == pytest.approx(trace / 2, rel=0.1)
+
+
+def test_what_does_not_matter_costs_nothing() -> None:
+    assert measure(Linear(), grey(), {"idle": 1.0}) == {"idle": 0.0}
+
+
+def test_a_gradient_does_not_count() -> None:
+    """Far from the optimum one sign gains what the other loses; the curvature is left."""
+    model = Linear()
+    with torch.no_grad():
+        model.weight.add_(torch.randn(3, 16, generator=torch.Generator().manual_seed(1)))
+    found = [measure(model, grey(), {"weight": 0.01}, seed=seed)["weight"] for seed in range(20)]
+    assert max(found) < 20 * (sum(found) / len(found))
+    assert min(found) >= 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    model = Linear().to(dtype)
+    before = bits(model)
+    found = measure(model, grey(), {"weight": 0.5})["weight"]
+    assert bits(model) == before
+    # bfloat16 has too few digits for the loss to tell.
+    assert found > 0 or dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("level", [0.0, math.nan, math.inf, 1e-30])
+def test_noise_that_is_none_says_nothing(level: float) -> None:
+    model = Linear()
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    before = bits(model)
+    assert measure(model, grey(), {"weight": level}) == {}
+    assert bits(model) == before
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_diverged_model_says_nothing_and_stays_as_it_is(value: float) -> None:
+    model = Linear()
+    with torch.no_grad():
+        model.weight[0, 0] = value
+    before = bits(model)
+    assert measure(model, grey(), {"weight": 0.1, "idle": 0.1}) == {}
+    assert bits(model) == before
+
+
+def test_the_weights_come_back_when_the_model_fails() -> None:
+    class Failing(Linear):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls > 1:
+                raise RuntimeError("out of memory")
+            return super().forward(x)
+
+    model = Failing()
+    before = bits(model)
+    with pytest.raises(RuntimeError):
+        measure(model, grey(), {"weight": 0.1})
+    assert bits(model) == before
+
+
+def test_wrong_questions_are_refused() -> None:
+    for name in ("weights", "steps"):
+        with pytest.raises(ConfigError, match="no floating tensor"):
+            measure(Linear(), grey(), {name: 0.1})
+    with pytest.raises(ConfigError, match="images"):
+        measure(Linear(), grey(), {"weight": 0.1}, images=0)
+    with pytest.raises(DataError):
+        measure(Linear(), grey(0), {"weight": 0.1})
