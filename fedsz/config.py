@@ -79,7 +79,11 @@ class RunConfig:
     )
     lossless: str = option("blosclz", "Codec for everything else, such as blosclz, zstd or raw.")
     threshold: int = option(1024, "Tensors of up to this many elements stay lossless.")
-    rule: str = option("paper", "Which tensors may be lossy: paper (by name) or ndim (by shape).")
+    rule: str = option(
+        "paper",
+        "Which tensors may be lossy: paper (weights, by name), ndim (by shape) or parameters (all"
+        " but BatchNorm's statistics).",
+    )
 
     # How they travel
     host: str = option("127.0.0.1", "Address the server listens on.")

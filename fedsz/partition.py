@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 StateDict = Mapping[str, Any]  # of torch tensors or numpy arrays
 NDArray = npt.NDArray[Any]
 
-RULES: Final = ("paper", "ndim")
+RULES: Final = ("paper", "ndim", "parameters")
+
+# BatchNorm's statistics: an error that is small beside the largest variance can make the smallest
+# one negative.
+_STATISTICS: Final = ("running_mean", "running_var")
 
 # Dtypes that torch has and numpy has only through ml_dtypes: they cross as unsigned integers.
 _CARRIERS: Final = {
@@ -39,10 +43,13 @@ def is_lossy(name: str, x: NDArray, *, rule: str, threshold: int) -> bool:
 
     Only floating-point tensors with more than ``threshold`` elements may. Beyond that,
     ``rule="paper"`` asks for "weight" in the name (FedSZ, Algorithm 1), which makes wide BatchNorm
-    scales lossy; ``rule="ndim"`` asks for two dimensions, whatever the name.
+    scales lossy; ``rule="ndim"`` asks for two dimensions, whatever the name; ``rule="parameters"``
+    takes all but BatchNorm's running statistics, biases too.
     """
     if x.dtype not in LOSSY_DTYPES or x.size <= threshold:
         return False
+    if rule == "parameters":
+        return not name.endswith(_STATISTICS)
     return "weight" in name if rule == "paper" else x.ndim >= 2
 
 

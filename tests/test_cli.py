@@ -230,7 +230,7 @@ BAD = {
     ),
     "model": (["server", "--insecure", "--model", "vgg"], "no model 'vgg'; have cnn, alexnet"),
     "partitioner": (["server", "--insecure", "--partitioner", "skew"], "'skew'"),
-    "rule": (["run", "--rule", "all"], "no partition rule 'all'; have paper, ndim"),
+    "rule": (["run", "--rule", "all"], "no partition rule 'all'; have paper, ndim, parameters"),
     "rounds": (["run", "--rounds", "0"], "rounds must lie in 1..1e+06, got 0"),
     "no config": (["run", "--config", "none.toml"], "cannot read none.toml: No such file"),
     "partition": (["client", "--insecure", "--partition", "4/4"], "I/N with I from 0 to N-1"),

@@ -202,6 +202,7 @@ def test_small_lossless_tensors_share_a_payload() -> None:
     [
         ("paper", {"fc.weight", "bn.weight"}),
         ("ndim", {"fc.weight", "proj"}),
+        ("parameters", {"fc.weight", "proj", "bn.weight"}),
     ],
 )
 def test_partition_rules(rule: str, lossy: set[str]) -> None:
@@ -210,6 +211,7 @@ def test_partition_rules(rule: str, lossy: set[str]) -> None:
         "fc.weight": rng.normal(size=(40, 50)).astype(np.float32),
         "proj": rng.normal(size=(40, 50)).astype(np.float32),
         "bn.weight": rng.normal(size=2048).astype(np.float32),
+        "bn.running_var": rng.exponential(size=2048).astype(np.float32),
         "at.threshold.weight": rng.normal(size=1024).astype(np.float32),
         "ints.weight": rng.integers(0, 9, (40, 50)),
     }
@@ -254,7 +256,7 @@ def test_the_report_is_measured() -> None:
         ({}, {"error_bound": 1}, r"in \(0, 1\)"),
         ({}, {"codec": "sz4"}, "no codec 'sz4'"),
         ({}, {"lossless": "sz2"}, "'sz2' is not lossless; have raw"),
-        ({}, {"rule": "all"}, "no partition rule 'all'; have paper, ndim"),
+        ({}, {"rule": "all"}, "no partition rule 'all'; have paper, ndim, parameters"),
         ({}, {"threshold": -1}, "threshold"),
     ],
 )

@@ -19,7 +19,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
 from fedsz.policy import POLICIES, Decision, Link, Observation, Policy, get, replay
 from fedsz.policy.accuracy import Accuracy, noise_of
-from fedsz.policy.auto import ALLOWED, COARSER_FIRST
+from fedsz.policy.auto import ALLOWED, FIRST
 from fedsz.policy.dc2 import RULES, Dc2
 from fedsz.policy.gate import RAW, Gate, is_worth, transfer_seconds
 from fedsz.policy.layers import allot
@@ -115,8 +115,8 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
 
     assert decided == policy(spec).decide(tuple(history))
     assert decided == msgspec.json.decode(msgspec.json.encode(decided), type=Decision)
-    assert ErrorBound.of(decided.error_bound).kind == "std"
-    assert ErrorBound.of(decided.downlink).kind == "std"
+    kinds = {"std", "abs"} if "auto" in spec else {"std"}
+    assert {ErrorBound.of(b).kind for b in (decided.error_bound, decided.downlink)} <= kinds
     assert all(1 / 8 <= factor <= 8 for factor in decided.factors.values())
     assert "\n" not in decided.why
 
@@ -182,8 +182,8 @@ def test_specs_that_cannot_be_are_refused_with_what_can() -> None:
 
 
 def test_what_a_policy_needs_is_what_its_rules_need() -> None:
-    assert {rule.name for rule in POLICIES if rule.needs} == {"layers"}
-    assert policy("auto+gate").needs == frozenset()
+    assert {rule.name for rule in POLICIES if rule.needs} == {"auto", "layers"}
+    assert policy("auto+gate").needs == {"spread"}
     assert policy("gate+layers:cost=mse").needs == {"spread"}
     assert policy("layers+auto").needs == {"spread", "sensitivity"}
 
@@ -561,14 +561,38 @@ def bounds_of(decisions: Sequence[Decision]) -> list[float]:
     return [factor_of(decision) for decision in decisions]
 
 
-def test_auto_allows_no_less_for_more_tolerance_and_ends_where_its_table_says() -> None:
-    smooth = [row(i, 0.1 * i, 2.0 - 0.2 * i) for i in range(9)]
+def test_auto_allows_no_less_for_more_tolerance() -> None:
+    spread = {"a.weight": (900, 0.01), "b.weight": (100, 0.03)}
+    smooth = [row(i, 0.1 * i, 2.0 - 0.2 * i, spread=spread if i else {}) for i in range(9)]
+    step = math.sqrt((900 * 0.01**2 + 100 * 0.03**2) / 1000)
     tolerances = [0.0, 0.1, 0.25, 0.5, 0.7, 1.0, 5.0]
     last = [policy("auto", tolerance=t).decide(smooth) for t in tolerances]
-    first = [policy("auto", tolerance=t).decide(smooth[:1]) for t in tolerances]
 
-    assert all(d.update == "delta+ef" and d.downlink != EXACT for d in last)
+    assert all((d.update, d.threshold, d.rule) == ("delta+ef", 0, "parameters") for d in last)
     assert all(a <= b for a, b in itertools.pairwise(bounds_of(last)))
-    assert bounds_of(last)[0] == ALLOWED[0][1]
-    assert bounds_of(last)[-1] == ALLOWED[-1][1]
-    assert bounds_of(first) == pytest.approx([COARSER_FIRST * b for b in bounds_of(last)])
+    assert bounds_of(last)[0] == pytest.approx(ALLOWED[0][1] * step, rel=1e-3)
+    assert bounds_of(last)[-1] == pytest.approx(ALLOWED[-1][1] * step, rel=1e-3)
+    down = [ErrorBound.of(d.downlink).value for d in last]
+    assert down[-1] == pytest.approx(ALLOWED[-1][2] * step, rel=1e-3)
+
+
+def test_auto_starts_by_the_step_and_then_stays() -> None:
+    spread = {"a.weight": (900, 0.01)}
+    steps = [row(0), *(row(i, 0.1 * i, 2 - 0.2 * i, spread=spread) for i in range(1, 6))]
+    shrinking = [
+        msgspec.structs.replace(o, spread={"a.weight": (900, 0.01 / max(o.round, 1))})
+        if o.round
+        else o
+        for o in steps
+    ]
+    auto = policy("auto")
+
+    assert auto.decide([]).error_bound == auto.decide(steps[:1]).error_bound == str(FIRST)
+    bounds = {auto.decide(shrinking[:n]).error_bound for n in range(2, 7)}
+    assert len(bounds) == 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
+def test_auto_waits_for_a_step_that_is_one(bad: float) -> None:
+    history = [row(0), row(1, spread={"a.weight": (900, bad)})]
+    assert policy("auto").decide(history).error_bound == str(FIRST)

@@ -123,10 +123,8 @@ class FedSZGrid(WrappedGrid):
         if not 0 <= decay <= 1:
             raise ConfigError(f"decay must lie in [0, 1], got {decay}")
         super().__init__(inner)
-        self._orders = Orders(
-            Settings(error_bound, codec, lossless, threshold, rule), update, decay
-        )
-        self._threshold = threshold
+        self._given = Settings(error_bound, codec, lossless, threshold, rule)
+        self._orders = Orders(self._given, update, decay)
         self._outbox = Outbox(str(downlink), feedback=downlink_feedback)
         self._codecs: Mapping[int, str] = {}  # by node id, for those that use another
         self._same_model = same_model
@@ -140,11 +138,13 @@ class FedSZGrid(WrappedGrid):
             ConfigError: a bound, an update or a codec does not exist.
             CodecUnavailable: a codec's library is not installed here.
         """
+        given = self._given
         settings = replace(
-            self._orders.settings,
+            given,
             error_bound=decision.error_bound,
             factors=decision.factors,
-            threshold=self._threshold if decision.threshold is None else decision.threshold,
+            threshold=given.threshold if decision.threshold is None else decision.threshold,
+            rule=decision.rule or given.rule,
         )
         for codec in decision.codecs.values():
             _ = replace(settings, codec=codec)

@@ -15,7 +15,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         update: what clients send: "weights", "delta" or "delta+ef".
         error_bound: of what they send, as `fedsz.bounds.ErrorBound` prints it.
         downlink: "exact", or the error bound of the model's way to the clients.
-        threshold: tensors of up to this many elements stay lossless; None leaves it to the run.
+        threshold, rule: which tensors stay lossless; None leaves it to the run.
         factors: by tensor, what its bound is multiplied with; 1 for those not named.
         codecs: by client (its node id as text), its codec where it is not the run's; "raw" sends
             the update as it is.
@@ -26,6 +26,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     error_bound: str
     downlink: str
     threshold: int | None = None
+    rule: str | None = None
     factors: dict[str, float] = {}
     codecs: dict[str, str] = {}
     why: str = ""

@@ -32,6 +32,7 @@ class PaperConfig(RunConfig):
         ConfigError: a value is out of range or does not exist.
     """
 
+    update: str = option("weights", "What clients send: weights, as the paper has it.")
     models: str = option(",".join(MODELS), "Models, separated by commas.")
     datasets: str = option("cifar10", "Data sets, separated by commas.")
     error_bounds: str = option(
