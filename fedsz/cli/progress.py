@@ -96,8 +96,9 @@ def _data(dataset: str, partitioner: str, alpha: float) -> str:
 def summary(sweep: Sweep) -> Table:
     """Return the last round of every run of a sweep's plan that its file holds."""
     table = Table(box=None, header_style="bold", title_justify="left")
-    for head in ("dataset", "model"):
-        table.add_column(head, no_wrap=True)
+    # On a narrow screen a data set and its partition take two lines, rather than the way none.
+    table.add_column("dataset", min_width=13, overflow="fold")
+    table.add_column("model", no_wrap=True)
     table.add_column("way", overflow="fold", min_width=WAY)
     for head in ("seeds", "accuracy", "ratio", "error/bound", "failed"):
         table.add_column(head, justify="right", no_wrap=True)

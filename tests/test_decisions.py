@@ -1,0 +1,130 @@
+"""Policies in a run: every decision is in its round's row, and comes out again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from typer.testing import CliRunner
+
+from fedsz.cli import app
+from fedsz.config import RunConfig
+from fedsz.errors import ConfigError
+from fedsz.experiments.decisions import decisions
+from fedsz.experiments.events import RoundDone
+from fedsz.experiments.folder import ROUNDS, RunFolder
+from fedsz.experiments.serve import row_of
+from fedsz.flower import LocalGrid, make_client_app
+from fedsz.flower.apps import federate, prepare
+
+CLIENTS = 2
+
+
+def run(folder: Path, **options: Any) -> list[RoundDone]:
+    """A run on digits, with the folder that a server leaves."""
+    config = RunConfig(
+        run_dir=str(folder), rounds=3, min_clients=CLIENTS, samples=400, test_samples=200, **options
+    )
+    kept, rows = RunFolder(config), []
+    nodes = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
+
+    def keep(done: Any) -> None:
+        rows.append(row_of(done, {}))
+        kept.add(rows[-1])
+
+    federate(LocalGrid(make_client_app(), nodes), config, prepare(config), keep)
+    return rows
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "fixed",
+        "auto",
+        "schedule:first=std:3,last=std:1+accuracy",
+        "layers",
+        "gate",
+        "dc2:rule=aimd,seconds=10",
+    ],
+)
+def test_what_was_decided_is_in_the_rows_and_is_decided_again(tmp_path: Path, policy: str) -> None:
+    rows = run(tmp_path / "run", policy=policy, update="delta+ef", error_bound="std:2")
+
+    assert rows[0].decision is None
+    assert all(row.decision is not None and row.replies == CLIENTS for row in rows[1:])
+    decided = list(decisions(tmp_path / "run"))
+    assert [one.row.round for one in decided] == [1, 2, 3]
+    assert all(one.same for one in decided)
+
+
+def test_what_is_decided_is_what_is_done(tmp_path: Path) -> None:
+    rows = run(tmp_path / "run", policy="schedule:first=std:6,last=std:0.5,shape=linear")
+    bounds = [row.decision.error_bound for row in rows[1:] if row.decision]
+    assert bounds == ["std:6", "std:3.25", "std:0.5"]
+    sent = [row.sent_up for row in rows[1:]]
+    assert sent[0] < sent[1] < sent[2]
+
+
+def test_auto_needs_no_other_option(tmp_path: Path) -> None:
+    rows = run(tmp_path / "run", policy="auto")
+    last = rows[-1].decision
+    assert last is not None
+    assert (last.update, last.threshold, last.rule) == ("delta+ef", 0, "parameters")
+    assert last.error_bound.startswith("abs:")
+    assert rows[-1].raw_up > 15 * rows[-1].sent_up
+    assert rows[-1].raw_down > 10 * rows[-1].sent_down
+    assert rows[-1].spread
+
+
+def test_layers_measure_what_they_need(tmp_path: Path) -> None:
+    rows = run(tmp_path / "run", policy="layers", update="delta", error_bound="std:1")
+    assert rows[1].sensitivity.keys() <= rows[1].spread.keys()
+    assert rows[1].sensitivity
+    assert rows[3].decision is not None
+    assert len(set(rows[3].decision.factors.values())) > 1
+
+
+def test_the_command_tells_what_and_why(tmp_path: Path) -> None:
+    run(tmp_path / "run", policy="auto")
+
+    table = CliRunner().invoke(app, ["decisions", str(tmp_path / "run")])
+    lines = CliRunner().invoke(app, ["decisions", str(tmp_path / "run"), "--json"])
+
+    assert table.exit_code == lines.exit_code == 0
+    assert "3 decisions: the same again" in table.output
+    told = [json.loads(line) for line in lines.output.splitlines()]
+    assert [one["round"] for one in told] == [1, 2, 3]
+    assert all(one["decision"] == one["again"] and one["decision"]["why"] for one in told)
+
+
+def test_a_record_that_was_changed_shows(tmp_path: Path) -> None:
+    run(tmp_path / "run", policy="auto")
+    rounds = tmp_path / "run" / ROUNDS
+    rows = [json.loads(line) for line in rounds.read_text().splitlines()]
+    rows[2]["decision"]["error_bound"] = "std:9"
+    rounds.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    result = CliRunner().invoke(app, ["decisions", str(tmp_path / "run")])
+
+    assert result.exit_code == 1
+    assert "differ in round 2" in result.output
+
+
+@pytest.mark.parametrize("damage", ["absent", "empty", "garbage"])
+def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path, damage: str) -> None:
+    if damage != "absent":
+        run(tmp_path, policy="fixed")
+        (tmp_path / ROUNDS).write_text({"empty": "\n", "garbage": "{'a': 1}\n"}[damage])
+    with pytest.raises(ConfigError, match="cannot read"):
+        list(decisions(tmp_path))
+
+
+@pytest.mark.parametrize("policy", ["brave", "auto:depth=3", "schedule", "auto+"])
+def test_a_policy_that_does_not_exist_is_refused_before_anything_starts(policy: str) -> None:
+    with pytest.raises(ConfigError, match=r"policy|schedule"):
+        prepare(RunConfig(policy=policy))
