@@ -142,8 +142,19 @@ def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
     build_model(RunConfig()).load_state_dict(load_file(folder / "model.safetensors"))
 
 
-def test_a_killed_client_is_missed_and_may_come_back(fleet: Fleet) -> None:
-    server = fleet.server("--rounds", 6, "--min-clients", 3, "--epochs", 8, "--reconnect-grace", 1)
+MODES = {
+    "weights": ("--update", "weights"),
+    "delta": (),
+    "both ways": ("--update", "delta+ef", "--error-bound", "std:2", "--downlink", "std:1"),
+    "auto": ("--policy", "auto"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_killed_client_is_missed_and_may_come_back(fleet: Fleet, mode: tuple[str, ...]) -> None:
+    server = fleet.server(
+        "--rounds", 6, "--min-clients", 3, "--epochs", 4, "--reconnect-grace", 1, *mode
+    )
     clients = [fleet.client(server.port, i, 3) for i in range(3)]
     server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
 
@@ -162,6 +173,29 @@ def test_a_killed_client_is_missed_and_may_come_back(fleet: Fleet) -> None:
     assert back["failures"] == []
     assert server.process.wait(LIMIT) == 0
     assert [client.wait(LIMIT) for client in clients] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_killed_server_may_come_back_with_the_model_it_had(
+    fleet: Fleet, mode: tuple[str, ...]
+) -> None:
+    shared = ("--port", free_port(), "--json", "--insecure", "--min-clients", 2, *mode)
+    first = Server(fleet.start("server", *shared, "--rounds", 1000, "--run-dir", "first"))
+    clients = [fleet.client(first.port, i, 2) for i in range(2)]
+    first.wait_for(lambda event: event["event"] == "round" and event["round"] == 3)
+    first.process.kill()
+    first.process.wait(LIMIT)
+
+    saved = fleet.folder / "first" / "model.safetensors"
+    second = Server(
+        fleet.start("server", *shared, "--rounds", 3, "--run-dir", "second", "--initial", saved)
+    )
+
+    assert second.process.wait(LIMIT) == 0
+    assert [client.wait(LIMIT) for client in clients] == [0, 0]
+    rounds = second.rounds()
+    assert [(line["replies"], line["failures"]) for line in rounds[1:]] == [(2, [])] * 3
+    assert rounds[0]["accuracy"] >= first.rounds()[1]["accuracy"] - 0.1  # it has not started anew
 
 
 def test_a_stopped_server_says_goodbye_to_nobody_and_the_clients_give_up(fleet: Fleet) -> None:

@@ -44,11 +44,13 @@ class RunFolder:
             lines.write(to_json(done) + "\n")
 
     def save(self, model: nn.Module) -> None:
-        """Write the model."""
+        """Write the model; that of the round before stays until it is there."""
         from safetensors.torch import save_file
 
         state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        save_file(state, self.path / MODEL)
+        part = self.path / f".{MODEL}.part"
+        save_file(state, part)
+        part.replace(self.path / MODEL)
 
     def _write_config(self, config: RunConfig) -> None:
         # Everything but the folder itself: a repetition wants one of its own.

@@ -54,6 +54,7 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
 
     def tell_round(done: Round) -> None:
         row = row_of(done, names)
+        folder.save(problem.model)  # what a server that is restarted goes on from
         folder.add(row)
         on_event(row)
 
@@ -78,8 +79,7 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
         folder = RunFolder(repeatable(config))
         on_event(Listening(grid.port, str(folder.path), config.min_clients))
         start = time.monotonic()
-        model = federate(grid, config, problem, tell_round)
-        folder.save(model)
+        federate(grid, config, problem, tell_round)
         on_event(Done(str(folder.path), time.monotonic() - start))
 
 

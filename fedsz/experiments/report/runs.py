@@ -14,17 +14,18 @@ from typing import Any, Final
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
 from fedsz.experiments.distribution import Distribution
-from fedsz.experiments.ways import RAW, Way
+from fedsz.experiments.ways import DEFAULTS, RAW, Way, asks_nothing
 
 UNCOMPRESSED: Final = "uncompressed"
 
 # Runs are compared where all of these are equal.
 CONDITIONS: Final = (
-    "model", "dataset", "initial", "dataset_digest", "threshold", "rule", "grid", "clients",
+    "model", "dataset", "initial", "dataset_digest", "grid", "clients",
     "partition", "samples", "test_samples", "image_size", "rounds", "epochs", "batch_size",
     "learning_rate", "momentum", "device",
 )  # fmt: skip
 
+USUAL_TENSORS: Final = f"{DEFAULTS['rule']}>{DEFAULTS['threshold']}"
 USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
 
 
@@ -87,6 +88,7 @@ class Run:
     Attributes:
         way: what it did with its updates.
         lossless: the codec for everything else, as users write it.
+        lossy: which tensors are not that, ``paper>1024``: by rule and threshold.
         conditions: the values of `CONDITIONS`, by name.
         machine: processor and system; "" if not recorded.
         cores, threads: of the machine, and of each of its processes; 0 if not recorded.
@@ -100,6 +102,7 @@ class Run:
 
     way: Way
     lossless: str
+    lossy: str
     seed: int
     conditions: Mapping[str, Any]
     machine: str
@@ -169,7 +172,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Setup:
-    """Runs that differ in their way of updating, in the codec for the rest, and in seed alone.
+    """Runs that differ in their way of updating, in which tensors are lossy, and in seed alone.
 
     Attributes:
         name: unique in a report; letters, digits and dashes.
@@ -222,8 +225,14 @@ class Setup:
     def _named(self, run: Run, name: str) -> str:
         if run.uncompressed:
             return UNCOMPRESSED
-        several = len({r.lossless for r in self.runs if not r.uncompressed}) > 1
-        return f"{name} + {run.lossless}" if several else name
+        others = [r for r in self.runs if not r.uncompressed]
+        if len({r.lossless for r in others}) > 1:
+            name += f" + {run.lossless}"
+        # A policy that leaves nothing to the options decides on this too.
+        chosen = run.lossy != USUAL_TENSORS and not asks_nothing(run.way.policy)
+        if chosen and len({r.lossy for r in others}) > 1:
+            name += f" ({run.lossy})"
+        return name
 
     def of(self, label: str, bound: ErrorBound | None = None) -> list[Run]:
         """Return the runs of a label by seed, at one bound or at all of them."""

@@ -60,6 +60,7 @@ def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
     return Run(
         way=Way.of_row(last),
         lossless=last["lossless"] or "unknown",
+        lossy=_lossy(last),
         seed=last["seed"] or 0,
         conditions=_conditions(last),
         machine=last["machine"] or "",
@@ -71,6 +72,11 @@ def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
         distributions=tuple(found),
         error=last["error"] or ("" if rounds else "no round was recorded"),
     )
+
+
+def _lossy(of: Mapping[str, Any]) -> str:
+    """Return which tensors may be lossy."""
+    return f"{of['rule']}>{of['threshold']}"
 
 
 def _conditions(of: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,6 +124,7 @@ def _read_folder(folder: Path) -> Run:
     return Run(
         way=way_of(config),
         lossless=config.lossless,
+        lossy=_lossy(known),
         seed=config.seed,
         conditions=_conditions(known),
         machine="",
