@@ -211,6 +211,19 @@ def test_strategies_that_move_the_model_themselves_learn_with_it() -> None:
     assert all(np.isfinite(x).all() for x in to_arrays(result.arrays).values())
 
 
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_a_model_that_is_tested_and_then_trained_goes_out_once(strategy: type[FedAvg]) -> None:
+    sent = []
+    for share in (0.0, 1.0):
+        grid = FedSZGrid(grid_of(app_of()), 1e-2, update="delta+ef", downlink=COARSE)
+        strategy(fraction_evaluate=share).start(grid, record_of(initial()), num_rounds=4)
+        traffic = grid.take_traffic()
+        assert traffic.failures == []
+        sent.append(traffic.sent_down)
+    # One step more: the last average, which nobody trains.
+    assert sent[0] < sent[1] < 1.3 * sent[0]
+
+
 def test_different_models_for_different_clients_go_out_exactly() -> None:
     seen: dict[int, Any] = {}
     app = app_of(lambda i, arrays: seen.setdefault(i, arrays) and arrays)

@@ -158,7 +158,10 @@ class FedSZGrid(WrappedGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull and unpack; see Flower's `Grid`."""
-        return [self._plain(reply) for reply in self.inner.pull_messages(message_ids)]
+        replies = list(self.inner.pull_messages(message_ids))
+        for reply in replies:
+            self._note(reply)
+        return [self._plain(reply) for reply in replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -188,7 +191,6 @@ class FedSZGrid(WrappedGrid):
     def count(self, reply: Message, *updates: Update) -> None:
         """Count a reply of which every array was decoded."""
         node = reply.metadata.src_node_id
-        self._outbox.received(node)
         note = reply.content.config_records.get(KEY, ConfigRecord())
         link = Link(
             node=str(node),
@@ -238,6 +240,7 @@ class FedSZGrid(WrappedGrid):
         again: list[Iterator[Message]] = []
         for reply in replies:
             if not lacks_model(reply):
+                self._note(reply)
                 yield reply
                 continue
             whole = self._outbox.whole(reply.metadata.src_node_id)
@@ -249,7 +252,14 @@ class FedSZGrid(WrappedGrid):
             # Now: it has a round's training before it.
             again.append(iter(send([whole.message], timeout=left)))
         for second in again:
-            yield from second
+            for reply in second:
+                self._note(reply)
+                yield reply
+
+    def _note(self, reply: Message) -> None:
+        """Note what the sender of a reply holds, whatever comes of the reply."""
+        if not reply.has_error():
+            self._outbox.received(reply.metadata.src_node_id)
 
     def _packed(self, messages: Iterable[Message]) -> list[Message]:
         """Return ``messages`` with their arrays sealed. The caller's messages stay as they are.
