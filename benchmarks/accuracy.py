@@ -23,8 +23,10 @@ from fedsz.experiments.local import run_local
 
 CODECS = {
     "uncompressed": {"codec": "raw", "lossless": "raw"},
-    "sz2": {"codec": "sz2", "lossless": "blosclz", "error_bound": 1e-2},
-    "uniform": {"codec": "uniform", "lossless": "blosclz", "error_bound": 1e-2},
+    "sz2": {"codec": "sz2", "update": "weights", "error_bound": 1e-2},
+    "uniform": {"codec": "uniform", "update": "weights", "error_bound": 1e-2},
+    "uniform, steps": {"codec": "uniform", "update": "delta", "error_bound": 1e-2},
+    "auto": {"policy": "auto"},
 }
 
 

@@ -15,7 +15,7 @@ import os
 import platform
 import statistics
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, UserConfig
 
 from fedsz.config import RunConfig
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg, make_client_app
@@ -46,7 +46,7 @@ def learn(update: str, downlink: str, *, feedback: bool, rounds: int, seed: int)
         load(problem.model, arrays)  # type: ignore[arg-type]
         found[number] = training.evaluate(problem.model, problem.held_out)
 
-    nodes = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
+    nodes: list[UserConfig] = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
     exact = update == "weights"
     grid = FedSZGrid(
         LocalGrid(make_client_app(), nodes),
@@ -62,7 +62,7 @@ def learn(update: str, downlink: str, *, feedback: bool, rounds: int, seed: int)
         to_record(as_arrays(problem.model.state_dict())),
         num_rounds=rounds,
         train_config=ConfigRecord({key: getattr(config, key) for key in SENT}),
-        evaluate_fn=test,  # type: ignore[arg-type]
+        evaluate_fn=test,
     )
     sent = grid.take_traffic()
     ratio = (sent.raw_up + sent.raw_down) / (sent.sent_up + sent.sent_down)

@@ -32,11 +32,13 @@ from fedsz.flower.records import to_record
 LAYERS = 8
 BOUND = 1e-2
 
-# name -> (strategy, whether the Grid compresses)
-SERVERS = {
-    "Flower's FedAvg": (FedAvg, False),
-    "Flower's FedAvg + FedSZGrid": (FedAvg, True),
-    "StreamingFedAvg + FedSZGrid": (StreamingFedAvg, True),
+# name -> (strategy, how the Grid compresses, if it does)
+SERVERS: dict[str, tuple[type[FedAvg], dict[str, Any] | None]] = {
+    "Flower's FedAvg": (FedAvg, None),
+    "Flower's FedAvg + FedSZGrid": (FedAvg, {"update": "weights"}),
+    "StreamingFedAvg + FedSZGrid": (StreamingFedAvg, {"update": "weights"}),
+    "the same, steps": (StreamingFedAvg, {"update": "delta"}),
+    "the same, both ways": (StreamingFedAvg, {"update": "delta+ef", "downlink": "1e-2"}),
 }
 
 
@@ -70,7 +72,9 @@ def serve(name: str, clients: int, megabytes: int) -> None:
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # start VmHWM afresh
         result = strategy.start(
-            FedSZGrid(grid, BOUND) if compressing else grid, initial, num_rounds=1
+            grid if compressing is None else FedSZGrid(grid, BOUND, **compressing),
+            initial,
+            num_rounds=1,
         )
         growth = resident("VmHWM") - before
         received = grid.counters.wire_bytes_received / 1e6
@@ -129,6 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50])
     parser.add_argument("--megabytes", type=int, default=32)
+    parser.add_argument("--only", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -146,7 +151,7 @@ def main() -> None:
     print("| server | clients | received | growth | growth / model | error / bound |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for clients in arguments.clients:
-        for name in SERVERS:
+        for name in arguments.only:
             got = measure(name, clients, size)
             print(
                 f"| {name} | {clients} | {got['received']:.0f} MB | {got['growth']:.0f} MB"

@@ -265,8 +265,8 @@ def _alone(model: str, settings: dict[str, str]) -> Exchange:
     from fedsz import pipeline
 
     state = arrays_of(model)
-    up = pipeline.Settings(**settings)  # type: ignore[arg-type]
-    down = pipeline.Settings(codec=up.lossless, lossless=up.lossless)
+    up = Settings(**settings)  # type: ignore[arg-type]
+    down = Settings(codec=up.lossless, lossless=up.lossless)
     streams, taken = [], []
     for way in (down, up):
         start = time.perf_counter()

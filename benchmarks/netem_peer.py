@@ -99,7 +99,7 @@ def exchange(grid: StampedGrid, model: dict[str, Any], settings: dict[str, Any])
     strategy = StreamingFedAvg(
         fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
     )
-    compressing = FedSZGrid(grid, **settings)
+    compressing = FedSZGrid(grid, update="weights", **settings)
     result = strategy.start(
         compressing,
         to_record(dict(model)),
