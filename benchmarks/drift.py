@@ -46,7 +46,9 @@ def learn(update: str, downlink: str, *, feedback: bool, rounds: int, seed: int)
         load(problem.model, arrays)  # type: ignore[arg-type]
         found[number] = training.evaluate(problem.model, problem.held_out)
 
-    nodes: list[UserConfig] = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
+    nodes: list[UserConfig] = [
+        {"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)
+    ]
     exact = update == "weights"
     grid = FedSZGrid(
         LocalGrid(make_client_app(), nodes),

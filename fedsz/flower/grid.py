@@ -17,13 +17,14 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower import compat
+from fedsz.flower.autopilot import Autopilot
 from fedsz.flower.mod import lacks_model
 from fedsz.flower.node import error_reply
 from fedsz.flower.orders import Orders
-from fedsz.flower.outbox import Outbox
+from fedsz.flower.outbox import Outbox, is_training
 from fedsz.flower.records import KEY, Update, array_records, replaced, to_record
 from fedsz.flower.wrapper import WrappedGrid
-from fedsz.policy.decision import Decision, Link
+from fedsz.policy import DEFAULT_TOLERANCE, FIXED, Decision, Link
 from fedsz.settings import (
     DEFAULT_CODEC,
     DEFAULT_ERROR_BOUND,
@@ -96,6 +97,10 @@ class FedSZGrid(WrappedGrid):
         downlink: how the model is sent: "exact", or as what it differs by from the one that a
             client holds, within a bound such as "std:1" or 1e-2.
         downlink_feedback: whether what one broadcast leaves out goes into the next.
+        policy: who decides all of this before each round: "fixed", the above; or another, such as
+            "auto", which asks for nothing else; see `fedsz.policy`.
+        tolerance: points of accuracy that compression may cost, for policies that ask.
+        rounds: how many there will be, for policies that ask.
         same_model: whether replies must have the names and shapes of the model that was sent; False
             for apps whose clients answer with something else, such as adapters.
 
@@ -117,6 +122,9 @@ class FedSZGrid(WrappedGrid):
         decay: float = 1.0,
         downlink: ErrorBound | float | str = EXACT,
         downlink_feedback: bool = True,
+        policy: str = FIXED,
+        tolerance: float = DEFAULT_TOLERANCE,
+        rounds: int = 100,
         same_model: bool = True,
     ) -> None:
         check_update(update)
@@ -126,6 +134,12 @@ class FedSZGrid(WrappedGrid):
         self._given = Settings(error_bound, codec, lossless, threshold, rule)
         self._orders = Orders(self._given, update, decay)
         self._outbox = Outbox(str(downlink), feedback=downlink_feedback)
+        self._autopilot: Autopilot | None = None
+        if policy != FIXED:
+            base = Decision(
+                update=update, error_bound=str(self._given.bound), downlink=self._outbox.bound
+            )
+            self._autopilot = Autopilot(policy, base, tolerance=tolerance, rounds=rounds)
         self._codecs: Mapping[int, str] = {}  # by node id, for those that use another
         self._same_model = same_model
         self._traffic = Traffic()
@@ -151,6 +165,16 @@ class FedSZGrid(WrappedGrid):
         self._outbox.steer(decision.downlink)
         self._orders = replace(self._orders, settings=settings, update=decision.update)
         self._codecs = {int(node): codec for node, codec in decision.codecs.items()}
+
+    def observe(self, *, accuracy: float | None = None, loss: float | None = None) -> None:
+        """Tell the policy how good the model is that goes out next, where the app measures that.
+
+        Args:
+            accuracy: on held-out data, in [0, 1].
+            loss: mean cross-entropy there, in nats.
+        """
+        if self._autopilot:
+            self._autopilot.observe(accuracy, loss)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack and push; see Flower's `Grid`."""
@@ -203,6 +227,8 @@ class FedSZGrid(WrappedGrid):
         traffic = self._traffic
         traffic.replies += 1
         traffic.links.append(link)
+        if self._autopilot:
+            self._autopilot.count(link)
         traffic.raw_up += link.raw_bytes
         traffic.sent_up += link.sent_bytes
         traffic.encode_seconds += link.encode_seconds
@@ -266,7 +292,10 @@ class FedSZGrid(WrappedGrid):
 
         A list, for Flower's own Grids go through it twice.
         """
-        packed = self._outbox.pack(messages, self._orders, self._codecs)
+        pushed = list(messages)
+        if self._autopilot and is_training(pushed):
+            self.steer(self._autopilot.decide(self._outbox.spread(pushed, self._given)))
+        packed = self._outbox.pack(pushed, self._orders, self._codecs)
         self._traffic.raw_down += sum(p.raw_bytes for p in packed)
         self._traffic.sent_down += sum(p.sent_bytes for p in packed)
         return [p.message for p in packed]

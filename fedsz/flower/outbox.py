@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 from flwr.app import Message, Metadata, RecordDict
 
 from fedsz.bounds import ErrorBound
@@ -21,6 +23,8 @@ from fedsz.flower.records import (
     streams_of,
     template_of,
 )
+from fedsz.partition import is_lossy
+from fedsz.settings import Settings
 from fedsz.update import EXACT, Reference
 
 TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
@@ -52,6 +56,7 @@ class Outbox:
     Attributes:
         templates: the models last sent, by the keys of their ArrayRecords.
         references: what replies to the last push may be differences from, by digest.
+        bound: of the models sent, or "exact".
     """
 
     def __init__(self, bound: str = EXACT, *, feedback: bool = True) -> None:
@@ -70,7 +75,31 @@ class Outbox:
         Raises:
             ConfigError: it is none.
         """
-        self._bound = bound if bound == EXACT else str(ErrorBound.of(bound))
+        self.bound = bound if bound == EXACT else str(ErrorBound.of(bound))
+
+    def spread(
+        self, messages: Iterable[Message], settings: Settings
+    ) -> dict[str, tuple[int, float]]:
+        """Return elements and standard deviation of the step that each lossy tensor takes.
+
+        From what clients hold, as far as that is known, to what these messages hold.
+        """
+        found = {}
+        for key, record in array_records(next(iter(messages)).content).items():
+            downlink = self._downlinks.get(key)
+            held = downlink.model if downlink else None
+            if held is None:
+                continue
+            for name, x in Arrays(record, self.templates[key]).items():
+                if not is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
+                    continue
+                base = held.arrays.get(name)
+                if base is not None and base.shape == x.shape:
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        deviation = float(np.std(x.astype(np.float64) - base))
+                    if math.isfinite(deviation):
+                        found[name] = x.size, deviation
+        return found
 
     def pack(
         self, messages: Iterable[Message], orders: Orders, codecs: Mapping[int, str]
@@ -83,7 +112,7 @@ class Outbox:
             codecs: by node, for those that use another codec.
         """
         pushed = list(messages)
-        self._turn += any(m.metadata.message_type.startswith(TRAIN) for m in pushed)
+        self._turn += is_training(pushed)
         orders = replace(orders, turn=self._turn)
         self.references, self._out = {}, {}
         records = {id(message.content): message.content for message in pushed}
@@ -140,9 +169,9 @@ class Outbox:
             if everybody:
                 downlink = self._downlinks.get(key)
                 if downlink is None:
-                    downlink = Downlink(orders.settings, self._bound, feedback=self._feedback)
+                    downlink = Downlink(orders.settings, self.bound, feedback=self._feedback)
                     self._downlinks[key] = downlink
-                downlink.steer(orders.settings, self._bound)
+                downlink.steer(orders.settings, self.bound)
             else:
                 downlink = Downlink(orders.settings)
             downlink.put(Arrays(record, self.templates[key]), reference=orders.differences)
@@ -156,6 +185,11 @@ class Outbox:
         }
         rest = {k: v for k, v in content.items() if k not in downlinks and k != KEY}
         return _Content(rest, downlinks, replace(orders, holds=kept))
+
+
+def is_training(messages: Iterable[Message]) -> bool:
+    """Say whether the replies to these messages go into an average."""
+    return any(message.metadata.message_type.startswith(TRAIN) for message in messages)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ from fedsz.policy.rule import SENSITIVITY, SPREAD, Past, Rule
 from fedsz.policy.schedule import Schedule
 from fedsz.update import EXACT, check_update
 
+FIXED: Final = Fixed.name
+DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
+
 POLICIES: Final[tuple[Rule, ...]] = (
     Fixed(),
     Auto(),
@@ -36,6 +39,8 @@ POLICIES: Final[tuple[Rule, ...]] = (
 )
 
 __all__ = [
+    "DEFAULT_TOLERANCE",
+    "FIXED",
     "POLICIES",
     "SENSITIVITY",
     "SPREAD",

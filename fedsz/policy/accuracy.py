@@ -2,7 +2,7 @@
 
 The metric is the held-out loss where round 0 has one, since it is smoother than the accuracy. A
 round is compared with the best before it, and the noise of the metric says which differences mean
-something:
+something; a round that nobody measured does not count:
 
 - *on track*: better than the best by more than the noise. The bound grows by ``up``.
 - *behind*: worse by more than the noise, with the accuracy below its own best by more than the
@@ -78,8 +78,9 @@ class Accuracy:
 
         A worse last round never makes it larger.
         """
+        history = [o for o in history if o.accuracy is not None or o.loss is not None]
         values = metric(history)
-        accuracies = [o.accuracy if math.isfinite(o.accuracy) else -math.inf for o in history]
+        accuracies = [_or_worst(o.accuracy) for o in history]
         factor, told, since = 1.0, "nothing measured", 0
         for i in range(1, len(values)):
             if not history[i].replies:
@@ -108,8 +109,13 @@ def metric(history: Sequence[Observation]) -> list[float]:
     It is minus the loss where round 0 has one, else the accuracy.
     """
     by_loss = bool(history) and history[0].loss is not None and math.isfinite(history[0].loss)
-    values = [(math.nan if o.loss is None else -o.loss) if by_loss else o.accuracy for o in history]
-    return [value if math.isfinite(value) else -math.inf for value in values]
+    if by_loss:
+        return [_or_worst(None if o.loss is None else -o.loss) for o in history]
+    return [_or_worst(o.accuracy) for o in history]
+
+
+def _or_worst(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else -math.inf
 
 
 def noise_of(values: Sequence[float]) -> float:

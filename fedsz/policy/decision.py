@@ -57,8 +57,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         round: from 1; 0 is the model before any training.
-        accuracy: of the averaged model on held-out data, in [0, 1].
-        loss: its mean cross-entropy there, in nats; None where it is not finite.
+        accuracy: of the averaged model on held-out data, in [0, 1]; None where nobody measured it.
+        loss: its mean cross-entropy there, in nats; None where it is not finite, or not measured.
         raw_up, sent_up: bytes of the updates, before and after compression.
         raw_down, sent_down: bytes of the model, once for each client it went to.
         seconds: since the round before.
@@ -73,7 +73,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     round: int
-    accuracy: float
+    accuracy: float | None
     loss: float | None
     raw_up: int
     sent_up: int
