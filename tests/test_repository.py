@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedsz.cli.options import PANELS
 from fedsz.codecs import CODECS
 from fedsz.config import RunConfig
 from fedsz.experiments.plan import SweepConfig
@@ -39,6 +40,16 @@ def test_entry_points_are_plain_assignments(side: str) -> None:
 
     assert names == ["app"]
     assert project["tool"]["flwr"]["app"]["components"][f"{side}app"] == f"{side}.app:app"
+
+
+def test_the_flower_app_takes_every_option_that_says_how_to_compress() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    given = {
+        name.replace("-", "_"): value
+        for name, value in project["tool"]["flwr"]["app"]["config"].items()
+    }
+    assert set(PANELS["How updates are compressed"]) <= given.keys()
+    assert RunConfig.of(given) == RunConfig()
 
 
 def test_entry_points_load() -> None:
