@@ -32,9 +32,6 @@ ALLOWED: Final = (
 )
 FIRST: Final = ErrorBound.std(1.0)  # of updates, before any step is known
 FIRST_DOWN: Final = ErrorBound.std(0.5)
-# Of the bound of updates, in the last round: what earlier ones leave out is sent later, what this one
-# leaves out never is.
-LAST: Final = 0.5
 GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0)  # tightens, and comes back
 
 
@@ -48,8 +45,6 @@ class Auto:
     def refine(self, decision: Decision, past: Past, /) -> Decision:
         """Return a decision that leaves nothing of ``decision`` but its codecs and factors."""
         _, up, down = max(row for row in ALLOWED if row[0] <= past.tolerance)
-        if past.next_round == past.rounds:
-            up *= LAST
         step = largest_step(past.history)
         if step:
             # Rounded, for people and for machines whose last bits differ.
