@@ -153,7 +153,7 @@ MODES = {
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_killed_client_is_missed_and_may_come_back(fleet: Fleet, mode: tuple[str, ...]) -> None:
     server = fleet.server(
-        "--rounds", 6, "--min-clients", 3, "--epochs", 4, "--reconnect-grace", 1, *mode
+        "--rounds", 9, "--min-clients", 3, "--epochs", 8, "--reconnect-grace", 1, *mode
     )
     clients = [fleet.client(server.port, i, 3) for i in range(3)]
     server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
