@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Final
 
 from fedsz.codecs.base import Codec, Encoded, LosslessCodec
@@ -22,6 +21,7 @@ from fedsz.codecs.xz import Xz
 from fedsz.codecs.zfp import Zfp
 from fedsz.codecs.zstd import Zstd
 from fedsz.errors import ConfigError, UnsupportedStream
+from fedsz.spec import configured, written
 
 CODECS: Final[tuple[Codec, ...]] = (
     Raw(),
@@ -72,20 +72,7 @@ def get(spec: str, /, **settings: Any) -> Codec:
         have = ", ".join(codec.name for codec in CODECS)
         raise ConfigError(f"no codec {name!r}; have {have}")
     codec.require()
-    written = dict(item.partition("=")[::2] for item in rest.split(",") if item)
-    fields = {field.name: type(getattr(codec, field.name)) for field in dataclasses.fields(codec)}
-    chosen: dict[str, Any] = {}
-    for key, value in {**written, **settings}.items():
-        if key not in fields:
-            have = ", ".join(fields) or "none"
-            raise ConfigError(f"codec {name!r} has no setting {key!r}; have {have}")
-        try:
-            chosen[key] = fields[key](value)
-        except ValueError:
-            raise ConfigError(
-                f"{name} {key} must be {fields[key].__name__}, got {value!r}"
-            ) from None
-    return dataclasses.replace(codec, **chosen)
+    return configured("codec", name, codec, {**written(rest), **settings})
 
 
 def of_wire_id(wire_id: int, /) -> Codec:

@@ -23,6 +23,7 @@ from fedsz.policy.gate import Gate
 from fedsz.policy.layers import Layers
 from fedsz.policy.rule import SENSITIVITY, SPREAD, Past, Rule
 from fedsz.policy.schedule import Schedule
+from fedsz.spec import configured, written
 from fedsz.update import EXACT, check_update
 
 FIXED: Final = Fixed.name
@@ -146,18 +147,5 @@ def _rule(spec: str) -> Rule:
     rule: Any = next((rule for rule in POLICIES if rule.name == name), None)
     if rule is None:
         raise ConfigError(f"no policy {name!r}; have {', '.join(rule.name for rule in POLICIES)}")
-    fields = {field.name: type(getattr(rule, field.name)) for field in dataclasses.fields(rule)}
-    chosen: dict[str, Any] = {}
-    for item in filter(None, rest.split(",")):
-        key, _, value = item.partition("=")
-        if key not in fields:
-            have = ", ".join(fields) or "none"
-            raise ConfigError(f"policy {name!r} has no setting {key!r}; have {have}")
-        try:
-            chosen[key] = fields[key](value)
-        except ValueError:
-            raise ConfigError(
-                f"{name} {key} must be {fields[key].__name__}, got {value!r}"
-            ) from None
-    chosen_rule: Rule = dataclasses.replace(rule, **chosen)
-    return chosen_rule
+    chosen: Rule = configured("policy", name, rule, written(rest))
+    return chosen
