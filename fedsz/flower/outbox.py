@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 from flwr.app import Message, Metadata, RecordDict
 
 from fedsz.bounds import ErrorBound
@@ -23,9 +21,9 @@ from fedsz.flower.records import (
     streams_of,
     template_of,
 )
-from fedsz.partition import is_lossy
 from fedsz.settings import Settings
 from fedsz.update import EXACT, Reference
+from fedsz.update.spread import spread
 
 TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
 
@@ -80,25 +78,16 @@ class Outbox:
     def spread(
         self, messages: Iterable[Message], settings: Settings
     ) -> dict[str, tuple[int, float]]:
-        """Return elements and standard deviation of the step that each lossy tensor takes.
-
-        From what clients hold, as far as that is known, to what these messages hold.
-        """
-        found = {}
+        """Return the spread of the step from what clients hold to what these messages do."""
+        found: dict[str, tuple[int, float]] = {}
         for key, record in array_records(next(iter(messages)).content).items():
             downlink = self._downlinks.get(key)
             held = downlink.model if downlink else None
-            if held is None:
-                continue
-            for name, x in Arrays(record, self.templates[key]).items():
-                if not is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
-                    continue
-                base = held.arrays.get(name)
-                if base is not None and base.shape == x.shape:
-                    with np.errstate(over="ignore", invalid="ignore"):
-                        deviation = float(np.std(x.astype(np.float64) - base))
-                    if math.isfinite(deviation):
-                        found[name] = x.size, deviation
+            if held is not None:
+                arrays = Arrays(record, self.templates[key])
+                found |= spread(
+                    held.arrays, arrays, rule=settings.rule, threshold=settings.threshold
+                )
         return found
 
     def pack(

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedsz import policy as policies
 from fedsz.config import RunConfig
 from fedsz.flower.grid import Traffic
-from fedsz.partition import NDArray, is_lossy
+from fedsz.partition import NDArray
 from fedsz.policy import Decision, Observation
+from fedsz.update.spread import spread
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,24 +101,16 @@ class Pilot:
         if not self._policy.needs:
             return {}, {}
         config = self._config
-        spread = {}
-        for name, x in arrays.items():
-            if name in self._before and is_lossy(
-                name, x, rule=config.rule, threshold=config.threshold
-            ):
-                with np.errstate(over="ignore", invalid="ignore"):
-                    deviation = float(np.std(x.astype(np.float64) - self._before[name]))
-                if math.isfinite(deviation):
-                    spread[name] = x.size, deviation
+        moved = spread(self._before, arrays, rule=config.rule, threshold=config.threshold)
         self._before = arrays
-        steps = {name: deviation for name, (_, deviation) in spread.items() if deviation > 0}
+        steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
         if "sensitivity" not in self._policy.needs or not steps:
-            return spread, {}
+            return moved, {}
         from fedsz.tasks.sensitivity import measure
 
         seed = config.seed + len(self._history)  # other noise each round, since policies average
         found = measure(model, held_out, steps, seed=seed, image_size=config.image_size)
-        return spread, found
+        return moved, found
 
     def decide(self, done: Round) -> Decision:
         """Return how the round after this one is to send."""
