@@ -17,9 +17,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from fedsz.config import RunConfig
-from fedsz.experiments.events import RoundDone
-from fedsz.experiments.local import run_local
+from fedsz.training.events import RoundDone
+from fedsz.training.local_fleet import run_local
+from fedsz.training.options import RunConfig
 
 CODECS = {
     "uncompressed": {"codec": "raw", "lossless": "raw"},

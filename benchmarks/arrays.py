@@ -29,9 +29,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
-from fedsz.partition import NDArray, as_arrays
-from fedsz.tasks import datasets, models
-from fedsz.tasks.training import evaluate, train
+from fedsz.arrays import NDArray, as_arrays
+from fedsz.training import datasets, models
+from fedsz.training.loop import evaluate, train
 
 CACHE = Path(__file__).resolve().parents[1] / "runs" / "arrays"
 DATASET = "cifar10"
@@ -80,7 +80,7 @@ def load(
         model: one of `RECIPES`.
         kind: ``weights`` or ``update``.
         cache: the folder where they lie, or will.
-        data_dir: as in `fedsz.tasks.datasets.load_partition`; only read for training.
+        data_dir: as in `fedsz.training.datasets.load_partition`; only read for training.
     """
     facts(model, cache, data_dir=data_dir)
     return load_file(_arrays_path(model, kind, cache))

@@ -45,6 +45,7 @@ import codecs_report
 import numpy as np
 import numpy.typing as npt
 
+from fedsz.arrays import as_arrays
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import _uniform, sz2
 from fedsz.codecs.envelope import EnvelopeCodec
@@ -53,7 +54,7 @@ from fedsz.codecs.sz3 import Sz3
 from fedsz.codecs.szx import Szx
 from fedsz.codecs.uniform import Uniform, matrix_shape
 from fedsz.codecs.zfp import Zfp
-from fedsz.partition import as_arrays, is_lossy
+from fedsz.update.partition import is_lossy
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -17,12 +17,13 @@ import statistics
 
 from flwr.app import ConfigRecord, UserConfig
 
-from fedsz.config import RunConfig
+from fedsz.arrays import as_arrays
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg, make_client_app
-from fedsz.flower.apps import SENT, load, prepare
 from fedsz.flower.records import to_record
-from fedsz.partition import as_arrays
-from fedsz.tasks import training
+from fedsz.training import loop as training
+from fedsz.training.build import load
+from fedsz.training.federation import SENT, prepare
+from fedsz.training.options import RunConfig
 from tests.test_drift import STEP, drift
 
 BOUND = "std:2"

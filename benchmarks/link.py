@@ -29,8 +29,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsz.flower.grpc_client import run_client
-from fedsz.flower.grpc_grid import GrpcGrid
+from fedsz.transport.client import run_client
+from fedsz.transport.grpc_grid import GrpcGrid
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -8,7 +8,7 @@ A server and a client, each a process in a network namespace of its own, exchang
 through a link of the bandwidth (each way) and the latency (one way) asked for: the server runs a
 round of federated averaging, the client's app sends back what it got. Down is from the server's
 posting the packed model until the app has it, up from the app's returning the packed reply until
-the server has it. The model of the link (`fedsz.experiments.link`) is told the bytes of gRPC's
+the server has it. The link's model (`fedsz.experiments.link_model`) is told the bytes of gRPC's
 messages. Every link gets a connection of its own; as a measure of TCP without gRPC, so does one
 upload of as many bytes through a plain socket.
 
@@ -46,10 +46,10 @@ from netem_link import (
 from netem_report import Cell, Exchange, as_json, modelled_table, rounds_table, ways_table
 
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments import link as links
-from fedsz.experiments.link import Link
-from fedsz.experiments.origin import origin
-from fedsz.settings import Settings
+from fedsz.experiments import link_model as links
+from fedsz.experiments.environment import origin
+from fedsz.experiments.link_model import Link
+from fedsz.update.config import Settings
 
 PEER: Final = Path(__file__).with_name("netem_peer.py")
 PATIENCE: Final = 5.0  # seconds that processes get to end by themselves
@@ -85,7 +85,7 @@ class Plan:
     congestion: str = ""
 
     def __post_init__(self) -> None:
-        from fedsz.tasks import models
+        from fedsz.training import models
 
         if self.repeats < 1:
             raise ConfigError(f"repeats must be at least 1, got {self.repeats}")
@@ -262,7 +262,7 @@ def _alone(model: str, settings: dict[str, str]) -> Exchange:
     """Pack, unpack, encode and decode as a round does, in this process."""
     from netem_peer import arrays_of
 
-    from fedsz import pipeline
+    from fedsz.update import compress as pipeline
 
     state = arrays_of(model)
     up = Settings(**settings)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.link import Link
+from fedsz.experiments.link_model import Link
 
 T = TypeVar("T")
 

@@ -22,12 +22,12 @@ from flwr.clientapp import ClientApp
 from netem_report import Exchange
 
 from fedsz.errors import LinkError
-from fedsz.flower.fedavg import StreamingFedAvg
 from fedsz.flower.grid import FedSZGrid
-from fedsz.flower.grpc_client import run_client
-from fedsz.flower.grpc_grid import GrpcGrid
 from fedsz.flower.mod import ClientAppCallable, FedSZMod
 from fedsz.flower.records import to_record
+from fedsz.flower.strategy import StreamingFedAvg
+from fedsz.transport.client import run_client
+from fedsz.transport.grpc_grid import GrpcGrid
 
 PATIENCE = 60.0  # seconds to find each other
 TIMEOUT = 300.0  # seconds for a round
@@ -142,8 +142,8 @@ def serve(address: str, ask: dict[str, Any], tell: Callable[[object], None]) -> 
 
 def arrays_of(name: str) -> dict[str, Any]:
     """Return a model's arrays, with the weights it starts from."""
-    from fedsz.partition import as_arrays
-    from fedsz.tasks import models
+    from fedsz.arrays import as_arrays
+    from fedsz.training import models
 
     return as_arrays(models.build(name, num_classes=10, in_channels=3, seed=0).state_dict())
 

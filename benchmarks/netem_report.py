@@ -1,4 +1,4 @@
-"""What `netem.py` has measured, beside what `fedsz.experiments.link.Link` says, as tables."""
+"""What `netem.py` has measured, beside what `fedsz.experiments.link_model.Link` says, as tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from fedsz.experiments.link import Link, shown
+from fedsz.experiments.link_model import Link, shown
 
 
 class Exchange(msgspec.Struct, frozen=True):

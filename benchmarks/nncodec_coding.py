@@ -16,10 +16,10 @@ from typing import Any, Self
 import numpy as np
 from safetensors.numpy import load, save
 
+from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.errors import CodecError, ConfigError
-from fedsz.partition import NDArray
-from fedsz.update import DELTA_EF, WEIGHTS, check_update
+from fedsz.update.config import DELTA_EF, WEIGHTS, check_update
 
 STEP_BYTES = 4  # of a step that a bound makes: a float32 for each tensor
 

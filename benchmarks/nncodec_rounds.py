@@ -47,19 +47,20 @@ from flwr.app import Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from nncodec_coding import Peer, Way
 
-from fedsz.config import RunConfig
+from fedsz.arrays import as_arrays
 from fedsz.errors import CodecError, ConfigError, FedszError
-from fedsz.experiments.events import RoundDone
-from fedsz.experiments.plan import ID_LENGTH, SweepConfig, run_id
 from fedsz.experiments.results import SWEEP, Results
-from fedsz.experiments.serve import row_of
 from fedsz.experiments.sweep import rows_of
-from fedsz.experiments.worker import Finished
-from fedsz.flower.apps import federate, prepare, train_share
-from fedsz.flower.local import LocalGrid
+from fedsz.experiments.sweep_plan import ID_LENGTH, SweepConfig, run_id
+from fedsz.experiments.sweep_worker import Finished
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import Arrays, to_record
-from fedsz.partition import as_arrays
+from fedsz.training.client_round import train_share
+from fedsz.training.events import RoundDone
+from fedsz.training.federation import federate, prepare
+from fedsz.training.fleet import row_of
+from fedsz.training.options import RunConfig
+from fedsz.transport.local_grid import LocalGrid
 
 # The release's defaults, and its documented run; then its rate axis without the sparsification.
 WAYS = (

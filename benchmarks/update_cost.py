@@ -29,16 +29,17 @@ from pathlib import Path
 import arrays
 import numpy as np
 
+from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
-from fedsz.coded import Coded
-from fedsz.flower.fedavg import Mean
 from fedsz.flower.records import Update, seal
-from fedsz.partition import NDArray, is_lossy
-from fedsz.pipeline import DEFAULT_THRESHOLD, Settings
+from fedsz.flower.strategy import Mean
+from fedsz.update.bounded import Within, encode_within
+from fedsz.update.coded_tensor import Coded
+from fedsz.update.compress import DEFAULT_THRESHOLD, Settings
 from fedsz.update.difference import encode_difference
+from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
-from fedsz.within import Within, encode_within
 
 BOUNDS = ("1e-2", "std:1", "std:3")
 CODEC = Uniform(threads=1)

@@ -12,9 +12,10 @@ from types import ModuleType
 from fedsz import codecs
 from fedsz.bounds import ErrorBound
 from fedsz.errors import FedszError
-from fedsz.inspection import inspect
-from fedsz.pipeline import compress, decompress
 from fedsz.stream import Limits
+from fedsz.stream.inspection import inspect
+from fedsz.update.compress import compress
+from fedsz.update.decompress import decompress
 
 __all__ = [
     "ErrorBound",

@@ -15,10 +15,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsz.flower.grpc_client import run_client
-from fedsz.flower.grpc_grid import GrpcGrid
-from fedsz.flower.grpc_link import METHOD, SERVICE, EventKind, LinkEvent
-from fedsz.flower.grpc_wire import unpack
+from fedsz.transport.client import run_client
+from fedsz.transport.frames import unpack
+from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.link import METHOD, SERVICE, EventKind, LinkEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsz.errors import FedszError
-from fedsz.experiments.events import RoundDone
-from fedsz.experiments.plan import SweepConfig
 from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.sweep import rows_of
-from fedsz.experiments.worker import Finished, execute
+from fedsz.experiments.sweep_plan import SweepConfig
+from fedsz.experiments.sweep_worker import Finished, execute
+from fedsz.training.events import RoundDone
 
 Rows = Sequence[Mapping[str, Any]]
 

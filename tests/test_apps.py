@@ -12,13 +12,14 @@ pytest.importorskip("torch")
 
 from safetensors.torch import save_file
 
-from fedsz.config import RunConfig
+from fedsz.arrays import as_arrays
 from fedsz.errors import ConfigError, DataError, ModelMismatch
 from fedsz.flower import LocalGrid, make_client_app
-from fedsz.flower.apps import build_model, federate, load, prepare
 from fedsz.flower.records import to_record
-from fedsz.flower.rounds import Round
-from fedsz.partition import as_arrays
+from fedsz.training.build import build_model, load
+from fedsz.training.federation import federate, prepare
+from fedsz.training.options import RunConfig
+from fedsz.training.rounds import Round
 
 
 def run(config: RunConfig, nodes: list[dict[str, Any]]) -> list[Round]:

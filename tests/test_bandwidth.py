@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedsz.flower.grpc_grid import GrpcGrid
-from fedsz.flower.grpc_link import EventKind
-from fedsz.flower.grpc_peer import TIMED_BYTES, Upload
-from fedsz.flower.grpc_wire import CHUNK_BYTES, Begin, Hello, pack
-from fedsz.flower.node import node_id
+from fedsz.transport.connection import TIMED_BYTES, Upload
+from fedsz.transport.frames import CHUNK_BYTES, Begin, Hello, pack
+from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.link import EventKind
+from fedsz.transport.node import node_id
 from tests.links import LONG, RawClient, Server
 
 if TYPE_CHECKING:

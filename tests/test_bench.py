@@ -21,9 +21,9 @@ from fedsz.codecs.sz3 import Sz3
 from fedsz.errors import CodecError, ConfigError
 from fedsz.experiments import bench
 from fedsz.experiments.bench import Row, digest, initial_weights, measure
-from fedsz.experiments.memory import Memory
-from fedsz.experiments.plan import steered
-from fedsz.experiments.trial import Block, Weight, middle
+from fedsz.experiments.bench_worker import Block, Weight, middle
+from fedsz.experiments.memory_growth import Memory
+from fedsz.experiments.sweep_plan import steered
 from tests.test_cli import call, refuse
 
 torch = pytest.importorskip("torch")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsz
-from fedsz.codecs import CODECS, Codec, LosslessCodec, isolation
+from fedsz.codecs import CODECS, Codec, LosslessCodec
+from fedsz.codecs import decoder_process as isolation
 from fedsz.codecs.envelope import CODED, STORED, EnvelopeCodec
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream
 from tests.strategies import KIND, bits_of, finite, relative, specials, weights

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from fedsz.errors import ConfigError
-from fedsz.experiments.complexity import complexity, lossy_shares
+from fedsz.paper.model_complexity import complexity, lossy_shares
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from fedsz.errors import ConfigError, DataError
-from fedsz.tasks import datasets
-from fedsz.tasks.datasets import DATASETS, PARTITIONERS, DatasetSpec, Images
+from fedsz.training import datasets
+from fedsz.training.datasets import DATASETS, PARTITIONERS, DatasetSpec, Images
 
 if TYPE_CHECKING:
     from collections.abc import Callable

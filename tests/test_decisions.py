@@ -13,14 +13,14 @@ pytest.importorskip("torch")
 from typer.testing import CliRunner
 
 from fedsz.cli import app
-from fedsz.config import RunConfig
 from fedsz.errors import ConfigError
-from fedsz.experiments.decisions import decisions
-from fedsz.experiments.events import RoundDone
-from fedsz.experiments.folder import ROUNDS, RunFolder
-from fedsz.experiments.serve import row_of
 from fedsz.flower import LocalGrid, make_client_app
-from fedsz.flower.apps import federate, prepare
+from fedsz.training.decisions import decisions
+from fedsz.training.events import RoundDone
+from fedsz.training.federation import federate, prepare
+from fedsz.training.fleet import row_of
+from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import ROUNDS, RunFolder
 
 CLIENTS = 2
 

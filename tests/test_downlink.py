@@ -14,10 +14,10 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 import fedsz
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.downlink import FIRST_BOUND, Downlink
+from fedsz.flower.broadcast import FIRST_BOUND, Downlink
 from fedsz.flower.records import to_array
-from fedsz.settings import Settings
-from fedsz.update import Reference
+from fedsz.update.config import Settings
+from fedsz.update.reference import Reference
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
 
 COARSE = "std:1"

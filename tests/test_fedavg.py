@@ -24,12 +24,12 @@ from fedsz.codecs import CODECS
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CorruptStream
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.fedavg import Mean
 from fedsz.flower.records import KEY, STYPE, Template, Update, from_array, seal, to_record
-from fedsz.flower.wrapper import WrappedGrid
-from fedsz.settings import Settings
+from fedsz.flower.strategy import Mean
+from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import Reader
-from fedsz.update import Reference
+from fedsz.update.config import Settings
+from fedsz.update.reference import Reference
 from tests.federation import (
     BOUND,
     CLIENTS,
@@ -164,9 +164,7 @@ def damaged(record: ArrayRecord, payload: int, where: float = 0.5) -> ArrayRecor
     from tests.test_stream import forge
 
     (array,) = record.values()
-    reader = Reader()
-    reader.feed(array.data)
-    _, data, offset = list(reader.payloads())[payload]
+    _, data, offset = list(Reader(array.data).payloads())[payload]
     at = offset + int(where * len(data))
     changed = array.data[:at] + bytes([array.data[at] ^ 1]) + array.data[at + 1 :]
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import fedsz
 from fedsz.codecs import CODECS
-from fedsz.update import Reference
 from fedsz.update.difference import wide
-from fedsz.update.feedback import ErrorFeedback
+from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.reference import Reference
 from tests.strategies import finite, seeds
 
 LOSSY = [codec for codec in CODECS if codec.lossy and codec.missing() is None]

@@ -136,8 +136,8 @@ def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
 
     from safetensors.torch import load_file
 
-    from fedsz.config import RunConfig
-    from fedsz.flower.apps import build_model
+    from fedsz.training.build import build_model
+    from fedsz.training.options import RunConfig
 
     build_model(RunConfig()).load_state_dict(load_file(folder / "model.safetensors"))
 

@@ -22,7 +22,7 @@ import fedsz
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, StreamingFedAvg
 from fedsz.flower.records import KEY, STYPE, is_sealed
-from fedsz.flower.wrapper import WrappedGrid
+from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import (
     BOUND,
     CLIENTS,

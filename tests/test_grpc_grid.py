@@ -19,13 +19,13 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.flower.compat import ErrorCode
-from fedsz.flower.grpc_client import run_client
-from fedsz.flower.grpc_grid import GrpcGrid
-from fedsz.flower.grpc_link import EventKind, LinkEvent
-from fedsz.flower.grpc_wire import Ack, Begin, Bye, ByeKind, Hello, Welcome, frames, pack
-from fedsz.flower.message_bytes import encode_message
-from fedsz.flower.node import node_id
+from fedsz.flower_compat import ErrorCode
+from fedsz.transport.client import run_client
+from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Hello, Welcome, frames, pack
+from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.link import EventKind, LinkEvent
+from fedsz.transport.messages import encode_message
+from fedsz.transport.node import node_id
 from tests.links import (
     LONG,
     Client,
@@ -79,7 +79,7 @@ import sys, threading
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
-from fedsz.flower.grpc_client import run_client
+from fedsz.transport.client import run_client
 
 app = ClientApp()
 

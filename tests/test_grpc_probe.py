@@ -13,11 +13,11 @@ import grpc
 import pytest
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.flower import grpc_probe
-from fedsz.flower.grpc_link import SERVICE, EventKind
-from fedsz.flower.grpc_probe import DOWN, MAX_BYTES, PING, PROBE_METHOD, UP, probe
-from fedsz.flower.grpc_wire import CHUNK_BYTES
-from fedsz.flower.tls import channel_credentials, server_credentials
+from fedsz.transport import probe as grpc_probe
+from fedsz.transport.frames import CHUNK_BYTES
+from fedsz.transport.link import SERVICE, EventKind
+from fedsz.transport.probe import DOWN, MAX_BYTES, PING, PROBE_METHOD, UP, probe
+from fedsz.transport.tls import channel_credentials, server_credentials
 from tests.links import LONG, RawClient, Server, waiting_app
 from tests.test_tls import Authority
 

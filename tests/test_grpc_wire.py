@@ -21,9 +21,11 @@ from flwr.app import (
     RecordDict,
 )
 
+from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
-from fedsz.flower import compat, grpc_wire, message_bytes
-from fedsz.flower.grpc_wire import (
+from fedsz.transport import frames as grpc_wire
+from fedsz.transport import messages as message_bytes
+from fedsz.transport.frames import (
     CHUNK_BYTES,
     MAX_FRAME_BYTES,
     Ack,
@@ -39,16 +41,10 @@ from fedsz.flower.grpc_wire import (
     unpack,
     wire_size,
 )
-from fedsz.flower.message_bytes import (
-    Buffer,
-    Encoded,
-    decode_message,
-    encode_content,
-    encode_message,
-)
+from fedsz.transport.messages import Buffer, Encoded, decode_message, encode_content, encode_message
 
 if TYPE_CHECKING:
-    from fedsz.flower.grpc_wire import Control
+    from fedsz.transport.frames import Control
 
 METADATA = Metadata(
     run_id=2**63 + 5,

@@ -11,9 +11,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.errors import ConfigError
-from fedsz.flower.compat import ErrorCode, Run
-from fedsz.flower.local import LocalGrid
-from fedsz.flower.node import node_id
+from fedsz.flower_compat import ErrorCode, Run
+from fedsz.transport.local_grid import LocalGrid
+from fedsz.transport.node import node_id
 
 app = ClientApp()
 

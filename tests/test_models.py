@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fedsz.errors import ConfigError
-from fedsz.tasks import models
-from fedsz.tasks.models import MODELS
+from fedsz.training import models
+from fedsz.training.models import MODELS
 
 # torchvision's, for 10 classes and three channels
 PARAMETERS = {"alexnet": 57_044_810, "mobilenetv2": 2_236_682, "resnet50": 23_528_522}

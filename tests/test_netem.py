@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsz.experiments.link import Link
+from fedsz.experiments.link_model import Link
 
 pytest.importorskip("torch")
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

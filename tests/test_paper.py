@@ -15,14 +15,15 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("matplotlib")
 
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.complexity import complexity
-from fedsz.experiments.paper import printed, szx_error
-from fedsz.experiments.paper.compare import Comparison, Line, as_builtins
-from fedsz.experiments.paper.made import MAKERS
-from fedsz.experiments.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
-from fedsz.experiments.paper.times import crossover
-from fedsz.experiments.paper.trained import trained
-from fedsz.experiments.paper.workshop import Workshop
+from fedsz.paper import published as printed
+from fedsz.paper import szx_error
+from fedsz.paper.compare import Comparison, Line, as_builtins
+from fedsz.paper.contents import MAKERS
+from fedsz.paper.model_complexity import complexity
+from fedsz.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
+from fedsz.paper.times import crossover
+from fedsz.paper.trained_models import trained
+from fedsz.paper.workshop import Workshop
 from tests.test_cli import call, refuse
 
 SMALL = {"models": "cnn", "datasets": "digits", "samples": 120, "test_samples": 60, "rounds": 1,

@@ -13,11 +13,11 @@ from hypothesis import given
 
 import fedsz
 from fedsz import ErrorBound
+from fedsz.arrays import LOSSY_DTYPES
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError
-from fedsz.pipeline import compress_measured
-from fedsz.settings import Settings
-from fedsz.stream import LOSSY_DTYPES
+from fedsz.update.compress import compress_measured
+from fedsz.update.config import Settings
 from tests.strategies import state_dicts
 from tests.test_codecs import every_codec
 

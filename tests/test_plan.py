@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedsz.config import RunConfig
 from fedsz.errors import ConfigError
-from fedsz.experiments.plan import (
+from fedsz.experiments.results import SWEEP, read
+from fedsz.experiments.scheme import Way
+from fedsz.experiments.sweep_plan import (
     SweepConfig,
     codecs,
     error_bounds,
@@ -19,8 +20,7 @@ from fedsz.experiments.plan import (
     steered,
     way_of,
 )
-from fedsz.experiments.results import SWEEP, read
-from fedsz.experiments.ways import Way
+from fedsz.training.options import RunConfig
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"

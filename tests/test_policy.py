@@ -16,15 +16,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedsz.bounds import ErrorBound
+from fedsz.control.accuracy import Accuracy, noise_of
+from fedsz.control.auto import ALLOWED, FIRST
+from fedsz.control.dc2 import RULES, Dc2
+from fedsz.control.gate import RAW, Gate, is_worth, transfer_seconds
+from fedsz.control.layers import allot
+from fedsz.control.policy import POLICIES, Policy, get, replay
+from fedsz.control.quantiser_rate import bounds_of_slope, distortion, rate
+from fedsz.control.record import Decision, Link, Observation
 from fedsz.errors import ConfigError
-from fedsz.policy import POLICIES, Decision, Link, Observation, Policy, get, replay
-from fedsz.policy.accuracy import Accuracy, noise_of
-from fedsz.policy.auto import ALLOWED, FIRST
-from fedsz.policy.dc2 import RULES, Dc2
-from fedsz.policy.gate import RAW, Gate, is_worth, transfer_seconds
-from fedsz.policy.layers import allot
-from fedsz.policy.rate import bounds_of_slope, distortion, rate
-from fedsz.update import EXACT
+from fedsz.update.config import EXACT
 
 BASE = Decision(update="delta", error_bound="std:3", downlink="std:1")
 SPECS = (
@@ -190,7 +191,7 @@ def test_what_a_policy_needs_is_what_its_rules_need() -> None:
 
 def test_it_needs_neither_torch_nor_flower() -> None:
     script = (
-        "import sys; sys.modules['torch'] = sys.modules['flwr'] = None; import fedsz.policy as p;"
+        "import sys; sys.modules['torch'] = sys.modules['flwr'] = None; import fedsz.control as p;"
         "p.get('auto+layers+gate', p.Decision(update='delta', error_bound='std:1',"
         "downlink='exact'), tolerance=1, rounds=2).decide([])"
     )

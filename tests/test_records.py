@@ -12,7 +12,7 @@ from flwr.app import (
 
 from fedsz.errors import CorruptStream, LimitExceeded
 from fedsz.flower.records import Template, Update, from_array, seal, to_array
-from fedsz.settings import Settings
+from fedsz.update.config import Settings
 
 
 def test_bfloat16_arrays_cross() -> None:

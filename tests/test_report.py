@@ -21,21 +21,21 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from fedsz.config import RunConfig
 from fedsz.errors import ConfigError
-from fedsz.experiments.link import Link
-from fedsz.experiments.report import default_target, write_report
-from fedsz.experiments.report.chart import Absent, Chart
-from fedsz.experiments.report.interval import Interval, within
-from fedsz.experiments.report.runs import Run, Spread, Update, setups
-from fedsz.experiments.report.scaling import scaling_figure
-from fedsz.experiments.report.source import read_source
-from fedsz.experiments.report.style import COLOURS, files, inline, looks
-from fedsz.experiments.report.times import compressed, crossover
-from fedsz.experiments.report.traffic import USUAL_WAY, Priced, best, priced
-from fedsz.experiments.report.words import digits, points, seconds, tick
+from fedsz.experiments.link_model import Link
 from fedsz.experiments.results import SCALING, SWEEP, Results
-from fedsz.experiments.ways import Way
+from fedsz.experiments.scheme import Way
+from fedsz.report import default_target, write_report
+from fedsz.report.chart import Absent, Chart
+from fedsz.report.interval import Interval, within
+from fedsz.report.numbers import digits, points, seconds, tick
+from fedsz.report.runs import Run, Spread, Update, setups
+from fedsz.report.scaling import scaling_figure
+from fedsz.report.source import read_source
+from fedsz.report.style import COLOURS, files, inline, looks
+from fedsz.report.times import compressed, crossover
+from fedsz.report.traffic import USUAL_WAY, Priced, best, priced
+from fedsz.training.options import RunConfig
 from tests.sweeps import Rows, swept, written
 from tests.test_cli import call, refuse
 
@@ -73,10 +73,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `fedsz run` leaves behind, made in this process."""
-    from fedsz.experiments.folder import RunFolder
-    from fedsz.experiments.serve import row_of
-    from fedsz.flower.apps import federate, make_client_app, prepare
-    from fedsz.flower.local import LocalGrid
+    from fedsz.training.apps import make_client_app
+    from fedsz.training.federation import federate, prepare
+    from fedsz.training.fleet import row_of
+    from fedsz.training.run_folder import RunFolder
+    from fedsz.transport.local_grid import LocalGrid
 
     path = tmp_path_factory.mktemp("run") / "first"
     config = RunConfig(update="delta", samples=160, test_samples=100, rounds=2, run_dir=str(path))
@@ -516,7 +517,7 @@ def test_any_matplotlib_will_do(small: Path, tmp_path: Path) -> None:
     odd = tmp_path / "matplotlibrc"
     odd.write_text("font.family: No Such Font\ntext.usetex: True\nsavefig.dpi: 7\n")
     code = (
-        "import sys; from pathlib import Path; from fedsz.experiments.report import write_report;"
+        "import sys; from pathlib import Path; from fedsz.report import write_report;"
         "write_report(Path(sys.argv[1]), Path(sys.argv[2]))"
     )
     subprocess.run(
@@ -590,7 +591,7 @@ def test_looks_tell_many_lines_apart() -> None:
 
 
 def test_an_svg_says_what_it_shows(sweep: Path) -> None:
-    from fedsz.experiments.report import curves
+    from fedsz.report import curves
 
     (setup,) = setups(read_source(sweep))
     chart = curves.over_rounds(setup, looks(setup.labels))

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from fedsz.experiments.report import write_report
+from fedsz.report import write_report
 from tests.chromium import Page, browser, executable
 from tests.sweeps import swept, written
 

@@ -14,8 +14,8 @@ import pytest
 
 from fedsz.cli.options import PANELS
 from fedsz.codecs import CODECS
-from fedsz.config import RunConfig
-from fedsz.experiments.plan import SweepConfig
+from fedsz.experiments.sweep_plan import SweepConfig
+from fedsz.training.options import RunConfig
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))

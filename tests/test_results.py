@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.distribution import distribution
-from fedsz.experiments.origin import origin
+from fedsz.experiments.environment import origin
+from fedsz.experiments.error_distribution import distribution
 from fedsz.experiments.results import BENCH, SWEEP, TABLES, Results, read
 
 

@@ -13,13 +13,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
-from fedsz.config import RunConfig
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import scaling
-from fedsz.experiments.events import Failure, RoundDone
 from fedsz.experiments.results import SCALING, Results, read
 from fedsz.experiments.scaling import Costs, Point, costs, point_of
 from fedsz.experiments.simulation import available, simulate
+from fedsz.training.events import Failure, RoundDone
+from fedsz.training.options import RunConfig
 
 COSTS = Costs(
     train=2.0, encode=0.5, decode=0.1, engine=0.2, test=1.0, sent_up=1_000_000, sent_down=4_000_000

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsz.errors import ConfigError, DataError
-from fedsz.tasks import datasets, models, training
-from fedsz.tasks.datasets import Images
-from fedsz.tasks.sensitivity import measure
+from fedsz.training import datasets, models
+from fedsz.training import loop as training
+from fedsz.training.datasets import Images
+from fedsz.training.sensitivity import measure
 
 
 @pytest.fixture(scope="module")

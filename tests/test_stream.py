@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import zlib
 from typing import Any
+from zlib import crc32 as crc
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import fedsz
 from fedsz.errors import (
@@ -19,8 +18,8 @@ from fedsz.errors import (
     TruncatedStream,
     UnsupportedStream,
 )
-from fedsz.pipeline import decode_chunks
-from fedsz.stream import PREFIX, Limits, Reader
+from fedsz.stream import Limits, Reader
+from fedsz.stream.format import PREFIX
 
 
 def state(n: int = 1500) -> dict[str, np.ndarray]:
@@ -48,8 +47,6 @@ def test_every_prefix_is_truncated(blob: bytes) -> None:
             decode(blob[:end])
         with pytest.raises(TruncatedStream):
             fedsz.inspect(blob[:end])
-        with pytest.raises(TruncatedStream):
-            list(decode_chunks([blob[:end]]))
 
 
 def test_every_flipped_byte_is_refused(blob: bytes) -> None:
@@ -62,52 +59,20 @@ def test_every_flipped_byte_is_refused(blob: bytes) -> None:
 
 
 def test_bytes_after_the_end_are_refused(blob: bytes) -> None:
-    for read in (decode, fedsz.inspect, lambda b: list(decode_chunks([b]))):
+    for read in (decode, fedsz.inspect):
         with pytest.raises(CorruptStream, match="1 bytes after the end"):
             read(blob + b"\0")
 
 
-@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=20))
-def test_chunks_of_any_size(blob: bytes, sizes: list[int]) -> None:
-    chunks, start = [], 0
-    while start < len(blob):
-        end = start + sizes[len(chunks) % len(sizes)]
-        chunks.append(blob[start:end])
-        start = end
+def test_a_checksum_is_computed_once(blob: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, sums = Reader(blob), []
+    monkeypatch.setattr("fedsz.stream.reader.zlib.crc32", lambda data: sums.append(1) or crc(data))
 
-    arrived = dict(decode_chunks(chunks))
+    for _ in range(3):
+        reader.check()
+        list(reader.payloads())
 
-    whole = decode(blob)
-    assert arrived.keys() == whole.keys()
-    assert all(np.array_equal(arrived[name], whole[name]) for name in whole)
-
-
-def test_a_tensor_is_there_as_soon_as_its_bytes_are() -> None:
-    tensors = {f"{i}.weight": np.full((100, 200), i, np.float32) for i in range(3)}
-    blob = fedsz.compress(tensors, codec="raw", lossless="raw")
-    reader = Reader()
-
-    reader.feed(blob[: len(blob) - 80_000])
-    early = [payload.members for payload, _, _ in reader.payloads()]
-    reader.feed(blob[len(blob) - 80_000 :])
-    late = [payload.members for payload, _, _ in reader.payloads()]
-    reader.close()
-
-    assert (early, late) == ([(0,), (1,)], [(2,)])
-
-
-def test_a_reader_holds_no_more_than_a_payload_and_a_chunk() -> None:
-    tensors = {f"{i}.weight": np.zeros(25_000, np.float32) for i in range(8)}
-    blob = fedsz.compress(tensors, codec="raw", lossless="raw")
-    reader, largest = Reader(), 0
-
-    for start in range(0, len(blob), 1000):
-        reader.feed(blob[start : start + 1000])
-        for _ in reader.payloads():
-            pass
-        largest = max(largest, len(reader._buffer))
-
-    assert largest <= 100_000 + 1000
+    assert len(sums) == len(reader.header.payloads)
 
 
 def forge(blob: bytes, **changes: Any) -> bytes:

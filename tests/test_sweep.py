@@ -14,10 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fedsz.experiments.plan import SweepConfig, run_id
 from fedsz.experiments.results import SWEEP, Results, read
+from fedsz.experiments.scheme import Way
 from fedsz.experiments.sweep import Sweep
-from fedsz.experiments.ways import Way
+from fedsz.experiments.sweep_plan import SweepConfig, run_id
 
 TINY = {
     "models": "cnn",
@@ -282,7 +282,7 @@ def workers_of(pid: int) -> list[int]:
     return [
         child
         for child in children_of(pid)
-        if b"fedsz.experiments.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+        if b"fedsz.experiments.sweep_worker" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.flower.tls import channel_credentials, server_credentials
+from fedsz.transport.tls import channel_credentials, server_credentials
 from tests.links import LONG, Client, Server
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from fedsz.errors import ConfigError, DataError
-from fedsz.tasks import datasets, models, training
-from fedsz.tasks.datasets import Images
+from fedsz.training import datasets, models
+from fedsz.training import loop as training
+from fedsz.training.datasets import Images
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,8 @@ import fedsz
 from fedsz.codecs import _uniform
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform
 from fedsz.errors import CorruptStream
-from fedsz.stream import VERSION, Reader
+from fedsz.stream import Reader
+from fedsz.stream.format import VERSION
 from tests.golden.make import CASES, FOLDER
 from tests.strategies import layers, relative, seeds, specials
 from tests.uniform_oracle import (
@@ -117,9 +118,8 @@ GOLDEN = {
 
 def uniform_payloads(path: Path) -> Iterator[tuple[str, bytes, int, np.dtype]]:
     """Name of the tensor, payload, number of elements and dtype."""
-    reader = Reader()
-    reader.feed(path.read_bytes())
-    header = reader.check_length()
+    reader = Reader(path.read_bytes())
+    header = reader.header
     for payload, data, _ in reader.payloads():
         if payload.codec_id == Uniform.wire_id:
             tensor = header.tensors[payload.members[0]]

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError, CorruptStream, ReferenceMismatch
-from fedsz.pipeline import unpack
-from fedsz.stream import DIFFERENCES, Reader
-from fedsz.update import Reference
+from fedsz.stream import Reader
+from fedsz.stream.format import DIFFERENCES
+from fedsz.update.decompress import unpack
+from fedsz.update.reference import Reference
 from tests.strategies import LAYER, finite, relative, seeds, specials
 
 LOSSY = [codec for codec in CODECS if codec.lossy and codec.missing() is None]
@@ -202,9 +203,8 @@ def test_damaged_streams(data: st.DataObject) -> None:
 def test_adding_up_as_it_arrives(dtype: Any) -> None:
     before, after = models(dtype=dtype)
     reference = Reference(before)
-    reader = Reader()
     blob = fedsz.compress(after, 2e-2, reference=reference)
-    reader.feed(blob)
+    reader = Reader(blob)
     back = fedsz.decompress(blob, reference=reference, as_numpy=True)
     added = 0
 

@@ -23,7 +23,7 @@ from fedsz.cli.bench import (
     shown_bound,
 )
 from fedsz.cli.options import Json, configured
-from fedsz.config import RunConfig
+from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from fedsz.experiments.advise import Answer, Choice
     from fedsz.experiments.bench import Row
-    from fedsz.experiments.link import Link
-    from fedsz.flower.grpc_probe import Probed
+    from fedsz.experiments.link_model import Link
+    from fedsz.transport.probe import Probed
 
 
 @configured("lossless", "threshold", "rule", "insecure", "tls_ca", "tls_cert", "tls_key")
@@ -67,7 +67,7 @@ def command(
     from fedsz.errors import ConfigError
     from fedsz.experiments.advise import answer, choices
     from fedsz.experiments.bench import initial_weights, measure, sizes, written
-    from fedsz.experiments.plan import error_bounds as read_bounds
+    from fedsz.experiments.sweep_plan import error_bounds as read_bounds
 
     chosen, bounds = named_codecs(codecs), read_bounds(error_bounds)
     lossless = str(get_lossless(config.lossless))
@@ -105,8 +105,8 @@ def _link(config: RunConfig, bandwidth: str, server: str) -> tuple[Link, Probed 
         LinkError: the server cannot be measured.
     """
     from fedsz.errors import ConfigError
-    from fedsz.experiments.link import Link
-    from fedsz.experiments.link import bandwidth as read_bandwidth
+    from fedsz.experiments.link_model import Link
+    from fedsz.experiments.link_model import bandwidth as read_bandwidth
 
     if bool(bandwidth) == bool(server):
         raise ConfigError("give --bandwidth such as 10mbps, or --server HOST:PORT to measure it")
@@ -115,8 +115,8 @@ def _link(config: RunConfig, bandwidth: str, server: str) -> tuple[Link, Probed 
         if math.isinf(link.bandwidth):
             raise ConfigError(f"give a finite bandwidth, not {bandwidth!r}")
         return link, None
-    from fedsz.flower.grpc_probe import probe
-    from fedsz.flower.tls import channel_credentials
+    from fedsz.transport.probe import probe
+    from fedsz.transport.tls import channel_credentials
 
     files = (config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
     probed = probe(server, credentials=None if config.insecure else channel_credentials(*files))
@@ -187,7 +187,7 @@ def _show(
 ) -> None:
     """Print everything for people, the answer last."""
     from fedsz.cli.table import size
-    from fedsz.experiments.link import shown
+    from fedsz.experiments.link_model import shown
 
     def say(text: str, style: str = "") -> None:
         console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
@@ -221,7 +221,7 @@ def _show(
 
 
 def _table(ways: list[Choice], bandwidth: float) -> Table:
-    from fedsz.experiments.link import shown
+    from fedsz.experiments.link_model import shown
 
     at = f"at\n{shown(bandwidth)}"
     numbers = ("ratio", "encode", "decode", at, "saved", "worth\nit", "worth it\nbelow")
@@ -244,7 +244,7 @@ def _table(ways: list[Choice], bandwidth: float) -> Table:
 
 
 def _sentence(answer: Answer, plain: Choice, bandwidth: float) -> str:
-    from fedsz.experiments.link import shown
+    from fedsz.experiments.link_model import shown
 
     before, after = plain.seconds(bandwidth), answer.best.seconds(bandwidth)
     where, within = shown(bandwidth), shown_bound(answer.error_bound)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from fedsz.cli.options import Json, configured
-from fedsz.config import RunConfig
+from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from fedsz.arrays import StateDict
     from fedsz.experiments.bench import Row
-    from fedsz.partition import StateDict
 
 Files = Annotated[list[Path] | None, typer.Argument(help=".pt or .safetensors files.")]
 Models = Annotated[
@@ -62,7 +62,7 @@ def command(
     from rich.console import Console
 
     from fedsz.experiments.bench import measure, sizes
-    from fedsz.experiments.plan import error_bounds as read_bounds
+    from fedsz.experiments.sweep_plan import error_bounds as read_bounds
 
     chosen, bounds = named_codecs(codecs), read_bounds(error_bounds)
     rule, threshold = config.rule, config.threshold
@@ -98,7 +98,7 @@ def named_codecs(text: str) -> tuple[str, ...]:
         ConfigError: one of them does not exist.
     """
     from fedsz.codecs import CODECS
-    from fedsz.experiments.plan import codecs
+    from fedsz.experiments.sweep_plan import codecs
 
     return codecs(text) if text else tuple(codec.name for codec in CODECS)
 
@@ -112,7 +112,7 @@ def loaded(files: list[Path] | None, models: str) -> Iterator[tuple[str, StateDi
     from fedsz.cli.files import read_state_dict
     from fedsz.errors import ConfigError
     from fedsz.experiments.bench import initial_weights
-    from fedsz.experiments.plan import names
+    from fedsz.experiments.sweep_plan import names
 
     if not files and not models:
         raise ConfigError("give a .pt or .safetensors file, or --model NAME")

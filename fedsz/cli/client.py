@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsz.cli.options import configured
-from fedsz.config import RunConfig
+from fedsz.training.options import RunConfig
 
 
 @configured(
@@ -12,6 +12,6 @@ from fedsz.config import RunConfig
 )  # fmt: skip
 def command(config: RunConfig) -> None:
     """Train on this device for a server, until its run is over."""
-    from fedsz.experiments.serve import join
+    from fedsz.training.fleet import join
 
     join(config)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsz.cli.options import Json, configured
-from fedsz.config import RunConfig
+from fedsz.training.options import RunConfig
 
 
 @configured("error_bound", "codec", "lossless", "threshold", "rule")
@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """Compress a file of weights within an error bound."""
     from fedsz.cli.files import check_free, read_state_dict, write_bytes
-    from fedsz.pipeline import compress_measured
+    from fedsz.update.compress import compress_measured
 
     target = output or model.with_suffix(".fsz")
     check_free(target, force=force)

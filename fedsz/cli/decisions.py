@@ -17,7 +17,7 @@ def command(
 
     The exit code is 1 if a policy would not decide as it did.
     """
-    from fedsz.experiments.decisions import decisions
+    from fedsz.training.decisions import decisions
 
     decided = list(decisions(run_dir))
     if json:

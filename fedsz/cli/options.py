@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from fedsz.config import RunConfig
+from fedsz.training.options import RunConfig
 
 Handler = Callable[..., None]
 

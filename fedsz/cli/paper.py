@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsz.cli.options import PANELS, Json, configured
-from fedsz.experiments.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
+from fedsz.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedsz.experiments.paper.compare import Comparison, Line
+    from fedsz.paper.compare import Comparison, Line
 
 NOT_HERE = {"dataset", "model", "min_clients", "round_timeout"}
 NAMES = [
@@ -64,7 +64,7 @@ def command(
     """
     from rich.console import Console
 
-    from fedsz.experiments.link import bandwidth as read_bandwidth
+    from fedsz.experiments.link_model import bandwidth as read_bandwidth
 
     names = wanted(table or [], figure or [], everything=everything)
     sources = Sources(
@@ -80,8 +80,8 @@ def command(
     def tell(step: str) -> None:
         log.print(step, style="dim", highlight=False, markup=False, soft_wrap=True)
 
-    from fedsz.experiments.paper.made import MAKERS
-    from fedsz.experiments.paper.workshop import Workshop
+    from fedsz.paper.contents import MAKERS
+    from fedsz.paper.workshop import Workshop
 
     shop = Workshop(config, sources, tell)
     for name in names:
@@ -89,7 +89,7 @@ def command(
         if json:
             import msgspec
 
-            from fedsz.experiments.paper.compare import as_builtins
+            from fedsz.paper.compare import as_builtins
 
             print(msgspec.json.encode(as_builtins(made)).decode(), flush=True)
         else:

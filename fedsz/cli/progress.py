@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from fedsz.config import RunConfig
-from fedsz.experiments.plan import run_id, way_of
+from fedsz.experiments.scheme import DEFAULTS, Way, partition_name
 from fedsz.experiments.sweep import Step, Sweep
-from fedsz.experiments.ways import DEFAULTS, Way, partition_name
+from fedsz.experiments.sweep_plan import run_id, way_of
+from fedsz.training.options import RunConfig
 
 WAY: Final = 17  # characters that a way has room for, however narrow the screen
 

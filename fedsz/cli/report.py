@@ -57,8 +57,8 @@ def command(
 
     from fedsz.cli.files import check_free
     from fedsz.errors import ConfigError
-    from fedsz.experiments import link
-    from fedsz.experiments.report import BANDWIDTHS, default_target, write_report
+    from fedsz.experiments import link_model as link
+    from fedsz.report import BANDWIDTHS, default_target, write_report
 
     target = output or default_target(sources[0])
     check_free(target, force=force)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsz.cli.options import PANELS, Json, configured
-from fedsz.config import RunConfig
+from fedsz.training.options import RunConfig
 
 LINK = {"host", "port", "server", "partition", "client_id", "max_wait", "insecure"}
 TLS = {"tls_cert", "tls_key", "tls_ca"}
@@ -16,8 +16,8 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     from contextlib import closing
 
     from fedsz.cli.table import RunTable
-    from fedsz.experiments.events import to_json
-    from fedsz.experiments.local import run_local
+    from fedsz.training.events import to_json
+    from fedsz.training.local_fleet import run_local
 
     with closing(run_local(config)) as events:
         if json:

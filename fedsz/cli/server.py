@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsz.cli.options import PANELS, Json, configured
-from fedsz.config import RunConfig
+from fedsz.training.options import RunConfig
 
 CLIENTS_OWN = {"server", "partition", "client_id", "max_wait", "clients"}
 NAMES = [name for names in PANELS.values() for name in names if name not in CLIENTS_OWN]
@@ -13,8 +13,8 @@ NAMES = [name for names in PANELS.values() for name in names if name not in CLIE
 def command(config: RunConfig, *, json: Json = False) -> None:
     """Serve a training run to clients on other machines, over gRPC."""
     from fedsz.cli.table import RunTable
-    from fedsz.experiments.events import to_json
-    from fedsz.experiments.serve import serve
+    from fedsz.training.events import to_json
+    from fedsz.training.fleet import serve
 
     if json:
         serve(config, lambda event: print(to_json(event), flush=True))

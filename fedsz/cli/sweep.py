@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsz.cli.options import PANELS, SWEPT, Json, configured
-from fedsz.experiments.plan import PLURAL, SweepConfig
+from fedsz.experiments.sweep_plan import PLURAL, SweepConfig
 
 if TYPE_CHECKING:
-    from fedsz.config import RunConfig
     from fedsz.experiments.sweep import Sweep
+    from fedsz.training.options import RunConfig
 
 SINGLE = {*PLURAL, "min_clients", "run_dir"}
 COLUMNS = ("seed", "dataset", "model", "partition", "way")  # a way says the rest
@@ -84,7 +84,7 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
     from rich.table import Table
 
     from fedsz.cli.progress import duration
-    from fedsz.experiments.estimate import seconds
+    from fedsz.experiments.duration_estimate import seconds
 
     times = [seconds(run) for run in config.runs]
     if json:
@@ -109,8 +109,8 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
 
 def _named(run: RunConfig) -> dict[str, Any]:
     """Return what tells a run from the others of its sweep."""
-    from fedsz.experiments.plan import way_of
-    from fedsz.experiments.ways import partition_name
+    from fedsz.experiments.scheme import partition_name
+    from fedsz.experiments.sweep_plan import way_of
 
     way = way_of(run)
     return {

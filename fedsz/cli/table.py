@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
-from fedsz.experiments.events import Client, Done, Event, Listening, RoundDone
+from fedsz.training.events import Client, Done, Event, Listening, RoundDone
 
 # Each in two lines, so that eleven of them fit into 80 characters.
 COLUMNS: Final = (

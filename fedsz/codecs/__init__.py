@@ -21,7 +21,7 @@ from fedsz.codecs.xz import Xz
 from fedsz.codecs.zfp import Zfp
 from fedsz.codecs.zstd import Zstd
 from fedsz.errors import ConfigError, UnsupportedStream
-from fedsz.spec import configured, written
+from fedsz.spec_strings import configured, written
 
 CODECS: Final[tuple[Codec, ...]] = (
     Raw(),

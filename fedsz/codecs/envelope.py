@@ -7,7 +7,7 @@ NaN nor the idea of refusing bad bytes. An `EnvelopeCodec` puts each native payl
 - what was written is decoded again and compared, in float64, with the input;
 - elements that moved too far, and NaN and infinities, are stored exactly beside the payload;
 - if those are many, the codec is asked again with a smaller bound; in the end, the array is stored;
-- payloads are decoded in a process of their own (`fedsz.codecs.isolation`).
+- payloads are decoded in a process of their own (`fedsz.codecs.decoder_process`).
 
 Formats that are a few lines of numpy, and bound nothing, take the envelope for their NaNs.
 """
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsz.bounds import half_ulp
-from fedsz.codecs import isolation
+from fedsz.codecs import decoder_process as isolation
 from fedsz.codecs.base import Array, Buffer, Codec, Encoded, check_input
 from fedsz.errors import CorruptStream
 

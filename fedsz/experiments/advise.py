@@ -1,6 +1,6 @@
 """Is compressing worth it on a link, and with which codec? Eqn 1 of the FedSZ paper.
 
-`fedsz.policy.gate` has the formula. The paper's Figure 8 leaves t_D out; it counts here. Over
+`fedsz.control.gate` has the formula. The paper's Figure 8 leaves t_D out; it counts here. Over
 x = 1/B every choice is a straight line, t_C + t_D + 8 S' x, so what is best at which bandwidth is
 the lower envelope of a few lines, and exact.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fedsz import codecs as codec_list
+from fedsz.control import gate
 from fedsz.experiments.bench import ALL, REST
-from fedsz.policy import gate
 
 UNCOMPRESSED: Final = "uncompressed"
 

@@ -24,15 +24,14 @@ from typing import IO, Any, Final
 import msgspec
 
 from fedsz import codecs as codec_list
+from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_arrays, raw
 from fedsz.bounds import ErrorBound
 from fedsz.errors import CodecUnavailable, ConfigError
-from fedsz.experiments.origin import DIGEST_LENGTH, cores, origin
-from fedsz.experiments.plan import settings_of, steered
-from fedsz.experiments.trial import Job, Outcome, Tensor
-from fedsz.lossless import raw
-from fedsz.partition import NDArray, StateDict, as_arrays, check_rule, is_lossy
-from fedsz.settings import DEFAULT_THRESHOLD
-from fedsz.stream import DTYPE_IDS
+from fedsz.experiments.bench_worker import Job, Outcome, Tensor
+from fedsz.experiments.environment import DIGEST_LENGTH, cores, origin
+from fedsz.experiments.sweep_plan import settings_of, steered
+from fedsz.update.config import DEFAULT_THRESHOLD
+from fedsz.update.partition import check_rule, is_lossy
 
 Row = dict[str, Any]
 
@@ -67,7 +66,7 @@ def measure(
         seconds: for all passes of a row. Slow codecs make fewer, one at least; a lossless codec for
             which that is still too long is given the middle of the data, as `raw_bytes` says.
         threads: that a codec may use, where it does not say so itself; 0 for one on each core.
-        rule: which tensors may be lossy; see `fedsz.partition.is_lossy`.
+        rule: which tensors may be lossy; see `fedsz.update.partition.is_lossy`.
         threshold: tensors of up to this many elements never are.
         on_row: told of each row as it comes.
 
@@ -110,7 +109,7 @@ def initial_weights(model: str, seed: int = 0) -> tuple[str, StateDict]:
     Raises:
         ConfigError: no such model.
     """
-    from fedsz.tasks import models
+    from fedsz.training import models
 
     state = models.build(model, num_classes=10, in_channels=3, seed=seed).state_dict()
     return f"{model}, initial weights", state
@@ -218,7 +217,7 @@ def _run(
 def _started(job: Job, said: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """Run the process of a job, which ends with the block; what it complains of goes to a file."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedsz.experiments.trial"],
+        [sys.executable, "-m", "fedsz.experiments.bench_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=said,

@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import msgspec
 
-from fedsz.config import RunConfig
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.events import RoundDone
-from fedsz.experiments.origin import origin
+from fedsz.experiments.environment import origin
 from fedsz.experiments.simulation import TIMEOUT, simulate
+from fedsz.training.events import RoundDone
+from fedsz.training.options import RunConfig
 
 Row = dict[str, Any]
 

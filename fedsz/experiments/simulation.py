@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fedsz.config import RunConfig
+from fedsz import flower_environment
 from fedsz.errors import CodecUnavailable, ConfigError, FedszError
-from fedsz.experiments.events import RoundDone
+from fedsz.training.events import RoundDone
+from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 
 # Before Flower and Ray are imported: they would report to their makers.
 QUIET: Final = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    **flower_environment.VARIABLES,
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DISABLE_MEMORY_MONITOR": "1",
@@ -150,8 +149,9 @@ def main() -> None:
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from fedsz.experiments.serve import row_of
-    from fedsz.flower.apps import federate, make_client_app, prepare
+    from fedsz.training.apps import make_client_app
+    from fedsz.training.federation import federate, prepare
+    from fedsz.training.fleet import row_of
 
     problem = prepare(config)
     failed: list[BaseException] = []

@@ -18,14 +18,14 @@ from typing import Any, Final
 import msgspec
 import pyarrow.compute as pc
 
-from fedsz.config import RunConfig
 from fedsz.errors import FedszError
-from fedsz.experiments.events import RoundDone
-from fedsz.experiments.origin import cores, dataset_digest, file_digest, origin
-from fedsz.experiments.plan import SAME, SweepConfig, run_id, settings_of, way_of
+from fedsz.experiments.environment import cores, dataset_digest, file_digest, origin
 from fedsz.experiments.results import Results
-from fedsz.experiments.ways import FIXED
-from fedsz.experiments.worker import Finished, Job
+from fedsz.experiments.scheme import FIXED
+from fedsz.experiments.sweep_plan import SAME, SweepConfig, run_id, settings_of, way_of
+from fedsz.experiments.sweep_worker import Finished, Job
+from fedsz.training.events import RoundDone
+from fedsz.training.options import RunConfig
 
 PATIENCE: Final = 5.0  # seconds that a worker gets to end by itself
 
@@ -173,7 +173,7 @@ class _Worker:
             if self._process is None or self._process.poll() is not None:
                 with self._log.open("wb") as log:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-m", "fedsz.experiments.worker"],
+                        [sys.executable, "-m", "fedsz.experiments.sweep_worker"],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=log,

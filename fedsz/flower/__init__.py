@@ -7,24 +7,16 @@
 `run_client` carry Flower's messages over gRPC, `LocalGrid` within a process.
 """
 
-import os
+from importlib import import_module
+from typing import Any
 
-# Flower reads these on import: a federation on a closed network has nobody to call home to, and
-# what a device runs is for its owner to install.
-for _name, _value in (
-    ("FLWR_TELEMETRY_ENABLED", "0"),
-    ("FLWR_DISABLE_UPDATE_CHECK", "1"),
-    ("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1"),
-):
-    os.environ.setdefault(_name, _value)
-
-from fedsz.flower.apps import make_client_app, make_server_app  # noqa: E402
-from fedsz.flower.fedavg import StreamingFedAvg  # noqa: E402
-from fedsz.flower.grid import FedSZGrid, Traffic  # noqa: E402
-from fedsz.flower.grpc_client import run_client  # noqa: E402
-from fedsz.flower.grpc_grid import GrpcGrid  # noqa: E402
-from fedsz.flower.local import LocalGrid  # noqa: E402
-from fedsz.flower.mod import FedSZMod  # noqa: E402
+from fedsz import flower_environment  # noqa: F401 - before Flower is imported
+from fedsz.flower.grid import FedSZGrid, Traffic
+from fedsz.flower.mod import FedSZMod
+from fedsz.flower.strategy import StreamingFedAvg
+from fedsz.transport.client import run_client
+from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.local_grid import LocalGrid
 
 __all__ = [
     "FedSZGrid",
@@ -37,3 +29,10 @@ __all__ = [
     "make_server_app",
     "run_client",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # fedsz's own apps stand above what they are made of.
+    if name in ("make_client_app", "make_server_app"):
+        return getattr(import_module("fedsz.training.apps"), name)
+    raise AttributeError(f"module 'fedsz.flower' has no attribute {name!r}")

@@ -13,26 +13,29 @@ from typing import Any
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
+from fedsz.control.autopilot import Autopilot
+from fedsz.control.policy import DEFAULT_TOLERANCE, FIXED
+from fedsz.control.record import Decision, Link
 from fedsz.errors import ConfigError, FedszError
-from fedsz.flower import compat
-from fedsz.flower.autopilot import Autopilot
+from fedsz.flower.instructions import Orders
 from fedsz.flower.mod import lacks_model
-from fedsz.flower.node import error_reply
-from fedsz.flower.orders import Orders
-from fedsz.flower.outbox import Outbox, is_training
+from fedsz.flower.packing import Outbox, is_training
 from fedsz.flower.records import KEY, Update, array_records, replaced, to_record
-from fedsz.flower.wrapper import WrappedGrid
-from fedsz.policy import DEFAULT_TOLERANCE, FIXED, Decision, Link
-from fedsz.settings import (
+from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.flower_compat import error_reply
+from fedsz.update.config import (
     DEFAULT_CODEC,
     DEFAULT_ERROR_BOUND,
     DEFAULT_LOSSLESS,
     DEFAULT_THRESHOLD,
+    DEFAULT_UPDATE,
+    EXACT,
     Settings,
+    check_update,
 )
-from fedsz.update import DEFAULT_UPDATE, EXACT, check_update
 
 Send = Callable[..., Iterable[Message]]
 
@@ -98,7 +101,7 @@ class FedSZGrid(WrappedGrid):
             client holds, within a bound such as "std:1" or 1e-2.
         downlink_feedback: whether what one broadcast leaves out goes into the next.
         policy: who decides all of this before each round: "fixed", the above; or another, such as
-            "auto", which asks for nothing else; see `fedsz.policy`.
+            "auto", which asks for nothing else; see `fedsz.control`.
         tolerance: points of accuracy that compression may cost, for policies that ask.
         rounds: how many there will be, for policies that ask.
         same_model: whether replies must have the names and shapes of the model that was sent; False
@@ -146,7 +149,7 @@ class FedSZGrid(WrappedGrid):
         self._wire = self._wire_counters()
 
     def steer(self, decision: Decision) -> None:
-        """Compress otherwise from the next message on; see `fedsz.policy`.
+        """Compress otherwise from the next message on; see `fedsz.control`.
 
         Raises:
             ConfigError: a bound, an update or a codec does not exist.

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message
 
+from fedsz import flower_compat as compat
+from fedsz.arrays import NDArray
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
-from fedsz.flower import compat
-from fedsz.flower.memory import Memory
-from fedsz.flower.orders import Orders, orders_in
+from fedsz.flower.client_state import Memory
+from fedsz.flower.instructions import Orders, orders_in
 from fedsz.flower.records import (
     Arrays,
     Update,
@@ -21,10 +22,10 @@ from fedsz.flower.records import (
     streams_of,
     to_record,
 )
-from fedsz.partition import NDArray
-from fedsz.pipeline import Report, decompress
-from fedsz.update import Reference
-from fedsz.update.feedback import ErrorFeedback
+from fedsz.update.compress import Report
+from fedsz.update.decompress import decompress
+from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.reference import Reference
 
 ClientAppCallable = Callable[[Message, Context], Message]
 

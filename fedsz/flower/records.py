@@ -3,7 +3,7 @@
 A sealed ArrayRecord holds Arrays whose bytes are streams, each of differences from what the one
 before it decodes to. Flower moves every Array on its own, so one costs less than a hundred. A
 `ConfigRecord` under `KEY` travels with it: on the way to a client it says how to compress the reply
-(`fedsz.flower.orders`), on the way back what that took.
+(`fedsz.flower.instructions`), on the way back what that took.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from typing import Final
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsz import pipeline
-from fedsz.coded import Coded
+from fedsz.arrays import DTYPE_IDS, DTYPES, NDArray, raw
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
-from fedsz.lossless import raw
-from fedsz.partition import NDArray
-from fedsz.pipeline import Report
-from fedsz.settings import Settings
-from fedsz.stream import DTYPE_IDS, DTYPES, Limits, Reader
+from fedsz.stream import Limits, Reader
+from fedsz.update import decompress as pipeline
+from fedsz.update.coded_tensor import Coded
+from fedsz.update.compress import Report, compress_measured
+from fedsz.update.config import Settings
 from fedsz.update.reference import Reference
 
 KEY: Final = "fedsz"
@@ -205,7 +204,7 @@ def seal(
     arrays: Mapping[str, NDArray], settings: Settings, reference: Reference | None = None
 ) -> tuple[ArrayRecord, Report]:
     """Return ``arrays`` as a sealed record, and what compressing them took."""
-    stream, report = pipeline.compress_measured(arrays, settings, reference)
+    stream, report = compress_measured(arrays, settings, reference)
     return sealed([stream]), report
 
 
@@ -243,13 +242,13 @@ class Update:
         self.sent_bytes = sum(len(array.data) for array in record.values())
         self._record = record
         self._template = template
-        self._sealed = is_sealed(record)
+        self._reader: Reader | None = None
         self._reference: Reference | None = None
-        if self._sealed:
+        if is_sealed(record):
             if len(record) != 1:
                 raise CorruptStream(f"a reply of {len(record)} streams, not one")
-            reader = self._reader()
-            header = reader.check_length()
+            self._reader = reader = self._read()
+            header = reader.header
             if header.reference is not None:
                 self._reference = references.get(header.reference)
                 pipeline.require_reference(header.reference, self._reference)
@@ -261,9 +260,8 @@ class Update:
         self.names = list(shapes)
         if template:
             template.check(shapes)
-        if self._sealed:
-            for _ in reader.payloads():
-                pass  # their checksums fit
+        if self._reader:
+            self._reader.check()
         self.seconds = time.perf_counter() - start
 
     def __iter__(self) -> Iterator[tuple[str, NDArray]]:
@@ -307,8 +305,8 @@ class Update:
         return self._template.cast(name, x.decode() if isinstance(x, Coded) else x)
 
     def _sent(self) -> Iterator[tuple[str, NDArray | Coded]]:
-        if self._sealed:
-            yield from pipeline.unpack(self._reader(), self._reference)
+        if self._reader:
+            yield from pipeline.unpack(self._reader, self._reference)
             return
         for name, array in self._record.items():
             x = from_array(name, array)
@@ -316,13 +314,11 @@ class Update:
                 raise CorruptStream(f"array {name!r} has another shape than it says")
             yield name, x
 
-    def _reader(self) -> Reader:
+    def _read(self) -> Reader:
         limits = Limits()
         if self._template:
             limits = Limits(decoded_bytes=2 * self._template.nbytes, expansion=0)
-        reader = Reader(limits)
-        reader.feed(next(iter(self._record.values())).data)
-        return reader
+        return Reader(next(iter(self._record.values())).data, limits)
 
 
 def release(content: RecordDict) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
+from fedsz.arrays import NDArray, StateDict, as_arrays
 from fedsz.errors import ConfigError, ReferenceMismatch
-from fedsz.partition import NDArray, StateDict, as_arrays
 
 SHOWN: Final = 8  # bytes of a digest in messages
 

@@ -18,10 +18,11 @@ import ml_dtypes
 import numpy as np
 
 import fedsz
+from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.codecs import CODECS
 from fedsz.codecs.base import Codec
 from fedsz.codecs.uniform import Uniform
-from fedsz.stream import DTYPE_IDS, DTYPES, Part, Tensor, write
+from fedsz.stream import Part, Tensor, write
 from tests.strategies import LAYER
 
 FOLDER = Path(__file__).parent

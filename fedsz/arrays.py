@@ -1,0 +1,111 @@
+"""Arrays as all of fedsz sees them: the dtypes of streams, and a state_dict's tensors as arrays.
+
+Torch stops here: what else there is sees numpy arrays. It is never imported for its own sake, so a
+numpy state_dict needs no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from fedsz.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+StateDict = Mapping[str, Any]  # of torch tensors or numpy arrays
+NDArray = npt.NDArray[Any]
+
+# Position is wire id: append, never reorder.
+DTYPES: Final = tuple(
+    np.dtype(getattr(ml_dtypes, name, name))
+    for name in (
+        "float32", "float64", "float16", "bfloat16", "bool",
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+        "complex64", "complex128",
+        "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    )
+)  # fmt: skip
+DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES)}
+LOSSY_DTYPES: Final = frozenset(DTYPES[:4])
+COMPLEX_DTYPES: Final = frozenset(DTYPES[13:15])  # have no differences of bits
+
+# Dtypes that torch has and numpy has only through ml_dtypes: they cross as unsigned integers.
+_CARRIERS: Final = {
+    np.dtype(getattr(ml_dtypes, name)): name
+    for name in (
+        "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"
+    )
+}  # fmt: skip
+
+
+def as_array(name: str, value: Any) -> NDArray:
+    """Return one tensor as a C-contiguous little-endian array, without a copy where possible.
+
+    Raises:
+        ConfigError: the name is not a string, or the value is neither a dense tensor nor an array,
+            or of a dtype that streams do not have.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"state_dict keys must be strings, got {name!r}")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        x = _from_torch(name, value)
+    elif isinstance(value, np.ndarray | np.generic):
+        x = np.asarray(value)
+    else:
+        kind = type(value).__name__
+        raise ConfigError(f"state_dict[{name!r}] is a {kind}; have torch tensors and numpy arrays")
+    little = x.dtype.newbyteorder("<")
+    x = np.asarray(x, x.dtype if x.dtype == little else little, order="C")
+    if x.dtype not in DTYPE_IDS:
+        raise ConfigError(f"state_dict[{name!r}] has dtype {x.dtype}, which streams do not have")
+    return x
+
+
+def as_arrays(state_dict: StateDict) -> dict[str, NDArray]:
+    """Return a state_dict's tensors as arrays; see `as_array`."""
+    return {name: as_array(name, value) for name, value in state_dict.items()}
+
+
+def as_tensor(x: NDArray) -> torch.Tensor:
+    """Return a writable array as a torch tensor that shares its memory."""
+    import torch
+
+    carrier = _CARRIERS.get(x.dtype)
+    if carrier is None:
+        return torch.from_numpy(x)
+    bits = torch.from_numpy(x.view(f"u{x.itemsize}"))
+    dtype: torch.dtype = getattr(torch, carrier)
+    return bits.view(dtype)
+
+
+def _from_torch(name: str, tensor: torch.Tensor) -> NDArray:
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise ConfigError(f"state_dict[{name!r}] is not a dense tensor with values")
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    dtype_name = str(dense.dtype).removeprefix("torch.")
+    try:
+        if dtype_name in _CARRIERS.values():
+            bits = dense.view(torch.uint16 if dense.itemsize == 2 else torch.uint8)
+            return bits.numpy().view(getattr(ml_dtypes, dtype_name))
+        array: NDArray = dense.numpy()
+    except TypeError:
+        raise ConfigError(
+            f"state_dict[{name!r}] has dtype {dtype_name}, which streams do not have"
+        ) from None
+    return array
+
+
+def raw(x: NDArray) -> memoryview:
+    """Return the bytes of a contiguous array without copying, for dtypes of ml_dtypes too."""
+    flat: Any = x.reshape(-1).view(np.uint8)
+    return memoryview(flat)

@@ -1,0 +1,1 @@
+"""When and how hard to compress, decided anew before every round from what is known of the last."""

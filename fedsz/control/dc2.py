@@ -1,0 +1,140 @@
+"""`dc2`: the controllers of DC2 (Abdelmoniem and Canini, 2021), which keep uploads in their time.
+
+L is the time that a round's slowest upload takes, L' its mean over the rounds so far, L* what it
+may take, and rho the share of the update's bytes that is sent:
+
+    DA1 mean    rho -= gain (L - L') / L'
+    DA2 aimd    L > L*: rho /= 2, else rho += add
+    DA3 aiad    L > L*: rho -= cut, else rho += add
+    DA4 trend   rho -= gain (L - L of the round before) / L'
+    DA5 band    DA4 while L is within a share ``width`` of L*, DA2 outside
+
+A bound is what there is to steer. By the rate of a uniform quantiser at high resolution, one bit an
+element less is twice the bound, so that rho of float32 elements goes with
+
+    bound *= 2 ** (32 (rho - rho'))
+
+which need not be exact: the next step starts from the rho that came of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from fedsz.control.record import Decision, Observation
+from fedsz.control.rule import Past, because, check_positive, scaled
+from fedsz.errors import ConfigError
+
+MEAN: Final = "mean"
+AIMD: Final = "aimd"
+AIAD: Final = "aiad"
+TREND: Final = "trend"
+BAND: Final = "band"
+RULES: Final = (MEAN, AIMD, AIAD, TREND, BAND)
+
+_BITS: Final = 32  # of an element that is sent as it is
+
+
+@dataclass(frozen=True)
+class Dc2:
+    """Multiplies the bound of what clients send, so that the slowest upload takes its time.
+
+    Attributes:
+        rule: one of `RULES`.
+        seconds: what a round's slowest upload may take, L*; 0 takes ``share``.
+        share: of the round's own seconds, where ``seconds`` is 0.
+        gain: of DA1 and DA4, in rho.
+        add: what rho may grow in a round.
+        cut: what DA3 takes off it.
+        width: of DA5's band, on either side of L*, as a share of it.
+        floor: the least rho asked for.
+        low, high: limits of what the bound is multiplied with, around 1.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    name: ClassVar[str] = "dc2"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    rule: str = AIMD
+    seconds: float = 0.0
+    share: float = 0.25
+    gain: float = 0.02
+    add: float = 0.01
+    cut: float = 0.02
+    width: float = 0.25
+    floor: float = 0.001
+    low: float = 0.125
+    high: float = 64.0
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ConfigError(f"no rule {self.rule!r} of dc2; have {', '.join(RULES)}")
+        if not 0 <= self.seconds < math.inf:
+            raise ConfigError(f"dc2 seconds must be finite and not below 0, got {self.seconds:g}")
+        settings = {k: v for k, v in vars(self).items() if k not in ("rule", "seconds")}
+        check_positive(self.name, **settings)
+        if not self.low <= 1 <= self.high or self.floor > 1 or self.width >= 1:
+            raise ConfigError("dc2 needs low <= 1 <= high, floor <= 1 and width < 1")
+
+    def refine(self, decision: Decision, past: Past, /) -> Decision:
+        """Return ``decision`` with the bound times what the controller says."""
+        factor, told = 1.0, "no upload timed"
+        latencies: list[float] = []
+        for seen in past.history:
+            latency, rho = upload_seconds(seen), sent_ratio(seen)
+            target = self.seconds or self.share * seen.seconds
+            if latency is None or rho is None or not 0 < target < math.inf:
+                continue
+            latencies.append(latency)
+            asked = min(max(self.step(rho, latencies, target), self.floor), 1.0)
+            factor = _stretched(factor, _BITS * (rho - asked), self.low, self.high)
+            told = f"{latency:.3g} s of {target:.3g} s, ratio {rho:.4g} to be {asked:.4g}"
+        bound = scaled(decision.error_bound, factor)
+        return because(decision, f"dc2 {self.rule} x{factor:.4g}: {told}", error_bound=bound)
+
+    def step(self, rho: float, latencies: Sequence[float], target: float) -> float:
+        """Return the sent ratio to aim at, before limits.
+
+        Args:
+            rho: of the last round.
+            latencies: L of all rounds that have one, in seconds, at least one; the last is now.
+            target: L*, in seconds.
+        """
+        now, mean = latencies[-1], sum(latencies) / len(latencies)
+        rule = self.rule
+        if rule == BAND:
+            rule = TREND if abs(now - target) <= self.width * target else AIMD
+        if rule == MEAN:
+            return rho - self.gain * (now - mean) / mean
+        if rule == TREND:
+            before = latencies[-2] if len(latencies) > 1 else now
+            return rho - self.gain * (now - before) / mean
+        if now <= target:
+            return rho + self.add
+        return rho / 2 if rule == AIMD else rho - self.cut
+
+
+def upload_seconds(seen: Observation) -> float | None:
+    """Return what a round's slowest upload took; None where no link's bandwidth is known."""
+    known = [
+        8 * link.sent_bytes / link.bandwidth
+        for link in seen.links
+        if 0 < link.bandwidth < math.inf and link.sent_bytes > 0
+    ]
+    slowest = max(known, default=0.0)
+    return slowest if 0 < slowest < math.inf else None
+
+
+def sent_ratio(seen: Observation) -> float | None:
+    """Return the share of a round's bytes that was sent, at most 1; None where none were."""
+    return min(seen.sent_up / seen.raw_up, 1.0) if seen.raw_up > 0 < seen.sent_up else None
+
+
+def _stretched(factor: float, bits: float, low: float, high: float) -> float:
+    """Return ``factor`` for so many bits an element less, within limits."""
+    return min(max(factor * math.exp2(bits), low), high)

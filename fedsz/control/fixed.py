@@ -1,0 +1,21 @@
+"""`fixed`: what the run's options say, in every round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedsz.control.record import Decision
+from fedsz.control.rule import Past
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Changes nothing."""
+
+    name: ClassVar[str] = "fixed"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def refine(self, decision: Decision, _past: Past, /) -> Decision:
+        """Return ``decision``."""
+        return decision

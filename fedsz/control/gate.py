@@ -1,0 +1,145 @@
+"""`gate`: is compressing worth it for this client, and with which codec? Eqn 1 of the FedSZ paper.
+
+    0 < t_C + t_D + S'/B < S/B
+
+with S bytes of an update, S' of what is sent in its place, B the link's bandwidth and t_C, t_D the
+seconds that compressing and decompressing take.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from fedsz import codecs as codec_list
+from fedsz.control.record import Decision, Link
+from fedsz.control.rule import Past, because
+from fedsz.errors import ConfigError
+
+RAW: Final = codec_list.Raw.name
+DEFAULT: Final = ""  # the codec of the run, whichever it is
+RECENT: Final = 3  # measurements whose median counts
+
+
+def transfer_seconds(coding_seconds: float, sent_bytes: float, bandwidth: float) -> float:
+    """Return what an update takes, t_C + t_D + S'/B, at so many bits a second."""
+    return coding_seconds + 8 * sent_bytes / bandwidth
+
+
+def is_worth(coding_seconds: float, raw_bytes: float, sent_bytes: float, bandwidth: float) -> bool:
+    """Say whether Eqn 1 holds, at a bandwidth in bits a second."""
+    seconds = transfer_seconds(coding_seconds, sent_bytes, bandwidth)
+    return 0 < seconds < transfer_seconds(0.0, raw_bytes, bandwidth)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Chooses a codec for each client, or none.
+
+    A client is asked to compress until its bandwidth and all candidates are known; each candidate
+    is tried once. What is known of a codec stays known while the client sends its updates as they
+    are; after ``again`` such rounds it compresses once more, to see whether that still holds.
+
+    Attributes:
+        codecs: candidates, separated by slashes, ``uniform/szx``; empty is the run's codec.
+        again: rounds after which a client that sends its updates as they are is asked again.
+
+    Raises:
+        ConfigError: no such codec, or ``again`` is below 1.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+
+    name: ClassVar[str] = "gate"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    codecs: str = DEFAULT
+    again: int = 10
+
+    def __post_init__(self) -> None:
+        for candidate in self.candidates:
+            if candidate != DEFAULT:
+                codec_list.get(candidate)
+        if RAW in self.candidates:
+            raise ConfigError(f"gate chooses {RAW!r} by itself; leave it out of codecs")
+        if self.again < 1:
+            raise ConfigError(f"gate again must be at least 1, got {self.again}")
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The codecs to choose from."""
+        return tuple(self.codecs.split("/"))
+
+    def refine(self, decision: Decision, past: Past, /) -> Decision:
+        """Return ``decision`` with a codec for each client that has replied so far."""
+        seen: dict[str, list[tuple[str, Link]]] = {}
+        for row in past.history:
+            told = row.decision.codecs if row.decision is not None else {}
+            for link in row.links:
+                seen.setdefault(link.node, []).append((self._used(told.get(link.node)), link))
+        chosen = {node: self.choose(uses) for node, uses in sorted(seen.items())}
+        listed = {node: codec for node, codec in chosen.items() if codec != DEFAULT}
+        raw = sum(codec == RAW for codec in chosen.values())
+        return because(
+            decision,
+            f"gate: {raw} of {len(chosen)} clients send as it is",
+            codecs=decision.codecs | listed,
+        )
+
+    def choose(self, uses: Sequence[tuple[str, Link]]) -> str:
+        """Return the codec of one client.
+
+        Args:
+            uses: the codec that it used and what came of it, for each round that it replied in.
+        """
+        ways = {}
+        for candidate in self.candidates:
+            known = [link for codec, link in uses if codec == candidate and _is_known(link)]
+            if not known:
+                return candidate
+            ways[candidate] = _Way.of(known)
+        rates = [link.bandwidth for _, link in uses if 0 < link.bandwidth < math.inf]
+        if not rates:
+            return self.candidates[0]
+        bandwidth = statistics.median(rates[-RECENT:])
+        best = min(ways, key=lambda codec: ways[codec].seconds(bandwidth))
+        lately = [codec for codec, _ in uses[-self.again :]]
+        if ways[best].is_worth(bandwidth) or lately == [RAW] * self.again:
+            return best
+        return RAW
+
+    def _used(self, told: str | None) -> str:
+        """Return which candidate a client used that was told so."""
+        return told if told == RAW or (told and told in self.candidates) else DEFAULT
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What a codec does for a client: medians of its last rounds."""
+
+    coding_seconds: float
+    raw_bytes: float
+    sent_bytes: float
+
+    @classmethod
+    def of(cls, links: Sequence[Link]) -> _Way:
+        recent = links[-RECENT:]
+        return cls(
+            statistics.median(link.encode_seconds + link.decode_seconds for link in recent),
+            statistics.median(link.raw_bytes for link in recent),
+            statistics.median(link.sent_bytes for link in recent),
+        )
+
+    def seconds(self, bandwidth: float) -> float:
+        return transfer_seconds(self.coding_seconds, self.sent_bytes, bandwidth)
+
+    def is_worth(self, bandwidth: float) -> bool:
+        return is_worth(self.coding_seconds, self.raw_bytes, self.sent_bytes, bandwidth)
+
+
+def _is_known(link: Link) -> bool:
+    """Say whether a client's round tells of the codec it used."""
+    coding = link.encode_seconds + link.decode_seconds
+    return link.raw_bytes > 0 and link.sent_bytes > 0 and 0 <= coding < math.inf

@@ -1,0 +1,149 @@
+"""`layers`: the same number of bits, spread over the tensors by what their errors cost.
+
+Minimise the sum of c_l n_l D_l, with n_l elements, an error of D_l each and c_l the cost of a unit
+of it, at the rate that the bounds have now. At the optimum a bit less costs the same in every
+tensor: reverse water-filling (Cover and Thomas, 10.3.3), with the rate of a quantiser in place of
+that of a Gaussian channel (`fedsz.control.quantiser_rate`). Where bounds are fine that is c_l D_l
+equal in all tensors, each within sqrt(3 D_l).
+
+With c_l = 1 / var_l all factors of a ``std`` bound are 1. With c_l = 1, the plain squared error,
+all fine bounds become equal. Measured costs are what a tensor's errors do to the held-out loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsz.bounds import ErrorBound
+from fedsz.control.quantiser_rate import HIGHEST, LOWEST, bounds_of_slope, rate
+from fedsz.control.record import Decision, Observation
+from fedsz.control.rule import SENSITIVITY, SPREAD, Past, because, check_positive
+from fedsz.errors import ConfigError
+from fedsz.update.config import WEIGHTS
+
+MEASURED: Final = "measured"
+MSE: Final = "mse"
+COSTS: Final = (MEASURED, MSE)
+RECENT: Final = 3  # measurements whose mean counts
+_HALVINGS: Final = 80
+
+_Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Gives every tensor its own factor on the bound.
+
+    Attributes:
+        cost: "measured", by the held-out loss, with factors of 1 until something is measured; or
+            "mse", all elements alike.
+        limit: a bound grows and shrinks by this factor at most.
+
+    Raises:
+        ConfigError: no such cost, or a limit below 1.
+    """
+
+    name: ClassVar[str] = "layers"
+
+    cost: str = MEASURED
+    limit: float = 8.0
+
+    def __post_init__(self) -> None:
+        if self.cost not in COSTS:
+            raise ConfigError(f"layers cost must be {' or '.join(COSTS)}, got {self.cost!r}")
+        check_positive(self.name, limit=self.limit)
+        if self.limit < 1:
+            raise ConfigError(f"layers limit must be at least 1, got {self.limit:g}")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The spread, and what costs are measured by."""
+        return frozenset({SPREAD, SENSITIVITY} if self.cost == MEASURED else {SPREAD})
+
+    def refine(self, decision: Decision, past: Past, /) -> Decision:
+        """Return ``decision`` with its factors times those of the tensors that are known.
+
+        Raises:
+            ConfigError: the bound is not one of updates, by their standard deviation or absolute.
+        """
+        bound = ErrorBound.of(decision.error_bound)
+        if decision.update == WEIGHTS or bound.kind == "rel":
+            raise ConfigError(
+                "layers needs update delta or delta+ef, and a bound such as std:3 or abs:1e-3; got "
+                f"{decision.update} and {bound}"
+            )
+        names, counts, present, logs = [], [], [], []
+        costs = sensitivities(past.history)
+        for name, (count, deviation) in sorted(spreads(past.history).items()):
+            if not (count > 0 and 0 < deviation < math.inf):
+                continue
+            given = bound.value * decision.factors.get(name, 1.0)
+            now = given if bound.kind == "std" else given / deviation
+            cost = 1.0 if self.cost == MSE else costs.get(name, math.nan) / count
+            if LOWEST <= now < HIGHEST and math.isfinite(cost):
+                names.append(name)
+                counts.append(float(count))
+                present.append(now)
+                logs.append((math.log(cost) if cost else -math.inf) + 2 * math.log(deviation))
+        if max(logs, default=-math.inf) == -math.inf:
+            return because(decision, "layers: no costs known")
+        factors = allot(np.array(counts), np.array(present), np.array(logs), self.limit)
+        # Rounded, so that machines whose exponentials differ in the last bit decide the same.
+        chosen = {
+            name: decision.factors.get(name, 1.0) * float(f"{factor:.4g}")
+            for name, factor in zip(names, factors, strict=True)
+        }
+        told = f"layers: {len(chosen)} tensors, x{factors.min():.3g} to x{factors.max():.3g}"
+        return because(decision, told, factors=decision.factors | chosen)
+
+
+def allot(counts: _Doubles, present: _Doubles, logs: _Doubles, limit: float) -> _Doubles:
+    """Return what bounds are multiplied with, so that the total rate stays and the cost is least.
+
+    Args:
+        counts: n_l, elements of each tensor.
+        present: bounds now, in standard deviations of each tensor; in [`LOWEST`, `HIGHEST`).
+        logs: of c_l var_l; -inf where that is 0, which not all are.
+        limit: factors lie in [1 / limit, limit].
+    """
+    total = float(counts @ rate(present))
+
+    def factors(log_price: float) -> _Doubles:
+        best = bounds_of_slope(log_price - logs)
+        clipped: _Doubles = np.clip(best / present, 1 / limit, limit)
+        return clipped
+
+    # Prices at which all tensors are at one end, and at the other.
+    known = logs[np.isfinite(logs)]
+    low, high = float(known.min()) - 60.0, float(known.max()) + 60.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if counts @ rate(factors(middle) * present) > total:
+            low = middle
+        else:
+            high = middle
+    return factors(high)
+
+
+def spreads(history: Sequence[Observation]) -> dict[str, tuple[int, float]]:
+    """Return each tensor's elements and standard deviation, in the last round that has them."""
+    known: dict[str, tuple[int, float]] = {}
+    for row in history:
+        known.update(row.spread)
+    return known
+
+
+def sensitivities(history: Sequence[Observation]) -> dict[str, float]:
+    """Return each tensor's mean sensitivity over the last rounds that have it."""
+    known: dict[str, list[float]] = {}
+    for row in history:
+        for name, value in row.sensitivity.items():
+            if 0 <= value < math.inf:
+                known.setdefault(name, []).append(value)
+    return {name: sum(v[-RECENT:]) / len(v[-RECENT:]) for name, v in known.items()}

@@ -1,0 +1,151 @@
+"""When and how hard to compress, decided anew before every round from what is known of the last.
+
+`POLICIES` is the one list: what `get` knows and its messages name. Policies are pure: a run's
+record holds what they saw and what they decided, and `replay` decides it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from fedsz.bounds import ErrorBound
+from fedsz.control.accuracy import Accuracy
+from fedsz.control.auto import Auto
+from fedsz.control.dc2 import Dc2
+from fedsz.control.fixed import Fixed
+from fedsz.control.gate import Gate
+from fedsz.control.layers import Layers
+from fedsz.control.record import Decision, Link, Observation
+from fedsz.control.rule import SENSITIVITY, SPREAD, Past, Rule
+from fedsz.control.schedule import Schedule
+from fedsz.errors import ConfigError
+from fedsz.spec_strings import configured, written
+from fedsz.update.config import EXACT, check_update
+
+FIXED: Final = Fixed.name
+DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
+
+POLICIES: Final[tuple[Rule, ...]] = (
+    Fixed(),
+    Auto(),
+    Schedule(),
+    Accuracy(),
+    Dc2(),
+    Layers(),
+    Gate(),
+)
+
+__all__ = [
+    "DEFAULT_TOLERANCE",
+    "FIXED",
+    "POLICIES",
+    "SENSITIVITY",
+    "SPREAD",
+    "Decision",
+    "Link",
+    "Observation",
+    "Policy",
+    "get",
+    "replay",
+]
+
+
+class Policy(Protocol):
+    """Decides how the next round's updates are sent."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
+
+    def decide(self, history: Sequence[Observation]) -> Decision:
+        """Return the decision for the round after ``history``; the same for an equal history.
+
+        Args:
+            history: all rounds so far; the first is round 0, before any training.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Rules, each of which refines the decision of those before it.
+
+    Attributes:
+        rules: at least one.
+        base: what the first refines.
+        tolerance: points of accuracy that compression may cost.
+        rounds: of the run.
+    """
+
+    rules: tuple[Rule, ...]
+    base: Decision
+    tolerance: float
+    rounds: int
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any of the rules needs."""
+        return frozenset[str]().union(*(rule.needs for rule in self.rules))
+
+    def decide(self, history: Sequence[Observation]) -> Decision:
+        """Return the decision for the round after ``history``."""
+        past = Past(history, self.tolerance, self.rounds)
+        decision = self.base
+        for rule in self.rules:
+            decision = rule.refine(decision, past)
+        return decision
+
+
+def get(spec: str, base: Decision, *, tolerance: float, rounds: int) -> Policy:
+    """Return the policy that ``spec`` names, with its settings.
+
+    Args:
+        spec: a name, or one with settings, as the CLI and config files write them:
+            ``"schedule:first=std:4,last=std:1"``; or several joined by ``+``, of which each refines
+            the decision of those before: ``"auto+gate"``.
+        base: the decision that the run's options make.
+        tolerance: points of accuracy that compression may cost.
+        rounds: of the run.
+
+    Raises:
+        ConfigError: no such policy or setting, a value it cannot have, or a policy that cannot
+            act on what it is given.
+        CodecUnavailable: a codec among the settings is not installed here.
+    """
+    check_update(base.update)
+    for bound in (base.error_bound, *(() if base.downlink == EXACT else (base.downlink,))):
+        ErrorBound.of(bound)
+    if not 0 <= tolerance < math.inf:
+        raise ConfigError(f"tolerance must be finite and not below 0, got {tolerance:g}")
+    # A plus before a digit is an exponent's.
+    rules = tuple(_rule(part) for part in re.split(r"\+(?!\d)", spec))
+    policy = Chain(rules, base, tolerance, rounds)
+    policy.decide([])  # what cannot work at all is said now
+    return policy
+
+
+def replay(policy: Policy, rows: Sequence[Observation]) -> Iterator[tuple[int, Decision, Decision]]:
+    """Yield each round's number, what was decided for it, and what ``policy`` decides now.
+
+    The two differ where a decision came from anything but the rounds before.
+
+    Args:
+        policy: made as the run made it.
+        rows: of the run's record, in order, from round 0. Rounds without a decision are left out.
+    """
+    for i, row in enumerate(rows):
+        if row.decision is not None:
+            yield row.round, row.decision, policy.decide(rows[:i])
+
+
+def _rule(spec: str) -> Rule:
+    """Return one rule of a policy, with its settings."""
+    name, _, rest = spec.partition(":")
+    rule: Any = next((rule for rule in POLICIES if rule.name == name), None)
+    if rule is None:
+        raise ConfigError(f"no policy {name!r}; have {', '.join(rule.name for rule in POLICIES)}")
+    chosen: Rule = configured("policy", name, rule, written(rest))
+    return chosen

@@ -1,0 +1,85 @@
+"""What every policy is made of: rules, each refining the decision of those before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+
+import msgspec
+
+from fedsz.bounds import ErrorBound
+from fedsz.control.record import Decision, Observation
+from fedsz.errors import ConfigError
+from fedsz.update.config import EXACT
+
+SPREAD: Final = "spread"
+SENSITIVITY: Final = "sensitivity"
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a rule is told of the run.
+
+    Attributes:
+        history: all rounds so far; the first is round 0, before any training.
+        tolerance: points of accuracy (hundredths) that compression may cost.
+        rounds: how many there will be.
+    """
+
+    history: Sequence[Observation]
+    tolerance: float
+    rounds: int
+
+    @property
+    def next_round(self) -> int:
+        """The number of the round that is decided on, from 1."""
+        return max(self.history[-1].round + 1, 1) if self.history else 1
+
+
+class Rule(Protocol):
+    """One policy of the list. Its settings are the fields of a frozen dataclass.
+
+    A rule keeps no state: what it knows of the rounds before, it works out from the history anew.
+    So equal histories give equal decisions, also after a restart.
+    """
+
+    name: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
+
+    def refine(self, decision: Decision, past: Past, /) -> Decision:
+        """Return the decision for the next round.
+
+        Args:
+            decision: of the rules before.
+            past: what is known.
+
+        Raises:
+            ConfigError: the rule cannot act on this kind of decision.
+        """
+
+
+def because(decision: Decision, reason: str, **changes: Any) -> Decision:
+    """Return ``decision`` with ``changes``, and ``reason`` after the reasons it had."""
+    why = f"{decision.why}; {reason}" if decision.why else reason
+    return msgspec.structs.replace(decision, why=why, **changes)
+
+
+def scaled(bound: str, factor: float) -> str:
+    """Return an error bound times ``factor``, as it is printed; an exact downlink stays exact."""
+    return bound if bound == EXACT else str(ErrorBound.of(bound).scaled(factor))
+
+
+def check_positive(owner: str, **settings: float) -> None:
+    """Refuse settings that are not above 0 and finite.
+
+    Raises:
+        ConfigError: naming the first such setting.
+    """
+    for key, value in settings.items():
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{owner} {key} must be finite and above 0, got {value:g}")

@@ -1,0 +1,77 @@
+"""`schedule`: a bound that moves from one value to another over the rounds, coarse to fine.
+
+Early updates point roughly in the right direction whatever is cut off them, and later rounds make
+up for it; nothing makes up for what the last ones lose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from fedsz.bounds import ErrorBound
+from fedsz.control.record import Decision
+from fedsz.control.rule import Past, because
+from fedsz.errors import ConfigError
+from fedsz.update.config import EXACT
+
+GEOMETRIC: Final = "geometric"
+LINEAR: Final = "linear"
+SHAPES: Final = (GEOMETRIC, LINEAR)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Moves the bounds of both directions, each from a first to a last.
+
+    Attributes:
+        first, last: of what clients send, in the first round and in the last, ``std:4``; where one
+            is empty it is the bound that the schedule was given.
+        down_first, down_last: the same for the model that they are sent. All empty leaves it alone.
+        shape: "geometric", equal factors between rounds, or "linear", equal differences.
+
+    Raises:
+        ConfigError: no end is given, a bound is none, or there is no such shape.
+    """
+
+    name: ClassVar[str] = "schedule"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    first: str = ""
+    last: str = ""
+    down_first: str = ""
+    down_last: str = ""
+    shape: str = GEOMETRIC
+
+    def __post_init__(self) -> None:
+        for end in (self.first, self.last, self.down_first, self.down_last):
+            if end:
+                ErrorBound.of(end)
+        if self.shape not in SHAPES:
+            raise ConfigError(f"schedule shape must be {' or '.join(SHAPES)}, got {self.shape!r}")
+
+    def refine(self, decision: Decision, past: Past, /) -> Decision:
+        """Return ``decision`` with the bounds of this round of the schedule."""
+        if not (self.first or self.last or self.down_first or self.down_last):
+            raise ConfigError("schedule needs an end: first=, last=, down_first= or down_last=")
+        number = past.next_round
+        share = min((number - 1) / (past.rounds - 1), 1.0) if past.rounds > 1 else 1.0
+        up = self._between(self.first, self.last, decision.error_bound, share)
+        down = self._between(self.down_first, self.down_last, decision.downlink, share)
+        told = f"schedule at {share:.0%}: {up} up, {down} down"
+        return because(decision, told, error_bound=up, downlink=down)
+
+    def _between(self, first: str, last: str, given: str, share: float) -> str:
+        """Return the bound at a share of the way; ``given`` where neither end is."""
+        if not (first or last):
+            return given
+        if EXACT in (first or given, last or given):
+            raise ConfigError("schedule needs both ends of a downlink that is exact without it")
+        start, end = ErrorBound.of(first or given), ErrorBound.of(last or given)
+        if start.kind != end.kind:
+            raise ConfigError(f"schedule goes from {start} to {end}: both must be of one kind")
+        if self.shape == LINEAR:
+            value = start.value + (end.value - start.value) * share
+        else:
+            value = start.value ** (1 - share) * end.value**share
+        return str(ErrorBound(start.kind, value))

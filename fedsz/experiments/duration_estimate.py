@@ -1,0 +1,124 @@
+"""How long runs would take: a few training steps of each kind, timed, times their number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from fedsz.errors import FedszError
+from fedsz.training.options import RunConfig
+
+TEST_BATCH: Final = 256
+
+
+def seconds(run: RunConfig) -> float | None:
+    """Return about how long a run takes in one process; None where that cannot be told.
+
+    Training and testing are timed on random images of the data set's shape, codecs on the model's
+    first weights.
+    """
+    try:
+        train_images, test_images = _images(run.dataset, run.data_dir)
+        step, test = _step_seconds(
+            run.model, run.dataset, run.image_size, run.batch_size, run.device, run.seed
+        )
+        code = _code_seconds(run)
+    except FedszError:
+        return None
+    train_images = run.samples or train_images
+    test_images = run.test_samples or test_images
+    a_round = (
+        run.epochs * train_images / run.batch_size * step
+        + test_images / TEST_BATCH * test
+        + run.clients * code
+    )
+    return run.rounds * a_round
+
+
+@lru_cache(maxsize=16)
+def _images(dataset: str, data_dir: str) -> tuple[int, int]:
+    """Return how many images a data set has for training and for testing."""
+    import pyarrow.parquet as pq
+
+    from fedsz.training import datasets
+
+    spec = datasets.get(dataset)
+    if spec.hub_id is None:
+        train = datasets.load_partition(dataset, data_dir=None, partition=0, num_partitions=1)
+        return len(train), len(datasets.load_test(dataset, data_dir=None))
+    if not data_dir:
+        raise FedszError("the hub does not say without a download")
+    found = [datasets.find_parquet(spec, split, Path(data_dir)) for split in ("train", "test")]
+    train_rows, test_rows = (pq.read_metadata(path).num_rows for path in found)
+    return train_rows, test_rows
+
+
+@lru_cache(maxsize=64)
+def _step_seconds(
+    model_name: str, dataset: str, image_size: int, batch_size: int, device: str, seed: int
+) -> tuple[float, float]:
+    """Return the seconds of a training step, and of testing a batch of `TEST_BATCH`."""
+    import torch
+
+    from fedsz.training import datasets
+    from fedsz.training import loop as training
+    from fedsz.training.build import build_model, check_device
+
+    spec = datasets.get(dataset)
+    config = RunConfig(model=model_name, dataset=dataset, seed=seed)
+    model = build_model(config).to(check_device(device))
+
+    def images(count: int) -> datasets.Images:
+        x = torch.randint(0, 256, (count, *spec.shape), dtype=torch.uint8)
+        return datasets.Images(x, torch.arange(count) % spec.num_classes)
+
+    def train(steps: int) -> Callable[[], object]:
+        data = images(steps * batch_size)
+        return lambda: training.train(
+            model, data, epochs=1, lr=1e-4, momentum=0.0, batch_size=batch_size, seed=seed,
+            image_size=image_size,
+        )  # fmt: skip
+
+    some = images(TEST_BATCH)
+    return (
+        _timed(train(2)) / 2,
+        _timed(lambda: training.evaluate(model, some, image_size=image_size)),
+    )
+
+
+@lru_cache(maxsize=64)
+def _code_seconds_of(
+    model: str, dataset: str, codec: str, lossless: str, bound: float | str, rule: str
+) -> float:
+    from fedsz.arrays import as_arrays
+    from fedsz.training.build import build_model
+    from fedsz.update.compress import compress
+    from fedsz.update.decompress import decompress
+
+    state = as_arrays(build_model(RunConfig(model=model, dataset=dataset)).state_dict())
+
+    def both() -> None:
+        stream = compress(state, bound, codec=codec, lossless=lossless, rule=rule)
+        decompress(stream, as_numpy=True)
+
+    return _timed(both)
+
+
+def _code_seconds(run: RunConfig) -> float:
+    """Return the seconds to compress an update and to decode it again."""
+    return _code_seconds_of(
+        run.model, run.dataset, run.codec, run.lossless, run.error_bound, run.rule
+    )
+
+
+def _timed(action: Callable[[], object]) -> float:
+    """Return the least of three times; the first pays for what is set up once."""
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - begin)
+    return min(times)

@@ -1,0 +1,84 @@
+"""Where a result comes from: the columns that every row of a result table carries."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+DIGEST_LENGTH: Final = 16
+
+
+@lru_cache(maxsize=1)
+def origin() -> dict[str, Any]:
+    """Return fedsz's version, Python's, torch's, the machine and its processors."""
+    return {
+        "fedsz_version": importlib.metadata.version("fedsz"),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "machine": f"{processor()}, {platform.system()} {platform.machine()}",
+        "cores": cores(),
+    }
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor() -> str:
+    """Return the processor's name, where the system tells one."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"
+
+
+@lru_cache(maxsize=64)
+def file_digest(path: str) -> str:
+    """Return the start of a file's SHA-256, or "" if there is no such file."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=16)
+def dataset_digest(name: str, data_dir: str) -> str:
+    """Return what tells one copy of a data set from another: the start of a SHA-256.
+
+    Of the parquet files' bytes where there is a folder, else of the library's or the hub's version.
+
+    Raises:
+        ConfigError: no such data set.
+        DataError: the folder does not hold it.
+    """
+    from fedsz.training import datasets
+
+    spec = datasets.get(name)
+    digest = hashlib.sha256()
+    if spec.hub_id is None:
+        digest.update(f"scikit-learn {_version('scikit-learn')}".encode())
+    elif not data_dir:
+        digest.update(f"hub {spec.hub_id}".encode())
+    else:
+        for split in ("train", "test"):
+            path = datasets.find_parquet(spec, split, Path(data_dir))
+            digest.update(file_digest(str(path)).encode())
+    return digest.hexdigest()[:DIGEST_LENGTH]
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,219 @@
+"""A process that runs what it is told: ``python -m fedsz.experiments.sweep_worker``.
+
+A line of JSON on stdin is a `Job`; lines on stdout are its `RoundDone`s and in the end one
+`Finished`. The process ends when stdin does, in the middle of a run too: so it does not outlive
+whoever started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import queue
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from fedsz.arrays import as_arrays
+from fedsz.codecs import get
+from fedsz.errors import FedszError
+from fedsz.experiments.error_distribution import Distribution, distribution
+from fedsz.experiments.scheme import FIXED
+from fedsz.training.events import RoundDone
+from fedsz.training.options import RunConfig
+from fedsz.update.config import WEIGHTS
+from fedsz.update.partition import is_lossy
+
+if TYPE_CHECKING:
+    from flwr.app import UserConfig
+
+OnRound = Callable[[RoundDone], None]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A run to make.
+
+    Attributes:
+        options: of `RunConfig`.
+        grid: "local" or "grpc".
+    """
+
+    options: dict[str, Any]
+    grid: str
+
+
+class Finished(msgspec.Struct, frozen=True, tag_field="event", tag="finished"):
+    """A run is over.
+
+    Attributes:
+        distributions: of the largest lossy tensor, its weights and its error.
+        error: why there was no result, or "".
+    """
+
+    distributions: list[Distribution] = []
+    error: str = ""
+
+
+def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distribution]:
+    """Run a federation to its end, tell of each round, and look at what a client would send next.
+
+    Raises:
+        FedszError: an option is wrong, or what it takes is not here.
+    """
+    state = _local(config, on_round) if grid == "local" else _grpc(config, on_round)
+    return distributions(_trained_once_more(state, config), config, state)
+
+
+def distributions(
+    state: Mapping[str, np.ndarray],
+    config: RunConfig,
+    reference: Mapping[str, np.ndarray] | None = None,
+) -> list[Distribution]:
+    """Return the laws of the largest lossy tensor's weights, and of its error under the codec.
+
+    Args:
+        state: what would be sent.
+        config: how.
+        reference: the model that steps are from. Without it the error of a step is not known;
+            that of a bound which a policy chooses never is.
+    """
+    settings = config.settings
+    lossy = {
+        name: x
+        for name, x in state.items()
+        if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold)
+    }
+    if not lossy:
+        return []
+    name, x = max(lossy.items(), key=lambda item: item[1].size)
+    found = [distribution(x, "weights", name)]
+    codec, bound = get(config.codec), settings.bound
+    if not codec.lossy or config.policy != FIXED:
+        return found
+    sent = x
+    if config.update != WEIGHTS:
+        if reference is None:
+            return found
+        sent = x - reference[name]
+    payload = codec.encode(sent, bound.absolute(sent if bound.kind == "std" else x))
+    error = codec.decode(payload, x.shape).astype(np.float64) - sent
+    return [*found, distribution(error, "error", name)]
+
+
+def _trained_once_more(state: Mapping[str, np.ndarray], config: RunConfig) -> dict[str, np.ndarray]:
+    """Return the weights of the first client after another round of its own.
+
+    An average of updates that were decoded lies on the codec's grid, or near it: its error would be
+    that of coding twice.
+    """
+    from fedsz.flower.records import to_record
+    from fedsz.training.client_round import train_share
+
+    model, _ = train_share(
+        config,
+        to_record(dict(state)),
+        config.rounds + 1,
+        (0, config.clients),
+        data_dir=config.data_dir,
+        device=config.device,
+    )
+    return as_arrays(model.state_dict())
+
+
+def _local(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
+    from fedsz.training.apps import make_client_app
+    from fedsz.training.federation import federate, prepare
+    from fedsz.training.fleet import row_of
+    from fedsz.transport.local_grid import LocalGrid
+
+    places: list[UserConfig] = [
+        {
+            "partition-id": i,
+            "num-partitions": config.clients,
+            "data-dir": config.data_dir,
+            "device": config.device,
+        }
+        for i in range(config.clients)
+    ]
+    problem = prepare(config)
+    grid = LocalGrid(make_client_app(), places)
+    model = federate(grid, config, problem, lambda done: on_round(row_of(done, {})))
+    return as_arrays(model.state_dict())
+
+
+def _grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
+    import dataclasses
+
+    from safetensors.numpy import load_file
+
+    from fedsz.training.local_fleet import run_local
+    from fedsz.training.run_folder import MODEL
+
+    with tempfile.TemporaryDirectory(prefix="fedsz-") as scratch:
+        folder = Path(scratch) / "run"
+        with contextlib.closing(
+            run_local(dataclasses.replace(config, run_dir=str(folder)))
+        ) as events:
+            for event in events:
+                if isinstance(event, RoundDone):
+                    on_round(event)
+        return load_file(folder / MODEL)
+
+
+def main() -> None:
+    """Run jobs until stdin ends."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
+    # Flower and torch may print; what is ours goes to a stdout that nobody else has.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    jobs: queue.Queue[Job] = queue.Queue()
+    threading.Thread(target=_read, args=(jobs,), daemon=True).start()
+
+    def tell(what: RoundDone | Finished) -> None:
+        out.write(msgspec.json.encode(what) + b"\n")
+
+    import fedsz.training.apps
+    import fedsz.training.loop  # noqa: F401 - what every run needs
+
+    # Each round collects garbage; it need not look through all that torch has brought.
+    gc.freeze()
+    while True:
+        job = jobs.get()
+        try:
+            found = execute(RunConfig.of(job.options), job.grid, tell)
+        except FedszError as err:
+            tell(Finished(error=f"{type(err).__name__}: {err}"))
+        except (
+            Exception
+        ) as err:  # a bug, of ours or of a library: a row says so, the log says where
+            traceback.print_exc()
+            tell(Finished(error=f"{type(err).__name__}: {err}"))
+        else:
+            tell(Finished(found))
+
+
+def _read(jobs: queue.Queue[Job]) -> None:
+    decoder = msgspec.json.Decoder(Job)
+    for line in sys.stdin.buffer:
+        jobs.put(decoder.decode(line))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -1,0 +1,137 @@
+"""The model on its way to the clients: packed once a round, and only what they lack of it.
+
+As in a film, there are key frames, which hold the model, and differences from the model before. A
+client that holds an earlier one is sent the differences since; one that holds none, or too old a
+one, is sent the key frame and all differences, and once these add up to the size of the model, the
+model without loss. So all clients of a round hold the same model, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fedsz.arrays import NDArray
+from fedsz.bounds import ErrorBound
+from fedsz.update.compress import compress_measured
+from fedsz.update.config import EXACT, Settings
+from fedsz.update.decompress import decompress
+from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.reference import Reference
+
+# A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
+# weights would lose them at the bounds that differences do with.
+FIRST_BOUND: Final = 2e-3
+
+# A chain of differences longer than this share of the model is not kept.
+LONGEST: Final = 0.9
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A stream, and the digest of the model that its receiver then holds."""
+
+    stream: bytes
+    digest: bytes
+    key_frame: bool
+
+
+class Downlink:
+    """One model as the clients of a run hold it.
+
+    Args:
+        settings: how it is packed; their bound is not its.
+        bound: "exact", or the error that each broadcast may have.
+        feedback: whether what one broadcast leaves out goes into the next.
+
+    Attributes:
+        model: what clients hold that have received the last broadcast; None where that was exact
+            and nobody asked for a reference.
+        raw_bytes: its size.
+
+    Raises:
+        ConfigError: the bound is none.
+    """
+
+    def __init__(self, settings: Settings, bound: str = EXACT, *, feedback: bool = True) -> None:
+        self.model: Reference | None = None
+        self.raw_bytes = 0
+        self._feedback = feedback
+        self._residual: dict[str, NDArray] = {}
+        self._given = b""  # the digest of what was last put
+        self._steps: list[_Step] = []
+        self._whole: bytes | None = None  # the model without loss, once somebody needs it
+        self.steer(settings, bound)
+
+    def steer(self, settings: Settings, bound: str) -> None:
+        """Pack what is put from now on in another way.
+
+        Raises:
+            ConfigError: the bound is none.
+        """
+        self._exactly = replace(settings, codec=settings.lossless, factors={})
+        self._within = None
+        if bound != EXACT:
+            self._within = replace(settings, error_bound=ErrorBound.of(bound), factors={})
+
+    def put(self, arrays: Mapping[str, NDArray], *, reference: bool) -> None:
+        """Take the model that clients are to hold, or as much of it as the bound lets through.
+
+        Args:
+            arrays: the model; may make its arrays as they are asked for.
+            reference: whether `model` is needed although the broadcast is exact.
+        """
+        if self._within is None:
+            self._steps, self._residual, self._given = [], {}, b""
+            self.model = Reference(arrays) if reference else None
+            source = self.model.arrays if self.model else arrays
+            self._whole, report = compress_measured(source, self._exactly)
+            self.raw_bytes = report.raw_bytes
+            return
+        given = Reference(arrays)
+        if given.digest == self._given:
+            return  # sent to be tested and again to be trained, or a round had no replies
+        self._given, self._whole = given.digest, None
+        self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
+        self._add_step(ErrorFeedback(given.arrays, self._residual), self._within)
+
+    def _add_step(self, meant: ErrorFeedback, settings: Settings) -> None:
+        before = self.model if self.model and self.model.fits(meant) else None
+        if before is None:
+            self._steps = []
+            settings = replace(settings, error_bound=FIRST_BOUND)
+        else:
+            settings = meant.settings(settings, before)
+        stream, _ = compress_measured(meant, settings, before)
+        decoded = decompress(stream, reference=before, as_numpy=True)
+        self._residual = meant.left_out(decoded) if self._feedback else {}
+        self.model = Reference(decoded)
+        self._steps.append(_Step(stream, self.model.digest, before is None))
+        while sum(len(step.stream) for step in self._steps) > LONGEST * self.raw_bytes:
+            del self._steps[0]
+
+    @property
+    def exact(self) -> bool:
+        """Whether clients are sent the model without error, and need not keep it."""
+        return self._within is None
+
+    def pack_away(self) -> None:
+        """Free the model as it is packed without loss; where it can be had again."""
+        self._whole = None
+
+    def streams(self, held: bytes) -> list[bytes]:
+        """Return what a client needs, in this order, that holds the model of digest ``held``.
+
+        Args:
+            held: a digest, or b"" for none.
+        """
+        for i, step in enumerate(self._steps):
+            if step.digest == held:
+                return [later.stream for later in self._steps[i + 1 :]]
+        if self._steps and self._steps[0].key_frame:
+            return [step.stream for step in self._steps]
+        if self._whole is None:
+            assert self.model is not None
+            self._whole, _ = compress_measured(self.model.arrays, self._exactly)
+        return [self._whole]

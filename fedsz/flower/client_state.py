@@ -1,0 +1,69 @@
+"""What a client keeps from one round to the next, in its Context: the model it holds, a residual.
+
+Flower's engines carry a Context's state from message to message, also where each message has a
+process of its own, and forget it when the run ends: state of another run is never seen.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context
+
+from fedsz.arrays import NDArray
+from fedsz.errors import FedszError
+from fedsz.flower.records import Arrays, to_record
+from fedsz.update.reference import Reference
+
+_MODEL: Final = "fedsz.model."  # and the key of an ArrayRecord
+_RESIDUAL: Final = "fedsz.residual."
+_TURN: Final = "fedsz.turn."
+
+
+class Memory:
+    """A client's state, by the keys of a message's ArrayRecords.
+
+    What cannot be read, because somebody else wrote into the state, counts as forgotten.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._state = context.state
+
+    def model(self, key: str) -> Reference | None:
+        """Return the model that the client holds, if any."""
+        record = self._state.get(_MODEL + key)
+        arrays = _arrays(record) if isinstance(record, ArrayRecord) else None
+        return None if arrays is None else Reference(arrays)
+
+    def keep_model(self, key: str, record: ArrayRecord | None) -> None:
+        """Keep a model, as a plain record; None forgets it."""
+        self._put(_MODEL + key, None if record is None else ArrayRecord(dict(record)))
+
+    def residual(self, key: str, turn: int) -> tuple[dict[str, NDArray], int]:
+        """Return the residual and its age in turns, at least 1."""
+        record, note = self._state.get(_RESIDUAL + key), self._state.get(_TURN + key)
+        if not (isinstance(record, ArrayRecord) and isinstance(note, ConfigRecord)):
+            return {}, 1
+        then = note.get("turn")
+        residual = {k: r for k, r in (_arrays(record) or {}).items() if np.isfinite(r).all()}
+        return residual, max(1, turn - then) if isinstance(then, int) else 1
+
+    def keep_residual(self, key: str, residual: dict[str, NDArray], turn: int) -> None:
+        """Keep what this turn has left out, which is emptied on the way; nothing forgets it."""
+        record = to_record(residual)
+        self._put(_RESIDUAL + key, record or None)
+        self._put(_TURN + key, ConfigRecord({"turn": turn}) if record else None)
+
+    def _put(self, name: str, record: ArrayRecord | ConfigRecord | None) -> None:
+        if record is not None:
+            self._state[name] = record
+        elif name in self._state:
+            del self._state[name]
+
+
+def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:
+    try:
+        return dict(Arrays(record))
+    except FedszError:
+        return None

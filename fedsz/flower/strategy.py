@@ -1,0 +1,196 @@
+"""FedAvg in memory that does not grow with the number of clients."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from fedsz.arrays import NDArray
+from fedsz.errors import ConfigError, FedszError
+from fedsz.flower.grid import FedSZGrid, open_reply
+from fedsz.flower.records import Template, Update, cast, release, to_array
+from fedsz.flower.wrapped_grid import LazyGrid
+from fedsz.update.coded_tensor import Coded
+from fedsz.update.difference import add_scaled
+
+logger = logging.getLogger(__name__)
+
+
+class StreamingFedAvg(FedAvg):
+    """Flower's FedAvg, adding each reply to one accumulator as it arrives.
+
+    Memory is one accumulator and at most one decoded tensor, where Flower's FedAvg holds every
+    reply until the last has come. A reply is checked whole before any of it is added, and taken
+    back if it turns out damaged all the same: it is counted, logged and left out. The average is
+    weighted by ``weighted_by_key`` and comes in the dtypes of the replies: integer buffers are
+    rounded, not turned into floats.
+
+    Works on any Grid; on a `FedSZGrid` it takes replies still compressed. All arguments are those
+    of Flower's FedAvg.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._grid: FedSZGrid | None = None
+
+    def start(self, grid: Grid, *args: Any, **options: Any) -> Result:
+        """Run the rounds; the arguments are those of Flower's FedAvg."""
+        self._grid = grid if isinstance(grid, FedSZGrid) else None
+        return super().start(LazyGrid(grid), *args, **options)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Add up ``replies`` one by one, and return their weighted average and metrics."""
+        mean = Mean()
+        contents: list[RecordDict] = []  # of metrics alone
+        failures = 0
+        for reply in replies:
+            if reply.has_error():
+                failures += 1
+                self._fail(reply, str(reply.error.reason))
+                continue
+            try:
+                contents.append(self._add(mean, reply))
+            except FedszError as err:
+                failures += 1
+                self._fail(reply, f"{type(err).__name__}: {err}")
+            finally:
+                release(reply.content)
+        logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
+        if not mean.weight:
+            return None, None
+        return mean.result(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+
+    def _add(self, mean: Mean, reply: Message) -> RecordDict:
+        """Add a reply and return its metrics."""
+        metrics: dict[str, Any] = dict(reply.content.metric_records)
+        if len(metrics) != 1:
+            raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")
+        weight = next(iter(metrics.values())).get(self.weighted_by_key)
+        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise ConfigError(
+                f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
+            )
+        update = self._grid.open(reply) if self._grid else open_reply(reply)
+        mean.add(update, float(weight))
+        if self._grid:
+            self._grid.count(reply, update)
+        return RecordDict(metrics)
+
+    def _fail(self, reply: Message, reason: str) -> None:
+        if self._grid:
+            self._grid.fail(reply, reason)
+        else:
+            logger.warning("node %d left out: %s", reply.metadata.src_node_id, reason)
+
+
+@dataclass
+class Base:
+    """A tensor that differences refer to, and the weight of these."""
+
+    x: NDArray
+    weight: float = 0.0
+
+
+class Mean:
+    """A weighted mean of updates that are added one at a time, decoded as they are added.
+
+    Of tensors that came as differences it adds up the differences alone; what they refer to is
+    added once, in the end, by the weight of all that do. The sums are of smaller numbers so, too.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, NDArray] = {}
+        self._bases: dict[str, list[Base]] = {}  # what differences among the sums refer to
+        self._template: Template | None = None
+        self.weight = 0.0
+
+    def add(self, update: Update, weight: float) -> None:
+        """Add ``update``, or nothing of it.
+
+        Raises:
+            FedszError: one of its arrays does not decode, or has another shape than in the first
+                update. What had been added of it is taken back, exactly but for the rounding of
+                one addition.
+        """
+        first = self._template is None
+        shapes: dict[str, tuple[int, ...]] = {}
+        dtypes: dict[str, np.dtype] = {}
+        try:
+            for name, x in update.unpacked():
+                with update.clock():
+                    self._put(name, x, weight, new=first)
+                shapes[name], dtypes[name] = x.shape, x.dtype
+            if self._template is None:
+                self._template = Template({name: shapes[name] for name in update.names}, dtypes)
+            self._template.check(shapes)
+        except FedszError:
+            if first:
+                self._sums.clear()
+                self._bases.clear()
+            else:
+                for name, x in islice(update.unpacked(), len(shapes)):
+                    self._put(name, x, -weight, new=False)
+            raise
+        self.weight += weight
+
+    def _put(self, name: str, x: NDArray | Coded, weight: float, *, new: bool) -> None:
+        if new and isinstance(x, np.ndarray):
+            self._sums[name] = scaled(x, weight, sum_dtype(x.dtype))
+            return
+        if new:
+            self._sums[name] = np.zeros(x.shape, sum_dtype(x.dtype))
+        sums = self._sums.get(name)
+        if sums is None or x.shape != sums.shape:
+            return  # there is nowhere to add it; `Template.check` will refuse it
+        if isinstance(x, Coded) and sums.dtype == sum_dtype(x.dtype):
+            x.accumulate(sums, weight)
+            if x.reference is not None:
+                self._base(name, x.reference).weight += weight
+        else:
+            sums += scaled(x.decode() if isinstance(x, Coded) else x, weight, sums.dtype)
+
+    def _base(self, name: str, x: NDArray) -> Base:
+        bases = self._bases.setdefault(name, [])
+        for base in bases:
+            if base.x is x:
+                return base
+        bases.append(Base(x))
+        return bases[-1]
+
+    def result(self) -> ArrayRecord:
+        """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
+        assert self._template is not None
+        record = ArrayRecord()
+        for name in self._template.shapes:
+            mean = self._sums.pop(name)
+            mean /= self.weight
+            for base in self._bases.pop(name, []):
+                add_scaled(base.x, base.weight / self.weight, mean)
+            record[name] = to_array(cast(mean, self._template.dtypes[name]))
+        return record
+
+
+def sum_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which values of ``dtype`` are added up."""
+    if dtype.kind == "c" or dtype == np.float64:
+        return dtype
+    # Counters reach beyond the 24 bits of a float32; weights of 16 bits need its range.
+    return np.dtype(np.float64 if dtype.kind in "iub" else np.float32)
+
+
+def scaled(x: NDArray, weight: float, dtype: np.dtype) -> NDArray:
+    """Return ``weight`` x ``x``, in place where ``x`` is of that dtype and ours to change."""
+    wide = x.astype(dtype, copy=not x.flags.writeable)
+    wide *= weight
+    return wide

@@ -1,0 +1,82 @@
+"""Flower names that have no public home; no other module imports Flower's insides.
+
+Written for Flower 1.41. When a release moves one of these, this is the file to change.
+"""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from flwr.app import Error, Message, Metadata, RecordDict
+
+# What Flower's own server calls itself in the metadata of its messages; codes of error replies.
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+
+# MetricRecord and ConfigRecord travel as Flower's protobufs: its types, its integer ranges.
+from flwr.common.serde import (
+    config_record_from_proto,
+    config_record_to_proto,
+    metric_record_from_proto,
+    metric_record_to_proto,
+)
+
+# The envelope of a message: who sent what to whom, and the error if there was one.
+from flwr.common.serde_utils import (
+    error_from_proto,
+    error_to_proto,
+    metadata_from_proto,
+    metadata_to_proto,
+)
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.recorddict_pb2 import Array as ProtoArray
+from flwr.proto.recorddict_pb2 import ArrayRecord as ProtoArrayRecord
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+
+# Grid.run and Grid.set_run speak of it.
+from flwr.supercore.run import Run
+
+# Message() reads the sender's run and node from here and raises where nobody has set them.
+from flwr.supercore.task_identity import TaskIdentity
+
+# What reading and writing those protobufs raises.
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+
+# The public constructor of Message cannot set metadata; a message off the wire has its own.
+from flwr.app.message import make_message  # isort: skip
+
+__all__ = [
+    "SUPERLINK_NODE_ID",
+    "DecodeError",
+    "EncodeError",
+    "ErrorCode",
+    "ProtoArray",
+    "ProtoArrayRecord",
+    "ProtoMessage",
+    "ProtoRecordDict",
+    "Run",
+    "TaskIdentity",
+    "config_record_from_proto",
+    "config_record_to_proto",
+    "error_from_proto",
+    "error_to_proto",
+    "make_message",
+    "metadata_from_proto",
+    "metadata_to_proto",
+    "metric_record_from_proto",
+    "metric_record_to_proto",
+]
+
+_MAX_REASON = 2000  # characters; an exception's text can hold a whole tensor
+
+
+def new_message_id() -> str:
+    """Return an id that no other message has."""
+    return uuid4().hex
+
+
+def error_reply(metadata: Metadata, code: int, reason: str) -> Message:
+    """Return the reply that says why the message with ``metadata`` has no better one."""
+    request = make_message(metadata, content=RecordDict())
+    reply = Message(Error(code, reason[:_MAX_REASON]), reply_to=request)
+    reply.metadata.__dict__["_message_id"] = new_message_id()
+    return reply

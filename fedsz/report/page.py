@@ -1,0 +1,112 @@
+"""The page: every chart and table of a report in one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedsz.errors import ConfigError
+from fedsz.report.chart import Absent, Chart, Sheet
+from fedsz.report.style import files, inline, variables
+
+TEMPLATE: Final = "template.html.j2"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page, in its order.
+
+    Attributes:
+        name: unique in a report; letters, digits and dashes.
+        title: of the section.
+        items: charts and tables, or why there are none.
+    """
+
+    name: str
+    title: str
+    items: tuple[Chart | Sheet | Absent, ...]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """The figures."""
+        return [item for item in self.items if isinstance(item, Chart)]
+
+    @property
+    def sheets(self) -> list[Sheet]:
+        """The tables."""
+        return [item for item in self.items if isinstance(item, Sheet)]
+
+    @property
+    def absent(self) -> list[Absent]:
+        """What is left out."""
+        return [item for item in self.items if isinstance(item, Absent)]
+
+
+def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
+    """Return the page.
+
+    Args:
+        title: of the page.
+        facts: sentences that stand on top.
+        sections: in order.
+    """
+    import jinja2
+    from markupsafe import Markup
+
+    def svgs(chart: Chart) -> list[Markup]:
+        # Ours: names in it were escaped by matplotlib.
+        return [Markup(svg) for svg in inline(chart)]  # noqa: S704
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedsz.report", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template(TEMPLATE).render(
+        title=title,
+        facts=facts,
+        sections=sections,
+        svgs=svgs,
+        light=variables(dark=False),
+        dark=variables(dark=True),
+    )
+
+
+def write(target: Path, data: bytes) -> None:
+    """Write a file whole or not at all; its folder is made if it is not there.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    part = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(part).chmod(0o644)
+        Path(part).replace(target)
+    except OSError as err:
+        if part:
+            with contextlib.suppress(OSError):
+                Path(part).unlink()
+        raise ConfigError(f"cannot write {target}: {err.strerror or err}") from err
+
+
+def write_figures(folder: Path, sections: Sequence[Section]) -> None:
+    """Write every chart as NAME.svg and NAME.png.
+
+    Raises:
+        ConfigError: one of them cannot be written.
+    """
+    for section in sections:
+        for chart in section.charts:
+            for suffix, data in files(chart).items():
+                write(folder / f"{chart.name}.{suffix}", data)

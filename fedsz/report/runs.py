@@ -1,0 +1,334 @@
+"""What a report is about: runs, and those that can be compared with each other."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import Any, Final
+
+from fedsz.bounds import KINDS, ErrorBound
+from fedsz.codecs import CODECS
+from fedsz.experiments.error_distribution import Distribution
+from fedsz.experiments.scheme import DEFAULTS, RAW, Way, asks_nothing
+
+UNCOMPRESSED: Final = "uncompressed"
+
+# Runs are compared where all of these are equal.
+CONDITIONS: Final = (
+    "model", "dataset", "initial", "dataset_digest", "grid", "clients",
+    "partition", "samples", "test_samples", "image_size", "rounds", "epochs", "batch_size",
+    "learning_rate", "momentum", "device",
+)  # fmt: skip
+
+USUAL_TENSORS: Final = f"{DEFAULTS['rule']}>{DEFAULTS['threshold']}"
+USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of a run; numbers that are not there are NaN.
+
+    Attributes:
+        number: from 1; 0 is the model before any training.
+        accuracy: of the averaged model, 0 to 1.
+        train, encode: seconds of all clients added up.
+        decode: seconds of the server.
+        replies: how many updates went into the average.
+        failures: how many clients did not answer.
+        raw_up, sent_up: bytes of the updates before and after compression.
+        raw_down, sent_down: of the model, once for each client it went to.
+        max_error: the largest error as a share of its bound.
+    """
+
+    number: int
+    accuracy: float
+    train: float
+    encode: float
+    decode: float
+    replies: int
+    failures: int
+    raw_up: float
+    sent_up: float
+    raw_down: float
+    sent_down: float
+    max_error: float
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update of one client costs, on average over a run.
+
+    Attributes:
+        raw, sent: bytes before and after compression.
+        train, encode: seconds of the client; train is NaN if it was not recorded.
+        decode: seconds of the server.
+    """
+
+    raw: float
+    sent: float
+    train: float
+    encode: float
+    decode: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller compression makes it."""
+        return self.raw / self.sent
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run.
+
+    Attributes:
+        way: what it did with its updates.
+        lossless: the codec for everything else, as users write it.
+        lossy: which tensors are not that, ``paper>1024``: by rule and threshold.
+        conditions: the values of `CONDITIONS`, by name.
+        machine: processor and system; "" if not recorded.
+        cores, threads: of the machine, and of each of its processes; 0 if not recorded.
+        version: of fedsz.
+        time: when it was made; None if not recorded.
+        rounds: in order; none for a run that failed.
+        distributions: of the largest lossy tensor's weights and error.
+        error: why it failed, or "".
+        missing: why there are no distributions, or "".
+    """
+
+    way: Way
+    lossless: str
+    lossy: str
+    seed: int
+    conditions: Mapping[str, Any]
+    machine: str
+    cores: int
+    threads: int
+    version: str
+    time: datetime.datetime | None
+    rounds: tuple[Round, ...]
+    distributions: tuple[Distribution, ...]
+    error: str
+    missing: str = ""
+
+    @property
+    def bound(self) -> ErrorBound | None:
+        """Of what clients sent; None if no bound steered it."""
+        return self.way.bound
+
+    @property
+    def uncompressed(self) -> bool:
+        """Whether this is what others are compared with."""
+        return str(self.way) == self.lossless == RAW
+
+    @property
+    def accuracy(self) -> float:
+        """After the last round."""
+        return self.rounds[-1].accuracy
+
+    @property
+    def max_error(self) -> float:
+        """The largest of all rounds, as a share of its bound."""
+        return max((r.max_error for r in self.rounds if r.number), default=math.nan)
+
+    @property
+    def update(self) -> Update | None:
+        """The mean update of its rounds; None if no client sent one, or it was not recorded."""
+        rounds = [r for r in self.rounds if r.number]
+        replies = sum(r.replies for r in rounds)
+        if not replies:
+            return None
+        raw, sent, train, encode, decode = (
+            sum(getattr(r, name) for r in rounds) / replies
+            for name in ("raw_up", "sent_up", "train", "encode", "decode")
+        )
+        if not (raw > 0 and sent > 0 and math.isfinite(encode + decode)):
+            return None
+        return Update(raw, sent, train or math.nan, encode, decode)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The values of several seeds."""
+
+    middle: float
+    mean: float
+    least: float
+    greatest: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread | None:
+        """Return the median, mean and limits of the finite values; None if there are none."""
+        known = [value for value in values if math.isfinite(value)]
+        if not known:
+            return None
+        return cls(median(known), fmean(known), min(known), max(known), len(known))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Runs that differ in their way of updating, in which tensors are lossy, and in seed alone.
+
+    Attributes:
+        name: unique in a report; letters, digits and dashes.
+        title: for people.
+        runs: none of them failed.
+    """
+
+    name: str
+    title: str
+    runs: tuple[Run, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """What is compared, in the order of the list of codecs, uncompressed first."""
+        return sorted({self.label(run) for run in self.runs}, key=rank)
+
+    @property
+    def bounded(self) -> list[str]:
+        """The labels of runs that a bound steers."""
+        return [name for name in self.labels if any(r.bound for r in self.of(name))]
+
+    @property
+    def bounds(self) -> list[ErrorBound]:
+        """All bounds: relative ones first, small before large."""
+        return sorted({run.bound for run in self.runs if run.bound}, key=_bound_order)
+
+    @property
+    def usual(self) -> ErrorBound | None:
+        """The bound at which codecs are compared where there is room for one."""
+        return min(
+            self.bounds,
+            key=lambda b: (b.kind != "rel", abs(math.log10(b.value / USUAL_BOUND))),
+            default=None,
+        )
+
+    @property
+    def baseline(self) -> list[Run]:
+        """The uncompressed runs."""
+        return [run for run in self.runs if run.uncompressed]
+
+    def label(self, run: Run) -> str:
+        """Return what a run is called among the others, whatever its bound."""
+        way = run.way
+        return self._named(run, way.codec if way.plain else str(replace(way, bound=None)))
+
+    def way(self, run: Run) -> str:
+        """Return what a run is called among the others, its bound included."""
+        return self._named(run, str(run.way))
+
+    def _named(self, run: Run, name: str) -> str:
+        if run.uncompressed:
+            return UNCOMPRESSED
+        others = [r for r in self.runs if not r.uncompressed]
+        if len({r.lossless for r in others}) > 1:
+            name += f" + {run.lossless}"
+        # A policy that leaves nothing to the options decides on this too.
+        chosen = run.lossy != USUAL_TENSORS and not asks_nothing(run.way.policy)
+        if chosen and len({r.lossy for r in others}) > 1:
+            name += f" ({run.lossy})"
+        return name
+
+    def of(self, label: str, bound: ErrorBound | None = None) -> list[Run]:
+        """Return the runs of a label by seed, at one bound or at all of them."""
+        runs = [r for r in self.runs if self.label(r) == label and bound in (None, r.bound)]
+        return sorted(runs, key=lambda r: r.seed)
+
+    def at(self, bound: ErrorBound | None) -> Iterator[tuple[str, list[Run]]]:
+        """Yield labels and runs at one bound, and those that no bound steers."""
+        for label in self.labels:
+            if label not in self.bounded:
+                yield label, self.of(label)
+            elif bound and (runs := self.of(label, bound)):
+                yield label, runs
+
+    @property
+    def provenance(self) -> str:
+        """Model, data, seeds, machine, in a few sentences."""
+        of = self.runs[0].conditions
+        images = f"{of['samples']:,} images" if of["samples"] else "all images"
+        share = (of["partition"] or "unknown partition").replace(":", " with alpha ")
+        tested = f" tested on {of['test_samples']:,} images," if of["test_samples"] else ""
+        scaled = f" at {of['image_size']} pixels" if of["image_size"] else ""
+        begun = f", from weights {of['initial']}" if of["initial"] else ""
+        seeds = sorted({run.seed for run in self.runs})
+        return (
+            f"Model {of['model']}{begun}; data {of['dataset']}{scaled}, {images} over"
+            f" {count(of['clients'] or 0, 'client')} ({share}),{tested}"
+            f" {count(of['rounds'] or 0, 'round')} of {count(of['epochs'] or 0, 'epoch')};"
+            f" {listed('seed', seeds)}; {machines(self.runs)}."
+        )
+
+
+def rank(label: str) -> tuple[int, str]:
+    """Return the place of a label: uncompressed, codecs in the order of their list, other ways."""
+    if label == UNCOMPRESSED:
+        return -1, ""
+    name = re.split(r"[: ]", label)[0]
+    places = [i for i, codec in enumerate(CODECS) if codec.name == name]
+    return (places[0] if places else len(CODECS)), label
+
+
+def machines(runs: Sequence[Run]) -> str:
+    """Return what the runs were made on."""
+    found = {
+        f"{run.machine} ({count(run.cores, 'core')}, {count(run.threads, 'thread')} a process)"
+        for run in runs
+        if run.machine
+    }
+    return f"machine: {' and '.join(sorted(found))}" if found else "machine not recorded"
+
+
+def count(number: int, what: str) -> str:
+    """Return a number of things."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def listed(what: str, numbers: Sequence[int]) -> str:
+    """Return ``seeds 0-4`` or ``seeds 0, 7``."""
+    if len(numbers) == 1:
+        return f"{what} {numbers[0]}"
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{what}s {numbers[0]}-{numbers[-1]}"
+    return f"{what}s {', '.join(map(str, numbers))}"
+
+
+def setups(runs: Iterable[Run]) -> list[Setup]:
+    """Put the runs that did not fail together with those they can be compared with."""
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        if not run.error and run.rounds:
+            groups.setdefault(tuple(run.conditions.values()), []).append(run)
+    ordered = sorted(groups.items(), key=lambda item: json.dumps(item[0], default=str))
+    found: list[Setup] = []
+    for conditions, members in ordered:
+        model, dataset = conditions[:2]
+        rivals = [key for key in groups if key[:2] == (model, dataset)]
+        differing = [
+            str(value) if name == "partition" else f"{name} {value}".replace("_", " ")
+            for i, (name, value) in enumerate(zip(CONDITIONS, conditions, strict=True))
+            if len({key[i] for key in rivals}) > 1
+        ]
+        title = f"{model} on {dataset}" + (f", {', '.join(differing)}" if differing else "")
+        name = re.sub(r"[^a-z0-9]+", "-", f"{model}-{dataset}".lower()).strip("-") or "runs"
+        # Numbers keep names unique and short where conditions differ.
+        taken = sum(setup.name.partition("--")[0] == name for setup in found)
+        found.append(Setup(name + (f"--{taken + 1}" if taken else ""), title, tuple(members)))
+    return found
+
+
+def paired(
+    runs: Sequence[Run], baseline: Sequence[Run], value: Callable[[Run], float]
+) -> list[float]:
+    """Return how much runs differ from the uncompressed ones of the same seeds."""
+    of_seed = {run.seed: value(run) for run in baseline}
+    return [value(run) - of_seed[run.seed] for run in runs if run.seed in of_seed]
+
+
+def _bound_order(bound: ErrorBound) -> tuple[int, float]:
+    return KINDS.index(bound.kind), bound.value

@@ -1,0 +1,139 @@
+"""How the time of a round grows with clients and shrinks with workers: the paper's Figure 9."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fedsz.errors import ConfigError
+from fedsz.experiments.link_model import shown
+from fedsz.experiments.results import SCALING, read
+from fedsz.report.chart import Absent, Chart, Panel
+from fedsz.report.numbers import seconds
+from fedsz.report.style import DASHES, LIGHT, MARKERS, SERIES, time_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Kind -> its axis, and what the panel is called.
+KINDS: Final = {
+    "weak": ("clients", "Weak scaling: more clients"),
+    "strong": ("workers", "Strong scaling: more workers"),
+}
+TOLD: Final = ("model", "dataset", "codec", "error_bound", "samples_per_client")
+LINKS: Final = {"own": "a link each", "shared": "one link for all"}
+
+Point = Mapping[str, Any]
+Key = tuple[str, str]  # "measured" or "calculated", and of what
+
+
+def read_points(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a table of scaling.
+
+    Raises:
+        ConfigError: the file is not there, or is no such table.
+    """
+    if not path.exists():
+        raise ConfigError(f"there is no {path}")
+    return list(read(path, SCALING).to_pylist())
+
+
+def scaling_figure(points: Iterable[Point]) -> Chart | Absent:
+    """Draw the seconds of a round: measured ones as dots, calculated ones as lines.
+
+    Args:
+        points: each with kind ("weak" or "strong"), workers, clients, seconds, how ("measured" or
+            "calculated"), and what a row of the table of scaling has else.
+
+    Raises:
+        ConfigError: a kind that does not exist.
+    """
+    title = "Scaling"
+    known = [point for point in points if _finite(point)]
+    for point in known:
+        if point["kind"] not in KINDS:
+            raise ConfigError(f"no scaling {point['kind']!r}; have {', '.join(KINDS)}")
+    if not known:
+        return Absent(title, "there is no point with a time")
+    panels = []
+    for kind, (axis, name) in KINDS.items():
+        mine = [point for point in known if point["kind"] == kind]
+        if mine:
+            lines = _lines(mine, axis)
+            panels.append(Panel(name, _draw(lines, axis), _says(lines, axis), height=3.4))
+    rates = sorted({p["bandwidth"] for p in known if math.isfinite(p.get("bandwidth") or math.inf)})
+    links = f" Links carry {', '.join(map(shown, rates))}." if rates else ""
+    most = max((p["workers"] for p in known if p["how"] == "measured"), default=0)
+    return Chart(
+        "scaling",
+        title,
+        "Seconds of a round. Marks were measured in Flower's simulation, without links and on at"
+        f" most {most} workers, for which clients wait in turn. Lines are calculated from what one"
+        f" client costs, for weak scaling with a worker for each.{links}",
+        _provenance(known),
+        tuple(panels),
+    )
+
+
+def _finite(point: Point) -> bool:
+    value = point["seconds"]
+    return value is not None and math.isfinite(value) and value > 0
+
+
+def _lines(points: Sequence[Point], axis: str) -> dict[Key, dict[int, float]]:
+    """Return the seconds by place on the axis, for each of the lines."""
+    names = [*TOLD, "clients"] if axis == "workers" else TOLD
+    differing = [name for name in names if len({point.get(name) for point in points}) > 1]
+    lines: dict[Key, dict[int, float]] = {}
+    for point in sorted(points, key=lambda p: int(p[axis])):
+        what = [LINKS[point["link"]]] if point.get("link") in LINKS else []
+        what += [
+            f"{point[name]} clients" if name == "clients" else str(point.get(name))
+            for name in differing
+        ]
+        key = str(point["how"]), ", ".join(what)
+        lines.setdefault(key, {})[int(point[axis])] = point["seconds"]
+    return lines
+
+
+def _draw(lines: Mapping[Key, Mapping[int, float]], axis: str) -> Any:
+    def draw(ax: Axes) -> None:
+        for i, ((how, what), line) in enumerate(lines.items()):
+            measured = how == "measured"
+            ax.plot(
+                list(line),
+                list(line.values()),
+                color=LIGHT[SERIES[i % len(SERIES)]],
+                linestyle="none" if measured else DASHES[i % len(DASHES)],
+                marker=MARKERS[i % len(MARKERS)] if measured else "",
+                label=f"{how}, {what}" if what else how,
+            )
+        ax.set_xscale("log", base=2 if axis == "workers" else 10)
+        time_axis(ax)
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        ax.set_xlabel(axis)
+
+    return draw
+
+
+def _says(lines: Mapping[Key, Mapping[int, float]], axis: str) -> str:
+    return "; ".join(
+        f"{how} {what}".rstrip()
+        + ": "
+        + ", ".join(f"{seconds(line[x])} at {x:,} {axis}" for x in (min(line), max(line)))
+        for (how, what), line in lines.items()
+    )
+
+
+def _provenance(points: Sequence[Point]) -> str:
+    def of(name: str, otherwise: str) -> str:
+        found = sorted({str(point[name]) for point in points if point.get(name)})
+        return ", ".join(found) or otherwise
+
+    return (
+        f"Model {of('model', 'not recorded')}; data {of('dataset', 'not recorded')};"
+        f" seeds {of('seed', 'not recorded')};"
+        f" machine: {of('machine', 'not recorded')} ({of('cores', 'unknown')} cores)."
+    )

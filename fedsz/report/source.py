@@ -1,0 +1,173 @@
+"""Runs, read from a sweep's table or a run's folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedsz.errors import ConfigError, FedszError
+from fedsz.experiments.error_distribution import Distribution
+from fedsz.experiments.results import SWEEP, read
+from fedsz.experiments.scheme import FIXED, Way, partition_name
+from fedsz.experiments.sweep_plan import way_of
+from fedsz.experiments.sweep_worker import distributions
+from fedsz.report.runs import CONDITIONS, Round, Run
+from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import CONFIG, MODEL, ROUNDS
+from fedsz.update.config import WEIGHTS
+
+
+def read_source(*sources: Path) -> list[Run]:
+    """Return the runs of sweeps' Parquet files and of runs' folders, those that failed too.
+
+    A run that several files hold is that of the first.
+
+    Raises:
+        ConfigError: one is neither, cannot be read, or holds nothing yet.
+    """
+    folders: list[Run] = []
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for source in sources:
+        if source.is_dir():
+            folders.append(_read_folder(source))
+            continue
+        if not source.exists():
+            raise ConfigError(f"there is no {source}; a report is about a run's folder or a sweep")
+        held: dict[str, list[dict[str, Any]]] = {}
+        for row in read(source, SWEEP).to_pylist():
+            held.setdefault(str(row["run"]), []).append(row)
+        if not held:
+            raise ConfigError(f"{source} holds no runs yet")
+        runs |= {run: rows for run, rows in held.items() if run not in runs}
+    return [*folders, *map(_run_of, runs.values())]
+
+
+def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
+    """Return the run that rows of a sweep's table tell of."""
+    last = max(rows, key=lambda row: -1 if row["round"] is None else row["round"])
+    found = [
+        msgspec.convert(item, Distribution)
+        for row in rows
+        for item in row["distributions"] or ()
+        if item is not None
+    ]
+    rounds = [_round_of(row) for row in rows if row["round"] is not None]
+    return Run(
+        way=Way.of_row(last),
+        lossless=last["lossless"] or "unknown",
+        lossy=_lossy(last),
+        seed=last["seed"] or 0,
+        conditions=_conditions(last),
+        machine=last["machine"] or "",
+        cores=last["cores"] or 0,
+        threads=last["threads"] or 0,
+        version=last["fedsz_version"] or "",
+        time=last["time"],
+        rounds=tuple(sorted(rounds, key=lambda r: r.number)),
+        distributions=tuple(found),
+        error=last["error"] or ("" if rounds else "no round was recorded"),
+    )
+
+
+def _lossy(of: Mapping[str, Any]) -> str:
+    """Return which tensors may be lossy."""
+    return f"{of['rule']}>{of['threshold']}"
+
+
+def _conditions(of: Mapping[str, Any]) -> dict[str, Any]:
+    partition = partition_name(of["partitioner"], of["alpha"])
+    return {name: {**of, "partition": partition}[name] for name in CONDITIONS}
+
+
+def _round_of(row: Mapping[str, Any]) -> Round:
+    def number(name: str) -> float:
+        value = row.get(name)
+        return math.nan if value is None else float(value)
+
+    failures = row.get("failures") or 0
+    return Round(
+        number=row["round"],
+        accuracy=number("accuracy"),
+        train=number("train_seconds"),
+        encode=number("encode_seconds"),
+        decode=number("decode_seconds"),
+        replies=row.get("replies") or 0,
+        failures=failures if isinstance(failures, int) else len(failures),
+        raw_up=number("raw_up"),
+        sent_up=number("sent_up"),
+        raw_down=number("raw_down"),
+        sent_down=number("sent_down"),
+        max_error=number("max_error"),
+    )
+
+
+def _read_folder(folder: Path) -> Run:
+    """Return the run that a folder of `fedsz run` holds, a run that still goes on too."""
+    if not (folder / CONFIG).is_file() or not (folder / ROUNDS).is_file():
+        raise ConfigError(
+            f"{folder} is no run: it holds no {CONFIG} and {ROUNDS}; a sweep is a Parquet file"
+        )
+    config = RunConfig.read(folder / CONFIG)
+    rounds = tuple(_rounds_of(folder / ROUNDS))
+    if not rounds:
+        raise ConfigError(f"{folder} holds no finished round yet")
+    found, missing = _look(folder / MODEL, config)
+    # How many clients there were, not how many `fedsz run` was told to start.
+    clients = max(r.replies + r.failures for r in rounds)
+    known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
+    known["initial"] = Path(config.initial).name
+    return Run(
+        way=way_of(config),
+        lossless=config.lossless,
+        lossy=_lossy(known),
+        seed=config.seed,
+        conditions=_conditions(known),
+        machine="",
+        cores=0,
+        threads=0,
+        version="",
+        time=None,
+        rounds=rounds,
+        distributions=found,
+        error="",
+        missing=missing,
+    )
+
+
+def _rounds_of(path: Path) -> Iterator[Round]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(f"cannot read {path}: {getattr(err, 'strerror', err)}") from err
+    for i, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            yield _round_of(row)
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            if i == len(lines):
+                return  # cut off in the middle of writing it
+            raise ConfigError(f"{path}, line {i}, is no round: {line[:80]!r}") from err
+
+
+def _look(path: Path, config: RunConfig) -> tuple[tuple[Distribution, ...], str]:
+    """Return the distributions of a saved model's largest lossy tensor, or why there are none."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        found = distributions(load_file(path), config)
+    except FileNotFoundError:
+        return (), f"there is no {path.name}: the run has not ended"
+    except (OSError, SafetensorError) as err:
+        return (), f"{path.name} cannot be read: {err}"
+    except FedszError as err:
+        return (), str(err)
+    if not found:
+        return (), "no tensor is lossy"
+    known = (config.policy, config.update) == (FIXED, WEIGHTS)
+    return tuple(found), "" if known else "a run's folder does not hold the steps that were sent"

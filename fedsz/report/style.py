@@ -1,0 +1,262 @@
+"""How figures look: colours, lines, and SVG that follows the page it stands in.
+
+Figures are drawn without a window and without anybody's matplotlibrc; the font is one that
+matplotlib brings. Equal charts give equal bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from fedsz.report.chart import Chart, Panel
+from fedsz.report.numbers import tick
+from fedsz.report.runs import UNCOMPRESSED, rank
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure, SubFigure
+
+# Name -> colour on white, colour on dark. The hues are Okabe and Ito's, which people who see few
+# colours tell apart, made darker or lighter until they stand out from the background by 3 to 1.
+COLOURS: Final = {
+    "blue": ("#0072b2", "#56b4e9"),
+    "red": ("#d55e00", "#ff8f4a"),
+    "green": ("#00805f", "#2fcc9e"),
+    "purple": ("#a8437d", "#e79ac8"),
+    "gold": ("#806600", "#f0c94b"),
+    "indigo": ("#5b4fc7", "#aaa3ff"),
+    "brown": ("#7a4b3a", "#d9a690"),
+    "ink": ("#1c1d22", "#ececf2"),
+    "soft": ("#5d626e", "#a5abb8"),
+    "rule": ("#d5d8df", "#3b3f49"),
+}
+LIGHT: Final = {name: pair[0] for name, pair in COLOURS.items()}
+SERIES: Final = ("blue", "red", "green", "purple", "gold", "indigo", "brown")
+DASHES: Final = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1.5)))
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
+
+WIDTH: Final = 4.6  # inches of a panel; a phone shows it without making letters smaller
+DPI: Final = 160
+ROOM: Final = 56  # letters that a row of a legend has room for, a line and a gap being 7 of them
+COLUMNS: Final = 3  # panels beside each other in a file
+
+_DRAWN: Final = {
+    "axes.edgecolor": LIGHT["soft"],
+    "axes.labelcolor": LIGHT["ink"],
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.unicode_minus": True,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "grid.color": LIGHT["rule"],
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.handlelength": 2.6,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "path.simplify_threshold": 0.1,
+    "text.color": LIGHT["ink"],
+    "text.parse_math": False,  # names may hold a dollar
+    "xtick.color": LIGHT["soft"],
+    "ytick.color": LIGHT["soft"],
+    "xtick.labelcolor": LIGHT["ink"],
+    "ytick.labelcolor": LIGHT["ink"],
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one of several lines is told from the others.
+
+    Attributes:
+        colour: on white; `inline` makes it follow the page.
+        dashes: matplotlib's line style.
+        marker: matplotlib's.
+    """
+
+    colour: str
+    dashes: Any
+    marker: str
+
+    def line(self, *, markers: bool = True) -> dict[str, Any]:
+        """Return what ``Axes.plot`` takes."""
+        style = {"color": self.colour, "linestyle": self.dashes}
+        return {**style, "marker": self.marker} if markers else style
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """Return a look for each label: the same whatever order they come in."""
+    found = {UNCOMPRESSED: Look(LIGHT["ink"], (0, (2, 1.5)), "")}
+    for i, label in enumerate(sorted(set(labels) - {UNCOMPRESSED}, key=rank)):
+        found[label] = Look(
+            LIGHT[SERIES[i % len(SERIES)]], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
+        )
+    return found
+
+
+@contextmanager
+def drawing(**more: Any) -> Iterator[None]:
+    """Have matplotlib draw as this module says."""
+    # A name there that matplotlib does not know would end its import.
+    asked = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if asked is not None:
+            os.environ["MPLBACKEND"] = asked
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # Of letters that its font lacks, and of legends that leave little room.
+        warnings.filterwarnings("ignore", module="matplotlib")
+        warnings.filterwarnings("ignore", message=".*(Glyph|layout).*")
+        matplotlib.rcdefaults()
+        settings: Any = {**_DRAWN, **more}
+        matplotlib.rcParams.update(settings)
+        yield
+
+
+def inline(chart: Chart) -> list[str]:
+    """Return an ``<svg>`` for each panel, with the page's colours and letters."""
+    found = []
+    for i, panel in enumerate(chart.panels):
+        with drawing(**{"svg.fonttype": "none", "svg.hashsalt": f"{chart.name}-{i}"}):
+            figure = _figure(WIDTH, panel.height)
+            _draw(figure, panel)
+            found.append(_adopted(_saved(figure, "svg").decode(), panel.says))
+    return found
+
+
+def files(chart: Chart) -> dict[str, bytes]:
+    """Return a chart as files, by their suffix: all panels, and where the numbers come from."""
+    across = min(COLUMNS, len(chart.panels))
+    down = -(-len(chart.panels) // across)
+    note = textwrap.wrap(chart.provenance, 88 * across)
+    top = 0.32 + 0.14 * len(note)
+    height = down * max(panel.height for panel in chart.panels) + top
+    with drawing(**{"svg.fonttype": "path", "svg.hashsalt": chart.name}):
+        figure = _figure(WIDTH * across, height)
+        figure.set_facecolor("white")
+        figure.text(0.1 / (WIDTH * across), 1 - 0.08 / height, chart.title, va="top", size=11)
+        figure.text(
+            0.1 / (WIDTH * across), 1 - 0.29 / height, "\n".join(note),
+            va="top", size=7, color=LIGHT["soft"],
+        )  # fmt: skip
+        parts = _parts(figure, down, across, top / height)
+        for part, panel in zip(parts, chart.panels, strict=False):
+            _draw(part, panel)
+        return {"svg": _saved(figure, "svg"), "png": _saved(figure, "png")}
+
+
+def bands(ax: Axes, x: Sequence[float], low: Any, high: Any, look: Look) -> None:
+    """Shade what lies between the least and the greatest of several seeds."""
+    ax.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0)
+
+
+def time_axis(ax: Axes) -> None:
+    """Make the vertical axis logarithmic, with times that carry their unit."""
+    ax.set_yscale("log")
+    log_axis(ax.yaxis, tick)
+
+
+def log_axis(axis: Axis, show: Callable[[float], str], room: float = 200) -> None:
+    """Name the powers of ten of a logarithmic axis; twice and five times them where few fit.
+
+    Args:
+        axis: of which to name values.
+        show: its values as people read them.
+        room: how many times the least the greatest may be, for all three to have room.
+    """
+    axis.set_major_formatter(lambda value, _: show(value))
+    axis.set_minor_formatter(lambda *_: "")
+    low, high = sorted(axis.get_view_interval())
+    if high < room * low:
+        ticks = [m * 10.0**p for p in range(-9, 16) for m in (1, 2, 5)]
+        axis.set_ticks([tick for tick in ticks if low <= tick <= high])
+
+
+def variables(dark: bool) -> Mapping[str, str]:
+    """Return the page's colours by the names that `inline` gives them."""
+    return {name: pair[dark] for name, pair in COLOURS.items()}
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), dpi=DPI, facecolor="none", layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _parts(figure: Figure, down: int, across: int, top: float) -> list[SubFigure]:
+    """Return a part of the figure for each panel, all below its head."""
+    grid = figure.add_gridspec(
+        2, 1, height_ratios=(top, 1 - top), hspace=0, left=0, right=1, top=1, bottom=0
+    )
+    below = figure.add_subfigure(grid[1])
+    parts: Any = below.subfigures(down, across, squeeze=False)
+    return list(parts.flat)
+
+
+def _draw(figure: Figure | SubFigure, panel: Panel) -> None:
+    ax: Any = figure.subplots()
+    ax.set_facecolor("none")
+    panel.draw(ax)
+    if panel.title:
+        ax.set_title(panel.title)
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        fitting = max(1, ROOM // (max(map(len, labels)) + 7))
+        rows = -(-len(labels) // fitting)
+        columns = -(-len(labels) // rows)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def _saved(figure: Figure, suffix: str) -> bytes:
+    buffer = io.BytesIO()
+    nobody = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
+    figure.savefig(buffer, format=suffix, metadata=nobody, facecolor=figure.get_facecolor())
+    return buffer.getvalue()
+
+
+def _adopted(svg: str, says: str) -> str:
+    """Return the ``<svg>`` element of a file, as a part of the page."""
+    from markupsafe import escape
+
+    svg = svg[svg.index("<svg") :].replace("xlink:href", "href")
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
+    box = re.search(r'viewBox="[^"]*"', svg)
+    assert box is not None
+    start = f'<svg {box[0]} role="img" aria-label="{escape(says)}">'
+    svg = start + svg[svg.index(">") + 1 :]
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
+    for name, colour in LIGHT.items():
+        svg = svg.replace(colour, f"var(--{name})")
+    # "font: bold 9px 'DejaVu Sans'" -> the page's letters, in this size.
+    svg = re.sub(r"font: (?:[a-z]+ )*([0-9.]+px)[^;\"]*", r"font-size: \1", svg)
+    # A hundredth of a point is less than any screen shows.
+    svg = re.sub(r' (?:d|x|y|transform|points)="[^"]*"', _shorter, svg)
+    return re.sub(r"\s*\n\s*", "\n", svg).strip()
+
+
+def _shorter(attribute: re.Match[str]) -> str:
+    return re.sub(
+        r"-?\d+\.\d{3,}(?:e-?\d+)?",
+        lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."),
+        attribute[0],
+    ).replace("\n", " ")

@@ -1,0 +1,184 @@
+"""What a stream says of itself: the prefix, the header, and what a reader must refuse."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from fedsz.arrays import COMPLEX_DTYPES, DTYPES, LOSSY_DTYPES
+from fedsz.errors import (
+    CorruptStream,
+    LimitExceeded,
+    UnsupportedStream,
+)
+
+MAGIC: Final = b"\x89FSZ\r\n\x1a\n"
+VERSION: Final = 1
+DIFFERENCES: Final = 2  # the version of streams with differences from a reference
+VERSIONS: Final = (VERSION, DIFFERENCES)
+DIGEST_BYTES: Final = 16  # that name a reference
+VALUES, DIFFERENCE, BITS = range(3)
+TRANSFORMS: Final = ("values", "delta", "bits")  # by number
+PREFIX: Final = 20
+MAX_DIM: Final = 1 << 48
+MAX_NDIM: Final = 64  # numpy's own limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much a stream may ask for before it is refused.
+
+    Attributes:
+        decoded_bytes: size of all tensors together, in bytes.
+        expansion: or this many times the length of the stream, if that is more.
+        header_bytes: size of the inflated header, in bytes.
+        tensors: number of tensors.
+    """
+
+    decoded_bytes: int = 1 << 30
+    expansion: int = 1024
+    header_bytes: int = 64 << 20
+    tensors: int = 1 << 20
+
+
+class Tensor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Name, dtype and shape of one entry of the state_dict."""
+
+    name: str
+    dtype_id: int
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The numpy dtype."""
+        return DTYPES[self.dtype_id]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded size in bytes."""
+        return self.size * self.dtype.itemsize
+
+
+class Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What one payload holds, and how to check and decode it."""
+
+    codec_id: int
+    transform: int
+    nbytes: int
+    checksum: int
+    bound: float | None
+    members: tuple[int, ...]
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything about a stream but the payloads' bytes."""
+
+    tensors: tuple[Tensor, ...]
+    payloads: tuple[Payload, ...]
+    reference: bytes | None
+
+    @property
+    def payload_bytes(self) -> int:
+        """Length of all payloads together."""
+        return sum(payload.nbytes for payload in self.payloads)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Size of all tensors together."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+def parse_header(stored: memoryview, limits: Limits, version: int = VERSION) -> Header:
+    """Return the header that ``stored`` holds in a stream of ``version``, every claim checked.
+
+    Raises:
+        CorruptStream: it is not a header, contradicts itself, or asks for more than ``limits``.
+    """
+
+    def refuse(what: str, error: type[CorruptStream] = CorruptStream) -> CorruptStream:
+        return error(what, offset=PREFIX)
+
+    inflater = zlib.decompressobj()
+    try:
+        inflated = inflater.decompress(stored, limits.header_bytes + 1)
+        if len(inflated) > limits.header_bytes:
+            raise refuse(f"header inflates beyond {limits.header_bytes} bytes", LimitExceeded)
+        if not inflater.eof or inflater.unused_data:
+            raise refuse("the header's zlib stream does not end where the header does")
+        header = msgspec.msgpack.decode(inflated, type=Header)
+    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise refuse(f"not a header: {err}") from err
+
+    if version == VERSION and header.reference is not None:
+        raise refuse("a version 1 stream refers to nothing", UnsupportedStream)
+    if version == DIFFERENCES and len(header.reference or b"") != DIGEST_BYTES:
+        raise refuse(f"a version 2 stream names its reference by {DIGEST_BYTES} bytes")
+    if len(header.tensors) > limits.tensors:
+        raise refuse(f"{len(header.tensors)} tensors; limit {limits.tensors}", LimitExceeded)
+    for tensor in header.tensors:
+        if not 0 <= tensor.dtype_id < len(DTYPES):
+            raise refuse(f"unknown dtype {tensor.dtype_id} of {tensor.name!r}", UnsupportedStream)
+        if len(tensor.shape) > MAX_NDIM or any(not 0 <= n < MAX_DIM for n in tensor.shape):
+            raise refuse(f"impossible shape of {tensor.name!r}: {str(tensor.shape)[:80]}")
+    if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
+        raise refuse("two tensors have the same name")
+
+    for payload in header.payloads:
+        check_payload(payload, header, refuse)
+    members = sorted(i for payload in header.payloads for i in payload.members)
+    if members != list(range(len(header.tensors))):
+        raise refuse("not every tensor is in exactly one payload")
+    length = PREFIX + len(stored) + header.payload_bytes
+    allowed = max(limits.decoded_bytes, limits.expansion * length)
+    if header.decoded_bytes > allowed:
+        raise refuse(f"tensors of {header.decoded_bytes} bytes; limit {allowed}", LimitExceeded)
+    return header
+
+
+def check_payload(
+    payload: Payload,
+    header: Header,
+    refuse: Callable[..., CorruptStream],
+) -> None:
+    """Refuse a payload record that contradicts the format.
+
+    Raises:
+        CorruptStream: made by ``refuse``.
+    """
+    tensors = header.tensors
+    transforms = (VALUES,) if header.reference is None else (VALUES, DIFFERENCE, BITS)
+    if payload.transform not in transforms:
+        raise refuse(f"unknown transform {payload.transform}", UnsupportedStream)
+    if payload.transform == DIFFERENCE and payload.bound is None:
+        raise refuse("a difference without an error bound")
+    if payload.transform == BITS and payload.bound is not None:
+        raise refuse("a difference of bits with an error bound")
+    if payload.nbytes < 0:
+        raise refuse(f"payload of {payload.nbytes} bytes")
+    members = payload.members
+    if not members or not 0 <= members[0] <= members[-1] < len(tensors):
+        raise refuse("a payload holds no tensor, or one that is not there")
+    if any(a >= b for a, b in pairwise(members)):
+        raise refuse("the tensors of a payload do not ascend")
+    dtypes = [tensors[i].dtype for i in members]
+    if payload.bound is None:
+        if len({dtype.itemsize for dtype in dtypes}) != 1:
+            raise refuse("a lossless payload mixes item sizes")
+        if payload.transform == BITS and any(dtype in COMPLEX_DTYPES for dtype in dtypes):
+            raise refuse("a difference of bits of complex numbers")
+    elif not (math.isfinite(payload.bound) and payload.bound >= 0):
+        raise refuse(f"error bound {payload.bound}")
+    elif len(members) != 1 or dtypes[0] not in LOSSY_DTYPES:
+        raise refuse("a lossy payload holds something else than one floating tensor")

@@ -1,0 +1,59 @@
+"""Tensors and payloads -> a stream."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from fedsz.errors import ConfigError
+from fedsz.stream import VALUES, Header, Payload, Tensor
+from fedsz.stream.format import DIFFERENCES, MAGIC, VERSION
+
+
+class Part(NamedTuple):
+    """A payload before it is written."""
+
+    codec_id: int
+    data: bytes
+    bound: float | None
+    members: tuple[int, ...]
+    transform: int = VALUES
+
+
+def write(
+    tensors: Sequence[Tensor], parts: Sequence[Part], reference: bytes | None = None
+) -> bytes:
+    """Return the stream of ``tensors``, whose values ``parts`` hold.
+
+    Args:
+        tensors: in the order of the state_dict.
+        parts: the payloads, in the order in which they follow.
+        reference: the digest of what differences among them refer to; None without differences.
+
+    Raises:
+        ConfigError: a name cannot be written as UTF-8.
+    """
+    payloads = tuple(
+        Payload(
+            part.codec_id,
+            part.transform,
+            len(part.data),
+            zlib.crc32(part.data),
+            part.bound,
+            part.members,
+        )
+        for part in parts
+    )
+    version = VERSION if reference is None else DIFFERENCES
+    try:
+        header = msgspec.msgpack.encode(Header(tuple(tensors), payloads, reference))
+    except UnicodeEncodeError as err:
+        raise ConfigError(f"a tensor's name is not text: {err.object!r}") from err
+    stored = zlib.compress(header, 9)
+    prefix = b"".join((MAGIC, *(n.to_bytes(w, "little") for n, w in ((version, 2), (0, 2)))))
+    prefix += len(stored).to_bytes(4, "little")
+    checksum = zlib.crc32(stored, zlib.crc32(prefix)).to_bytes(4, "little")
+    return b"".join((prefix, checksum, stored, *(part.data for part in parts)))

@@ -1,0 +1,84 @@
+"""What a run starts from, built from its options: the model, its first weights, the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord
+
+from fedsz.arrays import NDArray, as_arrays, as_tensor
+from fedsz.errors import ConfigError
+from fedsz.flower.records import Arrays, Template, template_of
+from fedsz.training.options import RunConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def build_model(config: RunConfig) -> nn.Module:
+    """Return the run's model, with the weights that its seed gives."""
+    import torch
+
+    from fedsz.training import datasets, models
+
+    spec = datasets.get(config.dataset)
+    model = models.build(
+        config.model,
+        num_classes=spec.num_classes,
+        in_channels=spec.shape[0],
+        seed=config.seed,
+    )
+    # Convolutions train 1.5 times as fast on a CPU when channels lie side by side.
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def load(model: nn.Module, record: ArrayRecord) -> Mapping[str, NDArray]:
+    """Load plain arrays into a model, and return them in its dtypes.
+
+    Raises:
+        ModelMismatch: names or shapes differ; the first of them is named.
+    """
+    template = Template.of(as_arrays(model.state_dict()))
+    template.check(template_of(record).shapes)
+    arrays = dict(Arrays(record, template))
+    model.load_state_dict({name: as_tensor(x) for name, x in arrays.items()})
+    return arrays
+
+
+def check_device(name: str) -> torch.device:
+    """Return a device that is there.
+
+    Raises:
+        ConfigError: torch knows no such device, or has none here.
+    """
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as err:
+        first = str(err).partition("\n")[0]
+        raise ConfigError(f"no device {name!r} here: {first}") from None
+    return device
+
+
+def start_from(model: nn.Module, path: Path) -> None:
+    """Load weights that a run, or anybody, has saved.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        ModelMismatch: it holds another model.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as err:
+        raise ConfigError(f"cannot read the initial weights {path}: {err}") from err
+    arrays = as_arrays(state)
+    Template.of(as_arrays(model.state_dict())).check({name: x.shape for name, x in arrays.items()})
+    model.load_state_dict(state)

@@ -1,0 +1,68 @@
+"""The folder a run leaves behind: config.toml, rounds.jsonl, model.safetensors."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomli_w
+
+from fedsz.errors import ConfigError
+from fedsz.training.events import RoundDone, to_json
+from fedsz.training.options import RunConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CONFIG = "config.toml"
+ROUNDS = "rounds.jsonl"
+MODEL = "model.safetensors"
+
+
+class RunFolder:
+    """Where a run's results go, each as soon as it is there.
+
+    Raises:
+        ConfigError: the folder holds another run, or cannot be written.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.path = Path(config.run_dir or _fresh())
+        if (self.path / ROUNDS).exists():
+            raise ConfigError(f"{self.path} holds another run; name an empty folder by run_dir")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._write_config(config)
+            (self.path / ROUNDS).touch()
+        except OSError as err:
+            raise ConfigError(f"cannot write to {self.path}: {err.strerror}") from err
+
+    def add(self, done: RoundDone) -> None:
+        """Append a round."""
+        with (self.path / ROUNDS).open("a", encoding="utf-8") as lines:
+            lines.write(to_json(done) + "\n")
+
+    def save(self, model: nn.Module) -> None:
+        """Write the model; that of the round before stays until it is there."""
+        from safetensors.torch import save_file
+
+        state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        part = self.path / f".{MODEL}.part"
+        save_file(state, part)
+        part.replace(self.path / MODEL)
+
+    def _write_config(self, config: RunConfig) -> None:
+        # Everything but the folder itself: a repetition wants one of its own.
+        options = {name: value for name, value in config.as_dict().items() if name != "run_dir"}
+        text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(options)}"
+        (self.path / CONFIG).write_text(text, encoding="utf-8")
+
+
+def _fresh() -> str:
+    """Return a name under runs/ that does not exist yet."""
+    name = time.strftime("runs/%Y%m%d-%H%M%S")
+    taken = 0
+    while Path(name + (f"-{taken}" if taken else "")).exists():
+        taken += 1
+    return name + (f"-{taken}" if taken else "")

@@ -1,0 +1,197 @@
+"""The frames of the link between `GrpcGrid` and `run_client`: bytes in, values out, no sockets.
+
+A link is one bidirectional gRPC stream of raw bytes. Each gRPC message is one frame: a type byte
+and a body, MessagePack except for DATA, whose body is a piece of a Flower message as it is.
+
+    HELLO    client -> server   who I am, and for which messages I hold or work on a reply
+    WELCOME  server -> client   your node id, and which of those replies are still wanted
+    BEGIN    both ways          a message of so many bytes follows; its id is that of the request
+    DATA     both ways          the next bytes of it
+    ACK      server -> client   a reply has arrived, or is not wanted any more: forget it
+    BYE      server -> client   the link ends, and why
+
+A BEGIN before the end of the message in progress breaks that message off. So a server that has
+given up on a request stops sending it, and a client stops sending the reply, at the next chunk: on
+a slow link what nobody waits for would hold up what is waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
+
+from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
+from fedsz.transport.messages import MIN_MESSAGE_BYTES, Encoded, megabytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROTOCOL = 1  # raised when either end could misread the other
+CHUNK_BYTES = 64 << 10  # of a message in one DATA frame
+MAX_FRAME_BYTES = 1 << 20  # gRPC itself refuses more before it buffers it
+
+_DATA = 4  # the type byte of a DATA frame
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+_MessageId = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_MessageSize = Annotated[int, msgspec.Meta(ge=MIN_MESSAGE_BYTES, lt=1 << 62)]
+
+
+class ByeKind(StrEnum):
+    """Why the server ends a link; only after FINISHED has the client done its work."""
+
+    FINISHED = "finished"
+    REPLACED = "replaced"  # another connection came with the same client id
+    REFUSED = "refused"  # the client broke the protocol or a limit
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """The first frame of a client."""
+
+    TYPE: ClassVar[int] = 1
+    protocol: int
+    client_id: _Name
+    node_config: dict[str, bool | int | float | str]
+    have: list[_MessageId]  # received before, and the reply not yet acknowledged
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True):
+    """The first frame of a server that takes the client."""
+
+    TYPE: ClassVar[int] = 2
+    node_id: int
+    max_message_bytes: _Size  # what the server accepts
+    wanted: list[_MessageId]  # the part of `Hello.have` whose replies are still awaited
+
+
+class Begin(msgspec.Struct, frozen=True, array_like=True):
+    """The announcement of a message."""
+
+    TYPE: ClassVar[int] = 3
+    message_id: _MessageId  # of the server's message, also when the reply to it follows
+    size: _MessageSize  # bytes, all of them in the DATA frames that follow
+
+
+class Ack(msgspec.Struct, frozen=True, array_like=True):
+    """The end of an exchange."""
+
+    TYPE: ClassVar[int] = 5
+    message_id: _MessageId
+    received: bool  # False: the reply is not wanted any more
+
+
+class Bye(msgspec.Struct, frozen=True, array_like=True):
+    """The last frame of a server."""
+
+    TYPE: ClassVar[int] = 6
+    kind: ByeKind
+    reason: str
+
+
+Control = Hello | Welcome | Begin | Ack | Bye
+_DECODERS: dict[int, msgspec.msgpack.Decoder[Control]] = {
+    kind.TYPE: msgspec.msgpack.Decoder(kind) for kind in (Hello, Welcome, Begin, Ack, Bye)
+}
+
+
+def pack(frame: Control) -> bytes:
+    """Return the bytes of a control frame."""
+    return bytes((frame.TYPE,)) + msgspec.msgpack.encode(frame)
+
+
+def unpack(raw: bytes) -> Control | memoryview:
+    """Return the control frame in ``raw``, or the body of a DATA frame.
+
+    Raises:
+        CorruptStream: ``raw`` is no frame of this protocol.
+    """
+    if not raw:
+        raise TruncatedStream("a frame without a type")
+    body = memoryview(raw)[1:]
+    if raw[0] == _DATA:
+        return body
+    decoder = _DECODERS.get(raw[0])
+    if decoder is None:
+        raise CorruptStream(f"no frame has type {raw[0]}")
+    try:
+        return decoder.decode(body)
+    # Besides its own errors msgspec lets UnicodeDecodeError through, and deep nests recurse.
+    except (msgspec.DecodeError, ValueError, RecursionError) as err:
+        raise CorruptStream(f"not a frame of type {raw[0]}: {err}", offset=1) from err
+
+
+def frames(encoded: Encoded) -> Iterator[bytes]:
+    """Yield BEGIN and the DATA frames of a message; one chunk is copied at a time."""
+    yield pack(Begin(encoded.message_id, encoded.size))
+    for chunk in encoded.chunks(CHUNK_BYTES):
+        yield b"".join((bytes((_DATA,)), *chunk))
+
+
+class Sink(Protocol):
+    """Where the bytes of an arriving message go."""
+
+    def write(self, piece: memoryview, /) -> object:
+        """Append ``piece``."""
+
+
+_S = TypeVar("_S", bound=Sink)
+
+
+class Arrival(Generic[_S]):
+    """A message on its way in: BEGIN announced it, DATA frames fill it.
+
+    Attributes:
+        sink: what it is written to; None drops it, for a message that nobody waits for.
+        received: bytes so far.
+        wire_bytes: what it has cost on the wire, gRPC's prefixes included.
+    """
+
+    def __init__(self, begin: Begin, sink: _S | None, *, limit: int) -> None:
+        """Believe ``begin``.
+
+        Raises:
+            LimitExceeded: it announces more than ``limit`` bytes.
+        """
+        if begin.size > limit:
+            raise LimitExceeded(f"a message of {megabytes(begin.size)}, at most {megabytes(limit)}")
+        self.message_id = begin.message_id
+        self.size = begin.size
+        self.sink = sink
+        self.received = 0
+        self.wire_bytes = wire_size(pack(begin))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is here."""
+        return self.received == self.size
+
+    def feed(self, piece: memoryview) -> None:
+        """Take the body of one DATA frame.
+
+        Raises:
+            CorruptStream: it is empty, or runs past the announced size.
+        """
+        if not 0 < len(piece) <= self.size - self.received:
+            raise CorruptStream(
+                f"{len(piece)} bytes of data where 1 to {self.size - self.received} were due"
+            )
+        self.received += len(piece)
+        self.wire_bytes += wire_size(piece) + 1  # the type byte
+        if self.sink is not None:
+            self.sink.write(piece)
+
+
+def wire_size(frame: bytes | memoryview) -> int:
+    """Return what gRPC puts on the stream for ``frame``: a flag, four bytes of length, and it."""
+    return 5 + len(frame)
+
+
+def message_wire_size(encoded: Encoded) -> int:
+    """Return what all `frames` of a message put on the stream."""
+    begin = pack(Begin(encoded.message_id, encoded.size))
+    chunks = math.ceil(encoded.size / CHUNK_BYTES)
+    return wire_size(begin) + chunks * wire_size(bytes((_DATA,))) + encoded.size

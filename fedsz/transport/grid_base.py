@@ -1,0 +1,162 @@
+"""What our Grids share: the run they belong to, and how messages leave and replies come back."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import Message, Metadata
+from flwr.serverapp import Grid
+
+from fedsz import flower_compat as compat
+from fedsz.errors import ConfigError, CorruptStream
+from fedsz.flower_compat import error_reply, new_message_id
+from fedsz.transport.messages import (
+    Content,
+    Encoded,
+    Source,
+    decode_message,
+    encode_content,
+    encode_message,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from flwr.app import RecordDict
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message that has an id and is ready for the wire.
+
+    Attributes:
+        encoded: its bytes.
+        metadata: a copy: the app may send the same Message again.
+    """
+
+    encoded: Encoded
+    metadata: Metadata
+
+
+class GridBase(Grid):
+    """A Grid that yields replies one by one; how they travel is its subclasses' business."""
+
+    # Whether a model waits on disk while its copies are sent, which can take clients hours.
+    _parks = False
+
+    def __init__(self, run_id: int | None = None) -> None:
+        self._run = compat.Run.create_empty(secrets.randbits(63) if run_id is None else run_id)
+        _identify(self._run.run_id)
+
+    def set_run(self, run: compat.Run) -> None:
+        """Set the run that messages from now on belong to."""
+        self._run = run
+
+    @property
+    def run(self) -> compat.Run:
+        """The run this Grid works for."""
+        return copy.copy(self._run)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message for `push_messages`; ``Message(...)`` does the same."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    @abstractmethod
+    def stream_replies(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Send ``messages`` and yield the outcome of each, first come first.
+
+        Each message has exactly one outcome: the reply, or an error reply that says which client
+        failed and how. The Grid holds one decoded reply at a time, so what a caller does not keep
+        does not add up.
+
+        Args:
+            messages: requests; those that share a RecordDict have it encoded once.
+            timeout: seconds from now after which a missing reply becomes an error reply; None
+                leaves it to the messages' ttl.
+
+        Raises:
+            ConfigError: a message is no request, or holds what cannot be sent.
+        """
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Return the outcomes of ``messages`` as a list; see `stream_replies`."""
+        return list(self.stream_replies(messages, timeout=timeout))
+
+    def _prepare(self, messages: Iterable[Message]) -> list[Outgoing]:
+        """Give ``messages`` their ids and encode them, each RecordDict once."""
+        contents: dict[int, tuple[RecordDict, Content]] = {}  # keeps each key's object alive
+        outgoing = []
+        for message in messages:
+            if not message.has_content() or message.metadata.reply_to_message_id:
+                raise ConfigError("only messages with content that reply to nothing can be pushed")
+            identity = id(message.content)
+            if identity not in contents:
+                encoded_content = encode_content(message.content)
+                if self._parks:
+                    encoded_content = encoded_content.parked()
+                contents[identity] = (message.content, encoded_content)
+            message.metadata.__dict__.update(
+                _message_id=new_message_id(),
+                _run_id=self._run.run_id,
+                _src_node_id=compat.SUPERLINK_NODE_ID,
+            )
+            metadata = copy.copy(message.metadata)
+            encoded = encode_message(message, metadata.message_id, contents[identity][1])
+            outgoing.append(Outgoing(encoded, metadata))
+        return outgoing
+
+
+def open_reply(source: Source, size: int, asked: Metadata, client: str) -> Message:
+    """Return the reply to ``asked`` that ``source`` holds; an error reply if it is unreadable.
+
+    Of its metadata only the times are the client's: a reply cannot claim to come from another
+    node or to answer another message.
+    """
+    try:
+        reply = decode_message(source, size)
+    except CorruptStream as err:
+        reason = f"client {client!r} sent a reply that cannot be read: {err}"
+        return error_reply(asked, compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)
+    metadata = Metadata(
+        run_id=asked.run_id,
+        message_id=new_message_id(),
+        src_node_id=asked.dst_node_id,
+        dst_node_id=asked.src_node_id,
+        reply_to_message_id=asked.message_id,
+        group_id=asked.group_id,
+        created_at=reply.metadata.created_at,
+        ttl=reply.metadata.ttl,
+        message_type=asked.message_type,
+        src_task_id=asked.dst_task_id,
+        dst_task_id=asked.src_task_id,
+    )
+    return compat.make_message(
+        metadata,
+        content=reply.content if reply.has_content() else None,
+        error=reply.error if reply.has_error() else None,
+    )
+
+
+def _identify(run_id: int) -> None:
+    """Tell Flower who sends from this process, unless Flower's own runtime has done so."""
+    identity = compat.TaskIdentity
+    try:
+        identity.task_id  # noqa: B018 - reading raises where nobody has set it
+    except RuntimeError:
+        identity.task_id, identity.run_id = 1, run_id
+        identity.node_id = compat.SUPERLINK_NODE_ID

@@ -1,0 +1,321 @@
+"""`GrpcGrid`: a Flower Grid whose nodes are clients connected by gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from concurrent.futures import Future
+from contextlib import closing
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Self
+
+import grpc
+from flwr.app import Error
+
+from fedsz.errors import ConfigError, LinkError
+from fedsz.flower_compat import error_reply
+from fedsz.transport.connection import Delivery, Outcome, Stored
+from fedsz.transport.grid_base import GridBase, open_reply
+from fedsz.transport.link import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    METHOD,
+    SERVER_OPTIONS,
+    SERVICE,
+    Counters,
+    OnEvent,
+)
+from fedsz.transport.probe import PROBE_METHOD, Probes
+from fedsz.transport.server import Hub
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import TracebackType
+
+    from flwr.app import Message
+
+    _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
+
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5.0  # for clients to hear that the run is over
+
+
+class GrpcGrid(GridBase):
+    """A Flower Grid over gRPC: unmodified ServerApps and strategies run on it.
+
+    Clients connect with `fedsz.transport.client.run_client` and stay connected; messages of any
+    size go out in chunks and replies wait in temporary files (where `tempfile` puts them, see
+    TMPDIR) until they are asked for, so the server's memory does not grow with its clients.
+
+    The grid serves between `start` and `close`, or inside a ``with`` block. Its methods may be
+    called from any thread.
+
+    Args:
+        host: the address to listen on; ``0.0.0.0`` or ``::`` for all interfaces.
+        port: 0 takes any free one; see `port`.
+        credentials: for TLS, see `fedsz.transport.tls.server_credentials`; None sends plain text.
+        max_message_bytes: the largest reply accepted; a client that sends more is refused.
+        reconnect_grace: seconds in which a client that lost its connection may come back before
+            the replies it owes are given up.
+        run_id: identifies the run to the ClientApps, whose Contexts last as long as it does. A
+            server that is restarted to continue a run passes the same; None draws one.
+        on_event: told of joins, leaves and messages, from the grid's own thread: must not block.
+    """
+
+    _parks = True
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        *,
+        credentials: grpc.ServerCredentials | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        reconnect_grace: float = 10.0,
+        run_id: int | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        super().__init__(run_id)
+        if not 0 <= port < 1 << 16:
+            raise ConfigError(f"port must lie in [0, 65535], got {port}")
+        self._host = host
+        self._port = port
+        self._credentials = credentials
+        self._hub = Hub(
+            max_message_bytes=max_message_bytes,
+            reconnect_grace=reconnect_grace,
+            on_event=on_event,
+        )
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # while serving
+        self._lock = threading.Lock()  # over _loop: what is posted is posted before the end
+        self._farewell: asyncio.Future[str]
+        self._finished: dict[str, tuple[Delivery, Outcome]] = {}  # of push_messages, until pulled
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once started."""
+        return self._port
+
+    @property
+    def counters(self) -> Counters:
+        """What has crossed the links so far; the difference of two snapshots tells of a round."""
+        return self._hub.meter.snapshot()
+
+    @property
+    def bandwidths(self) -> Mapping[int, float]:
+        """By node id, the bandwidth of its way here, in bits a second, as last measured."""
+        return self._hub.bandwidths.copy()  # in one step, as the hub's thread sees it
+
+    def start(self) -> Self:
+        """Begin to listen.
+
+        Raises:
+            LinkError: the address cannot be had; names it and says why.
+        """
+        if self._thread is not None:
+            raise LinkError("this grid has been started before")
+        _check_free(self._host, self._port)
+        ready: Future[int] = Future()
+        # A daemon, so that a script that never closes its grid still ends.
+        self._thread = threading.Thread(
+            target=self._run_loop, args=(ready,), name="fedsz-grid", daemon=True
+        )
+        self._thread.start()
+        self._port = ready.result()
+        logger.info("listening on %s", _address(self._host, self._port))
+        return self
+
+    def close(self, reason: str = "the run has finished") -> None:
+        """Send all clients home and stop listening; takes a few seconds at most.
+
+        Args:
+            reason: what clients are told. Replies still awaited become error replies.
+        """
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is None or self._thread is None:
+            return
+        loop.call_soon_threadsafe(self._farewell.set_result, reason)
+        self._thread.join(2 * _CLOSE_SECONDS)
+        while self._finished:
+            _discard(self._finished.popitem()[1][1])
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.close(f"the server stopped: {kind.__name__}")
+
+    def get_node_ids(self) -> list[int]:
+        """Return the node ids of the clients that are connected now."""
+        return list(self._hub.connected)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send ``messages`` and return their ids; a missing reply is an error after its ttl.
+
+        Raises:
+            ConfigError: a message is no request, or holds what cannot be sent.
+            LinkError: the grid is not started, or closed.
+        """
+
+        def settle(delivery: Delivery, outcome: Outcome) -> None:
+            self._finished[delivery.message_id] = (delivery, outcome)
+
+        return [d.message_id for d in self._post(messages, None, settle)]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the outcomes that are known by now, each once."""
+        outcomes = [self._finished.pop(i, None) for i in message_ids]
+        return [_open(*outcome) for outcome in outcomes if outcome is not None]
+
+    def stream_replies(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Send ``messages`` now and yield the outcomes as they come; see `GridBase`.
+
+        Closing the iterator gives up the replies it has not yielded.
+
+        Raises:
+            ConfigError: a message is no request, or holds what cannot be sent.
+            LinkError: the grid is not started, or closed.
+        """
+        outcomes: _Outcomes = SimpleQueue()
+        deliveries = self._post(messages, timeout, lambda d, outcome: outcomes.put((d, outcome)))
+
+        def give_up(hub: Hub) -> None:
+            hub.forget(deliveries)
+            while not outcomes.empty():
+                _discard(outcomes.get()[1])
+
+        # In the hub's thread, so that nothing comes in meanwhile.
+        return _Replies(len(deliveries), outcomes, lambda: self._call(give_up))
+
+    def _post(
+        self,
+        messages: Iterable[Message],
+        timeout: float | None,
+        settle: Callable[[Delivery, Outcome], None],
+    ) -> list[Delivery]:
+        deliveries = [
+            Delivery(out, out.metadata.ttl if timeout is None else timeout, settle)
+            for out in self._prepare(messages)
+        ]
+        if not self._call(lambda hub: hub.post(deliveries)):
+            raise LinkError(
+                "this grid is not serving: call start() first, and nothing after close()"
+            )
+        return deliveries
+
+    def _call(self, action: Callable[[Hub], None]) -> bool:
+        """Have the hub's thread do ``action``; return False where there is none."""
+        with self._lock:
+            if self._loop is None:
+                return False
+            self._loop.call_soon_threadsafe(action, self._hub)
+            return True
+
+    def _run_loop(self, ready: Future[int]) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as err:
+            if ready.done():
+                raise
+            ready.set_exception(err)
+
+    async def _serve(self, ready: Future[int]) -> None:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        methods = {METHOD: self._hub.serve, PROBE_METHOD: Probes().serve}
+        handlers = {
+            name: grpc.stream_stream_rpc_method_handler(serve) for name, serve in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        address = _address(self._host, self._port)
+        try:
+            if self._credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, self._credentials)
+            await server.start()
+        except RuntimeError as err:
+            raise LinkError(f"cannot listen on {address}: {err}") from err
+        self._loop = asyncio.get_running_loop()
+        self._farewell = self._loop.create_future()
+        ready.set_result(port)
+        self._hub.shut(await self._farewell)
+        await server.stop(_CLOSE_SECONDS)
+
+
+class _Replies:
+    """An iterator over outcomes as they come; closing it gives up those that are missing."""
+
+    def __init__(self, missing: int, outcomes: _Outcomes, give_up: Callable[[], object]) -> None:
+        self._missing = missing
+        self._outcomes = outcomes
+        self._give_up = give_up
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        if not self._missing:
+            raise StopIteration
+        delivery, outcome = self._outcomes.get()
+        self._missing -= 1
+        return _open(delivery, outcome)
+
+    def close(self) -> None:
+        """Await no more replies."""
+        if self._missing:
+            self._missing = 0
+            self._give_up()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _open(delivery: Delivery, outcome: Outcome) -> Message:
+    """Return the message an outcome stands for, and free the file it was in."""
+    asked = delivery.out.metadata
+    if isinstance(outcome, Error):
+        return error_reply(asked, outcome.code, outcome.reason or "")
+    with outcome.file as file:
+        return open_reply(file, outcome.size, asked, delivery.client_id)
+
+
+def _discard(outcome: Outcome) -> None:
+    if isinstance(outcome, Stored):
+        outcome.file.close()
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check_free(host: str, port: int) -> None:
+    """Bind the address once, for a better reason than gRPC gives when that fails.
+
+    Raises:
+        LinkError: it cannot be bound.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            # As gRPC does: a port whose last connections linger is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as err:
+        raise LinkError(f"cannot listen on {_address(host, port)}: {err.strerror}") from err

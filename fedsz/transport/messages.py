@@ -1,0 +1,303 @@
+"""A Flower message as bytes, laid out so that large arrays are neither copied nor read twice.
+
+A message is ``u32 envelope length | u32 content length | envelope | content | data of the arrays``,
+little-endian. The envelope is Flower's `Message` protobuf without its content; the content is a
+MessagePack pair: Flower's `RecordDict` protobuf whose Arrays have no data, and the lengths of the
+data, in the Arrays' order. It is empty for a message that carries an error. So the messages of a
+round differ in their envelopes only and share all the rest.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from collections import deque
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import msgspec
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedsz import flower_compat as compat
+from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
+MAX_HEAD_BYTES = 64 << 20
+
+_LENGTHS = struct.Struct("<II")
+MIN_MESSAGE_BYTES = _LENGTHS.size
+
+
+class Parked:
+    """Bytes in a file that has no name, to be read in pieces and by many at once.
+
+    Args:
+        pieces: what to write there.
+
+    Raises:
+        OSError: there is no room for them.
+    """
+
+    def __init__(self, pieces: Iterable[memoryview]) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as this
+        self._size = 0
+        for piece in pieces:
+            start = 0
+            while start < len(piece):  # one write takes 2 GiB at most
+                start += self._file.write(piece[start:])
+            self._size += len(piece)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> memoryview:
+        start, stop, _ = part.indices(self._size)
+        return memoryview(os.pread(self._file.fileno(), stop - start, start))
+
+
+@dataclass(frozen=True)
+class Content:
+    """A RecordDict ready for the wire, shared by every message that carries it."""
+
+    head: bytes
+    data: tuple[memoryview | Parked, ...]  # views of the Arrays' own bytes, or a copy on disk
+
+    def parked(self) -> Content:
+        """Return the same with its data on disk, so that the Arrays can go while it is sent."""
+        views = [piece for piece in self.data if isinstance(piece, memoryview)]
+        return Content(self.head, (Parked(views),)) if views else self
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A message ready for the wire.
+
+    Attributes:
+        message_id: what its BEGIN frame says.
+        segments: the bytes of the message, in order; not to be changed.
+        size: their sum.
+    """
+
+    message_id: str
+    segments: tuple[memoryview | bytes | Parked, ...]
+    size: int
+
+    def chunks(self, size: int) -> Iterator[list[memoryview]]:
+        """Cut and join the segments into pieces of ``size`` bytes; the last may be shorter."""
+        chunk: list[memoryview] = []
+        room = size
+        for segment in self.segments:
+            view = segment if isinstance(segment, Parked) else memoryview(segment)
+            start = 0
+            while start < len(view):
+                piece = view[start : start + room]
+                chunk.append(piece)
+                start += len(piece)
+                room -= len(piece)
+                if not room:
+                    yield chunk
+                    chunk, room = [], size
+        if chunk:
+            yield chunk
+
+
+def encode_content(content: RecordDict) -> Content:
+    """Return ``content`` ready for the wire; the arrays' data is referred to, not copied.
+
+    Raises:
+        ConfigError: a record holds what Flower's protobufs cannot, or too much beside arrays.
+    """
+    data: list[memoryview] = []
+    try:
+        proto = compat.ProtoRecordDict(items=[_item(k, v, data) for k, v in content.items()])
+        head = msgspec.msgpack.encode((proto.SerializeToString(), [len(d) for d in data]))
+    except (compat.EncodeError, TypeError, ValueError) as err:
+        raise ConfigError(f"these records cannot be sent: {err}") from err
+    if len(head) > MAX_HEAD_BYTES:
+        raise ConfigError(
+            f"records of {len(head)} bytes beside their arrays, at most {MAX_HEAD_BYTES} can be "
+            "sent: put bulk data into an ArrayRecord"
+        )
+    return Content(head, tuple(data))
+
+
+def _item(
+    key: str, record: ArrayRecord | MetricRecord | ConfigRecord, data: list[memoryview]
+) -> compat.ProtoRecordDict.Item:
+    if isinstance(record, MetricRecord):
+        metrics = compat.metric_record_to_proto(record)
+        return compat.ProtoRecordDict.Item(key=key, metric_record=metrics)
+    if isinstance(record, ConfigRecord):
+        config = compat.config_record_to_proto(record)
+        return compat.ProtoRecordDict.Item(key=key, config_record=config)
+    arrays = compat.ProtoArrayRecord()
+    for name, array in record.items():
+        value = compat.ProtoArray(dtype=array.dtype, shape=array.shape, stype=array.stype)
+        arrays.items.add(key=name, value=value)
+        data.append(memoryview(array.data).cast("B"))
+    return compat.ProtoRecordDict.Item(key=key, array_record=arrays)
+
+
+def encode_message(message: Message, message_id: str, content: Content | None = None) -> Encoded:
+    """Return ``message`` ready for the wire.
+
+    Args:
+        message: carries content or an error.
+        message_id: of the request this message is or answers.
+        content: ``message.content``, where it has been encoded already.
+
+    Raises:
+        ConfigError: the content cannot be sent.
+    """
+    if content is None:
+        content = encode_content(message.content) if message.has_content() else Content(b"", ())
+    try:
+        envelope = compat.ProtoMessage(
+            metadata=compat.metadata_to_proto(message.metadata),
+            error=compat.error_to_proto(message.error) if message.has_error() else None,
+        ).SerializeToString()
+    except (compat.EncodeError, TypeError, ValueError) as err:
+        raise ConfigError(f"this message cannot be sent: {err}") from err
+    lengths = _LENGTHS.pack(len(envelope), len(content.head))
+    segments = (lengths + envelope, content.head, *content.data)
+    return Encoded(message_id, segments, sum(map(len, segments)))
+
+
+class Source(Protocol):
+    """Where a message is read from: a file, or a `Buffer`."""
+
+    def read(self, n: int, /) -> bytes:
+        """Return the next ``n`` bytes, fewer at the end."""
+
+
+class _Reader:
+    """Takes fields off a source and believes no length that the message has not room for."""
+
+    def __init__(self, source: Source, size: int) -> None:
+        self._source = source
+        self.left = size
+        self.offset = 0
+
+    def take(self, n: int, what: str) -> bytes:
+        if n > self.left:
+            raise TruncatedStream(f"{what} needs {n} bytes", offset=self.offset)
+        out = self._source.read(n)
+        if len(out) < n:
+            raise TruncatedStream(f"{what} needs {n} bytes", offset=self.offset)
+        self.offset += n
+        self.left -= n
+        return out
+
+
+def decode_message(source: Source, size: int) -> Message:
+    """Return the message in the next ``size`` bytes of ``source``.
+
+    The data of each array is read once, straight into the bytes that its `Array` keeps.
+
+    Raises:
+        CorruptStream: those bytes are no message.
+        LimitExceeded: names and records take more than `MAX_HEAD_BYTES`.
+    """
+    reader = _Reader(source, size)
+    envelope_size, content_size = _LENGTHS.unpack(reader.take(_LENGTHS.size, "a message"))
+    if max(envelope_size, content_size) > MAX_HEAD_BYTES:
+        raise LimitExceeded(f"records of {max(envelope_size, content_size)} bytes beside arrays")
+    envelope_bytes = reader.take(envelope_size, "the envelope")
+    content_bytes = reader.take(content_size, "the content")
+    try:
+        envelope = compat.ProtoMessage.FromString(envelope_bytes)
+        content = _read_content(content_bytes, reader) if content_size else None
+        if reader.left:
+            raise CorruptStream(f"{reader.left} bytes too many", offset=reader.offset)
+        return compat.make_message(
+            metadata=compat.metadata_from_proto(envelope.metadata),
+            content=content,
+            error=compat.error_from_proto(envelope.error) if envelope.HasField("error") else None,
+        )
+    except CorruptStream:
+        raise
+    # Flower's readers take a protobuf that parses for one that makes sense.
+    except (compat.DecodeError, msgspec.DecodeError, AttributeError, TypeError, ValueError) as err:
+        raise CorruptStream(f"not a Flower message: {err}", offset=reader.offset) from err
+
+
+_DataSize = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_content_decoder = msgspec.msgpack.Decoder(tuple[bytes, list[_DataSize]])
+
+
+def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
+    records, sizes = _content_decoder.decode(raw)
+    proto = compat.ProtoRecordDict.FromString(records)
+    arrays = sum(len(item.array_record.items) for item in proto.items)
+    if len(sizes) != arrays:
+        raise CorruptStream(f"{len(sizes)} lengths for {arrays} arrays", offset=reader.offset)
+    content = RecordDict()
+    lengths = iter(sizes)
+    for item in proto.items:
+        kind = item.WhichOneof("value")
+        if kind == "array_record":
+            content[item.key] = ArrayRecord(
+                {
+                    array.key: Array(
+                        dtype=array.value.dtype,
+                        shape=tuple(array.value.shape),
+                        stype=array.value.stype,
+                        data=reader.take(next(lengths), f"array {array.key!r}"),
+                    )
+                    for array in item.array_record.items
+                }
+            )
+        elif kind == "metric_record":
+            content[item.key] = compat.metric_record_from_proto(item.metric_record)
+        elif kind == "config_record":
+            content[item.key] = compat.config_record_from_proto(item.config_record)
+        else:
+            raise CorruptStream(f"record {item.key!r} has no known kind", offset=reader.offset)
+    return content
+
+
+class Buffer:
+    """Bytes that arrive in pieces and are then read once; what has been read is freed.
+
+    So decoding from it takes the memory of the message once, not twice. Its blocks are mappings
+    of their own: freed heap memory would stay with the process, behind what is still in use.
+    """
+
+    _BLOCK_BYTES = 4 << 20
+
+    def __init__(self) -> None:
+        self._blocks: deque[mmap.mmap] = deque()
+        self._start = 0  # of what is unread in the first block
+
+    def write(self, piece: memoryview, /) -> None:
+        """Append ``piece``."""
+        while len(piece):
+            if not self._blocks or self._blocks[-1].tell() == self._BLOCK_BYTES:
+                self._blocks.append(mmap.mmap(-1, self._BLOCK_BYTES))
+            room = self._BLOCK_BYTES - self._blocks[-1].tell()
+            self._blocks[-1].write(piece[:room])
+            piece = piece[room:]
+
+    def read(self, n: int, /) -> bytes:
+        """Return the next ``n`` bytes, fewer at the end."""
+        out = BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
+        while n and self._blocks:
+            block = self._blocks[0]
+            end = min(block.tell(), self._start + n)
+            n -= out.write(block[self._start : end])
+            self._start = end
+            if end == block.tell():
+                self._blocks.popleft().close()
+                self._start = 0
+        return out.getvalue()
+
+
+def megabytes(n: int) -> str:
+    """Return ``n`` bytes for people, in MB of 10^6."""
+    return f"{n / 1e6:.1f} MB"

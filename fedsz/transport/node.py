@@ -1,0 +1,78 @@
+"""A node as every Grid of ours sees it: its id, its Context, and how its app answers."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING
+
+from flwr.app import Context, Message, Metadata, RecordDict
+
+from fedsz import flower_compat as compat
+from fedsz.errors import ConfigError
+from fedsz.flower_compat import error_reply
+from fedsz.transport.messages import Encoded, encode_message, megabytes
+
+if TYPE_CHECKING:
+    from flwr.app import UserConfig
+    from flwr.clientapp import ClientApp
+
+logger = logging.getLogger(__name__)
+
+
+def node_id(client_id: str) -> int:
+    """Return the node id of a client: the same in every run, positive, fits an int64."""
+    digest = hashlib.sha256(client_id.encode()).digest()
+    # 0 and 1 are taken: nobody, and Flower's server.
+    return max(int.from_bytes(digest[:8]) >> 1, compat.SUPERLINK_NODE_ID + 1)
+
+
+class Node:
+    """A ClientApp with its configuration, and the state it keeps for as long as a run lasts."""
+
+    def __init__(
+        self, app: ClientApp, node_config: UserConfig, run_config: UserConfig | None = None
+    ) -> None:
+        self._app = app
+        self._node_config = dict(node_config)
+        self._run_config = dict(run_config or {})
+        self._context: Context | None = None
+
+    def answer(self, message: Message, *, limit: int) -> Encoded:
+        """Run the app and return its reply, or an error reply, ready for the wire.
+
+        Whatever the app raises becomes the text of an error reply: one client's mistake must not
+        end the run, nor its own part in it.
+
+        Args:
+            message: a request.
+            limit: how large a reply the other end takes, in bytes.
+        """
+        asked = message.metadata
+        code = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        try:
+            reply = self._app(message, self._context_of(asked))
+            if not isinstance(reply, Message):
+                raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
+            encoded = encode_message(reply, asked.message_id)
+            if encoded.size > limit:
+                raise ConfigError(
+                    f"a reply of {megabytes(encoded.size)}; the server takes {megabytes(limit)}"
+                )
+        except Exception as err:
+            logger.exception("the ClientApp failed on a %r message", asked.message_type)
+            reason = f"{type(err).__name__}: {err}"
+            encoded = encode_message(error_reply(asked, code, reason), asked.message_id)
+        return encoded
+
+    def _context_of(self, asked: Metadata) -> Context:
+        """Return the Context of the run that ``asked`` belongs to; another run starts afresh."""
+        if self._context is None or self._context.run_id != asked.run_id:
+            self._context = Context(
+                run_id=asked.run_id,
+                node_id=asked.dst_node_id,
+                node_config=self._node_config,
+                state=RecordDict(),
+                run_config=self._run_config,
+            )
+        return self._context

@@ -1,0 +1,198 @@
+"""How fast a link is: bytes there and back between a client and a server that does other things.
+
+A probe is one gRPC stream on the server's port, beside those of its clients, under the same TLS.
+What the client sends is a type byte and a body:
+
+    PING   nothing                            -> PING, at once; after UP, once all of it has come
+    UP     bytes                              -> nothing
+    DOWN   a number, 8 bytes, little-endian   -> so many bytes, in frames
+
+A server takes one probe at a time, and ends it after some seconds or some bytes; it keeps none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import grpc
+
+from fedsz.errors import ConfigError, LinkError
+from fedsz.transport.frames import CHUNK_BYTES
+from fedsz.transport.link import CHANNEL_OPTIONS, SERVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROBE_METHOD: Final = "Probe"
+
+PING, UP, DOWN = (bytes((i,)) for i in range(3))
+
+MAX_SECONDS: Final = 30.0  # of a probe, and
+MAX_BYTES: Final = 256 << 20  # up and down together
+
+_PINGS: Final = 5
+_FIRST_BYTES: Final = 16 << 10
+_LAST_BYTES: Final = 64 << 20
+_LONG_ENOUGH: Final = 0.5  # seconds that tell a bandwidth, after TCP has found its pace
+_GROWTH: Final = 4
+_NUMBER: Final = 8  # bytes of a number
+
+
+class Probed(NamedTuple):
+    """What a probe has measured.
+
+    Attributes:
+        up: bits a second from the client to the server, as gRPC's messages carry them.
+        down: the same from the server to the client.
+        latency: seconds one way: half of what a small message takes there and back.
+    """
+
+    up: float
+    down: float
+    latency: float
+
+
+def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) -> Probed:
+    """Measure the link to a server that listens, before or during its run.
+
+    Sends ever more bytes each way until they take half a second. On a slow link that is some
+    16 kB; on a fast one up to 64 MB, which takes less than a second.
+
+    Args:
+        server: ``host:port``.
+        credentials: for TLS, as a client has them; None sends plain text.
+
+    Raises:
+        ConfigError: ``server`` is not usable.
+        LinkError: there is no server, or it has no time or no probe; or the link is too slow for
+            16 kB each way in 30 s.
+    """
+    if not server.rpartition(":")[2].isdecimal():
+        raise ConfigError(f"a server is host:port, got {server!r}")
+    channel = (
+        grpc.insecure_channel(server, CHANNEL_OPTIONS)
+        if credentials is None
+        else grpc.secure_channel(server, credentials, CHANNEL_OPTIONS)
+    )
+    outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    with channel:
+        call = channel.stream_stream(f"/{SERVICE}/{PROBE_METHOD}")(
+            iter(outbox.get, None), timeout=MAX_SECONDS
+        )
+        try:
+            return _Prober(call, outbox.put).measure()
+        except grpc.RpcError as err:
+            details = (err.details() or "").strip().partition("\n")[0]
+            raise LinkError(f"no probe of {server}: {err.code().name}: {details}") from err
+        except EOFError:
+            raise LinkError(f"no probe of {server}: it ended the stream early") from None
+        finally:
+            outbox.put(None)
+            call.cancel()
+
+
+class _Prober:
+    """The client's end of a probe."""
+
+    def __init__(self, answers: Iterator[bytes], put: Callable[[bytes], None]) -> None:
+        self._answers = answers
+        self._put = put
+        # Random, so that nothing on the way can make it shorter.
+        self._chunk = UP + os.urandom(CHUNK_BYTES - 1)
+
+    def measure(self) -> Probed:
+        self._ping()  # until the channel stands
+        there_and_back = min([self._ping() for _ in range(_PINGS)])
+        up = self._bandwidth(self._up, there_and_back)
+        down = self._bandwidth(self._down, there_and_back)
+        return Probed(up, down, there_and_back / 2)
+
+    def _ping(self) -> float:
+        start = time.perf_counter()
+        self._put(PING)
+        self._answer()
+        return time.perf_counter() - start
+
+    def _answer(self) -> bytes:
+        """Return the next frame.
+
+        Raises:
+            EOFError: there is none.
+        """
+        for frame in self._answers:
+            return frame
+        raise EOFError
+
+    def _bandwidth(self, send: Callable[[int], None], there_and_back: float) -> float:
+        nbytes = _FIRST_BYTES
+        while True:
+            start = time.perf_counter()
+            send(nbytes)
+            seconds = time.perf_counter() - start
+            if seconds >= _LONG_ENOUGH + there_and_back or nbytes >= _LAST_BYTES:
+                # The first bit's way there and the answer's way back are not the bandwidth's.
+                return 8 * nbytes / max(seconds - there_and_back, 1e-9)
+            nbytes = min(_GROWTH * nbytes, _LAST_BYTES)
+
+    def _up(self, nbytes: int) -> None:
+        sent = 0
+        while sent < nbytes:
+            frame = self._chunk[: nbytes - sent + 1]
+            self._put(frame)
+            sent += len(frame) - 1
+        self._ping()
+
+    def _down(self, nbytes: int) -> None:
+        self._put(DOWN + nbytes.to_bytes(_NUMBER, "little"))
+        while nbytes > 0:
+            nbytes -= len(self._answer())
+
+
+class Probes:
+    """The server's end of all probes. Lives on one event loop, as the Hub does."""
+
+    def __init__(self) -> None:
+        self._busy = False
+
+    async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
+        """Answer one probe: gRPC calls this for each stream."""
+        if self._busy:
+            text = "this server is probed by somebody else; try again in a while"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self._busy = True
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                trouble = await self._answer(context)
+        except TimeoutError:
+            trouble = f"a probe may take {MAX_SECONDS:g} s"
+        finally:
+            self._busy = False
+        if trouble:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, trouble)
+
+    async def _answer(self, context: grpc.aio.ServicerContext) -> str:
+        """Answer until the client has enough, or what it may have; then say so."""
+        total = 0
+        chunk = os.urandom(CHUNK_BYTES)
+        while (raw := await context.read()) is not grpc.aio.EOF:
+            kind, body = raw[:1], raw[1:]
+            wanted = 0
+            if kind == PING:
+                await context.write(PING)
+            elif kind == UP:
+                total += len(body)
+            elif kind == DOWN and len(body) == _NUMBER:
+                wanted = int.from_bytes(body, "little")
+            else:
+                return "no such frame in a probe"
+            total += wanted
+            if total > MAX_BYTES:
+                return f"a probe may send and ask for {MAX_BYTES >> 20} MiB in all"
+            while wanted > 0:
+                await context.write(chunk[:wanted])
+                wanted -= CHUNK_BYTES
+        return ""

@@ -1,0 +1,139 @@
+"""A state_dict -> a stream: partition, codecs, bitstream."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_array
+from fedsz.bounds import ErrorBound
+from fedsz.codecs import Codec, LosslessCodec
+from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
+from fedsz.update.bounded import encode_within
+from fedsz.update.config import (
+    DEFAULT_CODEC,
+    DEFAULT_ERROR_BOUND,
+    DEFAULT_LOSSLESS,
+    DEFAULT_THRESHOLD,
+    Settings,
+)
+from fedsz.update.difference import encode_difference
+from fedsz.update.lossless import Rest, encode_lossless
+from fedsz.update.partition import is_lossy
+from fedsz.update.reference import Reference
+
+# Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
+# a payload of its own costs each of them some 30 bytes.
+SHARED_BELOW: Final = 1 << 16  # bytes
+
+
+@dataclass(frozen=True)
+class Report:
+    """What compressing one state_dict cost and did.
+
+    Attributes:
+        raw_bytes: size of the tensors.
+        nbytes: size of the stream.
+        seconds: wall time.
+        max_error: the largest error, as a share of its tensor's bound (0 to 1).
+    """
+
+    raw_bytes: int
+    nbytes: int
+    seconds: float
+    max_error: float
+
+
+def compress(
+    state_dict: StateDict,
+    error_bound: ErrorBound | float | str = DEFAULT_ERROR_BOUND,
+    *,
+    codec: str | Codec = DEFAULT_CODEC,
+    lossless: str | Codec = DEFAULT_LOSSLESS,
+    threshold: int = DEFAULT_THRESHOLD,
+    rule: str = "paper",
+    reference: Reference | StateDict | None = None,
+) -> bytes:
+    """Return a state_dict as one self-describing stream.
+
+    Args:
+        state_dict: names to torch tensors or numpy arrays, of any shape; not changed.
+        error_bound: the largest error of an element: a float (of each tensor's value range), or
+            an `ErrorBound`.
+        codec: for the tensors that may be lossy; a name such as ``"uniform"``, one with settings
+            such as ``"zfp:precision=14"``, or what `fedsz.codecs.get` returned. A lossless one
+            makes the whole stream lossless.
+        lossless: for everything else.
+        threshold: tensors of up to this many elements stay lossless.
+        rule: which other tensors stay lossless; see `fedsz.update.partition.is_lossy`.
+        reference: a state_dict of the same names, dtypes and shapes that whoever decompresses
+            holds too. Tensors that may be lossy are then coded as differences from its; the bound
+            stays one for the tensors themselves, of their own range, but for ``std``, which is of
+            the differences. Lossless tensors are coded as differences of their bits, but for
+            codec ``"raw"`` and where they are smaller as they are.
+
+    Raises:
+        ConfigError: an argument or a tensor that fedsz does not take, or one that the reference
+            lacks.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+    settings = Settings(error_bound, codec, lossless, threshold, rule)
+    return compress_measured(state_dict, settings, Reference.of(reference))[0]
+
+
+def compress_measured(
+    state_dict: StateDict, settings: Settings, reference: Reference | None = None
+) -> tuple[bytes, Report]:
+    """Return what `compress` does, and what it measured on the way."""
+    start = time.perf_counter()
+    tensors: list[Tensor] = []
+    parts: list[Part] = []
+    shared: dict[int, list[Rest]] = {}  # item size -> tensors of one payload
+    raw_bytes, max_error = 0, 0.0
+    # One by one: a mapping may make its arrays as they are asked for.
+    for i, (name, value) in enumerate(state_dict.items()):
+        x = as_array(name, value)
+        tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
+        raw_bytes += x.nbytes
+        if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
+            coded = _encode_weight(i, name, x, settings, reference)
+            if coded is not None:
+                parts.append(coded[0])
+                max_error = max(max_error, coded[1])
+                continue
+        if x.nbytes >= SHARED_BELOW:
+            parts.append(encode_lossless([Rest(i, name, x)], settings.lossless_codec, reference))
+        else:
+            shared.setdefault(x.itemsize, []).append(Rest(i, name, x))
+    parts += (encode_lossless(s, settings.lossless_codec, reference) for s in shared.values())
+    differs = any(part.transform != VALUES for part in parts)
+    stream = write(tensors, parts, reference.digest if reference and differs else None)
+    return stream, Report(raw_bytes, len(stream), time.perf_counter() - start, max_error)
+
+
+def _encode_weight(
+    i: int, name: str, x: NDArray, settings: Settings, reference: Reference | None
+) -> tuple[Part, float] | None:
+    """Code a tensor that may be lossy, and say how much of its bound the error takes.
+
+    None where that would hardly save anything, or where the bound cannot be kept.
+    """
+    codec = settings.lossy_codec
+    if isinstance(codec, LosslessCodec):
+        return encode_lossless([Rest(i, name, x)], codec, reference), 0.0
+    encoded, transform = None, VALUES
+    error_bound = settings.bound_of(name)
+    if reference:
+        encoded = encode_difference(x, reference.tensor(name, x), error_bound, codec)
+        transform = DIFFERENCE
+    # A bound by the spread of the differences is none for values: what did not move would be lost.
+    if encoded is None and not (reference and error_bound.kind == "std"):
+        bound = error_bound.absolute(x)
+        encoded = encode_within(x, bound, codec) if bound else None
+        transform = VALUES
+    if encoded is None or 10 * len(encoded.payload) > 9 * x.nbytes:
+        return None
+    stated = encoded.bound if codec.keeps_bound else encoded.max_error
+    share = encoded.max_error / stated if stated else 0.0
+    return Part(codec.wire_id, encoded.payload, stated, (i,), transform), share
