@@ -24,7 +24,7 @@ pytest.importorskip("matplotlib")
 from fedsz.errors import ConfigError
 from fedsz.experiments.link_model import Link
 from fedsz.experiments.results import SCALING, SWEEP, Results
-from fedsz.experiments.scheme import Way
+from fedsz.experiments.scheme import Scheme
 from fedsz.report import default_target, write_report
 from fedsz.report.chart import Absent, Chart
 from fedsz.report.interval import Interval, within
@@ -75,7 +75,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `fedsz run` leaves behind, made in this process."""
     from fedsz.training.apps import make_client_app
     from fedsz.training.federation import federate, prepare
-    from fedsz.training.fleet import row_of
     from fedsz.training.run_folder import RunFolder
     from fedsz.transport.local_grid import LocalGrid
 
@@ -84,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = RunFolder(config)
     places = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(make_client_app(), places)
-    model = federate(grid, config, prepare(config), lambda done: kept.add(row_of(done, {})))
+    model = federate(grid, config, prepare(config), lambda done: kept.add(done))
     kept.save(model)
     return path
 
@@ -217,7 +216,7 @@ def test_accuracies_are_compared_seed_by_seed(sweep: Path, tmp_path: Path) -> No
 
 def uplink(rows_: Rows, name: str, seed: int | None = None) -> tuple[float, float]:
     """Bytes of a way up, before and after compression."""
-    mine = [row for row in rows_ if str(Way.of_row(row)) == name and seed in (None, row["seed"])]
+    mine = [row for row in rows_ if str(Scheme.of_row(row)) == name and seed in (None, row["seed"])]
     raw, sent = (sum(row.get(column) or 0 for row in mine) for column in ("raw_up", "sent_up"))
     return raw, raw if name == "raw" else sent
 
@@ -249,7 +248,9 @@ def test_ways_are_compared_by_bytes_up_plus_down(tmp_path: Path) -> None:
     assert of["delta:zstd"]["points"] == "+0.00 ± 0.00"
     assert of["delta:zstd"]["seeds"] == "3"
     ends = {
-        (str(Way.of_row(row)), row["seed"]): row["accuracy"] for row in found if row["round"] == 3
+        (str(Scheme.of_row(row)), row["seed"]): row["accuracy"]
+        for row in found
+        if row["round"] == 3
     }
     lost = [ends["weights@0.1", seed] - ends["raw", seed] for seed in range(3)]
     reach = 4.302652729911275 * statistics.stdev(lost) / math.sqrt(3)

@@ -23,7 +23,7 @@ from fedsz.cli.bench import (
     shown_bound,
 )
 from fedsz.cli.options import Json, configured
-from fedsz.training.options import RunConfig
+from fedsz.training.options import ADVISE, RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedsz.transport.probe import Probed
 
 
-@configured("lossless", "threshold", "rule", "insecure", "tls_ca", "tls_cert", "tls_key")
+@configured(ADVISE)
 def command(
     config: RunConfig,
     *,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from fedsz.cli.options import Json, configured
-from fedsz.training.options import RunConfig
+from fedsz.training.options import BENCH, RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +38,7 @@ Threads = Annotated[int, typer.Option(help="Threads of a codec; 0 for one on eac
 SHOWN_MOST: Final = 99_999  # MB/s; a codec that says more has not touched the bytes
 
 
-@configured("threshold", "rule")
+@configured(BENCH)
 def command(
     config: RunConfig,
     *,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsz.cli.options import PANELS, Json, configured
+from fedsz.cli.options import Json, configured
 from fedsz.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
+from fedsz.training.options import PAPER
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,16 +17,9 @@ if TYPE_CHECKING:
     from fedsz.paper.compare import Comparison, Line
 
 NOT_HERE = {"dataset", "model", "min_clients", "round_timeout"}
-NAMES = [
-    name
-    for panel in ("What is learned", "How it is learned")
-    for name in PANELS[panel]
-    if name not in NOT_HERE
-]
 
 
-@configured("models", "datasets", "error_bounds", *NAMES, "lossless", "threshold", "rule",
-            of=PaperConfig)  # fmt: skip
+@configured(PAPER, of=PaperConfig)
 def command(
     config: PaperConfig,
     *,

@@ -14,11 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, Self, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedsz.control.record import VERSION as RECORD_VERSION
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 
 TABLE: Final = b"fedsz.table"
@@ -33,13 +35,15 @@ class Table:
         name: "sweep", "bench" or "scaling".
         version: of the schema. It is raised when a column goes or changes its meaning.
         columns: name -> type, in the file's order.
-        added: those that files of this version, written before there were any, lack.
+        added: those that older files lack.
+        older: versions that are read, too: their columns mean what they mean now.
     """
 
     name: str
     version: int
     columns: Mapping[str, pa.DataType]
     added: tuple[str, ...] = ()
+    older: tuple[int, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -78,9 +82,27 @@ DISTRIBUTION: Final = pa.struct(
     }
 )
 
+
+def round_schema() -> dict[str, pa.DataType]:
+    """Return the columns of a round: every number of `RoundRecord`, and how many clients failed."""
+    kinds = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
+    columns = {
+        name: kinds[kind]
+        for name, kind in get_type_hints(RoundRecord).items()
+        if kind in kinds and name != "version"
+    }
+    return {**columns, "failures": pa.int64(), "ratio": pa.float64()}
+
+
+def round_columns(record: RoundRecord) -> dict[str, Any]:
+    """Return what a round's row holds in these columns."""
+    columns = {name: getattr(record, name) for name in round_schema()}
+    return {**columns, "failures": len(record.failures)}
+
+
 SWEEP: Final = Table(
     "sweep",
-    1,
+    RECORD_VERSION,
     {
         "run": pa.string(),
         "model": pa.string(),
@@ -96,6 +118,7 @@ SWEEP: Final = Table(
         "downlink": pa.string(),
         "policy": pa.string(),
         "tolerance": pa.float64(),
+        "decay": pa.float64(),
         "threshold": pa.int64(),
         "rule": pa.string(),
         "seed": pa.int64(),
@@ -114,27 +137,13 @@ SWEEP: Final = Table(
         "device": pa.string(),
         "threads": pa.int32(),
         "dataset_digest": pa.string(),
-        "round": pa.int32(),
-        "accuracy": pa.float64(),
-        "loss": pa.float64(),
-        "seconds": pa.float64(),
-        "train_seconds": pa.float64(),
-        "encode_seconds": pa.float64(),
-        "decode_seconds": pa.float64(),
-        "test_seconds": pa.float64(),
-        "replies": pa.int32(),
-        "failures": pa.int32(),
-        "raw_up": pa.int64(),
-        "sent_up": pa.int64(),
-        "raw_down": pa.int64(),
-        "sent_down": pa.int64(),
-        "ratio": pa.float64(),
-        "max_error": pa.float64(),
+        **round_schema(),
         "distributions": pa.list_(DISTRIBUTION),
         "error": pa.string(),
         **ORIGIN,
     },
-    added=("downlink", "policy", "tolerance"),
+    added=("downlink", "policy", "tolerance", "decay", "wire_up", "wire_down"),
+    older=(1,),
 )
 
 BENCH: Final = Table(
@@ -306,24 +315,25 @@ def read(path: Path, *tables: Table) -> pa.Table:
 
 
 def table_of(rows: pa.Table) -> Table | None:
-    """Return which table of this version of fedsz these rows are; None if they are none."""
+    """Return which table these rows are, in this version or an older one; None if they are none."""
     marks = rows.schema.metadata or {}
     for table in TABLES:
-        ours = table.schema
-        same = all(marks.get(mark) == ours.metadata[mark] for mark in (TABLE, VERSION))
-        if same and _completed(rows, table).schema.equals(ours, check_metadata=False):
+        versions = {str(version).encode() for version in (table.version, *table.older)}
+        lacking = set(table.columns) - set(rows.column_names) - set(table.added)
+        unknown = set(rows.column_names) - set(table.columns)
+        named = marks.get(TABLE) == table.name.encode() and marks.get(VERSION) in versions
+        if named and not lacking and not unknown:
             return table
     return None
 
 
 def _completed(rows: pa.Table, table: Table) -> pa.Table:
-    """Return rows with the columns that were added since, null, in their places."""
-    for name in table.added:
-        if name not in rows.column_names:
-            kind, place = table.columns[name], list(table.columns).index(name)
-            nulls = pa.nulls(rows.num_rows, kind)
-            rows = rows.add_column(min(place, rows.num_columns), pa.field(name, kind), nulls)
-    return rows
+    """Return rows of an older file with the columns of today, those it lacks null."""
+    columns = [
+        rows.column(name).cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
+        for name, kind in table.columns.items()
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _lock_path(path: Path) -> Path:

@@ -1,7 +1,7 @@
 """A federation on Flower's simulation engine: the apps unchanged, clients as jobs of Ray's actors.
 
 The engine lives in a process of its own, ``python -m fedsz.experiments.simulation``, whose stdin is
-a `Setting` and whose stdout has a `RoundDone` a line: so its children end with it, whatever it or
+a `Setting` and whose stdout has a `RoundRecord` a line: so its children end with it, whatever it or
 they do, and what it sets in the process stays there.
 """
 
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fedsz import flower_environment
+from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecUnavailable, ConfigError, FedszError
-from fedsz.training.events import RoundDone
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def available() -> bool:
     return importlib.util.find_spec("ray") is not None
 
 
-def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> list[RoundDone]:
+def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> list[RoundRecord]:
     """Run ``config.clients`` clients on the engine and return the rounds, from 0.
 
     Every process has one thread, and all have ended on return.
@@ -97,7 +97,7 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
             ) from None
         finally:
             _end(process)
-        rounds = [msgspec.json.decode(line, type=RoundDone) for line in told.splitlines()]
+        rounds = [msgspec.json.decode(line, type=RoundRecord) for line in told.splitlines()]
         if process.returncode or len(rounds) != config.rounds + 1:
             lines = log.read_text("utf-8", errors="replace").strip().splitlines()
             says = lines[-1] if lines else f"it ended with {process.returncode}"
@@ -151,7 +151,6 @@ def main() -> None:
 
     from fedsz.training.apps import make_client_app
     from fedsz.training.federation import federate, prepare
-    from fedsz.training.fleet import row_of
 
     problem = prepare(config)
     failed: list[BaseException] = []
@@ -160,7 +159,7 @@ def main() -> None:
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:  # noqa: ARG001 - our config is not Flower's
         try:
-            federate(grid, config, problem, lambda done: _tell(out, row_of(done, {})))
+            federate(grid, config, problem, lambda done: _tell(out, done))
         except BaseException as err:
             failed.append(err)
             raise
@@ -187,7 +186,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _tell(out: Any, row: RoundDone) -> None:
+def _tell(out: Any, row: RoundRecord) -> None:
     out.write(msgspec.json.encode(row) + b"\n")
 
 

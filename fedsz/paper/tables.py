@@ -133,10 +133,7 @@ def _judged(shop: Workshop, model: str, dataset: str, images: Images) -> list[Li
 
 
 def _decoded(shop: Workshop, model: str, dataset: str, codec: str, bound: float) -> dict[str, Any]:
-    from fedsz.update.config import Settings
-
-    config = shop.config
-    settings = Settings(bound, codec, config.lossless, config.threshold, config.rule)
+    settings = shop.config.compression.replace(error_bound=str(bound), codec=codec).require()
     stream, _ = compress_measured(shop.trained(model, dataset).state, settings)
     return decompress(stream, as_numpy=True)
 

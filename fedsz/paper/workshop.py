@@ -19,7 +19,6 @@ from fedsz.paper.settings import PaperConfig, Sources
 from fedsz.paper.trained_models import OnStep, Trained, trained
 from fedsz.training.options import RunConfig
 from fedsz.update.compress import compress_measured
-from fedsz.update.config import Settings
 from fedsz.update.decompress import decompress
 from fedsz.update.partition import is_lossy
 
@@ -117,9 +116,7 @@ class Workshop:
         key = (model, dataset, codec, bound)
         if key not in self._updates:
             config = self.config
-            settings = Settings(
-                ErrorBound.rel(bound), codec, config.lossless, config.threshold, config.rule
-            )
+            settings = config.compression.replace(error_bound=str(bound), codec=codec).require()
             state = self.trained(model, dataset).state
             self.on_step(f"compressing {model}-{dataset} by {codec}, {bound:g}")
             encode: list[float] = []

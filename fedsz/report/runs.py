@@ -7,14 +7,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final
 
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
 from fedsz.experiments.error_distribution import Distribution
-from fedsz.experiments.scheme import DEFAULTS, RAW, Way, asks_nothing
+from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -25,7 +25,7 @@ CONDITIONS: Final = (
     "learning_rate", "momentum", "device",
 )  # fmt: skip
 
-USUAL_TENSORS: Final = f"{DEFAULTS['rule']}>{DEFAULTS['threshold']}"
+USUAL_TENSORS: Final = f"{DEFAULTS.rule}>{DEFAULTS.threshold}"
 USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
 
 
@@ -100,7 +100,7 @@ class Run:
         missing: why there are no distributions, or "".
     """
 
-    way: Way
+    way: Scheme
     lossless: str
     lossy: str
     seed: int
@@ -216,7 +216,7 @@ class Setup:
     def label(self, run: Run) -> str:
         """Return what a run is called among the others, whatever its bound."""
         way = run.way
-        return self._named(run, way.codec if way.plain else str(replace(way, bound=None)))
+        return self._named(run, way.config.codec if way.plain else way.label)
 
     def way(self, run: Run) -> str:
         """Return what a run is called among the others, its bound included."""

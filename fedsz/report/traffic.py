@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from fedsz.bounds import ErrorBound
-from fedsz.experiments.scheme import Way
+from fedsz.experiments.scheme import Scheme
 from fedsz.report.interval import Interval
 from fedsz.report.runs import UNCOMPRESSED, Round, Run, Setup, paired
+from fedsz.update.config import CompressionConfig
 
-USUAL_WAY: Final = Way(codec="sz2", bound=ErrorBound.rel(1e-2))  # what the FedSZ paper recommends
+USUAL_WAY: Final = Scheme(
+    CompressionConfig(update="weights", codec="sz2", error_bound="1e-2")
+)  # what the FedSZ paper recommends
 NEARLY: Final = 0.95  # of the best accuracy without compression
 LOSS: Final = 0.05  # accuracy below uncompressed, as a share, at which a way is of no interest
 

@@ -7,14 +7,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
-from fedsz.training.events import Done, Event, Listening, RoundDone, from_json
-from fedsz.training.options import RunConfig
+from fedsz.training.events import Done, Event, Listening, from_json
+from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig, options_of
 
 PATIENCE: Final = 5.0  # seconds that processes get to end by themselves
 CLIENT_WAIT: Final = 60.0  # seconds a client looks for its server, which has just been there
@@ -33,7 +34,7 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
         server_log, client_log = folder / "server.log", folder / "clients.log"
         server = stack.enter_context(process(
-            "server", *flags(config, SERVER), "--json", "--insecure",
+            "server", *flags(config, options_of(RUN, SERVER)), "--json", "--insecure",
             "--host", "127.0.0.1", "--port", "0", "--min-clients", str(config.clients),
             log=server_log, share=1,
         ))  # fmt: skip
@@ -51,7 +52,7 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
                 threading.Thread(
                     target=watch, args=(server, clients, begun, finished), daemon=True
                 ).start()
-            elif isinstance(event, RoundDone):
+            elif isinstance(event, RoundRecord):
                 begun.set()
             elif isinstance(event, Done):
                 finished.set()
@@ -69,7 +70,7 @@ def client(
     return process(
         "client", "--server", f"127.0.0.1:{port}", "--insecure",
         "--partition", f"{i}/{config.clients}", "--max-wait", str(CLIENT_WAIT),
-        *flags(config, ("dataset", "data_dir", "device")),
+        *flags(config, options_of(RUN, CLIENT)),
         log=log, share=config.clients,
     )  # fmt: skip
 
@@ -92,16 +93,7 @@ def watch(
             return
 
 
-# What the server process is told; the rest has no meaning for it, or is set here.
-SERVER: Final = (
-    "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "initial",
-    "partitioner", "alpha", "seed", "rounds", "epochs", "batch_size", "learning_rate", "momentum",
-    "device", "round_timeout", "update", "downlink", "policy", "tolerance", "error_bound", "codec",
-    "lossless", "threshold", "rule", "reconnect_grace", "run_dir",
-)  # fmt: skip
-
-
-def flags(config: RunConfig, names: tuple[str, ...]) -> list[str]:
+def flags(config: RunConfig, names: Iterable[str]) -> list[str]:
     """Return options as the command line has them."""
     return [
         word

@@ -22,6 +22,7 @@ from fedsz.transport.messages import (
     encode_content,
     encode_message,
 )
+from fedsz.transport.replies import Replies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -93,9 +94,9 @@ class GridBase(Grid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """Return the outcomes of ``messages`` as a list; see `stream_replies`."""
-        return list(self.stream_replies(messages, timeout=timeout))
+    ) -> Replies:
+        """Return the outcomes of ``messages``, which come while they are read."""
+        return Replies(self.stream_replies(messages, timeout=timeout))
 
     def _prepare(self, messages: Iterable[Message]) -> list[Outgoing]:
         """Give ``messages`` their ids and encode them, each RecordDict once."""

@@ -110,6 +110,10 @@ class GrpcGrid(GridBase):
         """By node id, the bandwidth of its way here, in bits a second, as last measured."""
         return self._hub.bandwidths.copy()  # in one step, as the hub's thread sees it
 
+    def client_name(self, node: int) -> str:
+        """Return the id by which a client has named itself; its node id if it never has."""
+        return self._hub.names.get(node, str(node))
+
     def start(self) -> Self:
         """Begin to listen.
 

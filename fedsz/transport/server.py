@@ -34,6 +34,7 @@ class Hub:
     Attributes:
         connected: the node ids of the connected clients; replaced, never changed.
         meter: what has crossed the links.
+        names: by node id, what clients call themselves.
         bandwidths: by node id, how fast its last upload came in, in bits a second.
     """
 
@@ -43,6 +44,7 @@ class Hub:
         self.connected: tuple[int, ...] = ()
         self.meter = Meter()
         self.bandwidths: dict[int, float] = {}
+        self.names: dict[int, str] = {}
         self._max_message_bytes = max_message_bytes
         self._reconnect_grace = reconnect_grace
         self._tell = partial(tell, on_event)
@@ -126,6 +128,7 @@ class Hub:
             raise UnsupportedStream(f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
         node = node_id(hello.client_id)
         peer = self._peers.setdefault(node, Peer(hello.client_id, node))
+        self.names[node] = hello.client_id
         if peer.link is not None:
             reason = f"another connection came with the client id {peer.client_id!r}"
             peer.link.end(Bye(ByeKind.REPLACED, reason))

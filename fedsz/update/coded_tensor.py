@@ -16,7 +16,7 @@ from fedsz.update.difference import moved, wide
 
 
 @dataclass(frozen=True)
-class Coded:
+class CodedTensor:
     """A lossy tensor of a stream that has arrived and is not decoded yet.
 
     Attributes:
