@@ -15,10 +15,11 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.client import run_client
+from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import unpack
 from fedsz.transport.grpc_grid import GrpcGrid
-from fedsz.transport.link import METHOD, SERVICE, EventKind, LinkEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,9 +21,9 @@ from flwr.serverapp.strategy import FedAvg
 from fedsz.errors import ConfigError, LinkError
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport.client import run_client
+from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Hello, Welcome, frames, pack
 from fedsz.transport.grpc_grid import GrpcGrid
-from fedsz.transport.link import EventKind, LinkEvent
 from fedsz.transport.messages import encode_message
 from fedsz.transport.node import node_id
 from tests.links import (

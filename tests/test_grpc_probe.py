@@ -14,8 +14,9 @@ import pytest
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.transport import probe as grpc_probe
+from fedsz.transport.channel import SERVICE
+from fedsz.transport.events import EventKind
 from fedsz.transport.frames import CHUNK_BYTES
-from fedsz.transport.link import SERVICE, EventKind
 from fedsz.transport.probe import DOWN, MAX_BYTES, PING, PROBE_METHOD, UP, probe
 from fedsz.transport.tls import channel_credentials, server_credentials
 from tests.links import LONG, RawClient, Server, waiting_app

@@ -18,7 +18,7 @@ from fedsz.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedsz.training.rounds import Round
-    from fedsz.transport.link import LinkEvent
+    from fedsz.transport.events import LinkEvent
 
 OnEvent = Callable[[Event], None]
 
@@ -40,7 +40,7 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
     """
     from fedsz.flower import GrpcGrid
     from fedsz.training.federation import federate, prepare
-    from fedsz.transport.link import EventKind
+    from fedsz.transport.events import EventKind
     from fedsz.transport.node import node_id
     from fedsz.transport.tls import server_credentials
 
