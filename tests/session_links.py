@@ -10,17 +10,20 @@ from flwr.app import Metadata
 
 from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import PROTOCOL, Ack, Bye, ByeKind, Hello, Welcome, frames, pack, unpack
+from fedsz.transport.frames import PROTOCOL, Ack, Bye, Hello, Welcome, frames, pack, unpack
 from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.messages import Encoded
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Delivery, Send, ServerSession, Settle, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LIMIT = 1000  # bytes of a message
 GRACE = 10.0
+# What can happen on a link, and the apps' part; the server notices a loss after it has read all.
+FRAMES = ("server hears", "server writes", "client hears", "client writes")
+WAYS = (*FRAMES, "app answers", "server notices")
 
 
 def encoded(message_id: str, body: bytes) -> Encoded:
@@ -239,31 +242,26 @@ class World:
             assert later is None or later > self.now, "an alarm that goes off for ever"
         self.now = end
 
-    def sent_home(self, device: Device, *kinds: ByeKind) -> bool:
-        return device.session.bye is not None and device.session.bye.kind in kinds
+    def step(self, way: str) -> bool:
+        """Move one frame of every link that has one to move this way; say whether any had."""
+        links, linked = self.links, [device for device in self.devices if device.link]
+        ways: dict[str, tuple[list[Any], Callable[[Any], None]]] = {
+            "server hears": ([x for x in links if x.up and self.server.serves(x)], self.hear),
+            "server writes": ([x for x in links if x.writing or x.queue], self.write),
+            "server notices": ([x for x in links if x.lossy], self.notice),
+            "client hears": ([d for d in linked if d.link.down], Device.hear),
+            "client writes": (
+                [d for d in linked if d.link.uploading or d.link.outbox],
+                Device.write,
+            ),
+            "app answers": ([d for d in self.devices if d.requests], Device.work),
+        }
+        busy, act = ways[way]
+        for one in busy:
+            act(one)
+        return bool(busy)
 
     def drain(self) -> None:
         """Let everything under way arrive, the apps work, and broken connections be noticed."""
-        moved = True
-        while moved:
-            moved = False
-            for link in list(self.links):
-                while link.up and self.server.serves(link):
-                    self.hear(link)
-                    moved = True
-                while link.writing or link.queue:
-                    self.write(link)
-                    moved = True
-                if link.lossy:
-                    self.notice(link)
-                    moved = True
-            for device in self.devices:
-                while device.requests:
-                    device.work()
-                    moved = True
-                while device.link is not None and device.link.down:
-                    device.hear()
-                    moved = True
-                while device.link and (device.link.uploading or device.link.outbox):
-                    device.write()
-                    moved = True
+        while any(self.step(way) for way in WAYS):
+            pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from unittest import mock
 
 from hypothesis import settings
@@ -16,10 +15,9 @@ from hypothesis.stateful import (
 )
 
 from fedsz.transport import frames
-from fedsz.transport.frames import Begin, ByeKind, pack
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Stored
-from tests.session_links import GRACE, Device, Link, Sink, World
+from tests.session_links import FRAMES, GRACE, Device, Sink, World
 
 CLIENTS = ("a", "b")
 clients = st.sampled_from(CLIENTS)
@@ -50,25 +48,12 @@ class Sessions(RuleBasedStateMachine):
         Sink.full = False
         self.chunks.stop()
 
-    def links(self, *, busy: str) -> list[Link]:
-        """Return the links that the server serves and that have something of this kind to do."""
-        have: dict[str, Any] = {
-            "up": lambda link: link.up and self.world.server.serves(link),
-            "write": lambda link: link.writing or link.queue,
-            "lossy": lambda link: link.lossy,
-        }
-        return [link for link in self.world.links if have[busy](link)]
+    def linked(self) -> list[Device]:
+        return [device for device in self.world.devices if device.link]
 
-    def devices(self, *, busy: str) -> list[Device]:
-        """Return the devices that have something of this kind to do."""
-        have: dict[str, Any] = {
-            "down": lambda device: device.link and device.link.down,
-            "write": lambda device: device.link and (device.link.uploading or device.link.outbox),
-            "work": lambda device: device.requests,
-            "linked": lambda device: device.link,
-            "alone": lambda device: not device.link and not device.session.bye,
-        }
-        return [device for device in self.world.devices if have[busy](device)]
+    def alone(self) -> list[Device]:
+        """Return the devices that may come back."""
+        return [d for d in self.world.devices if not d.link and not d.session.bye]
 
     @initialize()
     def everybody_joins(self) -> None:
@@ -78,7 +63,10 @@ class Sessions(RuleBasedStateMachine):
 
     # What people and clocks do
 
-    @rule(client_ids=st.lists(clients, max_size=3), timeout=st.sampled_from([0.0, 15.0, 500.0]))
+    @rule(
+        client_ids=st.lists(clients, min_size=1, max_size=3),
+        timeout=st.sampled_from([0.0, 15.0, 500.0]),
+    )
     def messages_are_posted(self, client_ids: list[str], timeout: float) -> None:
         self.world.post(client_ids, timeout)
 
@@ -98,87 +86,72 @@ class Sessions(RuleBasedStateMachine):
     def the_disk_is_full_or_not(self, full: bool) -> None:
         Sink.full = full
 
-    # What links do; each moves one frame
+    # What links and apps do
 
-    @precondition(lambda self: self.links(busy="up"))
-    @rule(pick=picks)
-    def the_server_hears(self, pick: int) -> None:
-        links = self.links(busy="up")
-        self.world.hear(links[pick % len(links)])
+    @rule(
+        ways=st.lists(st.sampled_from(FRAMES), min_size=1, max_size=6),
+        steps=st.integers(1, 5),
+    )
+    def frames_move(self, ways: list[str], steps: int) -> None:
+        """Move a few frames of every link each of these ways."""
+        for way in ways:
+            for _ in range(steps):
+                self.world.step(way)
 
-    @precondition(lambda self: self.links(busy="write"))
-    @rule(pick=picks)
-    def the_server_writes(self, pick: int) -> None:
-        links = self.links(busy="write")
-        self.world.write(links[pick % len(links)])
+    @rule()
+    def apps_answer(self) -> None:
+        self.world.step("app answers")
 
-    @precondition(lambda self: self.devices(busy="down"))
-    @rule(pick=picks)
-    def a_device_hears(self, pick: int) -> None:
-        devices = self.devices(busy="down")
-        devices[pick % len(devices)].hear()
-
-    @precondition(lambda self: self.devices(busy="write"))
-    @rule(pick=picks)
-    def a_device_writes(self, pick: int) -> None:
-        devices = self.devices(busy="write")
-        devices[pick % len(devices)].write()
-
-    @precondition(lambda self: self.devices(busy="work"))
-    @rule(pick=picks)
-    def an_app_answers(self, pick: int) -> None:
-        devices = self.devices(busy="work")
-        devices[pick % len(devices)].work()
+    @rule()
+    def everything_under_way_arrives(self) -> None:
+        self.world.drain()
 
     # What breaks
 
-    @precondition(lambda self: self.devices(busy="linked"))
-    @rule(pick=picks, frames_lost=st.booleans())
-    def a_link_breaks(self, pick: int, frames_lost: bool) -> None:
-        devices = self.devices(busy="linked")
-        device = devices[pick % len(devices)]
+    @precondition(lambda self: self.linked())
+    @rule(pick=picks, frames_lost=st.booleans(), returns=st.booleans())
+    def a_link_breaks(self, pick: int, frames_lost: bool, returns: bool) -> None:
+        device = self.linked()[pick % len(self.linked())]
         assert device.link is not None
         if frames_lost:
             device.link.up.clear()
         device.leave()
+        if returns:  # maybe before the server has noticed
+            self.world.connect(device)
 
-    @precondition(lambda self: self.links(busy="lossy"))
-    @rule(pick=picks)
-    def the_server_notices(self, pick: int) -> None:
-        links = self.links(busy="lossy")
-        self.world.notice(links[pick % len(links)])
+    @precondition(lambda self: any(link.lossy for link in self.world.links))
+    @rule()
+    def the_server_notices(self) -> None:
+        self.world.step("server notices")
 
-    @precondition(lambda self: self.devices(busy="alone"))
-    @rule(pick=picks)
-    def a_device_comes_back(self, pick: int) -> None:
-        devices = self.devices(busy="alone")
-        self.world.connect(devices[pick % len(devices)])
+    @precondition(lambda self: self.alone())
+    @rule()
+    def clients_come_back(self) -> None:
+        for device in self.alone():
+            self.world.connect(device)
 
-    @rule(client_id=clients)
+    @rule(client_id=clients, kind=st.sampled_from(["twin", "rules", "crash", "none", "none"]))
+    def something_rare_happens(self, client_id: str, kind: str) -> None:
+        linked = [d.link for d in self.linked() if d.client_id == client_id]
+        if kind == "twin":
+            self.a_device_starts(client_id)
+        elif kind == "crash":
+            self.world.crash()
+        elif kind == "rules" and linked and linked[-1] is not None:
+            linked[-1].uploading = None
+            linked[-1].up.append(b"\x04data" if linked[-1].outbox else b"\xff")
+
     def a_device_starts(self, client_id: str) -> None:
-        """Start one, also beside others of the same id."""
+        """Start one, maybe beside another of the same id."""
         self.world.devices.append(Device(client_id))
         self.world.connect(self.world.devices[-1])
-
-    @precondition(lambda self: self.devices(busy="linked"))
-    @rule(pick=picks, raw=st.sampled_from([b"", b"\xff", b"\x04data", pack(Begin("x", 1 << 50))]))
-    def a_device_breaks_the_rules(self, pick: int, raw: bytes) -> None:
-        devices = self.devices(busy="linked")
-        link = devices[pick % len(devices)].link
-        assert link is not None
-        link.uploading = None
-        link.up.append(raw)
-
-    @rule()
-    def the_server_is_started_afresh(self) -> None:
-        self.world.crash()
 
     @rule()
     def come_to_rest(self) -> None:
         """Let one device of each id come back and all that is under way arrive."""
         self.world.drain()
         for client_id in CLIENTS:
-            own = [d for d in self.devices(busy="alone") if d.client_id == client_id]
+            own = [d for d in self.alone() if d.client_id == client_id]
             if node_id(client_id) not in self.world.server.connected:
                 device = own[-1] if own else Device(client_id)
                 self.world.devices += [device] * (not own)
@@ -187,7 +160,7 @@ class Sessions(RuleBasedStateMachine):
 
         assert set(self.world.server.connected) == {node_id(client_id) for client_id in CLIENTS}
         assert self.world.server.next_deadline() is None, "a reply is owed over a link that is up"
-        for device in self.devices(busy="linked"):
+        for device in self.linked():
             assert not any(map(device.session.owes, self.world.posted)), "a client still owes"
 
     # What holds at every moment
@@ -230,17 +203,5 @@ class Sessions(RuleBasedStateMachine):
             assert not settled or self.world.posted[message_id].done
 
 
-def test_a_client_that_is_sent_home_does_not_come_back() -> None:
-    world = World()
-    first, second = Device("a"), Device("a")
-    for device in (first, second):
-        world.devices.append(device)
-        world.connect(device)
-        world.drain()
-
-    assert world.sent_home(first, ByeKind.REPLACED)
-    assert second.link is not None
-
-
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestSessions.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
