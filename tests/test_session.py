@@ -104,7 +104,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule()
     def everything_under_way_arrives(self) -> None:
-        self.world.drain()
+        self.world.drain(FRAMES)
 
     # What breaks
 
@@ -130,10 +130,12 @@ class Sessions(RuleBasedStateMachine):
         for device in self.alone():
             self.world.connect(device)
 
-    @rule(client_id=clients, kind=st.sampled_from(["twin", "rules", "crash", "none", "none"]))
+    @rule(client_id=clients, kind=st.sampled_from(["twin", "rules", "crash", "rest"]))
     def something_rare_happens(self, client_id: str, kind: str) -> None:
         linked = [d.link for d in self.linked() if d.client_id == client_id]
-        if kind == "twin":
+        if kind == "rest":
+            self.come_to_rest()
+        elif kind == "twin":
             self.a_device_starts(client_id)
         elif kind == "crash":
             self.world.crash()
@@ -146,7 +148,6 @@ class Sessions(RuleBasedStateMachine):
         self.world.devices.append(Device(client_id))
         self.world.connect(self.world.devices[-1])
 
-    @rule()
     def come_to_rest(self) -> None:
         """Let one device of each id come back and all that is under way arrive."""
         self.world.drain()

@@ -69,7 +69,8 @@ class ClientSession:
         # stays until the server acknowledges the reply or says that it does not want it any more.
         self._owed: dict[str, Encoded | None] = {}
         self._welcome: Welcome | None = None  # of this connection
-        self._arrival: Arrival[Buffer] | None = None
+        self._arrival: Arrival | None = None
+        self._buffer = Buffer()  # of what arrives
 
     def connect(self) -> bytes:
         """Begin a new connection; return its first frame."""
@@ -79,6 +80,7 @@ class ClientSession:
     def disconnect(self) -> None:
         """Note that the connection is over; what is owed stays owed."""
         self._welcome = self._arrival = None
+        self._buffer = Buffer()
 
     def owes(self, message_id: str) -> bool:
         """Return whether the server still waits for the reply to this request."""
@@ -100,8 +102,10 @@ class ClientSession:
         frame = unpack(raw)
         if isinstance(frame, memoryview) and self._arrival is not None:
             self._arrival.feed(frame)
+            self._buffer.write(frame)
         elif isinstance(frame, Begin):
-            self._arrival = Arrival(frame, Buffer(), limit=self._max_message_bytes)
+            self._arrival = Arrival(frame, limit=self._max_message_bytes)
+            self._buffer = Buffer()
         elif isinstance(frame, Welcome):
             return self._welcomed(frame)
         elif isinstance(frame, Ack):
@@ -119,15 +123,15 @@ class ClientSession:
         replies = [reply for reply in self._owed.values() if reply is not None]
         return [*replies, self._event(EventKind.JOINED)]
 
-    def _arrived(self, arrival: Arrival[Buffer]) -> list[Output]:
+    def _arrived(self, arrival: Arrival) -> list[Output]:
         self._arrival = None
         message_id, size = arrival.message_id, arrival.size
-        if arrival.sink is None or message_id in self._owed:
+        if message_id in self._owed:
             return []
         self._owed[message_id] = None
         limit = 0 if self._welcome is None else self._welcome.max_message_bytes
         received = self._event(EventKind.RECEIVED, message_id, arrival.wire_bytes)
-        return [received, Request(message_id, arrival.sink, size, limit)]
+        return [received, Request(message_id, self._buffer, size, limit)]
 
     def _acknowledged(self, ack: Ack) -> list[Output]:
         reply = self._owed.pop(ack.message_id, None)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fedsz.transport.frames import Control
-    from fedsz.transport.server_session import Outputs
+    from fedsz.transport.server_session import Output
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Hub:
     def __init__(
         self, *, max_message_bytes: int, reconnect_grace: float, on_event: OnEvent | None
     ) -> None:
-        self.session = ServerSession[Connection](
+        self.session = ServerSession(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
             open_sink=_open_spool,
@@ -148,10 +148,10 @@ class Hub:
             lambda delivery, cost: self._do(self.session.sent(connection, delivery, cost))
         )
 
-    def _do(self, outputs: Outputs[Connection]) -> None:
+    def _do(self, outputs: list[Output]) -> None:
         for output in outputs:
             match output:
-                case Send(connection, item):
+                case Send(Connection() as connection, item):
                     connection.put(item)
                 case Settle(delivery, outcome):
                     delivery.settle(delivery, outcome)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from flwr.app import Error
 
@@ -24,8 +24,6 @@ from fedsz.transport.upload import Upload
 if TYPE_CHECKING:
     from fedsz.transport.frames import Control
     from fedsz.transport.grid_base import Outgoing
-
-_C = TypeVar("_C", bound=Hashable)  # whatever the caller knows a connection by
 
 
 class Stored(NamedTuple):
@@ -67,12 +65,12 @@ class Delivery:
 
 
 @dataclass(eq=False)
-class Peer(Generic[_C]):
+class Peer:
     """A client by its id, connected or not."""
 
     client_id: str
     node_id: int
-    connection: _C | None = None
+    connection: Hashable | None = None
     pending: dict[str, Delivery] = field(default_factory=dict)
     upload: Upload | None = None  # in progress; without a sink it is read and dropped
     grace_ends: float | None = None  # while it may still return
@@ -95,13 +93,13 @@ class Peer(Generic[_C]):
             self.upload.sink = None
 
 
-class Send(NamedTuple, Generic[_C]):
+class Send(NamedTuple):
     """To do: queue an item on a connection, which ends with BYE whatever else is queued.
 
     The frames of a `Delivery` are sent as long as it is not `done`.
     """
 
-    connection: _C
+    connection: Hashable
     item: Control | Delivery
 
 
@@ -112,14 +110,14 @@ class Settle(NamedTuple):
     outcome: Outcome
 
 
-Outputs = list[Send[_C] | Settle | LinkEvent]
+Output = Send | Settle | LinkEvent
 
 
-class ServerSession(Generic[_C]):
+class ServerSession:
     """All clients of a server and the replies they owe.
 
-    All times are seconds on one monotonic clock. What a method returns is to be done in its order,
-    before the next call.
+    A connection is whatever hashable object its owner knows it by. All times are seconds on one
+    monotonic clock. What a method returns is to be done in its order, before the next call.
 
     Args:
         max_message_bytes: the largest reply accepted.
@@ -140,12 +138,12 @@ class ServerSession(Generic[_C]):
         self._max_message_bytes = max_message_bytes
         self._reconnect_grace = reconnect_grace
         self._open_sink = open_sink
-        self._peers: dict[int, Peer[_C]] = {}
-        self._connections: dict[_C, Peer[_C] | None] = {}  # None until HELLO
+        self._peers: dict[int, Peer] = {}
+        self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
         self._closing: Bye | None = None
-        self._outputs: Outputs[_C] = []
+        self._outputs: list[Output] = []
 
-    def post(self, deliveries: Iterable[Delivery], now: float) -> Outputs[_C]:
+    def post(self, deliveries: Iterable[Delivery], now: float) -> list[Output]:
         """Send each message to its node; what cannot be sent has its outcome at once."""
         for delivery in deliveries:
             node = delivery.out.metadata.dst_node_id
@@ -161,7 +159,7 @@ class ServerSession(Generic[_C]):
             self._send(peer, delivery)
         return self._flush()
 
-    def forget(self, deliveries: Iterable[Delivery]) -> Outputs[_C]:
+    def forget(self, deliveries: Iterable[Delivery]) -> list[Output]:
         """Await these replies no longer, and tell nobody but the clients."""
         for delivery in deliveries:
             peer = self._peers.get(delivery.out.metadata.dst_node_id)
@@ -169,7 +167,7 @@ class ServerSession(Generic[_C]):
                 self._release(peer, delivery, received=False)
         return self._flush()
 
-    def shut(self, reason: str) -> Outputs[_C]:
+    def shut(self, reason: str) -> list[Output]:
         """Give up what is pending and send all clients home, also those that come later."""
         self._closing = Bye(ByeKind.FINISHED, reason)
         for peer in self._peers.values():
@@ -178,15 +176,15 @@ class ServerSession(Generic[_C]):
             self._send(peer, self._closing)
         return self._flush()
 
-    def connect(self, connection: _C) -> None:
+    def connect(self, connection: Hashable) -> None:
         """Note a new connection; its client is unknown until its first frame."""
         self._connections[connection] = None
 
-    def serves(self, connection: _C) -> bool:
+    def serves(self, connection: Hashable) -> bool:
         """Return whether frames from it are still read: not once it is lost, replaced, refused."""
         return connection in self._connections
 
-    def receive(self, connection: _C, raw: bytes, now: float) -> Outputs[_C]:
+    def receive(self, connection: Hashable, raw: bytes, now: float) -> list[Output]:
         """Take a frame; a client that breaks the rules is refused."""
         if connection not in self._connections:
             return []
@@ -205,13 +203,13 @@ class ServerSession(Generic[_C]):
             return self.refuse(connection, err.what)
         return self._flush()
 
-    def sent(self, connection: _C, delivery: Delivery, wire_bytes: int) -> Outputs[_C]:
+    def sent(self, connection: Hashable, delivery: Delivery, wire_bytes: int) -> list[Output]:
         """Note that all frames of a message are out."""
         if self._peers[delivery.out.metadata.dst_node_id].connection == connection:
             delivery.sent = True
         return [LinkEvent(EventKind.SENT, delivery.client_id, delivery.message_id, wire_bytes)]
 
-    def lost(self, connection: _C, now: float) -> Outputs[_C]:
+    def lost(self, connection: Hashable, now: float) -> list[Output]:
         """Note that a connection is over; its client has a while to come back."""
         peer = self._connections.pop(connection, None)
         if peer is not None and self._closing is None:
@@ -221,7 +219,7 @@ class ServerSession(Generic[_C]):
             self._disconnect(peer, "server closed")
         return self._flush()
 
-    def refuse(self, connection: _C, reason: str) -> Outputs[_C]:
+    def refuse(self, connection: Hashable, reason: str) -> list[Output]:
         """Send a client home for good; nothing is expected of it any more."""
         peer = self._connections.pop(connection)
         client_id = "" if peer is None else peer.client_id
@@ -238,7 +236,7 @@ class ServerSession(Generic[_C]):
         graces = [p.grace_ends for p in self._peers.values() if p.grace_ends is not None]
         return min(expiries + graces, default=None)
 
-    def tick(self, now: float) -> Outputs[_C]:
+    def tick(self, now: float) -> list[Output]:
         """Give up the replies and the clients whose time is over."""
         for peer in self._peers.values():
             who = f"client {peer.client_id!r}"
@@ -257,15 +255,15 @@ class ServerSession(Generic[_C]):
                     self._fail(peer, delivery, reason, ErrorCode.NODE_UNAVAILABLE)
         return self._flush()
 
-    def _flush(self) -> Outputs[_C]:
+    def _flush(self) -> list[Output]:
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def _send(self, peer: Peer[_C], item: Control | Delivery) -> None:
+    def _send(self, peer: Peer, item: Control | Delivery) -> None:
         if peer.connection is not None:
             self._outputs.append(Send(peer.connection, item))
 
-    def _admit(self, connection: _C, hello: Control | memoryview) -> None:
+    def _admit(self, connection: Hashable, hello: Control | memoryview) -> None:
         """Take a client; tell it and the sender what is still to do."""
         if not isinstance(hello, Hello):
             raise CorruptStream("the first frame is not HELLO")
@@ -293,7 +291,7 @@ class ServerSession(Generic[_C]):
         if self._closing is not None:
             self._send(peer, self._closing)
 
-    def _begin(self, peer: Peer[_C], begin: Begin, now: float) -> None:
+    def _begin(self, peer: Peer, begin: Begin, now: float) -> None:
         peer.drop_upload()  # if this one breaks it off
         wanted = begin.message_id in peer.pending
         peer.upload = Upload(begin, None, now, limit=self._max_message_bytes)
@@ -302,7 +300,7 @@ class ServerSession(Generic[_C]):
         else:
             self._send(peer, Ack(begin.message_id, received=False))
 
-    def _feed(self, peer: Peer[_C], upload: Upload, piece: memoryview, now: float) -> None:
+    def _feed(self, peer: Peer, upload: Upload, piece: memoryview, now: float) -> None:
         try:
             upload.take(piece, now)
         except OSError as err:
@@ -311,7 +309,7 @@ class ServerSession(Generic[_C]):
         if upload.complete:
             self._arrived(peer, upload, now)
 
-    def _arrived(self, peer: Peer[_C], upload: Upload, now: float) -> None:
+    def _arrived(self, peer: Peer, upload: Upload, now: float) -> None:
         peer.upload = None
         known = self.bandwidths.get(peer.node_id, 0.0)
         self.bandwidths[peer.node_id] = upload.bandwidth(known, now)
@@ -323,7 +321,7 @@ class ServerSession(Generic[_C]):
             self._release(peer, delivery, received=True)
             self._outputs.append(Settle(delivery, Stored(upload.sink, upload.size)))
 
-    def _disconnect(self, peer: Peer[_C], reason: str) -> None:
+    def _disconnect(self, peer: Peer, reason: str) -> None:
         peer.connection = None
         self.connected = tuple(node for node in self.connected if node != peer.node_id)
         for delivery in peer.pending.values():
@@ -332,13 +330,13 @@ class ServerSession(Generic[_C]):
         peer.upload = None
         self._outputs.append(LinkEvent(EventKind.LEFT, peer.client_id, detail=reason))
 
-    def _fail_all(self, peer: Peer[_C], reason: str) -> None:
+    def _fail_all(self, peer: Peer, reason: str) -> None:
         for delivery in list(peer.pending.values()):
             self._fail(peer, delivery, reason)
 
     def _fail(
         self,
-        peer: Peer[_C],
+        peer: Peer,
         delivery: Delivery,
         reason: str,
         code: int = ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
@@ -347,7 +345,7 @@ class ServerSession(Generic[_C]):
         event = LinkEvent(EventKind.FAILED, peer.client_id, delivery.message_id, detail=reason)
         self._outputs += event, Settle(delivery, Error(code, reason))
 
-    def _release(self, peer: Peer[_C], delivery: Delivery, *, received: bool) -> None:
+    def _release(self, peer: Peer, delivery: Delivery, *, received: bool) -> None:
         """End an exchange; a connected client is told, so that it wastes no more on it."""
         del peer.pending[delivery.message_id]
         delivery.done = True

@@ -10,21 +10,24 @@ from fedsz.transport.frames import Arrival, Begin
 TIMED_BYTES: Final = 64 << 10
 
 
-class Upload(Arrival[IO[bytes]]):
-    """A reply on its way in. Its bandwidth is that of the link, if it is large enough.
+class Upload(Arrival):
+    """A reply on its way into a sink; without one it is dropped, for nobody waits for it.
 
     Its time runs from the first chunk, so that neither the link's latency nor its slow start count;
     from BEGIN, which comes just before, where too little follows that chunk.
     """
 
     def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
-        super().__init__(begin, sink, limit=limit)
+        super().__init__(begin, limit=limit)
+        self.sink = sink
         self._begun = now
         self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
 
     def take(self, piece: memoryview, now: float) -> None:
-        """Take the body of one DATA frame; see `Arrival.feed`."""
+        """Count and write the body of one DATA frame; see `Arrival.feed`."""
         self.feed(piece)
+        if self.sink is not None:
+            self.sink.write(piece)
         if self._first is None:
             self._first = now, self.received
 
