@@ -17,7 +17,7 @@ from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedsz.transport.link import LinkEvent
+    from fedsz.transport.events import LinkEvent
 
 OnEvent = Callable[[Event], None]
 
@@ -39,7 +39,7 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
     """
     from fedsz.flower import GrpcGrid
     from fedsz.training.federation import federate, prepare
-    from fedsz.transport.link import EventKind
+    from fedsz.transport.events import EventKind
     from fedsz.transport.tls import server_credentials
 
     def tell_link(event: LinkEvent) -> None:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flwr.app import Message, Metadata
+from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
@@ -26,8 +26,6 @@ from fedsz.transport.replies import Replies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from flwr.app import RecordDict
 
 
 @dataclass(frozen=True)
@@ -133,24 +131,15 @@ def open_reply(source: Source, size: int, asked: Metadata, client: str) -> Messa
     except CorruptStream as err:
         reason = f"client {client!r} sent a reply that cannot be read: {err}"
         return error_reply(asked, compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)
-    metadata = Metadata(
-        run_id=asked.run_id,
-        message_id=new_message_id(),
-        src_node_id=asked.dst_node_id,
-        dst_node_id=asked.src_node_id,
-        reply_to_message_id=asked.message_id,
-        group_id=asked.group_id,
-        created_at=reply.metadata.created_at,
-        ttl=reply.metadata.ttl,
-        message_type=asked.message_type,
-        src_task_id=asked.dst_task_id,
-        dst_task_id=asked.src_task_id,
+    ours = Message(
+        reply.content if reply.has_content() else reply.error,
+        reply_to=compat.make_message(asked, content=RecordDict()),
     )
-    return compat.make_message(
-        metadata,
-        content=reply.content if reply.has_content() else None,
-        error=reply.error if reply.has_error() else None,
+    times = reply.metadata
+    ours.metadata.__dict__.update(
+        _message_id=new_message_id(), _created_at=times.created_at, _ttl=times.ttl
     )
+    return ours
 
 
 def _identify(run_id: int) -> None:

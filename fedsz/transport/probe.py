@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import grpc
 
-from fedsz.errors import ConfigError, LinkError
+from fedsz.errors import LinkError
+from fedsz.transport.channel import SERVICE, check_address, explain, open_channel
 from fedsz.transport.frames import CHUNK_BYTES
-from fedsz.transport.link import CHANNEL_OPTIONS, SERVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,23 +71,16 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
         LinkError: there is no server, or it has no time or no probe; or the link is too slow for
             16 kB each way in 30 s.
     """
-    if not server.rpartition(":")[2].isdecimal():
-        raise ConfigError(f"a server is host:port, got {server!r}")
-    channel = (
-        grpc.insecure_channel(server, CHANNEL_OPTIONS)
-        if credentials is None
-        else grpc.secure_channel(server, credentials, CHANNEL_OPTIONS)
-    )
+    check_address(server)
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    with channel:
+    with open_channel(server, credentials) as channel:
         call = channel.stream_stream(f"/{SERVICE}/{PROBE_METHOD}")(
             iter(outbox.get, None), timeout=MAX_SECONDS
         )
         try:
             return _Prober(call, outbox.put).measure()
         except grpc.RpcError as err:
-            details = (err.details() or "").strip().partition("\n")[0]
-            raise LinkError(f"no probe of {server}: {err.code().name}: {details}") from err
+            raise LinkError(f"no probe of {server}: {explain(err)}") from err
         except EOFError:
             raise LinkError(f"no probe of {server}: it ended the stream early") from None
         finally:

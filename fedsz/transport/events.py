@@ -1,7 +1,4 @@
-"""What both ends of the gRPC link agree on besides its frames: the method, options, what is told.
-
-gRPC is used as a pipe of byte strings: one generic method, no generated code, no compression.
-"""
+"""What is told of a link: events as they happen, and counters."""
 
 from __future__ import annotations
 
@@ -10,42 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fedsz.transport.frames import MAX_FRAME_BYTES
-
 logger = logging.getLogger(__name__)
-
-SERVICE = "fedsz.v1.Link"
-METHOD = "Connect"
-DEFAULT_MAX_MESSAGE_BYTES = 4 << 30
-
-_OPTIONS = (
-    # A frame is small whatever its message; gRPC refuses a larger one before it buffers it.
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
-    ("grpc.max_send_message_length", -1),
-    # A machine that vanished without a word is noticed after some 30 s, also while nothing is sent:
-    # there is a ping every 10 s, and gRPC has Linux give up what goes unacknowledged for 20 s.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    # A process that hangs on a machine that lives is noticed by the ping it does not answer. On a
-    # slow link that answer queues behind megabytes: gRPC's 60 s would cut every such upload.
-    ("grpc.http2.ping_timeout_ms", 300_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-)
-SERVER_OPTIONS = (
-    *_OPTIONS,
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    # What a client may send ahead of the server's reading it: 80 Mbit/s with 100 ms there and
-    # back. Left to itself gRPC lets every fast uploader fill some 16 MB of the server's memory.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 20),
-    ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
-)
-CHANNEL_OPTIONS = (
-    *_OPTIONS,
-    # Each attempt to connect is its own: no back-off inherited from the one before.
-    ("grpc.use_local_subchannel_pool", 1),
-)
 
 
 class EventKind(StrEnum):
@@ -97,7 +59,7 @@ def tell(on_event: OnEvent | None, event: LinkEvent) -> None:
         logger.exception("on_event failed on %r", event.kind)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Counters:
     """What has crossed a Grid's links so far.
 
@@ -109,17 +71,3 @@ class Counters:
     messages_received: int = 0
     wire_bytes_sent: int = 0
     wire_bytes_received: int = 0
-
-
-@dataclass
-class Meter:
-    """The running sums behind `Counters`; one thread writes them."""
-
-    messages_sent: int = 0
-    messages_received: int = 0
-    wire_bytes_sent: int = 0
-    wire_bytes_received: int = 0
-
-    def snapshot(self) -> Counters:
-        """Return the sums as they are now."""
-        return Counters(**vars(self))
