@@ -11,25 +11,19 @@ from pathlib import Path
 from typing import Final
 
 from fedsz.errors import ConfigError
-from fedsz.report.chart import Absent, Chart, Sheet
-from fedsz.report.style import files, inline, variables
+from fedsz.report.chart import Chart, Item, Omitted, Table
+from fedsz.report.style import colours, files, inline
 
 TEMPLATE: Final = "template.html.j2"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page, in its order.
+    """A part of a page: charts, then tables, then what is left out."""
 
-    Attributes:
-        name: unique in a report; letters, digits and dashes.
-        title: of the section.
-        items: charts and tables, or why there are none.
-    """
-
-    name: str
+    name: str  # unique in a report; letters, digits and dashes
     title: str
-    items: tuple[Chart | Sheet | Absent, ...]
+    items: Sequence[Item]
 
     @property
     def charts(self) -> list[Chart]:
@@ -37,24 +31,18 @@ class Section:
         return [item for item in self.items if isinstance(item, Chart)]
 
     @property
-    def sheets(self) -> list[Sheet]:
+    def tables(self) -> list[Table]:
         """The tables."""
-        return [item for item in self.items if isinstance(item, Sheet)]
+        return [item for item in self.items if isinstance(item, Table)]
 
     @property
-    def absent(self) -> list[Absent]:
+    def omitted(self) -> list[Omitted]:
         """What is left out."""
-        return [item for item in self.items if isinstance(item, Absent)]
+        return [item for item in self.items if isinstance(item, Omitted)]
 
 
 def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
-    """Return the page.
-
-    Args:
-        title: of the page.
-        facts: sentences that stand on top.
-        sections: in order.
-    """
+    """Return the page: a title, sentences that stand on top, and the sections in order."""
     import jinja2
     from markupsafe import Markup
 
@@ -74,8 +62,8 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
         facts=facts,
         sections=sections,
         svgs=svgs,
-        light=variables(dark=False),
-        dark=variables(dark=True),
+        light=colours(dark=False),
+        dark=colours(dark=True),
     )
 
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from fedsz.bounds import ErrorBound
 from fedsz.experiments.scheme import Way
-from fedsz.report.interval import Interval
-from fedsz.report.runs import UNCOMPRESSED, Round, Run, Setup, paired
+from fedsz.report.runs import UNCOMPRESSED, Round, Run, Setting, paired
+from fedsz.report.statistics import Interval
 
 USUAL_WAY: Final = Way(codec="sz2", bound=ErrorBound.rel(1e-2))  # what the FedSZ paper recommends
 NEARLY: Final = 0.95  # of the best accuracy without compression
@@ -19,8 +19,8 @@ LOSS: Final = 0.05  # accuracy below uncompressed, as a share, at which a way is
 
 
 @dataclass(frozen=True)
-class Priced:
-    """A way of updating, over all seeds.
+class RateAccuracy:
+    """What a way of updating costs in bytes and in accuracy, over all seeds.
 
     Attributes:
         name: "uncompressed", or as sweeps write it.
@@ -42,21 +42,26 @@ class Priced:
     course: tuple[tuple[float, float], ...]
     reached: tuple[float, ...]
 
+    @property
+    def points(self) -> float:
+        """The mean difference, as a share; -inf if it is not known."""
+        return self.difference.mean if self.difference else -math.inf
 
-def priced(setup: Setup, reach: float | None = None) -> list[Priced]:
+
+def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAccuracy]:
     """Return the ways of runs that can be compared, uncompressed first.
 
     Args:
-        setup: the runs.
+        setting: the runs.
         reach: accuracy to count bytes to; by default `NEARLY` the best of the uncompressed run,
             seed by seed.
     """
     ways: dict[str, list[Run]] = {}
-    for run in sorted(setup.runs, key=lambda run: run.seed):
-        ways.setdefault(setup.way(run), []).append(run)
-    plain = {run.seed: run for run in setup.baseline}
-    usual = [run for run in setup.runs if run.way == USUAL_WAY]
-    found = [_priced(name, runs, plain, usual, reach) for name, runs in ways.items()]
+    for run in sorted(setting.runs, key=lambda run: run.seed):
+        ways.setdefault(setting.way(run), []).append(run)
+    plain = {run.seed: run for run in setting.baseline}
+    usual = [run for run in setting.runs if run.way == USUAL_WAY]
+    found = [_rate_accuracy(name, runs, plain, usual, reach) for name, runs in ways.items()]
     return sorted(found, key=lambda way: (way.name != UNCOMPRESSED, _finite(way.total), way.name))
 
 
@@ -67,13 +72,13 @@ def sent(run: Run, done: Round) -> tuple[float, float]:
     return done.sent_up, done.sent_down
 
 
-def _priced(
+def _rate_accuracy(
     name: str,
     runs: Sequence[Run],
     plain: Mapping[int, Run],
     usual: Sequence[Run],
     reach: float | None,
-) -> Priced:
+) -> RateAccuracy:
     up, down = zip(*(_moved(run) for run in runs), strict=True)
     seeds = {run.seed for run in runs} & {run.seed for run in usual}
     theirs, ours = (
@@ -81,7 +86,7 @@ def _priced(
     )
     goals = {seed: reach or NEARLY * _best(run) for seed, run in plain.items()}
     goals |= {run.seed: reach for run in runs if reach}
-    return Priced(
+    return RateAccuracy(
         name,
         _ratio(up),
         _ratio(down),
@@ -102,17 +107,17 @@ def spent(run: Run) -> list[float]:
     return found
 
 
-def best(ways: Sequence[Priced], number: int) -> list[str]:
+def best(ways: Sequence[RateAccuracy], number: int) -> list[str]:
     """Return the names of at most ``number`` ways that matter most, in the order of ``ways``.
 
     Uncompressed and `USUAL_WAY`; those that no other is both smaller and at least as accurate as;
     then the smallest. Ways that lose more than `LOSS` come last.
     """
-    known = [way for way in ways if math.isfinite(way.total) and _mean(way) > -LOSS]
+    known = [way for way in ways if math.isfinite(way.total) and way.points > -LOSS]
     front, top = [], -math.inf
-    for way in sorted(known, key=lambda way: (-way.total, -_mean(way))):
-        if _mean(way) > top:
-            top = _mean(way)
+    for way in sorted(known, key=lambda way: (-way.total, -way.points)):
+        if way.points > top:
+            top = way.points
             front.append(way.name)
     smallest = [way.name for way in sorted(ways, key=_least_first)]
     have = {way.name for way in ways}
@@ -121,12 +126,8 @@ def best(ways: Sequence[Priced], number: int) -> list[str]:
     return [way.name for way in ways if way.name in chosen]
 
 
-def _mean(way: Priced) -> float:
-    return way.difference.mean if way.difference else -math.inf
-
-
-def _least_first(way: Priced) -> tuple[bool, float]:
-    return way.difference is not None and _mean(way) <= -LOSS, -_finite(way.total)
+def _least_first(way: RateAccuracy) -> tuple[bool, float]:
+    return way.difference is not None and way.points <= -LOSS, -_finite(way.total)
 
 
 def _finite(value: float) -> float:
