@@ -21,42 +21,26 @@ SAMPLE: Final = 1 << 20  # numbers that laws are fitted to; more do not change t
 
 
 class Law(msgspec.Struct, frozen=True):
-    """A law, fitted to numbers by maximum likelihood.
+    """A law, fitted to numbers by maximum likelihood."""
 
-    Attributes:
-        name: "laplace", "uniform" or "normal".
-        location: the median, the middle of the range, or the mean.
-        scale: the mean absolute deviation from the median, half the range, or the standard
-            deviation, in the unit of the numbers.
-        ks: Kolmogorov and Smirnov's statistic, the largest difference between the law's
-            distribution function and that of the numbers: 0 for a perfect fit, at most 1.
-    """
-
-    name: str
-    location: float
-    scale: float
+    name: str  # "laplace", "uniform" or "normal"
+    location: float  # the median, the middle of the range, or the mean
+    scale: float  # the mean absolute deviation from the median, half the range, or the deviation
+    # Kolmogorov and Smirnov's statistic, the largest difference between the law's distribution
+    # function and that of the numbers: 0 for a perfect fit, at most 1.
     ks: float
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """A histogram of numbers, and the laws fitted to them.
+    """A histogram of numbers, and the laws fitted to them."""
 
-    Attributes:
-        what: "weights" or "error".
-        tensor: whose numbers they are.
-        numbers: how many there are, without NaN and infinities.
-        low, high: the least and the greatest, in the unit of the weights.
-        counts: of `BINS` bins of equal width from low to high.
-        laws: Laplace, uniform and normal, in this order; none if all numbers are equal.
-    """
-
-    what: str
-    tensor: str
-    numbers: int
-    low: float
-    high: float
-    counts: list[int]
-    laws: list[Law]
+    what: str  # "weights" or "error"
+    tensor: str  # whose numbers they are
+    numbers: int  # how many there are, without NaN and infinities
+    low: float  # the least, in the unit of the weights
+    high: float  # the greatest
+    counts: list[int]  # of `BINS` bins of equal width from low to high
+    laws: list[Law]  # Laplace, uniform and normal, in this order; none if all numbers are equal
 
     @property
     def best(self) -> str:

@@ -25,21 +25,6 @@ class Section:
     title: str
     items: Sequence[Item]
 
-    @property
-    def charts(self) -> list[Chart]:
-        """The figures."""
-        return [item for item in self.items if isinstance(item, Chart)]
-
-    @property
-    def tables(self) -> list[Table]:
-        """The tables."""
-        return [item for item in self.items if isinstance(item, Table)]
-
-    @property
-    def omitted(self) -> list[Omitted]:
-        """What is left out."""
-        return [item for item in self.items if isinstance(item, Omitted)]
-
 
 def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
     """Return the page: a title, sentences that stand on top, and the sections in order."""
@@ -57,6 +42,11 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.tests |= {
+        "chart": lambda item: isinstance(item, Chart),
+        "table": lambda item: isinstance(item, Table),
+        "omitted": lambda item: isinstance(item, Omitted),
+    }
     return environment.get_template(TEMPLATE).render(
         title=title,
         facts=facts,
@@ -94,7 +84,8 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> None:
     Raises:
         ConfigError: one of them cannot be written.
     """
-    for section in sections:
-        for chart in section.charts:
+    items = (item for section in sections for item in section.items)
+    for chart in items:
+        if isinstance(chart, Chart):
             for suffix, data in files(chart).items():
                 write(folder / f"{chart.name}.{suffix}", data)

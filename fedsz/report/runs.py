@@ -157,7 +157,8 @@ class Setting:
     @property
     def bounds(self) -> list[ErrorBound]:
         """All bounds: relative ones first, small before large."""
-        return sorted({run.bound for run in self.runs if run.bound}, key=_bound_order)
+        bounds = {run.bound for run in self.runs if run.bound}
+        return sorted(bounds, key=lambda bound: (KINDS.index(bound.kind), bound.value))
 
     @property
     def usual(self) -> ErrorBound | None:
@@ -284,7 +285,3 @@ def paired(
     """Return how much runs differ from the uncompressed ones of the same seeds."""
     of_seed = {run.seed: value(run) for run in baseline}
     return [value(run) - of_seed[run.seed] for run in runs if run.seed in of_seed]
-
-
-def _bound_order(bound: ErrorBound) -> tuple[int, float]:
-    return KINDS.index(bound.kind), bound.value

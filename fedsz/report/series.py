@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.formatting import seconds, tick
+from fedsz.report.chart import Panel
 from fedsz.report.runs import Run, Setting, named
 from fedsz.report.statistics import Spread
 from fedsz.report.style import LineStyle
@@ -46,7 +47,7 @@ def others_note(left: int) -> str:
     return f" {left} other bounds are in the table." if left > 0 else ""
 
 
-def by_kind(bounds: Sequence[ErrorBound]) -> list[tuple[str, list[ErrorBound]]]:
+def _by_kind(bounds: Sequence[ErrorBound]) -> list[tuple[str, list[ErrorBound]]]:
     """Return the kinds of which there are two bounds or more, with their bounds."""
     kinds = [(kind, list(group)) for kind, group in groupby(bounds, key=lambda b: b.kind)]
     return [(kind, group) for kind, group in kinds if len(group) > 1]
@@ -54,25 +55,11 @@ def by_kind(bounds: Sequence[ErrorBound]) -> list[tuple[str, list[ErrorBound]]]:
 
 def too_few_bounds(setting: Setting) -> str:
     """Say why nothing can be drawn over bounds; "" if it can."""
-    if by_kind(setting.bounds):
+    if _by_kind(setting.bounds):
         return ""
     if not setting.bounds:
         return "no run has an error bound"
     return f"it takes two bounds of a kind; there is {' and '.join(map(named, setting.bounds))}"
-
-
-def over_bounds(
-    setting: Setting, bounds: Sequence[ErrorBound], value: Callable[[Run], float]
-) -> dict[str, Series]:
-    """Return the spread of a value of runs by label and bound."""
-    return {
-        label: {
-            bound.value: found
-            for bound in bounds
-            if (found := Spread.of(map(value, setting.of(label, bound))))
-        }
-        for label in setting.bounded
-    }
 
 
 def levels(setting: Setting, value: Callable[[Run], float]) -> dict[str, Spread]:
@@ -85,32 +72,66 @@ def levels(setting: Setting, value: Callable[[Run], float]) -> dict[str, Spread]
     }
 
 
-def draw_over_bounds(
-    ax: Axes,
-    kind: str,
-    lines: Mapping[str, Series],
+def bounds_panels(
+    setting: Setting,
+    value: Callable[[Run], float],
     flat: Mapping[str, Spread],
     styles: Styles,
+    says: Callable[[Mapping[str, Series]], str],
+    vertical: Callable[[Axes], None],
+    title: str = "",
     factor: float = 1,
-) -> None:
-    """Draw values times ``factor`` over the bounds of a kind, and levels where no bound steers."""
-    for label, level in flat.items():
-        style = styles[label]
-        ax.axhline(factor * level.middle, label=label, **style.line(markers=False))
-        if level.count > 1:
-            ax.axhspan(
-                factor * level.least, factor * level.greatest,
-                color=style.colour, alpha=0.1, linewidth=0,
-            )  # fmt: skip
-    for label, line in lines.items():
-        if line:
-            draw_series(ax, label, line, styles[label], factor)
+) -> list[Panel]:
+    """Return lines of a value of runs over bounds, a panel for each kind of bound.
+
+    Args:
+        setting: the runs.
+        value: of a run; NaN if it has none.
+        flat: levels of what no bound steers, by label; see `levels`.
+        styles: by label.
+        says: lines by label in words.
+        vertical: names the vertical axis; see `time_axis`.
+        title: of each panel.
+        factor: from values to what the axis shows.
+    """
+    panels = []
+    for kind, bounds in _by_kind(setting.bounds):
+        lines: dict[str, Series] = {
+            label: {
+                bound.value: found
+                for bound in bounds
+                if (found := Spread.of(map(value, setting.of(label, bound))))
+            }
+            for label in setting.bounded
+        }
+
+        def draw(ax: Axes, kind: str = kind, lines: Mapping[str, Series] = lines) -> None:
+            for label, level in flat.items():
+                _draw_level(ax, label, level, styles[label], factor)
+            for label, line in lines.items():
+                if line:
+                    draw_series(ax, label, line, styles[label], factor)
+            _name_bounds(ax, sorted({x for line in lines.values() for x in line}))
+            ax.set_xlabel(KIND_NAMES[kind])
+            vertical(ax)
+
+        panels.append(Panel(title, draw, says(lines)))
+    return panels
+
+
+def _draw_level(ax: Axes, label: str, level: Spread, style: LineStyle, factor: float) -> None:
+    ax.axhline(factor * level.middle, label=label, **style.line(markers=False))
+    if level.count > 1:
+        low, high = factor * level.least, factor * level.greatest
+        ax.axhspan(low, high, color=style.colour, alpha=0.1, linewidth=0)
+
+
+def _name_bounds(ax: Axes, values: Sequence[float]) -> None:
+    """Make the axis logarithmic, and name the bounds themselves where there are few."""
     ax.set_xscale("log")
-    values = sorted({x for line in lines.values() for x in line})
-    if len(values) <= 6:  # there is room for the bounds themselves
+    if len(values) <= 6:
         ax.set_xticks(values, [f"{value:g}" for value in values])
         ax.set_xticks([], minor=True)
-    ax.set_xlabel(KIND_NAMES[kind])
 
 
 def draw_series(
@@ -130,6 +151,11 @@ def draw_series(
         ax.fill_between(x, least, greatest, color=style.colour, alpha=0.18, linewidth=0)
     middle = [factor * value.middle for value in found]
     ax.plot(x, middle, label=label, **style.line(markers=markers))
+
+
+def percent_axis(ax: Axes) -> None:
+    """Name the vertical axis of accuracies."""
+    ax.set_ylabel("accuracy, %")
 
 
 def time_axis(ax: Axes) -> None:

@@ -17,20 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth, seconds
+from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted, Panel
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, UpdateCost, named, updates
-from fedsz.report.series import (
-    Series,
-    Styles,
-    by_kind,
-    draw_over_bounds,
-    draw_series,
-    levels,
-    over_bounds,
-    spread_note,
-    time_axis,
-    too_few_bounds,
-)
 from fedsz.report.statistics import Spread, spread
 from fedsz.report.style import LIGHT
 
@@ -86,39 +75,34 @@ def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
     )
 
 
-def bounds_chart(setting: Setting, styles: Styles, links: Sequence[Link]) -> Chart | Omitted:
+def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link]) -> Chart | Omitted:
     """Draw the time of an update over the bound, a panel for each link."""
     title = "Time of an update over error bound"
     if not updates(setting.runs):
         return Omitted(title, NO_UPDATE)
-    if few := too_few_bounds(setting):
+    if few := series.too_few_bounds(setting):
         return Omitted(title, few)
-    panels = []
+    panels: list[Panel] = []
     for link in links:
         time = partial(_time, link=link)
         flat = {UNCOMPRESSED: uncompressed(setting, link)}
-        flat |= {k: level for k, level in levels(setting, time).items() if k != UNCOMPRESSED}
-        for kind, bounds in by_kind(setting.bounds):
-            lines = over_bounds(setting, bounds, time)
-            says = "Time of an update: " + "; ".join(
-                f"{label} {spread(line[x], seconds)} at {x:g}"
-                for label, line in lines.items()
-                if line
-                for x in (min(line), max(line))
-            )
-            draw = partial(_draw_bounds, kind=kind, lines=lines, flat=flat, styles=styles)
-            panels.append(Panel(_named(link), draw, says))
+        flat |= {k: level for k, level in series.levels(setting, time).items() if k != UNCOMPRESSED}
+        panels += series.bounds_panels(
+            setting, time, flat, styles, _says, series.time_axis, _named(link)
+        )
     return Chart(
         f"{setting.name}-transfer-bound",
         title,
         "Encoding by the client, the way up calculated from bytes, bandwidth and latency, decoding"
-        f" by the server. {spread_note(setting.runs)}",
+        f" by the server. {series.spread_note(setting.runs)}",
         setting.provenance,
         tuple(panels),
     )
 
 
-def bandwidths_chart(setting: Setting, styles: Styles, links: Sequence[Link]) -> Chart | Omitted:
+def bandwidths_chart(
+    setting: Setting, styles: series.Styles, links: Sequence[Link]
+) -> Chart | Omitted:
     """Draw the time of an update over the bandwidth, and from where on compressing costs time.
 
     All bandwidths have the latency of the first link.
@@ -145,7 +129,7 @@ def bandwidths_chart(setting: Setting, styles: Styles, links: Sequence[Link]) ->
         title,
         f"At {named(setting.usual, 'no bound')}: encoding, the way up with {delay} latency,"
         f" decoding. Dots are where compressing takes as long as not compressing: {says}."
-        f" {spread_note(setting.runs)}",
+        f" {series.spread_note(setting.runs)}",
         setting.provenance,
         (Panel("", draw, f"Compressing pays: {says}", height=3.3),),
     )
@@ -161,6 +145,15 @@ def uncompressed(setting: Setting, link: Link) -> Spread:
 def _time(run: Run, link: Link) -> float:
     update = run.update
     return compressed(update, link) if update else math.nan
+
+
+def _says(lines: Mapping[str, series.Series]) -> str:
+    return "Time of an update: " + "; ".join(
+        f"{label} {spread(line[x], seconds)} at {x:g}"
+        for label, line in lines.items()
+        if line
+        for x in (min(line), max(line))
+    )
 
 
 def _phases(found: Sequence[UpdateCost], link: Link, label: str) -> dict[str, Spread]:
@@ -207,19 +200,12 @@ def _draw_bars(ax: Axes, bars: Mapping[str, Mapping[str, Spread]]) -> None:
     ax.set_xlabel("seconds")
 
 
-def _draw_bounds(
-    ax: Axes, kind: str, lines: Mapping[str, Series], flat: Mapping[str, Spread], styles: Styles
-) -> None:
-    draw_over_bounds(ax, kind, lines, flat, styles)
-    time_axis(ax)
-
-
 def _draw_bandwidths(
     ax: Axes,
     across: Sequence[Link],
     raw: float,
     found: Mapping[str, Sequence[UpdateCost]],
-    styles: Styles,
+    styles: series.Styles,
 ) -> None:
     x = [link.bandwidth for link in across]
     plain = [link.seconds(raw) for link in across]
@@ -230,8 +216,8 @@ def _draw_bandwidths(
             link.bandwidth: Spread.of(compressed(update, link) for update in known)
             for link in across
         }
-        series = {rate: time for rate, time in times.items() if time}
-        draw_series(ax, label, series, style, markers=False)
+        line = {rate: time for rate, time in times.items() if time}
+        series.draw_series(ax, label, line, style, markers=False)
         point = Spread.of(update.worth_below for update in known)
         if point and x[0] <= point.middle <= x[-1]:
             ax.plot(
@@ -239,7 +225,7 @@ def _draw_bandwidths(
                 color=style.colour, marker=style.marker, linestyle="none", markersize=7,
             )  # fmt: skip
     ax.set_xscale("log")
-    time_axis(ax)
+    series.time_axis(ax)
     ticks = [10.0**power for power in range(16) if x[0] <= 10.0**power <= x[-1]]
     ax.set_xticks(ticks, [bandwidth(tick).replace(" ", "\n") for tick in ticks])
     ax.set_xticks([], minor=True)
