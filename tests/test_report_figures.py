@@ -17,7 +17,7 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.results import SCALING, Results
 from fedsz.report.chart import Chart, Omitted
 from fedsz.report.runs import settings_of
-from fedsz.report.scaling import scaling_chart
+from fedsz.report.scaling import scaling_figure
 from fedsz.report.source import read_source
 from fedsz.report.style import COLOURS, files, inline, line_styles
 from tests.reports import few, ids, report, rows
@@ -98,14 +98,14 @@ def test_scaling(small: Path, tmp_path: Path) -> None:
 
     assert ids(page, "figure")[-1] == "scaling"
     assert "at most 2 workers" in page
-    chart = scaling_chart(points_)
+    chart = scaling_figure(points_)
     assert isinstance(chart, Chart)
     assert [panel.title[:4] for panel in chart.panels] == ["Weak", "Stro"]
     assert set(files(chart)) == {"svg", "png"}
-    assert isinstance(scaling_chart([]), Omitted)
-    assert isinstance(scaling_chart([point("weak", "measured", 1, 1, math.nan)]), Omitted)
+    assert isinstance(scaling_figure([]), Omitted)
+    assert isinstance(scaling_figure([point("weak", "measured", 1, 1, math.nan)]), Omitted)
     with pytest.raises(ConfigError, match="no scaling 'odd'; have weak, strong"):
-        scaling_chart([point("odd", "measured", 1, 1, 1.0)])
+        scaling_figure([point("odd", "measured", 1, 1, 1.0)])
     with pytest.raises(ConfigError, match="sweep"):
         report(small, tmp_path, scaling=small)
     with pytest.raises(ConfigError, match="scaling"):

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Final
 from fedsz.formatting import NOTHING, count, digits, percent, points, size_in_digits, tick
 from fedsz.report.chart import Chart, Item, Omitted, Panel, Table
 from fedsz.report.point_labels import Line, Spot, write_names
-from fedsz.report.rate_accuracy import (
-    LOSS,
-    NEARLY,
-    USUAL_WAY,
-    RateAccuracy,
-    best,
-    rate_accuracies,
-)
+from fedsz.report.rate_accuracy import LOSS, NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
 from fedsz.report.runs import UNCOMPRESSED, Setting
 from fedsz.report.series import Styles, log_axis
 from fedsz.report.statistics import Interval, Spread, spread

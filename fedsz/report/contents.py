@@ -20,7 +20,7 @@ from fedsz.report.runs import (
     settings_of,
     updates,
 )
-from fedsz.report.scaling import Point, scaling_chart
+from fedsz.report.scaling import Point, scaling_figure
 from fedsz.report.statistics import Spread
 from fedsz.report.style import line_styles
 
@@ -67,7 +67,7 @@ def contents(
         for setting in settings
     ]
     if scaling is not None:
-        sections.append(Section("scaling-of-rounds", "Scaling", [scaling_chart(scaling)]))
+        sections.append(Section("scaling-of-rounds", "Scaling", [scaling_figure(scaling)]))
     if failed := tables.failures(runs):
         sections.append(Section("failed-runs", "Failed runs", [failed]))
     what = "Run" if all(source.is_dir() for source in sources) else "Sweep"

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Final
+
+import numpy as np
 
 from fedsz.bounds import ErrorBound
 from fedsz.experiments.scheme import Way
@@ -65,7 +67,7 @@ def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAc
     return sorted(found, key=lambda way: (way.name != UNCOMPRESSED, _finite(way.total), way.name))
 
 
-def sent(run: Run, done: Round) -> tuple[float, float]:
+def _sent(run: Run, done: Round) -> tuple[float, float]:
     """Return the bytes up and down of a round; uncompressed, without any header."""
     if run.uncompressed:
         return done.raw_up, done.raw_down
@@ -79,30 +81,28 @@ def _rate_accuracy(
     usual: Sequence[Run],
     reach: float | None,
 ) -> RateAccuracy:
-    up, down = zip(*(_moved(run) for run in runs), strict=True)
+    raw, sent = _moved(runs)
     seeds = {run.seed for run in runs} & {run.seed for run in usual}
-    theirs, ours = (
-        sum(_moved(run)[0].sent for run in some if run.seed in seeds) for some in (usual, runs)
-    )
+    theirs, ours = (_moved([run for run in some if run.seed in seeds])[1] for some in (usual, runs))
     goals = {seed: reach or NEARLY * _best(run) for seed, run in plain.items()}
     goals |= {run.seed: reach for run in runs if reach}
     return RateAccuracy(
         name,
-        _ratio(up),
-        _ratio(down),
-        _ratio((*up, *down)),
-        theirs / ours if ours > 0 else math.nan,
+        _ratio(raw[0], sent[0]),
+        _ratio(raw[1], sent[1]),
+        _ratio(sum(raw), sum(sent)),
+        _ratio(theirs[0], ours[0]),
         Interval.of(paired(runs, list(plain.values()), lambda run: run.accuracy)),
         _course(runs, plain),
         tuple(_bytes_to(run, goals[run.seed]) for run in runs if run.seed in goals),
     )
 
 
-def spent(run: Run) -> list[float]:
+def _spent(run: Run) -> list[float]:
     """Return the bytes up plus down until the end of each round."""
     total, found = 0.0, []
     for done in run.rounds:
-        total += sum(sent(run, done)) if done.number else 0.0
+        total += sum(_sent(run, done)) if done.number else 0.0
         found.append(total)
     return found
 
@@ -134,22 +134,19 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-class _Moved(NamedTuple):
-    """Bytes one way, over a whole run."""
-
-    raw: float
-    sent: float
-
-
-def _moved(run: Run) -> tuple[_Moved, _Moved]:
-    """Return the bytes up and down."""
-    rounds = [done for done in run.rounds if done.number]
-    up, down = (sum(of) for of in zip((0.0, 0.0), *(sent(run, d) for d in rounds), strict=True))
-    return _Moved(sum(d.raw_up for d in rounds), up), _Moved(sum(d.raw_down for d in rounds), down)
+def _moved(runs: Sequence[Run]) -> list[list[float]]:
+    """Return the bytes of all rounds before compression, up and down, and the same after it."""
+    rounds = [
+        ((done.raw_up, done.raw_down), _sent(run, done))
+        for run in runs
+        for done in run.rounds
+        if done.number
+    ]
+    found: list[list[float]] = np.reshape(rounds, (-1, 2, 2)).sum(axis=0).tolist()
+    return found
 
 
-def _ratio(moved: Sequence[_Moved]) -> float:
-    raw, sent = map(sum, zip(*moved, strict=True))
+def _ratio(raw: float, sent: float) -> float:
     return raw / sent if sent > 0 else math.nan
 
 
@@ -157,7 +154,7 @@ def _course(runs: Sequence[Run], plain: Mapping[int, Run]) -> tuple[tuple[float,
     known = [run for run in runs if run.seed in plain or not plain]
     rounds = [
         [(total, done.accuracy - (plain[run.seed].accuracy if plain else 0.0))
-         for total, done in zip(spent(run), run.rounds, strict=True)]
+         for total, done in zip(_spent(run), run.rounds, strict=True)]
         for run in known
     ]  # fmt: skip
     together = zip(*rounds, strict=False)  # as far as all seeds went
@@ -173,7 +170,7 @@ def _best(run: Run) -> float:
 def _bytes_to(run: Run, accuracy: float) -> float:
     """Return the bytes until an accuracy is first reached, between rounds on a straight line."""
     start, low = 0.0, math.nan
-    for total, done in zip(spent(run), run.rounds, strict=True):
+    for total, done in zip(_spent(run), run.rounds, strict=True):
         if done.accuracy >= accuracy:
             part = (accuracy - low) / (done.accuracy - low) if low < accuracy else 1.0
             return start + part * (total - start)

@@ -41,7 +41,7 @@ def read_points(path: Path) -> list[dict[str, Any]]:
     return list(read(path, SCALING).to_pylist())
 
 
-def scaling_chart(points: Iterable[Point]) -> Chart | Omitted:
+def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
     """Draw the seconds of a round: measured ones as dots, calculated ones as lines.
 
     Args:

@@ -8,15 +8,7 @@ from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.experiments.link_model import Link
-from fedsz.formatting import (
-    NOTHING,
-    bandwidth,
-    digits,
-    percent,
-    points,
-    seconds,
-    size_in_digits,
-)
+from fedsz.formatting import NOTHING, bandwidth, digits, percent, points, seconds, size_in_digits
 from fedsz.report.chart import Omitted, Table
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, named, paired, updates
 from fedsz.report.statistics import Spread, spread
@@ -145,12 +137,7 @@ def timings(setting: Setting, link: Link) -> Table | Omitted:
 def failures(runs: Sequence[Run]) -> Table | None:
     """Return the runs that failed, and why."""
     rows = tuple(
-        (
-            *(str(run.conditions[name]) for name in SHOWN),
-            str(run.way),
-            str(run.seed),
-            run.error,
-        )
+        (*(str(run.conditions[name]) for name in SHOWN), str(run.way), str(run.seed), run.error)
         for run in runs
         if run.error
     )
