@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsz.errors import ConfigError
 from fedsz.report.chart import Chart, Panel
-from fedsz.report.style import Look, files, looks
+from fedsz.report.style import LineStyle, files, line_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def curves(
         marks: label -> x of a vertical line.
         levels: label -> y of a horizontal line.
     """
-    look = looks([*lines, *(levels or {})])
+    look = line_styles([*lines, *(levels or {})])
 
     def draw(ax: Axes) -> None:
         for label, (at, values) in lines.items():
@@ -88,7 +88,7 @@ def stacked(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str) -> P
         y: what heights are.
     """
     parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
-    look = looks(parts)
+    look = line_styles(parts)
 
     def draw(ax: Axes) -> None:
         base = [0.0] * len(bars)
@@ -116,7 +116,7 @@ def histogram(
     log: bool = False,
 ) -> Panel:
     """Return a panel of a histogram's densities with curves of laws over it."""
-    look: Mapping[str, Look] = looks(laws)
+    look: Mapping[str, LineStyle] = line_styles(laws)
 
     def draw(ax: Axes) -> None:
         ax.stairs(shares, edges, fill=True, color="#d5d8df")
