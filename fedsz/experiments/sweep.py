@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from fedsz.child_process import Child
 from fedsz.errors import FedszError
-from fedsz.experiments.environment import cores, dataset_digest, file_digest, origin
+from fedsz.experiments.environment import cores, dataset_digest, environment, file_digest
 from fedsz.experiments.results import Results
 from fedsz.experiments.scheme import FIXED
 from fedsz.experiments.sweep_plan import SAME, SweepConfig, run_id, settings_of, way_of
@@ -198,7 +198,7 @@ def rows_of(
     own = ("model", "dataset", "codec", "seed", "update", "downlink", "policy", *SAME)
     same = {
         **{name: getattr(run, name) for name in own},
-        **origin(),
+        **environment(),
         "initial": file_digest(run.initial) if run.initial else None,
         "run": run_id(run, sweep.grid),
         "codec_settings": settings_of(run.codec),
