@@ -86,7 +86,8 @@ class Item:
             CodecError: the codec broke its promise.
         """
         if self.bound is None:
-            if not np.array_equal(*(np.frombuffer(d, np.uint8) for d in (raw(self.x), decoded))):
+            was, now = (np.frombuffer(data, np.uint8) for data in (raw(self.x), decoded))
+            if not np.array_equal(was, now):
                 raise CodecError("what was packed did not come back bit for bit")
             return Deviation(0.0, 0.0, self.x.size)
         if decoded.shape != self.x.shape or decoded.dtype != self.x.dtype:
