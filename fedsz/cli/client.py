@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from fedsz.cli.options import configured
+from contextlib import nullcontext
+
+from fedsz.cli.options import Json, configured, failure_as_json
 from fedsz.training.options import CLIENT, RunConfig
 
 
 @configured(CLIENT)
-def command(config: RunConfig) -> None:
+def command(config: RunConfig, *, json: Json = False) -> None:
     """Train on this device for a server, until its run is over."""
     from fedsz.training.fleet import join
 
-    join(config)
+    with failure_as_json() if json else nullcontext():
+        join(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsz.cli.options import Json, configured
+from fedsz.cli.options import Json, configured, failure_as_json
 from fedsz.training.options import SERVER, RunConfig
 
 
@@ -14,7 +14,8 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     from fedsz.training.fleet import serve
 
     if json:
-        serve(config, lambda event: print(to_json(event), flush=True))
+        with failure_as_json():
+            serve(config, lambda event: print(to_json(event), flush=True))
         return
     with RunTable() as table:
         serve(config, table.show)

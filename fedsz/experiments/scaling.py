@@ -28,7 +28,7 @@ import msgspec
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.environment import origin
+from fedsz.experiments.environment import environment
 from fedsz.experiments.simulation import TIMEOUT, simulate
 from fedsz.training.options import RunConfig
 
@@ -232,7 +232,7 @@ def rows(
         "codec": config.codec,
         "error_bound": str(config.error_bound),
         "samples_per_client": samples_per_client,
-        **origin(),
+        **environment(),
         "time": datetime.now(UTC).replace(microsecond=0),
     }
     found = [

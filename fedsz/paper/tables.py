@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.bounds import standard_deviation, value_range
 from fedsz.errors import DataError
+from fedsz.experiments.bench import EVERYTHING
+from fedsz.experiments.bench import LOSSLESS as LOSSLESS_PART
 from fedsz.paper import published as printed
 from fedsz.paper.compare import Comparison, Line
 from fedsz.paper.model_complexity import complexity, lossy_shares
@@ -170,7 +172,7 @@ def table_2(shop: Workshop) -> Comparison:
     for codec in LOSSLESS:
         cell = printed.TABLE_2[codec]
         for row in (row for row in rows if row["codec"].partition(":")[0] == codec):
-            part = "rest" if row["data"].endswith("(rest)") else "all"
+            part = "rest" if row["part"] == LOSSLESS_PART else "all"
             of = (codec, part, f"{row['raw_bytes'] / 1e6:.3f} MB")
             seconds = row["encode_seconds"]
             speed = row["raw_bytes"] / seconds / 1e6 if seconds else None
@@ -200,8 +202,8 @@ def table_2(shop: Workshop) -> Comparison:
 def _best(rows: list[dict[str, Any]]) -> str:
     """Say which codec makes each part smallest."""
     said = []
-    for part, what in (("(rest)", "non-weight data"), ("(all)", "the whole model")):
-        of = [row for row in rows if row["data"].endswith(part) and row["ratio"]]
+    for part, what in ((LOSSLESS_PART, "non-weight data"), (EVERYTHING, "the whole model")):
+        of = [row for row in rows if row["part"] == part and row["ratio"]]
         if of:
             most = max(of, key=lambda row: row["ratio"])
             said.append(f"{most['codec']} makes {what} smallest, {most['ratio']:.3f}x")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.environment import dataset_digest, file_digest, origin
+from fedsz.experiments.environment import dataset_digest, environment, file_digest
 from fedsz.paper.settings import PaperConfig, Sources
 from fedsz.training.options import RunConfig
 
@@ -155,7 +155,7 @@ def _train(run: RunConfig, path: Path, facts: dict[str, Any], on_step: OnStep) -
         "accuracy": rounds[-1].accuracy,
         "loss": rounds[-1].loss,
         "train_seconds": sum(done.train_seconds for done in rounds),
-        **origin(),
+        **environment(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(as_arrays(model.state_dict()), path)

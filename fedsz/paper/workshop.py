@@ -13,7 +13,7 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import bench
-from fedsz.experiments.environment import origin
+from fedsz.experiments.environment import environment
 from fedsz.paper.compare import Comparison
 from fedsz.paper.settings import PaperConfig, Sources
 from fedsz.paper.trained_models import OnStep, Trained, trained
@@ -70,7 +70,7 @@ class Workshop:
     @property
     def machine(self) -> str:
         """Where ours were measured."""
-        here = origin()
+        here = environment()
         return f"{here['machine']}, {here['cores']} cores, fedsz {here['fedsz_version']}"
 
     def trained(self, model: str, dataset: str) -> Trained:

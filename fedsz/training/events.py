@@ -51,7 +51,13 @@ class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
     seconds: float
 
 
-Event = Listening | Client | RoundRecord | Done
+class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
+    """The command ends without its result, and why."""
+
+    error: str
+
+
+Event = Listening | Client | RoundRecord | Done | Failed
 
 
 def to_json(event: Event) -> str:
@@ -60,7 +66,7 @@ def to_json(event: Event) -> str:
     return msgspec.json.encode(told).decode()
 
 
-def from_json(line: str, base: CompressionConfig = DEFAULT) -> Event:
+def from_json(line: str | bytes, base: CompressionConfig = DEFAULT) -> Event:
     """Return the event that a line holds.
 
     Args:
