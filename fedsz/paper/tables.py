@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fedsz.bounds import standard_deviation, value_range
 from fedsz.errors import DataError
 from fedsz.paper import published as printed
 from fedsz.paper.compare import Comparison, Line
@@ -15,6 +14,7 @@ from fedsz.paper.szx_error import trials
 from fedsz.paper.trained_models import accuracy, test_images
 from fedsz.paper.workshop import CODECS, OURS, Workshop
 from fedsz.paper.zfp_precision import closest
+from fedsz.spread import standard_deviation, value_range
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
 
