@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedsz.control.policy import FIXED, get
+from fedsz.control.fixed import FIXED
+from fedsz.control.policy import get
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.update.config import CompressionConfig
 

@@ -25,7 +25,6 @@ from fedsz.errors import ConfigError
 from fedsz.spec_strings import configured, written
 from fedsz.update.config import CompressionConfig
 
-FIXED: Final = Fixed.name
 DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
 
 POLICIES: Final[tuple[Rule, ...]] = (

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from fedsz import codecs
 from fedsz.bounds import ErrorBound
-from fedsz.control.policy import FIXED
+from fedsz.control.fixed import FIXED
 from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig
 from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig
 
-RAW: Final = codecs.Raw.name
+RAW: Final = "raw"  # the codec of what is not compressed
 AUTO: Final = "auto"  # the policy that asks for a tolerance and nothing else
 DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
 DEFAULTS: Final = RunConfig()
@@ -60,6 +59,8 @@ class Scheme:
     @property
     def bound(self) -> ErrorBound | None:
         """Of what clients send; None where no bound steers that."""
+        from fedsz import codecs  # numpy and native libraries; --help needs none
+
         codec = codecs.parse(self.config.codec)
         steered = codec.lossy and codec.keeps_bound and not asks_nothing(self.policy)
         return self.config.bound if steered else None

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from fedsz.child_process import Child
-from fedsz.control.policy import FIXED
+from fedsz.control.fixed import FIXED
 from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
 from fedsz.experiments.environment import cores, dataset_digest, environment, file_digest

@@ -10,16 +10,21 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from fedsz import codecs as codec_list
 from fedsz.bounds import ErrorBound
-from fedsz.control.policy import FIXED
+from fedsz.control.fixed import FIXED
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
 from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, option, options
 from fedsz.update.config import EXACT, WEIGHTS
+
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    from fedsz.codecs import Codec
 
 # A sweep has many of each.
 PLURAL: Final = {
@@ -156,13 +161,13 @@ def defining_options() -> list[str]:
 
 def steered(spec: str) -> bool:
     """Say whether a codec's error depends on a bound."""
-    codec = codec_list.parse(spec)
+    codec = _codec(spec)
     return codec.lossy and codec.keeps_bound
 
 
 def settings_of(spec: str) -> str:
     """Return all settings of a codec, defaults too, as ``name=value,...``."""
-    codec = codec_list.parse(spec)
+    codec = _codec(spec)
     fields = dataclasses.fields(codec)
     return ",".join(f"{field.name}={getattr(codec, field.name)}" for field in fields)
 
@@ -186,7 +191,7 @@ def codecs(text: str) -> tuple[str, ...]:
         ConfigError: there is none, or one that does not exist.
     """
     # One whose library is missing stays: its runs fail, each with a row that says so.
-    specs = (str(codec_list.parse(spec)) for spec in _items(text, "codecs"))
+    specs = (str(_codec(spec)) for spec in _items(text, "codecs"))
     return tuple(dict.fromkeys(specs))
 
 
@@ -272,3 +277,9 @@ def _items(text: str, what: str) -> list[str]:
         else:
             items.append(part)
     return items
+
+
+def _codec(spec: str) -> Codec:
+    from fedsz import codecs  # numpy and native libraries; --help needs none
+
+    return codecs.parse(spec)

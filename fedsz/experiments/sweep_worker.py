@@ -27,7 +27,7 @@ import numpy as np
 from fedsz.arrays import as_arrays
 from fedsz.child_process import private_stdout, write_line
 from fedsz.codecs import get
-from fedsz.control.policy import FIXED
+from fedsz.control.fixed import FIXED
 from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
 from fedsz.experiments.error_distribution import Distribution, distribution

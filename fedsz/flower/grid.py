@@ -16,7 +16,8 @@ from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.control.controller import Controller
-from fedsz.control.policy import DEFAULT_TOLERANCE, FIXED
+from fedsz.control.fixed import FIXED
+from fedsz.control.policy import DEFAULT_TOLERANCE
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, FedszError

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fedsz.bounds import standard_deviation, value_range
 from fedsz.errors import DataError
 from fedsz.experiments.bench import EVERYTHING
 from fedsz.experiments.bench import LOSSLESS as LOSSLESS_PART
@@ -17,6 +16,7 @@ from fedsz.paper.szx_error import trials
 from fedsz.paper.trained_models import accuracy, test_images
 from fedsz.paper.workshop import CODECS, OURS, Workshop
 from fedsz.paper.zfp_precision import closest
+from fedsz.spread import standard_deviation, value_range
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fedsz.control.policy import FIXED
+from fedsz.control.fixed import FIXED
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.results import SWEEP, read

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fedsz import codecs
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Codec, LosslessCodec
 from fedsz.errors import ConfigError
 from fedsz.update.partition import check_rule
+
+if TYPE_CHECKING:
+    from fedsz.codecs import Codec, LosslessCodec
 
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
@@ -28,6 +29,34 @@ def broadcast_bound(text: str) -> str:
         ConfigError: it is neither.
     """
     return text if text == EXACT else str(ErrorBound.of(text))
+
+
+def codec_text(text: str) -> str:
+    """Return a codec with its settings in its one form.
+
+    Raises:
+        ConfigError: there is no such codec or setting.
+    """
+    from fedsz import codecs  # numpy and native libraries
+
+    return str(codecs.parse(text))
+
+
+def bound_text(text: str) -> str:
+    """Return an error bound in its one form.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    return str(ErrorBound.of(text))
+
+
+_FORMS: Final = {
+    "error_bound": bound_text,
+    "codec": codec_text,
+    "lossless": codec_text,
+    "downlink": broadcast_bound,
+}
 
 
 class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,13 +101,11 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name, factor in self.factors.items():
             if not 0 < factor < math.inf:
                 raise ConfigError(f"the factor of {name!r} must be above 0, got {factor}")
-        for name, text in (
-            ("error_bound", str(ErrorBound.of(self.error_bound))),
-            ("codec", str(codecs.parse(self.codec))),
-            ("lossless", str(codecs.parse(self.lossless))),
-            ("downlink", broadcast_bound(self.downlink)),
-        ):
-            msgspec.structs.force_setattr(self, name, text)
+        for name, form in _FORMS.items():
+            text = getattr(self, name)
+            # A default is in its form, and so needs no codecs: options have it in --help.
+            if text != _DEFAULTS.get(name):
+                msgspec.structs.force_setattr(self, name, form(text))
 
     @classmethod
     def of(
@@ -126,11 +153,15 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lossy_codec(self) -> Codec:
         """The codec for tensors that may be lossy."""
+        from fedsz import codecs
+
         return codecs.get(self.codec)
 
     @property
     def lossless_codec(self) -> LosslessCodec:
         """The codec for everything else."""
+        from fedsz import codecs
+
         return codecs.get_lossless(self.lossless)
 
     @property
@@ -152,4 +183,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.bound.scaled(self.factors.get(name, 1.0))
 
 
+_DEFAULTS: Final = {
+    field.name: field.default for field in msgspec.structs.fields(CompressionConfig)
+}
 DEFAULT: Final = CompressionConfig()
