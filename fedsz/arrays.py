@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 StateDict = Mapping[str, Any]  # of torch tensors or numpy arrays
 NDArray = npt.NDArray[Any]
+Buffer = bytes | bytearray | memoryview
 
 # Position is wire id: append, never reorder.
 DTYPES: Final = tuple(

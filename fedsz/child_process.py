@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:  # at run time `import fedsz` would pay for what few of its users need
-    from fedsz.codecs.base import Buffer
+    from fedsz.arrays import Buffer
 
 PATIENCE: Final = 5.0  # seconds that a process gets to end by itself
 LENGTH: Final = 8  # bytes of a part's length, little-endian

@@ -92,9 +92,7 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
     assert decided == msgspec.json.decode(msgspec.json.encode(decided), type=Decision)
     told = decided.config.error_bound, decided.config.downlink
     kinds = {"std", "abs"} if "auto" in spec else {"std"}
-    assert {
-        ErrorBound.of(b).kind for b in (decided.config.error_bound, decided.config.downlink)
-    } <= kinds
+    assert {ErrorBound.of(bound).kind for bound in told} <= kinds
     assert all(1 / 8 <= factor <= 8 for factor in decided.config.factors.values())
     assert "\n" not in decided.why
 

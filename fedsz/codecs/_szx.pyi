@@ -1,6 +1,7 @@
 """SZx in C++: compressors/szx."""
 
-from fedsz.codecs.base import Array, Buffer
+from fedsz.arrays import Buffer
+from fedsz.codecs.base import Array
 
 class CorruptPayload(ValueError):
     """The payload is not one of that many elements."""

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.codecs.base import Buffer
+from fedsz.arrays import Buffer
 
 Octets = npt.NDArray[np.uint8]
 

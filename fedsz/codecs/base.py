@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedsz.arrays import Buffer
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[Any]  # of a codec's `dtypes`
-Buffer = bytes | bytearray | memoryview
+
 
 FLOAT32: Final = np.dtype(np.float32)
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsz.arrays import Buffer
 from fedsz.codecs import _szx
-from fedsz.codecs.base import Array, Buffer, Codec, Encoded, check_input
+from fedsz.codecs.base import Array, Codec, Encoded, check_input
 from fedsz.errors import CorruptStream
 
 

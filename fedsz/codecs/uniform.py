@@ -13,8 +13,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from fedsz.arrays import Buffer
 from fedsz.codecs import _uniform
-from fedsz.codecs.base import FLOAT32, AnyArray, Buffer, Codec, Encoded, check_input, check_setting
+from fedsz.codecs.base import FLOAT32, AnyArray, Codec, Encoded, check_input, check_setting
 from fedsz.errors import CodecError, CorruptStream
 
 DTYPE_IDS: Final = {

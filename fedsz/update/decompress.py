@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedsz import codecs
-from fedsz.arrays import NDArray, StateDict, as_tensor
+from fedsz.arrays import Buffer, NDArray, StateDict, as_tensor
 from fedsz.codecs import Codec
-from fedsz.codecs.base import Buffer
 from fedsz.errors import ReferenceMismatch
 from fedsz.stream import BITS, DIFFERENCE, Limits, Reader, Tensor
 from fedsz.update.bounded import narrow

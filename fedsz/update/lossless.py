@@ -7,9 +7,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from fedsz.arrays import COMPLEX_DTYPES, NDArray, raw
+from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, raw
 from fedsz.codecs import Codec, LosslessCodec, Raw
-from fedsz.codecs.base import Buffer
 from fedsz.codecs.zstd import Zstd
 from fedsz.errors import CorruptStream
 from fedsz.stream import BITS, Part, Tensor
