@@ -81,7 +81,7 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
             return _Prober(call, outbox.put).measure()
         except grpc.RpcError as err:
             raise LinkError(f"no probe of {server}: {explain(err)}") from err
-        except EOFError:
+        except StopIteration:
             raise LinkError(f"no probe of {server}: it ended the stream early") from None
         finally:
             outbox.put(None)
@@ -89,7 +89,7 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
 
 
 class _Prober:
-    """The client's end of a probe."""
+    """The client's end of a probe; StopIteration tells that the server has ended it."""
 
     def __init__(self, answers: Iterator[bytes], put: Callable[[bytes], None]) -> None:
         self._answers = answers
@@ -107,18 +107,8 @@ class _Prober:
     def _ping(self) -> float:
         start = time.perf_counter()
         self._put(PING)
-        self._answer()
+        next(self._answers)
         return time.perf_counter() - start
-
-    def _answer(self) -> bytes:
-        """Return the next frame.
-
-        Raises:
-            EOFError: there is none.
-        """
-        for frame in self._answers:
-            return frame
-        raise EOFError
 
     def _bandwidth(self, send: Callable[[int], None], there_and_back: float) -> float:
         nbytes = _FIRST_BYTES
@@ -142,7 +132,7 @@ class _Prober:
     def _down(self, nbytes: int) -> None:
         self._put(DOWN + nbytes.to_bytes(_NUMBER, "little"))
         while nbytes > 0:
-            nbytes -= len(self._answer())
+            nbytes -= len(next(self._answers))
 
 
 class Probes:
