@@ -43,17 +43,11 @@ _NUMBER: Final = 8  # bytes of a number
 
 
 class Probed(NamedTuple):
-    """What a probe has measured.
+    """What a probe has measured."""
 
-    Attributes:
-        up: bits a second from the client to the server, as gRPC's messages carry them.
-        down: the same from the server to the client.
-        latency: seconds one way: half of what a small message takes there and back.
-    """
-
-    up: float
-    down: float
-    latency: float
+    up: float  # bits a second from the client to the server, as gRPC's messages carry them
+    down: float  # the same from the server to the client
+    latency: float  # seconds one way: half of what a small message takes there and back
 
 
 def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) -> Probed:
