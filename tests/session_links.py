@@ -10,7 +10,7 @@ from flwr.app import Metadata
 
 from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import PROTOCOL, Ack, Bye, Hello, Welcome, frames, pack, unpack
+from fedsz.transport.frames import PROTOCOL, Ack, Bye, ByeKind, Hello, Welcome, frames, pack, unpack
 from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.messages import Encoded
 from fedsz.transport.node import node_id
@@ -206,6 +206,13 @@ class World:
 
     def hear(self, link: Link) -> None:
         self.do(self.server.receive(link, link.up.popleft(), self.now))
+        if link.bye is not None and link.bye.kind == ByeKind.REFUSED:
+            assert not self.awaited(link.device.client_id), "a refused client still owes"
+
+    def awaited(self, client_id: str) -> list[str]:
+        """Return the messages to a client that have no outcome yet and may have one."""
+        open_ids = [i for i, o in self.outcomes.items() if not o and i not in self.forgotten]
+        return [i for i in open_ids if self.posted[i].client_id == client_id]
 
     def write(self, link: Link) -> None:
         """Write one frame, or take up what comes next; BYE comes before all that is queued."""

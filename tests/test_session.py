@@ -42,6 +42,7 @@ class Sessions(RuleBasedStateMachine):
         assert self.world.server.next_deadline() is None
         self.world.post(list(CLIENTS), 100.0)
         self.world.do(self.world.server.shut("over"))
+        self.a_device_starts("late")
         self.world.drain()
         assert all(device.link is None for device in self.world.devices)
         assert all(len(o) == 1 for o in list(self.world.outcomes.values())[-len(CLIENTS) :])
@@ -80,7 +81,10 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 1.0, GRACE, 20.0]))
     def time_goes_by(self, seconds: float) -> None:
+        away = [c for c in CLIENTS if node_id(c) not in self.world.server.connected]
         self.world.wait(seconds)
+        if seconds >= GRACE:
+            assert not any(map(self.world.awaited, away)), "awaited after the grace"
 
     @rule(full=st.booleans())
     def the_disk_is_full_or_not(self, full: bool) -> None:
@@ -130,13 +134,14 @@ class Sessions(RuleBasedStateMachine):
         for device in self.alone():
             self.world.connect(device)
 
-    @rule(client_id=clients, kind=st.sampled_from(["twin", "rules", "crash", "rest"]))
+    @rule(client_id=clients, kind=st.sampled_from(["twin", "rules", "crash", "again"]))
     def something_rare_happens(self, client_id: str, kind: str) -> None:
         linked = [d.link for d in self.linked() if d.client_id == client_id]
-        if kind == "rest":
-            self.come_to_rest()
-        elif kind == "twin":
+        if kind == "twin":
             self.a_device_starts(client_id)
+        elif kind == "again" and linked and linked[-1] is not None and linked[-1].uploading:
+            linked[-1].outbox.appendleft(linked[-1].uploading[0])
+            linked[-1].uploading = None
         elif kind == "crash":
             self.world.crash()
         elif kind == "rules" and linked and linked[-1] is not None:
@@ -148,6 +153,7 @@ class Sessions(RuleBasedStateMachine):
         self.world.devices.append(Device(client_id))
         self.world.connect(self.world.devices[-1])
 
+    @rule()
     def come_to_rest(self) -> None:
         """Let one device of each id come back and all that is under way arrive."""
         self.world.drain()
@@ -161,6 +167,7 @@ class Sessions(RuleBasedStateMachine):
 
         assert set(self.world.server.connected) == {node_id(client_id) for client_id in CLIENTS}
         assert self.world.server.next_deadline() is None, "a reply is owed over a link that is up"
+        assert all(sink.closed for sink in self.world.sinks)
         for device in self.linked():
             assert not any(map(device.session.owes, self.world.posted)), "a client still owes"
 

@@ -26,7 +26,7 @@ from fedsz.transport.channel import (
 )
 from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent, tell
-from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, frames, pack, unpack
+from fedsz.transport.frames import PROTOCOL, ByeKind, Hello, frames, pack, unpack
 from fedsz.transport.messages import Encoded, decode_message
 from fedsz.transport.node import Node
 
@@ -224,9 +224,10 @@ class _Link:
         """
         delay = _FIRST_DELAY
         while not self._closed.is_set():
-            bye = self._converse()
+            self._converse()
             if self._closed.is_set():
                 return
+            bye = self._session.bye
             if bye is not None and bye.kind == ByeKind.FINISHED:
                 self.finished = True
                 self._tell(EventKind.LEFT, bye.reason)
@@ -243,8 +244,8 @@ class _Link:
             self._tell(EventKind.WAITING, f"{self._trouble}; next try in {pause:.1f} s")
             self._closed.wait(pause)
 
-    def _converse(self) -> Bye | None:
-        """Hold one connection until it ends; return the server's last word if there was one."""
+    def _converse(self) -> None:
+        """Hold one connection until it ends."""
         outbox: _Outbox = queue.SimpleQueue()
         with self._lock:
             self._outbox = outbox
@@ -254,15 +255,11 @@ class _Link:
             call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(_drain(outbox))
             self._call = call
             try:
-                bye = None if self._closed.is_set() else self._listen(call)
-                if bye is not None:
-                    _part(call, outbox)
-                return bye
+                self._listen(call, outbox)
             except grpc.RpcError as err:
                 self._trouble = explain(err)
                 if err.code() in _FINAL_CODES or "CERTIFICATE_VERIFY_FAILED" in self._trouble:
                     raise LinkError(f"no link to {self.server}: {self._trouble}") from err
-                return None
             except CorruptStream as err:
                 raise LinkError(f"{self.server} breaks the protocol: {err.what}") from err
             finally:
@@ -271,14 +268,16 @@ class _Link:
                 outbox.put(None)
                 call.cancel()
 
-    def _listen(self, call: Iterable[bytes]) -> Bye | None:
+    def _listen(self, call: grpc.Call, outbox: _Outbox) -> None:
+        if self._closed.is_set():
+            return
         for raw in call:
             with self._lock:
                 self._do(self._session.receive(raw))
             if self._session.bye is not None:
-                return self._session.bye
+                _part(call, outbox)
+                return
         self._trouble = "the server closed the connection"
-        return None
 
     def _tell(self, kind: EventKind, detail: str) -> None:
         tell(self._on_event, LinkEvent(kind, self._session.client_id, detail=detail))

@@ -27,19 +27,12 @@ from fedsz.transport.messages import Buffer, Encoded
 
 
 class Request(NamedTuple):
-    """To do: answer a message that has arrived whole.
-
-    Attributes:
-        message_id: what the reply is handed in under.
-        buffer: its bytes.
-        size: how many.
-        reply_limit: how large a reply the server takes, in bytes.
-    """
+    """To do: answer a message that has arrived whole."""
 
     message_id: str
     buffer: Buffer
-    size: int
-    reply_limit: int
+    size: int  # bytes in the buffer
+    reply_limit: int  # bytes of the largest reply that the server takes
 
 
 # To do: answer a request; send a reply for as long as it is owed; tell of an event.

@@ -24,22 +24,14 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True)
 class LinkEvent:
-    """News of a link, for those who show or record what goes on.
-
-    Attributes:
-        kind: what has happened.
-        client_id: whose link it is.
-        message_id: of the message, or of the one replied to.
-        wire_bytes: what this message took at gRPC-message level, prefixes included.
-        detail: a sentence for people.
-        node_config: what the client said of itself when it joined.
-    """
+    """News of a link, for those who show or record what goes on."""
 
     kind: EventKind
-    client_id: str
-    message_id: str = ""
-    wire_bytes: int = 0
-    detail: str = ""
+    client_id: str  # whose link it is
+    message_id: str = ""  # of the message, or of the one replied to
+    wire_bytes: int = 0  # of this message, as gRPC's messages carry it, their prefixes included
+    detail: str = ""  # a sentence for people
+    # What the client said of itself when it joined.
     node_config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 

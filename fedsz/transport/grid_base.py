@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
@@ -28,17 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-@dataclass(frozen=True)
-class Outgoing:
-    """A message that has an id and is ready for the wire.
-
-    Attributes:
-        encoded: its bytes.
-        metadata: a copy: the app may send the same Message again.
-    """
+class Outgoing(NamedTuple):
+    """A message that has an id and is ready for the wire."""
 
     encoded: Encoded
-    metadata: Metadata
+    metadata: Metadata  # a copy: the app may send the same Message again
 
 
 class GridBase(Grid):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from typing import IO, TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -92,7 +93,7 @@ class Hub:
         self.session = ServerSession(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
-            open_sink=_open_spool,
+            open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
         )
         self.counters = Counters()
         self._on_event = on_event
@@ -116,7 +117,7 @@ class Hub:
         connection = Connection(context, self.counters)
         self.session.connect(connection)
         tasks = {
-            asyncio.create_task(self._write(connection)),
+            asyncio.create_task(connection.send(partial(self._sent, connection))),
             asyncio.create_task(self._read(connection)),
         }
         try:
@@ -143,10 +144,8 @@ class Hub:
             self._do(self.session.receive(connection, raw, _now()))
             raw = await connection.read() if self.session.serves(connection) else None
 
-    async def _write(self, connection: Connection) -> None:
-        await connection.send(
-            lambda delivery, cost: self._do(self.session.sent(connection, delivery, cost))
-        )
+    def _sent(self, connection: Connection, delivery: Delivery, wire_bytes: int) -> None:
+        self._do(self.session.sent(connection, delivery, wire_bytes))
 
     def _do(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -175,7 +174,3 @@ class Hub:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _open_spool() -> IO[bytes]:
-    return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)

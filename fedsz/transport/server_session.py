@@ -38,23 +38,14 @@ Outcome = Stored | Error
 
 @dataclass(eq=False)
 class Delivery:
-    """One message for a client, until it has its outcome.
-
-    Attributes:
-        out: the message.
-        timeout: seconds from now in which the reply is awaited.
-        settle: called once, with the outcome.
-        client_id: whom it is for, once it is posted.
-        sent: all of it has gone out to a client that still has it.
-        done: nobody waits for the reply any more, so the rest of the message need not be sent.
-    """
+    """One message for a client, until it has its outcome."""
 
     out: Outgoing
-    timeout: float
-    settle: Callable[[Delivery, Outcome], None]
-    client_id: str = ""
-    sent: bool = False
-    done: bool = False
+    timeout: float  # seconds in which the reply is awaited, once it is posted
+    settle: Callable[[Delivery, Outcome], None]  # called once
+    client_id: str = ""  # whom it is for, once it is posted
+    sent: bool = False  # all of it is out, to a client that still has it
+    done: bool = False  # nobody waits for the reply, so what is left of it need not be sent
     expires: float = 0.0
     mishap: str = ""  # what was going on when the connection broke
 
@@ -228,8 +219,8 @@ class ServerSession:
         """Send a client home for good; nothing is expected of it any more."""
         peer = self._connections.pop(connection)
         client_id = "" if peer is None else peer.client_id
-        self._outputs.append(LinkEvent(EventKind.REFUSED, client_id, detail=reason))
-        self._outputs.append(Send(connection, Bye(ByeKind.REFUSED, reason)))
+        event = LinkEvent(EventKind.REFUSED, client_id, detail=reason)
+        self._outputs += event, Send(connection, Bye(ByeKind.REFUSED, reason))
         if peer is not None:
             self._disconnect(peer, reason)
             self._fail_all(peer, f"client {client_id!r} was refused: {reason}")
