@@ -52,7 +52,7 @@ def flags(config: SweepConfig) -> list[str]:
 
 def fedsz(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "fedsz", *arguments], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "fedsz", *arguments], capture_output=True, text=True, timeout=900
     )
 
 
@@ -300,7 +300,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until(holds: object, patience: float = 120.0) -> None:
+def wait_until(holds: object, patience: float = 300.0) -> None:
     assert callable(holds)
     deadline = time.monotonic() + patience
     while not holds():
