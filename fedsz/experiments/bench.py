@@ -151,7 +151,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What one row is about."""
+    """What one row is about: a part, its bound, and which tensors it is."""
 
     part: str
     bound: ErrorBound | None

@@ -204,18 +204,18 @@ def timed_pass(items: Iterable[Item], loops: int = 1) -> dict[str, float]:
 
     def timed(way: str, call: Callable[..., Any], *arguments: Any) -> Any:
         start = time.perf_counter()
-        result = call(*arguments)
+        for _ in range(loops):
+            result = call(*arguments)
         end = time.perf_counter()
-        seconds[way] = seconds.get(way, 0.0) + end - start
-        return result  # what is not kept is freed after the clock has been read
+        seconds[way] = seconds.get(way, 0.0) + (end - start) / loops
+        return result  # the last is freed after the clock has been read
 
     for item in items:
-        for _ in range(loops):
-            payload = timed("encode", item.encode)
-            timed("decode", item.decode, payload)
-            for way, call in item.coder.others.items():
-                timed(way, call, payload, item.x)
-    return {way: spent / loops for way, spent in seconds.items()}
+        payload = timed("encode", item.encode)
+        timed("decode", item.decode, payload)
+        for way, call in item.coder.others.items():
+            timed(way, call, payload, item.x)
+    return seconds
 
 
 def loops_for(seconds: float) -> int:
