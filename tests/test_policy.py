@@ -19,11 +19,12 @@ from fedsz.bounds import ErrorBound
 from fedsz.control.accuracy import Accuracy, noise_of
 from fedsz.control.auto import ALLOWED, FIRST
 from fedsz.control.dc2 import RULES, Dc2
-from fedsz.control.gate import RAW, Gate, is_worth, transfer_seconds
+from fedsz.control.gate import RAW, Gate
 from fedsz.control.layers import allot
 from fedsz.control.policy import POLICIES, Policy, get, replay
 from fedsz.control.quantiser_rate import bounds_of_slope, distortion, rate
 from fedsz.control.record import Decision, Link, Observation
+from fedsz.control.transfer_time import is_worth, transfer_seconds
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT
 

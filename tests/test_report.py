@@ -33,7 +33,7 @@ from fedsz.report.runs import Run, Spread, Update, setups
 from fedsz.report.scaling import scaling_figure
 from fedsz.report.source import read_source
 from fedsz.report.style import COLOURS, files, inline, looks
-from fedsz.report.times import compressed, crossover
+from fedsz.report.times import compressed
 from fedsz.report.traffic import USUAL_WAY, Priced, best, priced
 from fedsz.training.options import RunConfig
 from tests.sweeps import Rows, swept, written
@@ -541,12 +541,12 @@ def test_times_are_those_of_the_link() -> None:
 
     assert compressed(update, Link(1000.0, 0.5)) == pytest.approx(0.2 + 0.5 + 0.8 + 0.3)
     # Where both take the same time.
-    end = crossover(update)
+    end = update.worth_below
     for latency in (0.0, 2.0):
         link = Link(end, latency)
         assert compressed(update, link) == pytest.approx(link.seconds(update.raw))
-    assert crossover(dataclasses.replace(update, sent=1001)) == 0
-    assert crossover(dataclasses.replace(update, encode=0.0, decode=0.0)) == math.inf
+    assert dataclasses.replace(update, sent=1001).worth_below == 0
+    assert dataclasses.replace(update, encode=0.0, decode=0.0).worth_below == math.inf
 
 
 def point(kind: str, how: str, workers: int, clients: int, seconds: float) -> dict[str, Any]:

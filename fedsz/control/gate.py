@@ -1,9 +1,6 @@
-"""`gate`: is compressing worth it for this client, and with which codec? Eqn 1 of the FedSZ paper.
+"""`gate`: is compressing worth it for this client, and with which codec?
 
-    0 < t_C + t_D + S'/B < S/B
-
-with S bytes of an update, S' of what is sent in its place, B the link's bandwidth and t_C, t_D the
-seconds that compressing and decompressing take.
+`fedsz.control.transfer_time` has the formula, Eqn 1 of the FedSZ paper.
 """
 
 from __future__ import annotations
@@ -17,22 +14,12 @@ from typing import ClassVar, Final
 from fedsz import codecs as codec_list
 from fedsz.control.record import Decision, Link
 from fedsz.control.rule import Past, because
+from fedsz.control.transfer_time import is_worth, transfer_seconds
 from fedsz.errors import ConfigError
 
 RAW: Final = codec_list.Raw.name
 DEFAULT: Final = ""  # the codec of the run, whichever it is
 RECENT: Final = 3  # measurements whose median counts
-
-
-def transfer_seconds(coding_seconds: float, sent_bytes: float, bandwidth: float) -> float:
-    """Return what an update takes, t_C + t_D + S'/B, at so many bits a second."""
-    return coding_seconds + 8 * sent_bytes / bandwidth
-
-
-def is_worth(coding_seconds: float, raw_bytes: float, sent_bytes: float, bandwidth: float) -> bool:
-    """Say whether Eqn 1 holds, at a bandwidth in bits a second."""
-    seconds = transfer_seconds(coding_seconds, sent_bytes, bandwidth)
-    return 0 < seconds < transfer_seconds(0.0, raw_bytes, bandwidth)
 
 
 @dataclass(frozen=True)

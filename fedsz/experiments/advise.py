@@ -1,6 +1,6 @@
 """Is compressing worth it on a link, and with which codec? Eqn 1 of the FedSZ paper.
 
-`fedsz.control.gate` has the formula. The paper's Figure 8 leaves t_D out; it counts here. Over
+`fedsz.control.transfer_time` has the formula. The paper's Figure 8 leaves t_D out; it counts here. Over
 x = 1/B every choice is a straight line, t_C + t_D + 8 S' x, so what is best at which bandwidth is
 the lower envelope of a few lines, and exact.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fedsz import codecs as codec_list
-from fedsz.control import gate
+from fedsz.control import transfer_time
 from fedsz.experiments.bench import ALL, REST
 
 UNCOMPRESSED: Final = "uncompressed"
@@ -56,7 +56,7 @@ class Choice:
 
     def seconds(self, bandwidth: float) -> float:
         """Return what an update takes at so many bits a second."""
-        return gate.transfer_seconds(self.coding_seconds, self.sent_bytes, bandwidth)
+        return transfer_time.transfer_seconds(self.coding_seconds, self.sent_bytes, bandwidth)
 
     @property
     def worth_below(self) -> float:
@@ -64,14 +64,13 @@ class Choice:
 
         Eqn 1 solved for B; 0 where it never does.
         """
-        saved = 8 * (self.raw_bytes - self.sent_bytes)
-        if saved <= 0:
-            return 0.0
-        return saved / self.coding_seconds if self.coding_seconds else math.inf
+        return transfer_time.worth_below(self.coding_seconds, self.raw_bytes, self.sent_bytes)
 
     def is_worth(self, bandwidth: float) -> bool:
         """Say whether Eqn 1 holds."""
-        return gate.is_worth(self.coding_seconds, self.raw_bytes, self.sent_bytes, bandwidth)
+        return transfer_time.is_worth(
+            self.coding_seconds, self.raw_bytes, self.sent_bytes, bandwidth
+        )
 
 
 @dataclass(frozen=True)
@@ -157,8 +156,7 @@ def envelope(ways: Sequence[Choice]) -> list[Stretch]:
 def _crossing(steep: Choice, flat: Choice) -> float:
     """Return the bandwidth below which the way that sends less is the faster one."""
     costs = flat.coding_seconds - steep.coding_seconds
-    saved = 8 * (steep.sent_bytes - flat.sent_bytes)
-    return saved / costs if costs > 0 else math.inf
+    return transfer_time.worth_below(costs, steep.sent_bytes, flat.sent_bytes)
 
 
 def _with_rest(row: Mapping[str, Any], rest: Sequence[Mapping[str, Any]], raw_bytes: int) -> Choice:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
+from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Way, asks_nothing
 
@@ -79,6 +80,11 @@ class Update:
     def ratio(self) -> float:
         """How many times smaller compression makes it."""
         return self.raw / self.sent
+
+    @property
+    def worth_below(self) -> float:
+        """The bandwidth in bits a second below which compressing pays."""
+        return worth_below(self.encode + self.decode, self.raw, self.sent)
 
 
 @dataclass(frozen=True)

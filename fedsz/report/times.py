@@ -39,18 +39,6 @@ def compressed(update: Update, link: Link) -> float:
     return update.encode + link.seconds(update.sent) + update.decode
 
 
-def crossover(update: Update) -> float:
-    """Return the bandwidth below which compressing pays, in bits a second.
-
-    Where both sides of the paper's Eqn 1 are equal: B = 8 (S - S') / (t_C + t_D). Latency is the
-    same on both. 0 if compressing never pays, infinite if it always does.
-    """
-    saved, spent = 8 * (update.raw - update.sent), update.encode + update.decode
-    if saved <= 0:
-        return 0.0
-    return saved / spent if spent > 0 else math.inf
-
-
 def updates(runs: Sequence[Run]) -> list[Update]:
     """Return the mean update of each run that has one."""
     return [update for run in runs if (update := run.update)]
@@ -173,7 +161,7 @@ def crossing(runs: Sequence[Run]) -> str:
 
 
 def _crossing(found: Sequence[Update]) -> str:
-    where = [crossover(update) for update in found]
+    where = [update.worth_below for update in found]
     if not where:
         return "–"
     if not any(where):
@@ -265,7 +253,7 @@ def _over_bandwidths(
             if len(known) > 1:
                 bands(ax, x, least, greatest, look)
             ax.plot(x, middle, label=name, **look.line(markers=False))
-            point = Spread.of(crossover(update) for update in known)
+            point = Spread.of(update.worth_below for update in known)
             if point and x[0] <= point.middle <= x[-1]:
                 ax.plot(
                     [point.middle], [Link(point.middle, latency).seconds(raw)],
