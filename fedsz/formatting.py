@@ -1,0 +1,107 @@
+"""Numbers for people: bytes, seconds, bandwidths, shares and counts as text.
+
+What is printed while something runs takes few characters: `size`, `megabytes`, `duration`. Reports
+have three digits: `seconds`, `size_in_digits`, `digits`. Numbers that are not finite are
+`NOTHING` there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+NOTHING: Final = "–"
+
+
+def size(nbytes: float) -> str:
+    """Return a number of bytes to one decimal: ``153.9 kB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000 or unit == "GB":
+            break
+        nbytes /= 1000
+    return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+
+
+def megabytes(nbytes: float) -> str:
+    """Return a number of bytes in MB of 10^6 bytes: ``1.2 MB``."""
+    return f"{nbytes / 1e6:.1f} MB"
+
+
+def duration(seconds: float) -> str:
+    """Return how long something takes: ``95 s``, ``2 min``, ``1.7 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+def bandwidth(bits: float) -> str:
+    """Return bits a second: ``10 Mbps``."""
+    for unit, factor in (("Gbps", 1e9), ("Mbps", 1e6), ("kbps", 1e3)):
+        if bits >= 0.9995 * factor:  # three digits round up from there
+            return f"{bits / factor:.3g} {unit}"
+    return f"{bits:.3g} bps"
+
+
+def seconds(value: float) -> str:
+    """Return seconds to three digits: ``12.3 ms``."""
+    return _in_units(value, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)))
+
+
+def size_in_digits(nbytes: float) -> str:
+    """Return a number of bytes to three digits: ``1.50 MB``."""
+    return _in_units(nbytes, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)))
+
+
+def digits(value: float) -> str:
+    """Return a number to three digits, without an exponent from one thousandth on."""
+    if not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) < 1e-3:
+        return f"{value:.2e}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def tick(value: float, show: Callable[[float], str] = seconds) -> str:
+    """Return a round number as ``show`` does, without zeros at its end: ``10 ms``."""
+    number, _, unit = show(value).partition(" ")
+    return f"{float(number.replace(',', '')):,g} {unit}" if unit else number
+
+
+def percent(share: float) -> str:
+    """Return a share in percent to two decimals, without the sign: 0.5 is ``50.00``."""
+    return f"{100 * share:.2f}" if math.isfinite(share) else NOTHING
+
+
+def points(share: float) -> str:
+    """Return a difference of shares in percentage points: 0.005 is ``+0.50``."""
+    if not math.isfinite(share):
+        return NOTHING
+    return f"{round(100 * share, 2) or 0.0:+.2f}"  # no minus before a zero
+
+
+def count(number: int, what: str) -> str:
+    """Return a number of things: ``1 seed``, ``2 seeds``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def listed(what: str, numbers: Sequence[int]) -> str:
+    """Return sorted numbers: ``seed 0``, ``seeds 0-4``, ``seeds 0, 7``."""
+    if len(numbers) == 1:
+        return f"{what} {numbers[0]}"
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{what}s {numbers[0]}-{numbers[-1]}"
+    return f"{what}s {', '.join(map(str, numbers))}"
+
+
+def _in_units(value: float, units: Sequence[tuple[str, float]]) -> str:
+    """Return a number to three digits in the first unit that it reaches, else in the last."""
+    if not math.isfinite(value):
+        return NOTHING
+    unit, factor = next((u for u in units if abs(value) >= u[1]), units[-1])
+    return f"{digits(value / factor)} {unit}"
