@@ -102,7 +102,9 @@ def test_a_formula_that_fits_gives_back_what_it_was_made_from(tmp_path: Path) ->
                                        ("strong", 8, 1), ("strong", 8, 2))
     ]  # fmt: skip
 
-    rows = scaling.rows(points, RunConfig(), samples_per_client=10, bandwidth=math.inf)
+    rows = scaling.rows(
+        points, RunConfig(), samples_per_client=10, bandwidth=math.inf, strong_clients=127
+    )
     with Results(tmp_path / "scaling.parquet", SCALING) as results:
         results.add(rows)
 

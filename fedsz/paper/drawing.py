@@ -1,27 +1,35 @@
-"""Figures as files."""
+"""Panels of the paper's figures, and figures as files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from fedsz.errors import ConfigError
+from fedsz.experiments.error_distribution import Distribution, density
 from fedsz.report.chart import Chart, Panel
-from fedsz.report.style import Look, files, looks
+from fedsz.report.style import LIGHT, files, log_axis, looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
+MANY: Final = 20  # points of a curve; with more of them, markers would hide it
 
-def write(chart: Chart, folder: Path, name: str) -> list[str]:
-    """Write a chart as ``NAME.svg`` and ``NAME.png`` and return their paths.
+
+def write(
+    folder: Path, name: str, title: str, provenance: str, panels: Sequence[Panel]
+) -> list[str]:
+    """Write a figure as ``NAME.svg`` and ``NAME.png``, NAME without spaces; return their paths.
 
     Raises:
         ConfigError: they cannot be written.
     """
+    chart = Chart(name.replace(" ", "-"), title, "", provenance, tuple(panels))
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,31 +63,31 @@ def curves(
         marks: label -> x of a vertical line.
         levels: label -> y of a horizontal line.
     """
-    look = looks([*lines, *(levels or {})])
+    marks, levels = marks or {}, levels or {}
+    look = looks([*lines, *levels])
 
     def draw(ax: Axes) -> None:
         for label, (at, values) in lines.items():
-            many = len(at) > 20
-            ax.plot(at, values, label=label, **look[label].line(markers=not many))
-        for label, level in (levels or {}).items():
+            ax.plot(at, values, label=label, **look[label].line(markers=len(at) <= MANY))
+        for label, level in levels.items():
             ax.axhline(level, label=label, **look[label].line(markers=False))
-        for label, place in (marks or {}).items():
-            ax.axvline(place, color="#5d626e", linewidth=0.8)
+        for label, place in marks.items():
+            ax.axvline(place, color=LIGHT["soft"], linewidth=0.8)
             ax.annotate(
                 label, (place, 1), (-8, -3), xycoords=("data", "axes fraction"),
                 textcoords="offset points", va="top", fontsize=7, rotation=90,
             )  # fmt: skip
-        _scale(ax, log)
+        _make_logarithmic(ax, log)
         if not log:
             ax.locator_params(axis="x", nbins=6, integer=True)
         ax.set_xlabel(x)
         ax.set_ylabel(y)
 
-    said = "; ".join(f"{label} from {v[0]:.4g} to {v[-1]:.4g}" for label, (_, v) in lines.items())
-    return Panel(title, draw, said)
+    ends = "; ".join(f"{label} from {v[0]:.4g} to {v[-1]:.4g}" for label, (_, v) in lines.items())
+    return Panel(title, draw, ends)
 
 
-def stacked(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str) -> Panel:
+def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str) -> Panel:
     """Return a panel of stacked bars.
 
     Args:
@@ -91,53 +99,59 @@ def stacked(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str) -> P
     look = looks(parts)
 
     def draw(ax: Axes) -> None:
-        base = [0.0] * len(bars)
+        base = np.zeros(len(bars))
         for part in parts:
-            heights = [bar.get(part, 0.0) for bar in bars.values()]
+            heights = np.array([bar.get(part, 0.0) for bar in bars.values()])
             ax.bar(list(bars), heights, bottom=base, label=part, color=look[part].colour)
-            base = [low + height for low, height in zip(base, heights, strict=True)]
+            base += heights
         ax.set_ylabel(y)
         ax.tick_params(axis="x", labelrotation=20, labelsize=8)
 
-    said = "; ".join(
+    heights = "; ".join(
         f"{label}: " + ", ".join(f"{part} {height:.3g}" for part, height in bar.items())
         for label, bar in bars.items()
     )
-    return Panel(title, draw, said)
+    return Panel(title, draw, heights)
 
 
-def histogram(
-    title: str,
-    edges: Sequence[float],
-    shares: Sequence[float],
-    laws: Mapping[str, Curve],
-    *,
-    x: str,
-    log: bool = False,
-) -> Panel:
-    """Return a panel of a histogram's densities with curves of laws over it."""
-    look: Mapping[str, Look] = looks(laws)
+def histogram(title: str, shown: Distribution, *, x: str, log: bool = False) -> Panel:
+    """Return a panel of a distribution's histogram, with the fitted laws over it.
+
+    Args:
+        title: above it.
+        shown: the distribution.
+        x: what the numbers are.
+        log: whether the vertical axis is logarithmic.
+    """
+    look = looks(law.name for law in shown.laws)
+    # Where nothing moved, all numbers are equal.
+    margin = 0.5 if shown.low == shown.high else 0.0
+    edges = np.linspace(shown.low - margin, shown.high + margin, len(shown.counts) + 1)
+    heights = np.array(shown.counts) / (shown.numbers * (edges[1] - edges[0]))
 
     def draw(ax: Axes) -> None:
-        ax.stairs(shares, edges, fill=True, color="#d5d8df")
-        for name, (at, values) in laws.items():
-            ax.plot(at, values, label=name, **look[name].line(markers=False))
+        ax.stairs(heights, edges, fill=True, color=LIGHT["rule"])
+        at = np.linspace(shown.low, shown.high, 401)
+        for law in shown.laws:
+            if law.scale > 0:
+                style = look[law.name].line(markers=False)
+                ax.plot(at, density(law, at), label=law.name, **style)
         if log:
-            positive: list[Any] = [share for share in shares if share > 0]
-            _scale(ax, "y")
+            _make_logarithmic(ax, "y")
             # A law's tail is no reason to make room for it.
-            ax.set_ylim(min(positive, default=1) / 2, 4 * max(positive, default=1))
+            ax.set_ylim(heights[heights > 0].min() / 2, 4 * heights.max())
         ax.locator_params(axis="x", nbins=5)
         ax.set_xlabel(x)
         ax.set_ylabel("density")
 
-    return Panel(title, draw, f"from {edges[0]:.4g} to {edges[-1]:.4g}, peak {max(shares):.4g}")
+    return Panel(title, draw, f"from {edges[0]:.4g} to {edges[-1]:.4g}, peak {heights.max():.4g}")
 
 
-def _scale(ax: Axes, log: str) -> None:
+def _make_logarithmic(ax: Axes, log: str) -> None:
     """Make axes logarithmic; matplotlib's own numbers there are formulas, which names may upset."""
-    for name, axis, scale in (("x", ax.xaxis, ax.set_xscale), ("y", ax.yaxis, ax.set_yscale)):
-        if name in log:
-            scale("log")
-            axis.set_major_formatter(lambda value, _: f"{value:g}")
-            axis.set_minor_formatter(lambda *_: "")
+    if "x" in log:
+        ax.set_xscale("log")
+        log_axis(ax.xaxis, "{:g}".format)
+    if "y" in log:
+        ax.set_yscale("log")
+        log_axis(ax.yaxis, "{:g}".format)

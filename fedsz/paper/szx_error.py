@@ -19,8 +19,8 @@ here explains the 4.80.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ import numpy as np
 from fedsz import codecs
 from fedsz.arrays import NDArray
 from fedsz.bounds import value_range
+from fedsz.paper.published import BOUNDS
 
 PRINTED_RATIO: Final = 4.80
 BLOCK: Final = 128  # elements that SZx codes together
@@ -54,34 +55,36 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def trials(
-    state: State, lossy: Mapping[str, Any], judge: Callable[[State], float] | None
+    state: State, lossy: State, accuracy: Callable[[State], float | None]
 ) -> Iterator[Trial]:
     """Yield what `Trial` describes, for every hypothesis above.
 
     Args:
         state: a trained model's state_dict.
-        lossy: the names of those that are compressed.
-        judge: returns the accuracy of a state_dict; None where there are no images.
+        lossy: those of its tensors that are compressed.
+        accuracy: of a state_dict; None where there are no images.
     """
 
     def trial(what: str, changed: State, bound: float | None, ratio: float | None) -> Trial:
-        return Trial(what, bound, ratio, judge({**state, **changed}) if judge else None)
+        return Trial(what, bound, ratio, accuracy({**state, **changed}))
 
-    weights = {name: state[name] for name in lossy}
-    for bound in (1e-2, 1e-3, 1e-4):
-        decoded, ratio = through(weights, bound)
-        yield trial("szx, decoded", decoded, bound, ratio)
-    cliff = bound_of_ratio(weights, PRINTED_RATIO)
-    decoded, ratio = through(weights, cliff)
-    yield trial(f"szx, decoded, at the bound for {PRINTED_RATIO:.2f}", decoded, cliff, ratio)
-    yield trial("means of blocks", {name: means(x) for name, x in weights.items()}, None, None)
-    zeros = {name: np.zeros_like(x) for name, x in weights.items()}
-    yield trial("buffers of zeros", zeros, None, None)
-    addressed = {name: overwritten(x) for name, x in zeros.items()}
-    yield trial("zeros, with an address in front", addressed, None, None)
+    cliff = bound_of_ratio(lossy, PRINTED_RATIO)
+    for what, bound in (
+        *(("szx, decoded", bound) for bound in BOUNDS),
+        (f"szx, decoded, at the bound for {PRINTED_RATIO:.2f}", cliff),
+    ):
+        decoded, ratio = round_trip(lossy, bound)
+        yield trial(what, decoded, bound, ratio)
+    zeros = {name: np.zeros_like(x) for name, x in lossy.items()}
+    for what, changed in (
+        ("means of blocks", {name: block_means(x) for name, x in lossy.items()}),
+        ("buffers of zeros", zeros),
+        ("zeros, with an address in front", {name: with_address(x) for name, x in zeros.items()}),
+    ):
+        yield trial(what, changed, None, None)
 
 
-def through(weights: State, bound: float) -> tuple[State, float]:
+def round_trip(weights: State, bound: float) -> tuple[State, float]:
     """Return weights after szx, and the ratio.
 
     Args:
@@ -116,7 +119,7 @@ def bound_of_ratio(weights: State, ratio: float) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def means(x: NDArray) -> NDArray:
+def block_means(x: NDArray) -> NDArray:
     """Return ``x`` with each block of `BLOCK` elements replaced by its mean."""
     flat = x.reshape(-1)
     starts = np.arange(0, flat.size, BLOCK)
@@ -125,7 +128,7 @@ def means(x: NDArray) -> NDArray:
     return np.repeat(average, lengths).astype(x.dtype).reshape(x.shape)
 
 
-def overwritten(x: NDArray) -> NDArray:
+def with_address(x: NDArray) -> NDArray:
     """Return ``x`` with a pointer in its first eight bytes, as the misused C call leaves it."""
     y = x.copy()
     y.reshape(-1)[:2].view(np.uint64)[0] = ADDRESS

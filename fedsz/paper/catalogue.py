@@ -1,0 +1,93 @@
+"""Every table and figure there is; to add one, write its function and name it here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from fedsz.errors import ConfigError
+from fedsz.paper import (
+    published,
+    run_figures,
+    scaling_figure,
+    tables,
+    transfer_figures,
+    weight_figures,
+)
+from fedsz.paper.comparison import Comparison
+from fedsz.paper.drawing import write
+from fedsz.paper.measurements import Measurements
+
+CATALOGUE: Final[dict[str, Callable[[Measurements], Comparison]]] = {
+    "table 1": tables.table_1,
+    "table 2": tables.table_2,
+    "table 3": tables.table_3,
+    "table 5": tables.table_5,
+    "figure 2": weight_figures.figure_2,
+    "figure 3": weight_figures.figure_3,
+    "figure 4": run_figures.figure_4,
+    "figure 5": run_figures.figure_5,
+    "figure 6": run_figures.figure_6,
+    "figure 7": transfer_figures.figure_7,
+    "figure 8": transfer_figures.figure_8,
+    "figure 9": scaling_figure.figure_9,
+    "figure 10": weight_figures.figure_10,
+}
+ABSENT: Final = {  # what there is no table or figure of ours for
+    "table 4": "it describes the data sets",
+    "figure 1": "it is a drawing of the pipeline; docs/pipeline.svg is ours",
+}
+
+
+def numbers(kind: str) -> list[int]:
+    """Return the numbers of all tables (``kind="table"``) or of all figures ("figure")."""
+    return [int(name.split()[1]) for name in CATALOGUE if name.startswith(kind)]
+
+
+def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[str]:
+    """Return the names of the tables and figures with these numbers, in the paper's order.
+
+    Raises:
+        ConfigError: there is none of a number, or none was asked for.
+    """
+    names = set()
+    for kind, asked in (("table", table_numbers), ("figure", figure_numbers)):
+        for number in asked:
+            name = f"{kind} {number}"
+            if name not in CATALOGUE:
+                have = ", ".join(map(str, numbers(kind)))
+                raise ConfigError(
+                    f"no {name}: {ABSENT.get(name, 'the paper has none')}; have {have}"
+                )
+            names.add(name)
+    if not names:
+        raise ConfigError(
+            f"give --table {'|'.join(map(str, numbers('table')))},"
+            f" --figure {min(numbers('figure'))}..{max(numbers('figure'))} or --all"
+        )
+    return [name for name in CATALOGUE if name in names]
+
+
+def make(name: str, measurements: Measurements) -> Comparison:
+    """Make a table or figure, add what is to be known about it, and write the figure's files.
+
+    Args:
+        name: one of `CATALOGUE`.
+        measurements: what it is made from.
+
+    Raises:
+        FedszError: something could not be measured, trained or written.
+    """
+    made = CATALOGUE[name](measurements)
+    made = msgspec.structs.replace(
+        made,
+        name=name,
+        made_from=[measurements.machine, *made.made_from],
+        notes=[*published.notes(name), *made.notes],
+    )
+    if not made.panels:
+        return made
+    written = write(measurements.folder, name, made.title, " ".join(made.made_from), made.panels)
+    return msgspec.structs.replace(made, files=[*written, *made.files])

@@ -1,0 +1,97 @@
+"""The options of `fedsz paper`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from fedsz.errors import ConfigError
+from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
+from fedsz.paper.published import DATASETS, MODELS
+from fedsz.training.options import RunConfig, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperConfig(RunConfig):
+    """How ours of the paper's tables and figures are made.
+
+    Its training settings are those of `RunConfig` with smaller defaults: on two cores, the paper's
+    own take days. configs/paper-full.toml has them.
+
+    Raises:
+        ConfigError: a value is out of range or does not exist.
+    """
+
+    update: str = option("weights", "What clients send: weights, as the paper has it.")
+    models: str = option(",".join(MODELS), "Models, separated by commas.")
+    datasets: str = option("cifar10", "Data sets, separated by commas.")
+    error_bounds: str = option(
+        "1e-5..1e-1", "Bounds of Table V and Figures 5, 7 and 10; 1e-5..1e-1 is one a decade."
+    )
+    samples: int = option(2000, "Take this many training images in all; 0 for all there are.")
+    test_samples: int = option(500, "Judge models by this many test images; 0 for all there are.")
+    rounds: int = option(2, "Federated rounds.")
+    batch_size: int = option(32, "Images per SGD step.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for what, asked, have in (
+            ("model", self.model_names, ("cnn", *MODELS)),
+            ("data set", self.dataset_names, ("digits", *DATASETS)),
+        ):
+            for name in asked:
+                if name not in have:
+                    raise ConfigError(f"no {what} {name!r} here; have {', '.join(have)}")
+        if any(bound.kind != "rel" for bound in error_bounds(self.error_bounds)):
+            raise ConfigError(
+                f"the paper's bounds are relative; error_bounds has {self.error_bounds!r}"
+            )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the options that ``values`` describe, defaults filling the rest.
+
+        Raises:
+            ConfigError: an unknown name, or a value that its option cannot have.
+        """
+        given = {name.replace("-", "_") for name in values}
+        for one, many in PLURAL.items():
+            if one in given:
+                raise ConfigError(
+                    f"fedsz paper has {many!r}, not {one!r}"
+                    if many in cls.__dataclass_fields__
+                    else f"fedsz paper compares the paper's codecs; it has no option {one!r}"
+                )
+        return super().of(values)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The models."""
+        return names(self.models, "models")
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """The data sets."""
+        return names(self.datasets, "data sets")
+
+    @property
+    def first_dataset(self) -> str:
+        """The data set of tables and figures that need only one."""
+        return self.dataset_names[0]
+
+    @property
+    def bounds(self) -> list[float]:
+        """The error bounds, relative to each tensor's range."""
+        return [bound.value for bound in error_bounds(self.error_bounds)]
+
+    def model_like(self, papers: str) -> str:
+        """Return the paper's model for a figure of one model if it is asked for, else the first."""
+        return papers if papers in self.model_names else self.model_names[0]
+
+    def run_config(self, model: str, dataset: str) -> RunConfig:
+        """Return the federation without compression that trains a model."""
+        shared = {name: getattr(self, name) for name in RunConfig.__dataclass_fields__}
+        chosen = {"model": model, "dataset": dataset, "codec": "raw", "lossless": "raw"}
+        chosen["initial"] = self.initial.replace("{model}", model)  # as a sweep has it
+        return RunConfig(**{**shared, **chosen, "min_clients": self.clients})
