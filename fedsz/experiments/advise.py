@@ -1,8 +1,8 @@
 """Is compressing worth it on a link, and with which codec? Eqn 1 of the FedSZ paper.
 
-`fedsz.control.transfer_time` has the formula. The paper's Figure 8 leaves t_D out; it counts here. Over
-x = 1/B every choice is a straight line, t_C + t_D + 8 S' x, so what is best at which bandwidth is
-the lower envelope of a few lines, and exact.
+`fedsz.control.transfer_time` has the formula. The paper's Figure 8 leaves t_D out; it counts here.
+Over x = 1/B every choice is a straight line, t_C + t_D + 8 S' x, so what is best at which bandwidth
+is the lower envelope of a few lines, and exact.
 """
 
 from __future__ import annotations

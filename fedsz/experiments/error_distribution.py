@@ -7,14 +7,12 @@ fall into one cell, the error is the weight itself.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from statistics import NormalDist
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,42 +21,26 @@ SAMPLE: Final = 1 << 20  # numbers that laws are fitted to; more do not change t
 
 
 class Law(msgspec.Struct, frozen=True):
-    """A law, fitted to numbers by maximum likelihood.
+    """A law, fitted to numbers by maximum likelihood."""
 
-    Attributes:
-        name: "laplace", "uniform" or "normal".
-        location: the median, the middle of the range, or the mean.
-        scale: the mean absolute deviation from the median, half the range, or the standard
-            deviation, in the unit of the numbers.
-        ks: Kolmogorov and Smirnov's statistic, the largest difference between the law's
-            distribution function and that of the numbers: 0 for a perfect fit, at most 1.
-    """
-
-    name: str
-    location: float
-    scale: float
+    name: str  # "laplace", "uniform" or "normal"
+    location: float  # the median, the middle of the range, or the mean
+    scale: float  # the mean absolute deviation from the median, half the range, or the deviation
+    # Kolmogorov and Smirnov's statistic, the largest difference between the law's distribution
+    # function and that of the numbers: 0 for a perfect fit, at most 1.
     ks: float
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """A histogram of numbers, and the laws fitted to them.
+    """A histogram of numbers, and the laws fitted to them."""
 
-    Attributes:
-        what: "weights" or "error".
-        tensor: whose numbers they are.
-        numbers: how many there are, without NaN and infinities.
-        low, high: the least and the greatest, in the unit of the weights.
-        counts: of `BINS` bins of equal width from low to high.
-        laws: Laplace, uniform and normal, in this order; none if all numbers are equal.
-    """
-
-    what: str
-    tensor: str
-    numbers: int
-    low: float
-    high: float
-    counts: list[int]
-    laws: list[Law]
+    what: str  # "weights" or "error"
+    tensor: str  # whose numbers they are
+    numbers: int  # how many there are, without NaN and infinities
+    low: float  # the least, in the unit of the weights
+    high: float  # the greatest
+    counts: list[int]  # of `BINS` bins of equal width from low to high
+    laws: list[Law]  # Laplace, uniform and normal, in this order; none if all numbers are equal
 
     @property
     def best(self) -> str:
@@ -84,59 +66,31 @@ def distribution(x: npt.NDArray[Any], what: str, tensor: str) -> Distribution:
         counts[BINS // 2] = numbers.size
         return Distribution(what, tensor, numbers.size, low, high, counts, [])
     counts = np.histogram(numbers, BINS, (low, high))[0].tolist()
-    some = np.sort(numbers[:: -(-numbers.size // SAMPLE)])
-    laws = [_fitted(name, some, (low, high)) for name in CDFS]
+    sample = numbers[:: -(-numbers.size // SAMPLE)]
+    fitted = {
+        "laplace": stats.laplace.fit(sample),
+        "uniform": ((low + high) / 2, (high - low) / 2),  # of all numbers, not of the sample
+        "normal": stats.norm.fit(sample),
+    }
+    laws = [_law(name, float(at), float(scale), sample) for name, (at, scale) in fitted.items()]
     return Distribution(what, tensor, numbers.size, low, high, counts, laws)
 
 
 def density(law: Law, x: Floats) -> Floats:
     """Return a law's probability density at ``x``."""
-    z = (x - law.location) / law.scale
-    if law.name == "laplace":
-        values: Floats = np.exp(-np.abs(z)) / 2
-    elif law.name == "uniform":
-        values = np.where(np.abs(z) <= 1, 0.5, 0.0)
-    else:
-        values = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return values / law.scale
+    values: Floats = _scipy(law.name, law.location, law.scale).pdf(x)
+    return values
 
 
-def _fitted(name: str, ordered: Floats, limits: tuple[float, float]) -> Law:
-    if name == "laplace":
-        location = float(np.median(ordered))
-        scale = float(np.abs(ordered - location).mean())
-    elif name == "uniform":
-        low, high = limits
-        location, scale = (low + high) / 2, (high - low) / 2
-    else:
-        location, scale = float(ordered.mean()), float(ordered.std())
+def _law(name: str, location: float, scale: float, sample: Floats) -> Law:
     if not scale > 0:  # all but a few are equal
         return Law(name, location, 0.0, 1.0)
-    wanted = CDFS[name]((ordered - location) / scale)
-    steps = np.arange(ordered.size + 1) / ordered.size
-    ks = max(np.abs(wanted - steps[1:]).max(), np.abs(wanted - steps[:-1]).max())
-    return Law(name, location, scale, float(ks))
+    cdf = _scipy(name, location, scale).cdf
+    return Law(name, location, scale, float(stats.ks_1samp(sample, cdf, method="asymp").statistic))
 
 
-def _laplace(z: Floats) -> Floats:
-    tail = np.exp(-np.abs(z)) / 2
-    return np.where(z < 0, tail, 1 - tail)
-
-
-def _uniform(z: Floats) -> Floats:
-    return np.clip((z + 1) / 2, 0, 1)
-
-
-def _normal(z: Floats) -> Floats:
-    # numpy has no error function; between so many points it is straight to six digits.
-    grid = np.linspace(-8, 8, 16_001)
-    values = np.array([NormalDist().cdf(point) for point in grid])
-    shares: Floats = np.interp(z, grid, values)
-    return shares
-
-
-CDFS: Final[dict[str, Callable[[Floats], Floats]]] = {
-    "laplace": _laplace,
-    "uniform": _uniform,
-    "normal": _normal,
-}
+def _scipy(name: str, location: float, scale: float) -> Any:
+    """Return scipy's law; its uniform one begins at its location and is as wide as its scale."""
+    if name == "uniform":
+        return stats.uniform(location - scale, 2 * scale)
+    return {"laplace": stats.laplace, "normal": stats.norm}[name](location, scale)

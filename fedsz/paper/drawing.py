@@ -11,7 +11,8 @@ import numpy as np
 from fedsz.errors import ConfigError
 from fedsz.experiments.error_distribution import Distribution, density
 from fedsz.report.chart import Chart, Panel
-from fedsz.report.style import LIGHT, files, log_axis, looks
+from fedsz.report.series import log_axis
+from fedsz.report.style import LIGHT, files, line_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,13 +65,13 @@ def curves(
         levels: label -> y of a horizontal line.
     """
     marks, levels = marks or {}, levels or {}
-    look = looks([*lines, *levels])
+    styles = line_styles([*lines, *levels])
 
     def draw(ax: Axes) -> None:
         for label, (at, values) in lines.items():
-            ax.plot(at, values, label=label, **look[label].line(markers=len(at) <= MANY))
+            ax.plot(at, values, label=label, **styles[label].line(markers=len(at) <= MANY))
         for label, level in levels.items():
-            ax.axhline(level, label=label, **look[label].line(markers=False))
+            ax.axhline(level, label=label, **styles[label].line(markers=False))
         for label, place in marks.items():
             ax.axvline(place, color=LIGHT["soft"], linewidth=0.8)
             ax.annotate(
@@ -96,13 +97,13 @@ def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str)
         y: what heights are.
     """
     parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
-    look = looks(parts)
+    styles = line_styles(parts)
 
     def draw(ax: Axes) -> None:
         base = np.zeros(len(bars))
         for part in parts:
             heights = np.array([bar.get(part, 0.0) for bar in bars.values()])
-            ax.bar(list(bars), heights, bottom=base, label=part, color=look[part].colour)
+            ax.bar(list(bars), heights, bottom=base, label=part, color=styles[part].colour)
             base += heights
         ax.set_ylabel(y)
         ax.tick_params(axis="x", labelrotation=20, labelsize=8)
@@ -123,7 +124,7 @@ def histogram(title: str, shown: Distribution, *, x: str, log: bool = False) -> 
         x: what the numbers are.
         log: whether the vertical axis is logarithmic.
     """
-    look = looks(law.name for law in shown.laws)
+    styles = line_styles(law.name for law in shown.laws)
     # Where nothing moved, all numbers are equal.
     margin = 0.5 if shown.low == shown.high else 0.0
     edges = np.linspace(shown.low - margin, shown.high + margin, len(shown.counts) + 1)
@@ -134,7 +135,7 @@ def histogram(title: str, shown: Distribution, *, x: str, log: bool = False) -> 
         at = np.linspace(shown.low, shown.high, 401)
         for law in shown.laws:
             if law.scale > 0:
-                style = look[law.name].line(markers=False)
+                style = styles[law.name].line(markers=False)
                 ax.plot(at, density(law, at), label=law.name, **style)
         if log:
             _make_logarithmic(ax, "y")

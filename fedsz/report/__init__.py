@@ -12,7 +12,7 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.link_model import Link
 
 BANDWIDTHS: Final = (10e6,)  # bits a second; the paper's Figure 7
-PACKAGES: Final = ("pyarrow", "matplotlib", "jinja2")
+PACKAGES: Final = ("pyarrow", "matplotlib", "jinja2", "scipy")
 
 __all__ = ["default_target", "write_report"]
 

@@ -12,69 +12,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes.
+    """One pair of axes."""
 
-    Attributes:
-        title: above it; "" where the chart's title says all.
-        draw: puts lines, labels and legend entries on the axes.
-        says: the same in words, for those who do not see it.
-        height: in inches.
-    """
-
-    title: str
-    draw: Callable[[Axes], None]
-    says: str
-    height: float = 3.0
+    title: str  # above it; "" where the chart's title says all
+    draw: Callable[[Axes], None]  # puts lines, labels and legend entries on the axes
+    says: str  # the same in words, for those who do not see it
+    height: float = 3.0  # inches
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure of one or more panels.
+    """A figure of one or more panels."""
 
-    Attributes:
-        name: unique in a report; letters, digits and dashes.
-        title: of the figure.
-        caption: what is drawn and how it was computed.
-        provenance: model, data, seeds, machine.
-        panels: at least one.
-    """
-
-    name: str
+    name: str  # unique in a report; letters, digits and dashes
     title: str
-    caption: str
-    provenance: str
+    caption: str  # what is drawn and how it was computed
+    provenance: str  # model, data, seeds, machine
     panels: tuple[Panel, ...]
 
 
 @dataclass(frozen=True)
-class Absent:
-    """A figure or table that the results do not suffice for.
+class Table:
+    """Rows of cells, as people read them."""
 
-    Attributes:
-        title: which.
-        why: a sentence.
-    """
-
+    name: str  # unique in a report; letters, digits and dashes
     title: str
-    why: str
+    caption: str  # what the numbers are
+    head: tuple[str, ...]  # a name per column
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1  # how many columns, from the left, hold words
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A table.
+class Omitted:
+    """A chart or a table that the results do not suffice for."""
 
-    Attributes:
-        name: unique in a report; letters, digits and dashes.
-        title: of the table.
-        caption: what the numbers are.
-        head: a name per column.
-        rows: cells, as people read them.
-        words: how many columns, from the left, hold words.
-    """
-
-    name: str
     title: str
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: int = 1
+    why: str  # without a full stop
+
+
+Item = Chart | Table | Omitted

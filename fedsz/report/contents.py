@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedsz.experiments.link_model import Link
-from fedsz.report import curves, tables, times
-from fedsz.report import distributions as laws
-from fedsz.report.accuracy_over_bytes import prices
-from fedsz.report.chart import Absent, Chart, Sheet
-from fedsz.report.numbers import digits, named, points
+from fedsz.formatting import count, digits, listed, points
+from fedsz.report import accuracy, distributions, tables, times
+from fedsz.report.accuracy_over_bytes import bytes_items
 from fedsz.report.page import Section
 from fedsz.report.runs import (
     UNCOMPRESSED,
     Run,
-    Setup,
-    Spread,
-    count,
-    listed,
+    Setting,
     machines,
+    named,
     paired,
-    setups,
+    settings_of,
+    updates,
 )
 from fedsz.report.scaling import Point, scaling_figure
-from fedsz.report.style import looks
-from fedsz.report.times import updates
+from fedsz.report.statistics import Spread
+from fedsz.report.style import line_styles
 
 
 def contents(
@@ -43,43 +39,43 @@ def contents(
         runs: all of them.
         links: that times are calculated for; figures of one link take the first.
         scaling: rows of a table of scaling, if there is one.
-        reach: accuracy that bytes are counted to; see `prices`.
+        reach: accuracy that bytes are counted to; see `bytes_items`.
     """
-    groups = setups(runs)
+    settings = settings_of(runs)
+    styles = line_styles(label for setting in settings for label in setting.labels)
     sections = []
-    if groups:
-        sections.append(_section("overview", "Overview", [tables.ratios(groups)]))
-        sections.append(_section("bytes", "Accuracy over bytes", prices(groups, reach)))
-    labels = {label for setup in groups for label in setup.labels}
-    style: dict[str, Any] = {"looks": looks(labels)}
-    for setup in groups:
-        items: list[Chart | Sheet | Absent] = [
-            curves.over_rounds(setup, **style),
-            curves.over_bounds(setup, **style),
-            times.split(setup, links[0]),
-            times.over_bounds(setup, links=links, **style),
-            times.over_bandwidths(setup, links=links, latency=links[0].latency, **style),
-            laws.weights(setup),
-            laws.errors(setup),
-            tables.accuracies(setup),
-            tables.timings(setup, links[0]),
-            laws.fits(setup),
-        ]
-        sections.append(_section(setup.name, setup.title, items))
+    if settings:
+        sections.append(Section("overview", "Overview", [tables.ratios(settings)]))
+        sections.append(Section("bytes", "Accuracy over bytes", bytes_items(settings, reach)))
+    sections += [
+        Section(
+            setting.name,
+            setting.title,
+            [
+                accuracy.rounds_chart(setting, styles),
+                accuracy.bounds_chart(setting, styles),
+                times.split_chart(setting, links[0]),
+                times.bounds_chart(setting, styles, links),
+                times.bandwidths_chart(setting, styles, links),
+                distributions.weights_chart(setting),
+                distributions.errors_chart(setting),
+                tables.accuracies(setting),
+                tables.timings(setting, links[0]),
+                distributions.fits(setting),
+            ],
+        )
+        for setting in settings
+    ]
     if scaling is not None:
-        sections.append(_section("scaling-of-rounds", "Scaling", [scaling_figure(scaling)]))
+        sections.append(Section("scaling-of-rounds", "Scaling", [scaling_figure(scaling)]))
     if failed := tables.failures(runs):
-        sections.append(_section("failed-runs", "Failed runs", [failed]))
+        sections.append(Section("failed-runs", "Failed runs", [failed]))
     what = "Run" if all(source.is_dir() for source in sources) else "Sweep"
     names = ", ".join(source.resolve().stem for source in sources)
-    return f"{what} {names}", list(_facts(runs, groups)), sections
+    return f"{what} {names}", list(_facts(runs, settings)), sections
 
 
-def _section(name: str, title: str, items: Sequence[Chart | Sheet | Absent]) -> Section:
-    return Section(name, title, tuple(items))
-
-
-def _facts(runs: Sequence[Run], groups: Sequence[Setup]) -> Iterator[str]:
+def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
     failed = sum(bool(run.error) for run in runs)
     bad = f", {failed} of them failed" if failed else ""
     seeds = sorted({run.seed for run in runs})
@@ -89,27 +85,27 @@ def _facts(runs: Sequence[Run], groups: Sequence[Setup]) -> Iterator[str]:
     if versions and days:
         when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
         yield f"Made with fedsz {', '.join(versions)}, {when}."
-    if not groups:
+    if not settings:
         yield "No run ended well, so there is no figure."
-    for setup in groups:
-        if said := _smallest(setup):
+    for setting in settings:
+        if said := _smallest(setting):
             yield said
 
 
-def _smallest(setup: Setup) -> str:
+def _smallest(setting: Setting) -> str:
     """Say which way makes updates smallest at the usual bound, and at what price."""
     found = {
         label: ratio
-        for label, runs in setup.at(setup.usual)
+        for label, runs in setting.at(setting.usual)
         if label != UNCOMPRESSED
         if (ratio := Spread.of(update.ratio for update in updates(runs)))
     }
     if not found:
         return ""
     best = max(found, key=lambda label: found[label].middle)
-    bound = setup.usual if best in setup.bounded else None
-    runs = setup.of(best, bound)
-    price = Spread.of(paired(runs, setup.baseline, lambda run: run.accuracy))
+    bound = setting.usual if best in setting.bounded else None
+    runs = setting.of(best, bound)
+    price = Spread.of(paired(runs, setting.baseline, lambda run: run.accuracy))
     beside = (
         f"; accuracy {points(price.mean)} points from uncompressed"
         f" (mean of {count(price.count, 'seed')})"
@@ -119,6 +115,6 @@ def _smallest(setup: Setup) -> str:
     at = f" at {named(bound)}" if bound else ""
     rivals = f", the smallest of {len(found)} ways" if len(found) > 1 else ""
     return (
-        f"{setup.title}{at}: {best} makes updates {digits(found[best].middle)} times smaller"
+        f"{setting.title}{at}: {best} makes updates {digits(found[best].middle)} times smaller"
         f"{rivals}{beside}."
     )

@@ -11,50 +11,23 @@ from pathlib import Path
 from typing import Final
 
 from fedsz.errors import ConfigError
-from fedsz.report.chart import Absent, Chart, Sheet
-from fedsz.report.style import files, inline, variables
+from fedsz.report.chart import Chart, Item, Omitted, Table
+from fedsz.report.style import colours, files, inline
 
 TEMPLATE: Final = "template.html.j2"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page, in its order.
+    """A part of a page: charts, then tables, then what is left out."""
 
-    Attributes:
-        name: unique in a report; letters, digits and dashes.
-        title: of the section.
-        items: charts and tables, or why there are none.
-    """
-
-    name: str
+    name: str  # unique in a report; letters, digits and dashes
     title: str
-    items: tuple[Chart | Sheet | Absent, ...]
-
-    @property
-    def charts(self) -> list[Chart]:
-        """The figures."""
-        return [item for item in self.items if isinstance(item, Chart)]
-
-    @property
-    def sheets(self) -> list[Sheet]:
-        """The tables."""
-        return [item for item in self.items if isinstance(item, Sheet)]
-
-    @property
-    def absent(self) -> list[Absent]:
-        """What is left out."""
-        return [item for item in self.items if isinstance(item, Absent)]
+    items: Sequence[Item]
 
 
 def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
-    """Return the page.
-
-    Args:
-        title: of the page.
-        facts: sentences that stand on top.
-        sections: in order.
-    """
+    """Return the page: a title, sentences that stand on top, and the sections in order."""
     import jinja2
     from markupsafe import Markup
 
@@ -69,13 +42,18 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.tests |= {
+        "chart": lambda item: isinstance(item, Chart),
+        "table": lambda item: isinstance(item, Table),
+        "omitted": lambda item: isinstance(item, Omitted),
+    }
     return environment.get_template(TEMPLATE).render(
         title=title,
         facts=facts,
         sections=sections,
         svgs=svgs,
-        light=variables(dark=False),
-        dark=variables(dark=True),
+        light=colours(dark=False),
+        dark=colours(dark=True),
     )
 
 
@@ -106,7 +84,8 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> None:
     Raises:
         ConfigError: one of them cannot be written.
     """
-    for section in sections:
-        for chart in section.charts:
+    items = (item for section in sections for item in section.items)
+    for chart in items:
+        if isinstance(chart, Chart):
             for suffix, data in files(chart).items():
                 write(folder / f"{chart.name}.{suffix}", data)

@@ -1,4 +1,7 @@
-"""Names beside the points they belong to, none over another."""
+"""Names beside the points they belong to, none over another.
+
+adjustText does not do here: it left names across the edge of the axes and over other points.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +37,12 @@ PLACES: Final = tuple(
 
 @dataclass(frozen=True)
 class Spot:
-    """A point with a name.
-
-    Attributes:
-        x, y: in the data's units.
-        name: to be written.
-        colour: of the name.
-    """
+    """A point with a name, in the data's units."""
 
     x: float
     y: float
     name: str
-    colour: str
+    colour: str  # of the name
 
 
 Line = Sequence[tuple[float, float]]

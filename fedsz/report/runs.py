@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
 from typing import Any, Final
 
 from fedsz.bounds import KINDS, ErrorBound
@@ -16,6 +15,7 @@ from fedsz.codecs import CODECS
 from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Way, asks_nothing
+from fedsz.formatting import NOTHING, count, listed
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -61,20 +61,14 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Update:
-    """What one update of one client costs, on average over a run.
+class UpdateCost:
+    """What one update of one client costs, on average over a run."""
 
-    Attributes:
-        raw, sent: bytes before and after compression.
-        train, encode: seconds of the client; train is NaN if it was not recorded.
-        decode: seconds of the server.
-    """
-
-    raw: float
-    sent: float
-    train: float
-    encode: float
-    decode: float
+    raw: float  # bytes before compression
+    sent: float  # bytes after it
+    train: float  # seconds of the client; NaN if not recorded
+    encode: float  # seconds of the client
+    decode: float  # seconds of the server
 
     @property
     def ratio(self) -> float:
@@ -89,37 +83,22 @@ class Update:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run.
-
-    Attributes:
-        way: what it did with its updates.
-        lossless: the codec for everything else, as users write it.
-        lossy: which tensors are not that, ``paper>1024``: by rule and threshold.
-        conditions: the values of `CONDITIONS`, by name.
-        machine: processor and system; "" if not recorded.
-        cores, threads: of the machine, and of each of its processes; 0 if not recorded.
-        version: of fedsz.
-        time: when it was made; None if not recorded.
-        rounds: in order; none for a run that failed.
-        distributions: of the largest lossy tensor's weights and error.
-        error: why it failed, or "".
-        missing: why there are no distributions, or "".
-    """
+    """A training run."""
 
     way: Way
-    lossless: str
-    lossy: str
+    lossless: str  # the codec for everything else, as users write it
+    lossy: str  # which tensors are not that, ``paper>1024``: by rule and threshold
     seed: int
-    conditions: Mapping[str, Any]
-    machine: str
-    cores: int
-    threads: int
-    version: str
-    time: datetime.datetime | None
-    rounds: tuple[Round, ...]
-    distributions: tuple[Distribution, ...]
-    error: str
-    missing: str = ""
+    conditions: Mapping[str, Any]  # the values of `CONDITIONS`, by name
+    machine: str  # processor and system; "" if not recorded
+    cores: int  # of the machine; 0 if not recorded
+    threads: int  # of each process; 0 if not recorded
+    version: str  # of fedsz
+    time: datetime.datetime | None  # when it was made; None if not recorded
+    rounds: tuple[Round, ...]  # in order; none for a run that failed
+    distributions: tuple[Distribution, ...]  # of the largest lossy tensor's weights and error
+    error: str  # why it failed, or ""
+    missing: str = ""  # why there are no distributions, or ""
 
     @property
     def bound(self) -> ErrorBound | None:
@@ -142,8 +121,8 @@ class Run:
         return max((r.max_error for r in self.rounds if r.number), default=math.nan)
 
     @property
-    def update(self) -> Update | None:
-        """The mean update of its rounds; None if no client sent one, or it was not recorded."""
+    def update(self) -> UpdateCost | None:
+        """The mean of its rounds; None if no client sent an update, or it was not recorded."""
         rounds = [r for r in self.rounds if r.number]
         replies = sum(r.replies for r in rounds)
         if not replies:
@@ -154,41 +133,16 @@ class Run:
         )
         if not (raw > 0 and sent > 0 and math.isfinite(encode + decode)):
             return None
-        return Update(raw, sent, train or math.nan, encode, decode)
+        return UpdateCost(raw, sent, train or math.nan, encode, decode)
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The values of several seeds."""
+class Setting:
+    """Runs that differ in their way of updating, in which tensors are lossy, and in seed alone."""
 
-    middle: float
-    mean: float
-    least: float
-    greatest: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread | None:
-        """Return the median, mean and limits of the finite values; None if there are none."""
-        known = [value for value in values if math.isfinite(value)]
-        if not known:
-            return None
-        return cls(median(known), fmean(known), min(known), max(known), len(known))
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Runs that differ in their way of updating, in which tensors are lossy, and in seed alone.
-
-    Attributes:
-        name: unique in a report; letters, digits and dashes.
-        title: for people.
-        runs: none of them failed.
-    """
-
-    name: str
+    name: str  # unique in a report; letters, digits and dashes
     title: str
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...]  # none of them failed
 
     @property
     def labels(self) -> list[str]:
@@ -203,7 +157,8 @@ class Setup:
     @property
     def bounds(self) -> list[ErrorBound]:
         """All bounds: relative ones first, small before large."""
-        return sorted({run.bound for run in self.runs if run.bound}, key=_bound_order)
+        bounds = {run.bound for run in self.runs if run.bound}
+        return sorted(bounds, key=lambda bound: (KINDS.index(bound.kind), bound.value))
 
     @property
     def usual(self) -> ErrorBound | None:
@@ -290,28 +245,14 @@ def machines(runs: Sequence[Run]) -> str:
     return f"machine: {' and '.join(sorted(found))}" if found else "machine not recorded"
 
 
-def count(number: int, what: str) -> str:
-    """Return a number of things."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
-
-
-def listed(what: str, numbers: Sequence[int]) -> str:
-    """Return ``seeds 0-4`` or ``seeds 0, 7``."""
-    if len(numbers) == 1:
-        return f"{what} {numbers[0]}"
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{what}s {numbers[0]}-{numbers[-1]}"
-    return f"{what}s {', '.join(map(str, numbers))}"
-
-
-def setups(runs: Iterable[Run]) -> list[Setup]:
+def settings_of(runs: Iterable[Run]) -> list[Setting]:
     """Put the runs that did not fail together with those they can be compared with."""
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         if not run.error and run.rounds:
             groups.setdefault(tuple(run.conditions.values()), []).append(run)
     ordered = sorted(groups.items(), key=lambda item: json.dumps(item[0], default=str))
-    found: list[Setup] = []
+    found: list[Setting] = []
     for conditions, members in ordered:
         model, dataset = conditions[:2]
         rivals = [key for key in groups if key[:2] == (model, dataset)]
@@ -323,9 +264,19 @@ def setups(runs: Iterable[Run]) -> list[Setup]:
         title = f"{model} on {dataset}" + (f", {', '.join(differing)}" if differing else "")
         name = re.sub(r"[^a-z0-9]+", "-", f"{model}-{dataset}".lower()).strip("-") or "runs"
         # Numbers keep names unique and short where conditions differ.
-        taken = sum(setup.name.partition("--")[0] == name for setup in found)
-        found.append(Setup(name + (f"--{taken + 1}" if taken else ""), title, tuple(members)))
+        taken = sum(setting.name.partition("--")[0] == name for setting in found)
+        found.append(Setting(name + (f"--{taken + 1}" if taken else ""), title, tuple(members)))
     return found
+
+
+def named(bound: ErrorBound | None, otherwise: str = NOTHING) -> str:
+    """Return a bound with its kind, as in the result files."""
+    return f"{bound.kind}:{bound.value:g}" if bound else otherwise
+
+
+def updates(runs: Iterable[Run]) -> list[UpdateCost]:
+    """Return the mean update of each run that has one."""
+    return [update for run in runs if (update := run.update)]
 
 
 def paired(
@@ -334,7 +285,3 @@ def paired(
     """Return how much runs differ from the uncompressed ones of the same seeds."""
     of_seed = {run.seed: value(run) for run in baseline}
     return [value(run) - of_seed[run.seed] for run in runs if run.seed in of_seed]
-
-
-def _bound_order(bound: ErrorBound) -> tuple[int, float]:
-    return KINDS.index(bound.kind), bound.value

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.errors import ConfigError
-from fedsz.experiments.link_model import shown
 from fedsz.experiments.results import SCALING, read
-from fedsz.report.chart import Absent, Chart, Panel
-from fedsz.report.numbers import seconds
-from fedsz.report.style import DASHES, LIGHT, MARKERS, SERIES, time_axis
+from fedsz.formatting import bandwidth, seconds
+from fedsz.report.chart import Chart, Omitted, Panel
+from fedsz.report.series import time_axis
+from fedsz.report.style import DASHES, LIGHT, MARKERS, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,7 @@ def read_points(path: Path) -> list[dict[str, Any]]:
     return list(read(path, SCALING).to_pylist())
 
 
-def scaling_figure(points: Iterable[Point]) -> Chart | Absent:
+def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
     """Draw the seconds of a round: measured ones as dots, calculated ones as lines.
 
     Args:
@@ -56,15 +57,16 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Absent:
         if point["kind"] not in KINDS:
             raise ConfigError(f"no scaling {point['kind']!r}; have {', '.join(KINDS)}")
     if not known:
-        return Absent(title, "there is no point with a time")
+        return Omitted(title, "there is no point with a time")
     panels = []
     for kind, (axis, name) in KINDS.items():
         mine = [point for point in known if point["kind"] == kind]
         if mine:
             lines = _lines(mine, axis)
-            panels.append(Panel(name, _draw(lines, axis), _says(lines, axis), height=3.4))
+            draw = partial(_draw, lines=lines, axis=axis)
+            panels.append(Panel(name, draw, _says(lines, axis), height=3.4))
     rates = sorted({p["bandwidth"] for p in known if math.isfinite(p.get("bandwidth") or math.inf)})
-    links = f" Links carry {', '.join(map(shown, rates))}." if rates else ""
+    links = f" Links carry {', '.join(map(bandwidth, rates))}." if rates else ""
     most = max((p["workers"] for p in known if p["how"] == "measured"), default=0)
     return Chart(
         "scaling",
@@ -98,24 +100,21 @@ def _lines(points: Sequence[Point], axis: str) -> dict[Key, dict[int, float]]:
     return lines
 
 
-def _draw(lines: Mapping[Key, Mapping[int, float]], axis: str) -> Any:
-    def draw(ax: Axes) -> None:
-        for i, ((how, what), line) in enumerate(lines.items()):
-            measured = how == "measured"
-            ax.plot(
-                list(line),
-                list(line.values()),
-                color=LIGHT[SERIES[i % len(SERIES)]],
-                linestyle="none" if measured else DASHES[i % len(DASHES)],
-                marker=MARKERS[i % len(MARKERS)] if measured else "",
-                label=f"{how}, {what}" if what else how,
-            )
-        ax.set_xscale("log", base=2 if axis == "workers" else 10)
-        time_axis(ax)
-        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        ax.set_xlabel(axis)
-
-    return draw
+def _draw(ax: Axes, lines: Mapping[Key, Mapping[int, float]], axis: str) -> None:
+    for i, ((how, what), line) in enumerate(lines.items()):
+        measured = how == "measured"
+        ax.plot(
+            list(line),
+            list(line.values()),
+            color=LIGHT[SERIES[i % len(SERIES)]],
+            linestyle="none" if measured else DASHES[i % len(DASHES)],
+            marker=MARKERS[i % len(MARKERS)] if measured else "",
+            label=f"{how}, {what}" if what else how,
+        )
+    ax.set_xscale("log", base=2 if axis == "workers" else 10)
+    time_axis(ax)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    ax.set_xlabel(axis)
 
 
 def _says(lines: Mapping[Key, Mapping[int, float]], axis: str) -> str:

@@ -11,18 +11,15 @@ import os
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.report.chart import Chart, Panel
-from fedsz.report.numbers import tick
 from fedsz.report.runs import UNCOMPRESSED, rank
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure, SubFigure
 
 # Name -> colour on white, colour on dark. The hues are Okabe and Ito's, which people who see few
@@ -80,18 +77,12 @@ _DRAWN: Final = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """How one of several lines is told from the others.
+class LineStyle:
+    """How one of several lines is told from the others."""
 
-    Attributes:
-        colour: on white; `inline` makes it follow the page.
-        dashes: matplotlib's line style.
-        marker: matplotlib's.
-    """
-
-    colour: str
-    dashes: Any
-    marker: str
+    colour: str  # on white; `inline` makes it follow the page
+    dashes: Any  # matplotlib's line style
+    marker: str  # matplotlib's
 
     def line(self, *, markers: bool = True) -> dict[str, Any]:
         """Return what ``Axes.plot`` takes."""
@@ -99,11 +90,11 @@ class Look:
         return {**style, "marker": self.marker} if markers else style
 
 
-def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each label: the same whatever order they come in."""
-    found = {UNCOMPRESSED: Look(LIGHT["ink"], (0, (2, 1.5)), "")}
+def line_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
+    """Return a style for each label: the same whatever order they come in."""
+    found = {UNCOMPRESSED: LineStyle(LIGHT["ink"], (0, (2, 1.5)), "")}
     for i, label in enumerate(sorted(set(labels) - {UNCOMPRESSED}, key=rank)):
-        found[label] = Look(
+        found[label] = LineStyle(
             LIGHT[SERIES[i % len(SERIES)]], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
         )
     return found
@@ -150,45 +141,16 @@ def files(chart: Chart) -> dict[str, bytes]:
     with drawing(**{"svg.fonttype": "path", "svg.hashsalt": chart.name}):
         figure = _figure(WIDTH * across, height)
         figure.set_facecolor("white")
-        figure.text(0.1 / (WIDTH * across), 1 - 0.08 / height, chart.title, va="top", size=11)
-        figure.text(
-            0.1 / (WIDTH * across), 1 - 0.29 / height, "\n".join(note),
-            va="top", size=7, color=LIGHT["soft"],
-        )  # fmt: skip
+        left, soft = 0.1 / (WIDTH * across), LIGHT["soft"]
+        figure.text(left, 1 - 0.08 / height, chart.title, va="top", size=11)
+        figure.text(left, 1 - 0.29 / height, "\n".join(note), va="top", size=7, color=soft)
         parts = _parts(figure, down, across, top / height)
         for part, panel in zip(parts, chart.panels, strict=False):
             _draw(part, panel)
         return {"svg": _saved(figure, "svg"), "png": _saved(figure, "png")}
 
 
-def bands(ax: Axes, x: Sequence[float], low: Any, high: Any, look: Look) -> None:
-    """Shade what lies between the least and the greatest of several seeds."""
-    ax.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0)
-
-
-def time_axis(ax: Axes) -> None:
-    """Make the vertical axis logarithmic, with times that carry their unit."""
-    ax.set_yscale("log")
-    log_axis(ax.yaxis, tick)
-
-
-def log_axis(axis: Axis, show: Callable[[float], str], room: float = 200) -> None:
-    """Name the powers of ten of a logarithmic axis; twice and five times them where few fit.
-
-    Args:
-        axis: of which to name values.
-        show: its values as people read them.
-        room: how many times the least the greatest may be, for all three to have room.
-    """
-    axis.set_major_formatter(lambda value, _: show(value))
-    axis.set_minor_formatter(lambda *_: "")
-    low, high = sorted(axis.get_view_interval())
-    if high < room * low:
-        ticks = [m * 10.0**p for p in range(-9, 16) for m in (1, 2, 5)]
-        axis.set_ticks([tick for tick in ticks if low <= tick <= high])
-
-
-def variables(dark: bool) -> Mapping[str, str]:
+def colours(*, dark: bool) -> Mapping[str, str]:
     """Return the page's colours by the names that `inline` gives them."""
     return {name: pair[dark] for name, pair in COLOURS.items()}
 

@@ -7,38 +7,41 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from fedsz.bounds import ErrorBound
-from fedsz.experiments.link_model import Link, shown
-from fedsz.report.chart import Absent, Sheet
-from fedsz.report.numbers import NOTHING, digits, named, percent, points, seconds, size, spread
-from fedsz.report.runs import UNCOMPRESSED, Run, Setup, Spread, paired
-from fedsz.report.times import NO_UPDATE, compressed, crossing, updates
+from fedsz.experiments.link_model import Link
+from fedsz.formatting import NOTHING, bandwidth, digits, percent, points, seconds, size_in_digits
+from fedsz.report.chart import Omitted, Table
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, named, paired, updates
+from fedsz.report.statistics import Spread, spread
+from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, uncompressed
 
 SHOWN: Final = ("model", "dataset", "clients", "rounds")  # what tells a failed run from others
 
 
-def ratios(setups: Sequence[Setup]) -> Sheet | Absent:
+def ratios(settings: Sequence[Setting]) -> Table | Omitted:
     """Return how much smaller updates become, by model, data set, way and bound."""
     title = "Ratio"
     bounds: list[ErrorBound | None] = []
-    for setup in setups:
-        bounds += [bound for bound in setup.bounds if bound not in bounds]
+    for setting in settings:
+        bounds += [bound for bound in setting.bounds if bound not in bounds]
     bounds.sort(key=lambda b: (b.kind, b.value) if b else ("", 0))
-    unsteered = any(set(setup.labels) - set(setup.bounded) - {UNCOMPRESSED} for setup in setups)
+    unsteered = any(
+        set(setting.labels) - set(setting.bounded) - {UNCOMPRESSED} for setting in settings
+    )
     columns = bounds + ([None] if unsteered else [])
     rows = []
-    for setup in setups:
-        for label in setup.labels:
+    for setting in settings:
+        for label in setting.labels:
             if label == UNCOMPRESSED:
                 continue
             cells = []
             for bound in columns:
-                steered = label in setup.bounded
-                runs = setup.of(label, bound) if steered == (bound is not None) else []
+                steered = label in setting.bounded
+                runs = setting.of(label, bound) if steered == (bound is not None) else []
                 cells.append(spread(Spread.of(update.ratio for update in updates(runs))))
-            rows.append((setup.title, label, *cells))
+            rows.append((setting.title, label, *cells))
     if not rows:
-        return Absent(title, "no run compresses")
-    return Sheet(
+        return Omitted(title, "no run compresses")
+    return Table(
         "ratios",
         title,
         "Bytes of the updates over bytes of their streams, the lossless part and all headers"
@@ -49,12 +52,12 @@ def ratios(setups: Sequence[Setup]) -> Sheet | Absent:
     )
 
 
-def accuracies(setup: Setup) -> Sheet | Absent:
+def accuracies(setting: Setting) -> Table | Omitted:
     """Return accuracies after the last round, and how far they are from the uncompressed."""
     rows = []
-    for label, bound in _all(setup):
-        runs = setup.of(label, bound)
-        differences = Spread.of(paired(runs, setup.baseline, lambda run: run.accuracy))
+    for label, bound in _all(setting):
+        runs = setting.of(label, bound)
+        differences = Spread.of(paired(runs, setting.baseline, lambda run: run.accuracy))
         plain = label == UNCOMPRESSED
         worst = max((run.max_error for run in runs), default=math.nan)
         rows.append(
@@ -67,41 +70,38 @@ def accuracies(setup: Setup) -> Sheet | Absent:
                 digits(worst) if bound else NOTHING,
             )
         )
-    if not setup.baseline:
+    if not setting.baseline:
         note = " There is no uncompressed run (codec raw, lossless raw) to compare with."
     else:
         note = (
             " The difference to uncompressed is in percentage points, between runs of the same"
             " seed: their mean (least … greatest)."
         )
-    return Sheet(
-        f"{setup.name}-accuracies",
+    return Table(
+        f"{setting.name}-accuracies",
         "Accuracy after the last round",
         f"In percent, the median over seeds (least … greatest).{note} Error / bound is the largest"
-        f" error of any client in any round. {setup.provenance}",
+        f" error of any client in any round. {setting.provenance}",
         ("way", "bound", "accuracy, %", "difference, points", "pairs", "error / bound"),
         tuple(rows),
         words=2,
     )
 
 
-def timings(setup: Setup, link: Link) -> Sheet | Absent:
+def timings(setting: Setting, link: Link) -> Table | Omitted:
     """Return what an update costs, and the bandwidths at which compressing pays."""
-    everyone = updates(setup.runs)
     title = "Time of an update"
-    if not everyone:
-        return Absent(title, NO_UPDATE)
-    plain = Spread.of(link.seconds(update.raw) for update in everyone)
-    assert plain is not None
+    if not updates(setting.runs):
+        return Omitted(title, NO_UPDATE)
+    plain = uncompressed(setting, link)
     rows = []
-    for label, bound in _all(setup):
-        runs = setup.of(label, bound)
-        found = updates(runs)
+    for label, bound in _all(setting):
+        found = updates(setting.of(label, bound))
         if not found:
             continue
         training = _median([update.train for update in found], seconds)
         if label == UNCOMPRESSED:
-            raw = _median([update.raw for update in found], size)
+            raw = _median([update.raw for update in found], size_in_digits)
             whole = spread(plain, seconds)
             rows.append((label, NOTHING, training, NOTHING, NOTHING, raw, whole, "1.00", NOTHING))
             continue
@@ -114,41 +114,36 @@ def timings(setup: Setup, link: Link) -> Sheet | Absent:
                 training,
                 _median([update.encode for update in found], seconds),
                 _median([update.decode for update in found], seconds),
-                _median([update.sent for update in found], size),
+                _median([update.sent for update in found], size_in_digits),
                 spread(times, seconds),
                 digits(plain.middle / times.middle),
-                crossing(runs),
+                compressing_pays(found),
             )
         )
     delay = f" and {seconds(link.latency)} of latency" if link.latency else ""
-    return Sheet(
-        f"{setup.name}-timings",
+    return Table(
+        f"{setting.name}-timings",
         title,
         "Means over the updates of a run, then the median over seeds (least … greatest). The sum is"
-        f" encode + transfer + decode with {shown(link.bandwidth)}{delay}, without training;"
+        f" encode + transfer + decode with {bandwidth(link.bandwidth)}{delay}, without training;"
         " uncompressed, it is the transfer alone. Compressing pays at the bandwidths in the last"
-        f" column. {setup.provenance}",
+        f" column. {setting.provenance}",
         ("way", "bound", "training", "encode", "decode", "sent", "sum", "times faster", "pays"),
         tuple(rows),
         words=2,
     )
 
 
-def failures(runs: Sequence[Run]) -> Sheet | None:
+def failures(runs: Sequence[Run]) -> Table | None:
     """Return the runs that failed, and why."""
     rows = tuple(
-        (
-            *(str(run.conditions[name]) for name in SHOWN),
-            str(run.way),
-            str(run.seed),
-            run.error,
-        )
+        (*(str(run.conditions[name]) for name in SHOWN), str(run.way), str(run.seed), run.error)
         for run in runs
         if run.error
     )
     if not rows:
         return None
-    return Sheet(
+    return Table(
         "failures",
         "Runs that failed",
         "They are in no figure and in no other table.",
@@ -158,12 +153,12 @@ def failures(runs: Sequence[Run]) -> Sheet | None:
     )
 
 
-def _all(setup: Setup) -> list[tuple[str, ErrorBound | None]]:
+def _all(setting: Setting) -> list[tuple[str, ErrorBound | None]]:
     return [
         (label, bound)
-        for label in setup.labels
-        for bound in (setup.bounds if label in setup.bounded else [None])
-        if setup.of(label, bound)
+        for label in setting.labels
+        for bound in (setting.bounds if label in setting.bounded else [None])
+        if setting.of(label, bound)
     ]
 
 
@@ -175,8 +170,5 @@ def _median(values: Sequence[float], show: Callable[[float], str]) -> str:
 def _difference(differences: Spread | None) -> str:
     if differences is None:
         return NOTHING
-    if differences.count == 1:
-        return points(differences.mean)
-    return (
-        f"{points(differences.mean)} ({points(differences.least)} … {points(differences.greatest)})"
-    )
+    limits = f" ({points(differences.least)} … {points(differences.greatest)})"
+    return points(differences.mean) + (limits if differences.count > 1 else "")

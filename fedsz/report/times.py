@@ -12,170 +12,153 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from fedsz.experiments.link_model import Link, shown
-from fedsz.report.chart import Absent, Chart, Panel
-from fedsz.report.curves import by_kind, spread_note, times_over_bounds, too_few_bounds
-from fedsz.report.numbers import named, seconds, spread
-from fedsz.report.runs import UNCOMPRESSED, Run, Setup, Spread, Update
-from fedsz.report.style import LIGHT, Look, bands, time_axis
+from fedsz.experiments.link_model import Link
+from fedsz.formatting import bandwidth, seconds
+from fedsz.report import series
+from fedsz.report.chart import Chart, Omitted, Panel
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, UpdateCost, named, updates
+from fedsz.report.statistics import Spread, spread
+from fedsz.report.style import LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PHASES: Final = ("training", "encode", "transfer", "decode")
-PHASE_COLOURS: Final = ("soft", "blue", "gold", "red")
+PHASE_COLOURS: Final = {"training": "soft", "encode": "blue", "transfer": "gold", "decode": "red"}
 NARROWEST: Final = 1e6  # bits a second that Figure 8's axis begins with, an order below the paper's
 WIDEST: Final = 1e10  # a data centre's
 STEPS: Final = 81
 NO_UPDATE: Final = "no client sent an update"
 
-Looks = Mapping[str, Look]
 
-
-def compressed(update: Update, link: Link) -> float:
+def compressed(update: UpdateCost, link: Link) -> float:
     """Return the seconds that an update takes on a link."""
     return update.encode + link.seconds(update.sent) + update.decode
 
 
-def updates(runs: Sequence[Run]) -> list[Update]:
-    """Return the mean update of each run that has one."""
-    return [update for run in runs if (update := run.update)]
+def compressing_pays(found: Sequence[UpdateCost]) -> str:
+    """Say at which bandwidths compressing pays."""
+    where = Spread.of(update.worth_below for update in found)
+    if where is None:
+        return "always" if found else "–"
+    return "below " + spread(where, bandwidth) if where.greatest else "never"
 
 
-def split(setup: Setup, link: Link) -> Chart | Absent:
+def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
     """Draw what a client's round is made of, a bar for each way at the usual bound."""
     title = "Where the time of a round goes"
-    bound = setup.usual
-    everyone = updates(setup.runs)
+    everyone = updates(setting.runs)
     if not everyone:
-        return Absent(title, NO_UPDATE)
+        return Omitted(title, NO_UPDATE)
     bars = {}
-    for name, runs in setup.at(bound):
+    for label, runs in setting.at(setting.usual):
         if found := updates(runs):
-            bars[name] = _phases(found, link, name)
+            bars[label] = _phases(found, link, label)
     if UNCOMPRESSED not in bars:
         bars = {UNCOMPRESSED: _phases(everyone, link, UNCOMPRESSED), **bars}
     trained = any(math.isfinite(phases["training"].middle) for phases in bars.values())
     says = "; ".join(
-        f"{name}: " + ", ".join(f"{what} {seconds(v.middle)}" for what, v in phases.items())
-        for name, phases in bars.items()
+        f"{label}: " + ", ".join(f"{what} {seconds(v.middle)}" for what, v in phases.items())
+        for label, phases in bars.items()
     )
     return Chart(
-        f"{setup.name}-time-split",
+        f"{setting.name}-time-split",
         title,
-        f"One client's round at {named(bound, 'no bound')}: training and encoding as clients"
-        f" measured them, the way up calculated for {_link(link)}, decoding as the server measured"
-        " it; medians over seeds, and a whisker from the least to the greatest sum."
+        f"One client's round at {named(setting.usual, 'no bound')}: training and encoding as"
+        f" clients measured them, the way up calculated for {_named(link)}, decoding as the server"
+        " measured it; medians over seeds, and a whisker from the least to the greatest sum."
         + ("" if trained else " The run did not record how long training took."),
-        setup.provenance,
-        (Panel("", _bars(bars), says, height=1.5 + 0.34 * len(bars)),),
+        setting.provenance,
+        (Panel("", partial(_draw_bars, bars=bars), says, height=1.5 + 0.34 * len(bars)),),
     )
 
 
-def over_bounds(setup: Setup, looks: Looks, links: Sequence[Link]) -> Chart | Absent:
+def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link]) -> Chart | Omitted:
     """Draw the time of an update over the bound, a panel for each link."""
     title = "Time of an update over error bound"
-    if not updates(setup.runs):
-        return Absent(title, NO_UPDATE)
-    if few := too_few_bounds(setup):
-        return Absent(title, few)
-    panels = []
+    if not updates(setting.runs):
+        return Omitted(title, NO_UPDATE)
+    if few := series.too_few_bounds(setting):
+        return Omitted(title, few)
+    panels: list[Panel] = []
     for link in links:
-        for kind, bounds in by_kind(setup.bounds):
-            lines = {
-                name: {
-                    bound.value: found
-                    for bound in bounds
-                    if (found := _times(setup.of(name, bound), link))
-                }
-                for name in setup.bounded
-            }
-            levels = {
-                name: found
-                for name in setup.labels
-                if name not in (*setup.bounded, UNCOMPRESSED)
-                if (found := _times(setup.of(name), link))
-            }
-            known = {UNCOMPRESSED: _uncompressed(setup, link), **levels}
-            says = "Time of an update: " + "; ".join(
-                f"{name} {spread(line[x], seconds)} at {x:g}"
-                for name, line in lines.items()
-                if line
-                for x in (min(line), max(line))
-            )
-            draw = times_over_bounds(lines, known, looks, kind)
-            panels.append(Panel(_link(link), draw, says))
+        time = partial(_time, link=link)
+        flat = {UNCOMPRESSED: uncompressed(setting, link)}
+        flat |= {k: level for k, level in series.levels(setting, time).items() if k != UNCOMPRESSED}
+        panels += series.bounds_panels(
+            setting, time, flat, styles, _says, series.time_axis, _named(link)
+        )
     return Chart(
-        f"{setup.name}-transfer-bound",
+        f"{setting.name}-transfer-bound",
         title,
         "Encoding by the client, the way up calculated from bytes, bandwidth and latency, decoding"
-        f" by the server. {spread_note(setup.runs)}",
-        setup.provenance,
+        f" by the server. {series.spread_note(setting.runs)}",
+        setting.provenance,
         tuple(panels),
     )
 
 
-def over_bandwidths(
-    setup: Setup, looks: Looks, links: Sequence[Link], latency: float
-) -> Chart | Absent:
-    """Draw the time of an update over the bandwidth, and from where on compressing costs time."""
+def bandwidths_chart(
+    setting: Setting, styles: series.Styles, links: Sequence[Link]
+) -> Chart | Omitted:
+    """Draw the time of an update over the bandwidth, and from where on compressing costs time.
+
+    All bandwidths have the latency of the first link.
+    """
     title = "Time of an update over bandwidth"
     found = {
-        name: known
-        for name, runs in setup.at(setup.usual)
-        if name != UNCOMPRESSED and (known := updates(runs))
+        label: known
+        for label, runs in setting.at(setting.usual)
+        if label != UNCOMPRESSED and (known := updates(runs))
     }
     if not found:
-        return Absent(title, "no run compresses" if updates(setup.runs) else NO_UPDATE)
-    asked = [link.bandwidth for link in links]
-    low, high = min(NARROWEST, *asked), max(WIDEST, *asked)
-    x = [low * (high / low) ** (i / (STEPS - 1)) for i in range(STEPS)]
-    raw = Spread.of(update.raw for update in updates(setup.runs))
+        return Omitted(title, "no run compresses" if updates(setting.runs) else NO_UPDATE)
+    latency = links[0].latency
+    low = min(NARROWEST, *(link.bandwidth for link in links))
+    high = max(WIDEST, *(link.bandwidth for link in links))
+    across = [Link(low * (high / low) ** (i / (STEPS - 1)), latency) for i in range(STEPS)]
+    raw = Spread.of(update.raw for update in updates(setting.runs))
     assert raw is not None
-    ends = {name: _crossing(known) for name, known in found.items()}
-    said = "; ".join(f"{name} {end}" for name, end in ends.items())
+    says = "; ".join(f"{label} {compressing_pays(known)}" for label, known in found.items())
     delay = f"{seconds(latency)} of" if latency else "no"
+    draw = partial(_draw_bandwidths, across=across, raw=raw.middle, found=found, styles=styles)
     return Chart(
-        f"{setup.name}-transfer-bandwidth",
+        f"{setting.name}-transfer-bandwidth",
         title,
-        f"At {named(setup.usual, 'no bound')}: encoding, the way up with {delay} latency,"
-        f" decoding. Dots are where compressing takes as long as not compressing: {said}."
-        f" {spread_note(setup.runs)}",
-        setup.provenance,
-        (
-            Panel(
-                "",
-                _over_bandwidths(x, raw.middle, found, looks, latency),
-                f"Compressing pays: {said}",
-                height=3.3,
-            ),
-        ),
+        f"At {named(setting.usual, 'no bound')}: encoding, the way up with {delay} latency,"
+        f" decoding. Dots are where compressing takes as long as not compressing: {says}."
+        f" {series.spread_note(setting.runs)}",
+        setting.provenance,
+        (Panel("", draw, f"Compressing pays: {says}", height=3.3),),
     )
 
 
-def crossing(runs: Sequence[Run]) -> str:
-    """Say at which bandwidths compressing pays."""
-    return _crossing(updates(runs))
+def uncompressed(setting: Setting, link: Link) -> Spread:
+    """Return the seconds of an update as it is; there must be a run with updates."""
+    found = Spread.of(link.seconds(update.raw) for update in updates(setting.runs))
+    assert found is not None
+    return found
 
 
-def _crossing(found: Sequence[Update]) -> str:
-    where = [update.worth_below for update in found]
-    if not where:
-        return "–"
-    if not any(where):
-        return "never"
-    if all(map(math.isinf, where)):
-        return "always"
-    known = Spread.of(where)
-    assert known is not None
-    return "below " + spread(known, shown)
+def _time(run: Run, link: Link) -> float:
+    update = run.update
+    return compressed(update, link) if update else math.nan
 
 
-def _phases(found: Sequence[Update], link: Link, name: str) -> dict[str, Spread]:
+def _says(lines: Mapping[str, series.Series]) -> str:
+    return "Time of an update: " + "; ".join(
+        f"{label} {spread(line[x], seconds)} at {x:g}"
+        for label, line in lines.items()
+        if line
+        for x in (min(line), max(line))
+    )
+
+
+def _phases(found: Sequence[UpdateCost], link: Link, label: str) -> dict[str, Spread]:
     """Return the seconds of each phase; those of "sum" last."""
-    plain = name == UNCOMPRESSED
+    plain = label == UNCOMPRESSED
     columns = {
         "training": [update.train for update in found],
         "encode": [0.0 if plain else update.encode for update in found],
@@ -190,79 +173,59 @@ def _phases(found: Sequence[Update], link: Link, name: str) -> dict[str, Spread]
     return {what: Spread.of(of) or nothing for what, of in {**columns, "sum": sums}.items()}
 
 
-def _times(runs: Sequence[Run], link: Link) -> Spread | None:
-    return Spread.of(compressed(update, link) for update in updates(runs))
-
-
-def _uncompressed(setup: Setup, link: Link) -> Spread:
-    found = Spread.of(link.seconds(update.raw) for update in updates(setup.runs))
-    assert found is not None
-    return found
-
-
-def _link(link: Link) -> str:
+def _named(link: Link) -> str:
     delay = f" and {seconds(link.latency)}" if link.latency else ""
-    return f"{shown(link.bandwidth)}{delay}"
+    return f"{bandwidth(link.bandwidth)}{delay}"
 
 
-def _bars(bars: Mapping[str, Mapping[str, Spread]]) -> Any:
-    def draw(ax: Axes) -> None:
-        names = list(bars)
-        at = [0.0] * len(names)
-        for phase, colour in zip(PHASES, PHASE_COLOURS, strict=True):
-            widths = [bars[name][phase].middle for name in names]
-            widths = [width if math.isfinite(width) else 0.0 for width in widths]
-            ax.barh(names, widths, left=at, height=0.62, color=LIGHT[colour], label=phase)
-            at = [start + width for start, width in zip(at, widths, strict=True)]
-        for i, name in enumerate(names):
-            whole = bars[name]["sum"]
-            if whole.count > 1:
-                ax.hlines(i, whole.least, whole.greatest, color=LIGHT["ink"], linewidth=1)
-            ax.annotate(
-                seconds(whole.middle), (max(at[i], whole.greatest), i), (4, 0),
-                textcoords="offset points", va="center", fontsize=9,
-            )  # fmt: skip
-        ax.invert_yaxis()
-        ax.margins(x=0.2)
-        ax.grid(visible=False, axis="y")
-        ax.set_xlabel("seconds")
-
-    return draw
+def _draw_bars(ax: Axes, bars: Mapping[str, Mapping[str, Spread]]) -> None:
+    labels = list(bars)
+    ends = [0.0] * len(labels)
+    for phase, colour in PHASE_COLOURS.items():
+        widths = [bars[label][phase].middle for label in labels]
+        widths = [width if math.isfinite(width) else 0.0 for width in widths]
+        ax.barh(labels, widths, left=ends, height=0.62, color=LIGHT[colour], label=phase)
+        ends = [start + width for start, width in zip(ends, widths, strict=True)]
+    for i, (label, end) in enumerate(zip(labels, ends, strict=True)):
+        whole = bars[label]["sum"]
+        if whole.count > 1:
+            ax.hlines(i, whole.least, whole.greatest, color=LIGHT["ink"], linewidth=1)
+        ax.annotate(
+            seconds(whole.middle), (max(end, whole.greatest), i), (4, 0),
+            textcoords="offset points", va="center", fontsize=9,
+        )  # fmt: skip
+    ax.invert_yaxis()
+    ax.margins(x=0.2)
+    ax.grid(visible=False, axis="y")
+    ax.set_xlabel("seconds")
 
 
-def _over_bandwidths(
-    x: Sequence[float],
+def _draw_bandwidths(
+    ax: Axes,
+    across: Sequence[Link],
     raw: float,
-    found: Mapping[str, Sequence[Update]],
-    looks: Looks,
-    latency: float,
-) -> Any:
-    def draw(ax: Axes) -> None:
-        links = [Link(bandwidth, latency) for bandwidth in x]
-        plain = [link.seconds(raw) for link in links]
-        ax.plot(x, plain, label=UNCOMPRESSED, **looks[UNCOMPRESSED].line(markers=False))
-        for name, known in found.items():
-            look = looks[name]
-            spreads = [Spread.of(compressed(update, link) for update in known) for link in links]
-            ends = [
-                (value.least, value.middle, value.greatest)
-                for value in spreads
-                if value is not None
-            ]
-            least, middle, greatest = (list(column) for column in zip(*ends, strict=True))
-            if len(known) > 1:
-                bands(ax, x, least, greatest, look)
-            ax.plot(x, middle, label=name, **look.line(markers=False))
-            point = Spread.of(update.worth_below for update in known)
-            if point and x[0] <= point.middle <= x[-1]:
-                ax.plot(
-                    [point.middle], [Link(point.middle, latency).seconds(raw)],
-                    color=look.colour, marker=look.marker, linestyle="none", markersize=7,
-                )  # fmt: skip
-        ax.set_xscale("log")
-        time_axis(ax)
-        ticks = [10.0**power for power in range(16) if x[0] <= 10.0**power <= x[-1]]
-        ax.set_xticks(ticks, [shown(tick).replace(" ", "\n") for tick in ticks])
-        ax.set_xticks([], minor=True)
-
-    return draw
+    found: Mapping[str, Sequence[UpdateCost]],
+    styles: series.Styles,
+) -> None:
+    x = [link.bandwidth for link in across]
+    plain = [link.seconds(raw) for link in across]
+    ax.plot(x, plain, label=UNCOMPRESSED, **styles[UNCOMPRESSED].line(markers=False))
+    for label, known in found.items():
+        style = styles[label]
+        times = {
+            link.bandwidth: Spread.of(compressed(update, link) for update in known)
+            for link in across
+        }
+        line = {rate: time for rate, time in times.items() if time}
+        series.draw_series(ax, label, line, style, markers=False)
+        point = Spread.of(update.worth_below for update in known)
+        if point and x[0] <= point.middle <= x[-1]:
+            ax.plot(
+                [point.middle], [Link(point.middle, across[0].latency).seconds(raw)],
+                color=style.colour, marker=style.marker, linestyle="none", markersize=7,
+            )  # fmt: skip
+    ax.set_xscale("log")
+    series.time_axis(ax)
+    ticks = [10.0**power for power in range(16) if x[0] <= 10.0**power <= x[-1]]
+    ax.set_xticks(ticks, [bandwidth(tick).replace(" ", "\n") for tick in ticks])
+    ax.set_xticks([], minor=True)

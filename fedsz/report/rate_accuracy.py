@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Final
+
+import numpy as np
 
 from fedsz.bounds import ErrorBound
 from fedsz.experiments.scheme import Way
-from fedsz.report.interval import Interval
-from fedsz.report.runs import UNCOMPRESSED, Round, Run, Setup, paired
+from fedsz.report.runs import UNCOMPRESSED, Round, Run, Setting, paired
+from fedsz.report.statistics import Interval
 
 USUAL_WAY: Final = Way(codec="sz2", bound=ErrorBound.rel(1e-2))  # what the FedSZ paper recommends
 NEARLY: Final = 0.95  # of the best accuracy without compression
@@ -19,8 +21,8 @@ LOSS: Final = 0.05  # accuracy below uncompressed, as a share, at which a way is
 
 
 @dataclass(frozen=True)
-class Priced:
-    """A way of updating, over all seeds.
+class RateAccuracy:
+    """What a way of updating costs in bytes and in accuracy, over all seeds.
 
     Attributes:
         name: "uncompressed", or as sweeps write it.
@@ -42,77 +44,80 @@ class Priced:
     course: tuple[tuple[float, float], ...]
     reached: tuple[float, ...]
 
+    @property
+    def points(self) -> float:
+        """The mean difference, as a share; -inf if it is not known."""
+        return self.difference.mean if self.difference else -math.inf
 
-def priced(setup: Setup, reach: float | None = None) -> list[Priced]:
+
+def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAccuracy]:
     """Return the ways of runs that can be compared, uncompressed first.
 
     Args:
-        setup: the runs.
+        setting: the runs.
         reach: accuracy to count bytes to; by default `NEARLY` the best of the uncompressed run,
             seed by seed.
     """
     ways: dict[str, list[Run]] = {}
-    for run in sorted(setup.runs, key=lambda run: run.seed):
-        ways.setdefault(setup.way(run), []).append(run)
-    plain = {run.seed: run for run in setup.baseline}
-    usual = [run for run in setup.runs if run.way == USUAL_WAY]
-    found = [_priced(name, runs, plain, usual, reach) for name, runs in ways.items()]
+    for run in sorted(setting.runs, key=lambda run: run.seed):
+        ways.setdefault(setting.way(run), []).append(run)
+    plain = {run.seed: run for run in setting.baseline}
+    usual = [run for run in setting.runs if run.way == USUAL_WAY]
+    found = [_rate_accuracy(name, runs, plain, usual, reach) for name, runs in ways.items()]
     return sorted(found, key=lambda way: (way.name != UNCOMPRESSED, _finite(way.total), way.name))
 
 
-def sent(run: Run, done: Round) -> tuple[float, float]:
+def _sent(run: Run, done: Round) -> tuple[float, float]:
     """Return the bytes up and down of a round; uncompressed, without any header."""
     if run.uncompressed:
         return done.raw_up, done.raw_down
     return done.sent_up, done.sent_down
 
 
-def _priced(
+def _rate_accuracy(
     name: str,
     runs: Sequence[Run],
     plain: Mapping[int, Run],
     usual: Sequence[Run],
     reach: float | None,
-) -> Priced:
-    up, down = zip(*(_moved(run) for run in runs), strict=True)
+) -> RateAccuracy:
+    raw, sent = _moved(runs)
     seeds = {run.seed for run in runs} & {run.seed for run in usual}
-    theirs, ours = (
-        sum(_moved(run)[0].sent for run in some if run.seed in seeds) for some in (usual, runs)
-    )
+    theirs, ours = (_moved([run for run in some if run.seed in seeds])[1] for some in (usual, runs))
     goals = {seed: reach or NEARLY * _best(run) for seed, run in plain.items()}
     goals |= {run.seed: reach for run in runs if reach}
-    return Priced(
+    return RateAccuracy(
         name,
-        _ratio(up),
-        _ratio(down),
-        _ratio((*up, *down)),
-        theirs / ours if ours > 0 else math.nan,
+        _ratio(raw[0], sent[0]),
+        _ratio(raw[1], sent[1]),
+        _ratio(sum(raw), sum(sent)),
+        _ratio(theirs[0], ours[0]),
         Interval.of(paired(runs, list(plain.values()), lambda run: run.accuracy)),
         _course(runs, plain),
         tuple(_bytes_to(run, goals[run.seed]) for run in runs if run.seed in goals),
     )
 
 
-def spent(run: Run) -> list[float]:
+def _spent(run: Run) -> list[float]:
     """Return the bytes up plus down until the end of each round."""
     total, found = 0.0, []
     for done in run.rounds:
-        total += sum(sent(run, done)) if done.number else 0.0
+        total += sum(_sent(run, done)) if done.number else 0.0
         found.append(total)
     return found
 
 
-def best(ways: Sequence[Priced], number: int) -> list[str]:
+def best(ways: Sequence[RateAccuracy], number: int) -> list[str]:
     """Return the names of at most ``number`` ways that matter most, in the order of ``ways``.
 
     Uncompressed and `USUAL_WAY`; those that no other is both smaller and at least as accurate as;
     then the smallest. Ways that lose more than `LOSS` come last.
     """
-    known = [way for way in ways if math.isfinite(way.total) and _mean(way) > -LOSS]
+    known = [way for way in ways if math.isfinite(way.total) and way.points > -LOSS]
     front, top = [], -math.inf
-    for way in sorted(known, key=lambda way: (-way.total, -_mean(way))):
-        if _mean(way) > top:
-            top = _mean(way)
+    for way in sorted(known, key=lambda way: (-way.total, -way.points)):
+        if way.points > top:
+            top = way.points
             front.append(way.name)
     smallest = [way.name for way in sorted(ways, key=_least_first)]
     have = {way.name for way in ways}
@@ -121,34 +126,27 @@ def best(ways: Sequence[Priced], number: int) -> list[str]:
     return [way.name for way in ways if way.name in chosen]
 
 
-def _mean(way: Priced) -> float:
-    return way.difference.mean if way.difference else -math.inf
-
-
-def _least_first(way: Priced) -> tuple[bool, float]:
-    return way.difference is not None and _mean(way) <= -LOSS, -_finite(way.total)
+def _least_first(way: RateAccuracy) -> tuple[bool, float]:
+    return way.difference is not None and way.points <= -LOSS, -_finite(way.total)
 
 
 def _finite(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-class _Moved(NamedTuple):
-    """Bytes one way, over a whole run."""
-
-    raw: float
-    sent: float
-
-
-def _moved(run: Run) -> tuple[_Moved, _Moved]:
-    """Return the bytes up and down."""
-    rounds = [done for done in run.rounds if done.number]
-    up, down = (sum(of) for of in zip((0.0, 0.0), *(sent(run, d) for d in rounds), strict=True))
-    return _Moved(sum(d.raw_up for d in rounds), up), _Moved(sum(d.raw_down for d in rounds), down)
+def _moved(runs: Sequence[Run]) -> list[list[float]]:
+    """Return the bytes of all rounds before compression, up and down, and the same after it."""
+    rounds = [
+        ((done.raw_up, done.raw_down), _sent(run, done))
+        for run in runs
+        for done in run.rounds
+        if done.number
+    ]
+    found: list[list[float]] = np.reshape(rounds, (-1, 2, 2)).sum(axis=0).tolist()
+    return found
 
 
-def _ratio(moved: Sequence[_Moved]) -> float:
-    raw, sent = map(sum, zip(*moved, strict=True))
+def _ratio(raw: float, sent: float) -> float:
     return raw / sent if sent > 0 else math.nan
 
 
@@ -156,7 +154,7 @@ def _course(runs: Sequence[Run], plain: Mapping[int, Run]) -> tuple[tuple[float,
     known = [run for run in runs if run.seed in plain or not plain]
     rounds = [
         [(total, done.accuracy - (plain[run.seed].accuracy if plain else 0.0))
-         for total, done in zip(spent(run), run.rounds, strict=True)]
+         for total, done in zip(_spent(run), run.rounds, strict=True)]
         for run in known
     ]  # fmt: skip
     together = zip(*rounds, strict=False)  # as far as all seeds went
@@ -172,7 +170,7 @@ def _best(run: Run) -> float:
 def _bytes_to(run: Run, accuracy: float) -> float:
     """Return the bytes until an accuracy is first reached, between rounds on a straight line."""
     start, low = 0.0, math.nan
-    for total, done in zip(spent(run), run.rounds, strict=True):
+    for total, done in zip(_spent(run), run.rounds, strict=True):
         if done.accuracy >= accuracy:
             part = (accuracy - low) / (done.accuracy - low) if low < accuracy else 1.0
             return start + part * (total - start)

@@ -1,0 +1,180 @@
+"""Series of values over rounds, bounds or bandwidths, and how all figures draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from fedsz.bounds import ErrorBound
+from fedsz.formatting import seconds, tick
+from fedsz.report.chart import Panel
+from fedsz.report.runs import Run, Setting, named
+from fedsz.report.statistics import Spread
+from fedsz.report.style import LineStyle
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+KIND_NAMES: Final = {
+    "rel": "error bound, of each tensor's range",
+    "abs": "error bound, absolute",
+    "std": "error bound, in standard deviations",
+}
+
+Series = Mapping[float, Spread]  # by the place on the horizontal axis, in order
+Styles = Mapping[str, LineStyle]  # by the label of a line
+
+
+def spread_note(runs: Sequence[Run]) -> str:
+    """Say what lines and shades mean."""
+    if len({run.seed for run in runs}) > 1:
+        return "Lines are medians over seeds, shades reach from the least to the greatest."
+    return "There is one seed, so no spread is shown."
+
+
+def thinned(bounds: Sequence[ErrorBound], number: int) -> Sequence[ErrorBound]:
+    """Return at most ``number`` bounds, the first and the last among them."""
+    if len(bounds) <= number:
+        return bounds
+    step = (len(bounds) - 1) / (number - 1)
+    return [bounds[round(i * step)] for i in range(number)]
+
+
+def others_note(left: int) -> str:
+    """Say that so many bounds are not drawn."""
+    return f" {left} other bounds are in the table." if left > 0 else ""
+
+
+def _by_kind(bounds: Sequence[ErrorBound]) -> list[tuple[str, list[ErrorBound]]]:
+    """Return the kinds of which there are two bounds or more, with their bounds."""
+    kinds = [(kind, list(group)) for kind, group in groupby(bounds, key=lambda b: b.kind)]
+    return [(kind, group) for kind, group in kinds if len(group) > 1]
+
+
+def too_few_bounds(setting: Setting) -> str:
+    """Say why nothing can be drawn over bounds; "" if it can."""
+    if _by_kind(setting.bounds):
+        return ""
+    if not setting.bounds:
+        return "no run has an error bound"
+    return f"it takes two bounds of a kind; there is {' and '.join(map(named, setting.bounds))}"
+
+
+def levels(setting: Setting, value: Callable[[Run], float]) -> dict[str, Spread]:
+    """Return the spread of a value of runs that no bound steers, by label."""
+    return {
+        label: found
+        for label in setting.labels
+        if label not in setting.bounded
+        if (found := Spread.of(map(value, setting.of(label))))
+    }
+
+
+def bounds_panels(
+    setting: Setting,
+    value: Callable[[Run], float],
+    flat: Mapping[str, Spread],
+    styles: Styles,
+    says: Callable[[Mapping[str, Series]], str],
+    vertical: Callable[[Axes], None],
+    title: str = "",
+    factor: float = 1,
+) -> list[Panel]:
+    """Return lines of a value of runs over bounds, a panel for each kind of bound.
+
+    Args:
+        setting: the runs.
+        value: of a run; NaN if it has none.
+        flat: levels of what no bound steers, by label; see `levels`.
+        styles: by label.
+        says: lines by label in words.
+        vertical: names the vertical axis; see `time_axis`.
+        title: of each panel.
+        factor: from values to what the axis shows.
+    """
+    panels = []
+    for kind, bounds in _by_kind(setting.bounds):
+        lines: dict[str, Series] = {
+            label: {
+                bound.value: found
+                for bound in bounds
+                if (found := Spread.of(map(value, setting.of(label, bound))))
+            }
+            for label in setting.bounded
+        }
+
+        def draw(ax: Axes, kind: str = kind, lines: Mapping[str, Series] = lines) -> None:
+            for label, level in flat.items():
+                _draw_level(ax, label, level, styles[label], factor)
+            for label, line in lines.items():
+                if line:
+                    draw_series(ax, label, line, styles[label], factor)
+            _name_bounds(ax, sorted({x for line in lines.values() for x in line}))
+            ax.set_xlabel(KIND_NAMES[kind])
+            vertical(ax)
+
+        panels.append(Panel(title, draw, says(lines)))
+    return panels
+
+
+def _draw_level(ax: Axes, label: str, level: Spread, style: LineStyle, factor: float) -> None:
+    ax.axhline(factor * level.middle, label=label, **style.line(markers=False))
+    if level.count > 1:
+        low, high = factor * level.least, factor * level.greatest
+        ax.axhspan(low, high, color=style.colour, alpha=0.1, linewidth=0)
+
+
+def _name_bounds(ax: Axes, values: Sequence[float]) -> None:
+    """Make the axis logarithmic, and name the bounds themselves where there are few."""
+    ax.set_xscale("log")
+    if len(values) <= 6:
+        ax.set_xticks(values, [f"{value:g}" for value in values])
+        ax.set_xticks([], minor=True)
+
+
+def draw_series(
+    ax: Axes,
+    label: str,
+    series: Series,
+    style: LineStyle,
+    factor: float = 1,
+    *,
+    markers: bool = True,
+) -> None:
+    """Draw medians as a line, and shade what lies between the least and the greatest."""
+    x, found = list(series), list(series.values())
+    if any(value.count > 1 for value in found):
+        least = [factor * value.least for value in found]
+        greatest = [factor * value.greatest for value in found]
+        ax.fill_between(x, least, greatest, color=style.colour, alpha=0.18, linewidth=0)
+    middle = [factor * value.middle for value in found]
+    ax.plot(x, middle, label=label, **style.line(markers=markers))
+
+
+def percent_axis(ax: Axes) -> None:
+    """Name the vertical axis of accuracies."""
+    ax.set_ylabel("accuracy, %")
+
+
+def time_axis(ax: Axes) -> None:
+    """Make the vertical axis logarithmic, with times that carry their unit."""
+    ax.set_yscale("log")
+    log_axis(ax.yaxis, lambda value: tick(value, seconds))
+
+
+def log_axis(axis: Axis, show: Callable[[float], str], room: float = 200) -> None:
+    """Name the powers of ten of a logarithmic axis; twice and five times them where few fit.
+
+    Args:
+        axis: of which to name values.
+        show: its values as people read them.
+        room: how many times the least the greatest may be, for all three to have room.
+    """
+    axis.set_major_formatter(lambda value, _: show(value))
+    axis.set_minor_formatter(lambda *_: "")
+    low, high = sorted(axis.get_view_interval())
+    if high < room * low:
+        ticks = [m * 10.0**p for p in range(-9, 16) for m in (1, 2, 5)]
+        axis.set_ticks([tick for tick in ticks if low <= tick <= high])
