@@ -10,12 +10,13 @@ import typer
 from fedsz.cli.options import PANELS, Json, configured
 from fedsz.experiments.link_model import bandwidth as read_bandwidth
 from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
-from fedsz.paper.comparison import Comparison, Line, as_json
 from fedsz.paper.measurements import Measurements
 from fedsz.paper.options import PaperConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fedsz.paper.comparison import Comparison, Line
 
 TABLES = ", ".join(map(str, numbers("table")))
 FIGURES = f"{min(numbers('figure'))} to {max(numbers('figure'))}"
@@ -80,6 +81,8 @@ def command(
     for name in names:
         comparison = make(name, measurements)
         if json:
+            from fedsz.paper.comparison import as_json
+
             print(as_json(comparison).decode(), flush=True)
         else:
             _show(out, comparison)

@@ -1,39 +1,36 @@
-"""Every table and figure there is; to add one, write its function and name it here."""
+"""Every table and figure there is; to add one, write its function and name its module here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from fedsz.errors import ConfigError
-from fedsz.paper import (
-    published,
-    run_figures,
-    scaling_figure,
-    tables,
-    transfer_figures,
-    weight_figures,
-)
-from fedsz.paper.comparison import Comparison
-from fedsz.paper.drawing import write
-from fedsz.paper.measurements import Measurements
+from fedsz.paper import published
 
-CATALOGUE: Final[dict[str, Callable[[Measurements], Comparison]]] = {
-    "table 1": tables.table_1,
-    "table 2": tables.table_2,
-    "table 3": tables.table_3,
-    "table 5": tables.table_5,
-    "figure 2": weight_figures.figure_2,
-    "figure 3": weight_figures.figure_3,
-    "figure 4": run_figures.figure_4,
-    "figure 5": run_figures.figure_5,
-    "figure 6": run_figures.figure_6,
-    "figure 7": transfer_figures.figure_7,
-    "figure 8": transfer_figures.figure_8,
-    "figure 9": scaling_figure.figure_9,
-    "figure 10": weight_figures.figure_10,
+if TYPE_CHECKING:
+    from fedsz.paper.comparison import Comparison
+    from fedsz.paper.measurements import Measurements
+
+# Names, and the modules of this package with a function of each, `table_1` and so on. They are
+# imported when they are made: they need packages that `fedsz --help` does without.
+CATALOGUE: Final = {
+    "table 1": "tables",
+    "table 2": "tables",
+    "table 3": "tables",
+    "table 5": "tables",
+    "figure 2": "weight_figures",
+    "figure 3": "weight_figures",
+    "figure 4": "run_figures",
+    "figure 5": "run_figures",
+    "figure 6": "run_figures",
+    "figure 7": "transfer_figures",
+    "figure 8": "transfer_figures",
+    "figure 9": "scaling_figure",
+    "figure 10": "weight_figures",
 }
 ABSENT: Final = {  # what there is no table or figure of ours for
     "table 4": "it describes the data sets",
@@ -58,9 +55,8 @@ def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[
             name = f"{kind} {number}"
             if name not in CATALOGUE:
                 have = ", ".join(map(str, numbers(kind)))
-                raise ConfigError(
-                    f"no {name}: {ABSENT.get(name, 'the paper has none')}; have {have}"
-                )
+                why = ABSENT.get(name, "the paper has none")
+                raise ConfigError(f"no {name}: {why}; have {have}")
             names.add(name)
     if not names:
         raise ConfigError(
@@ -80,7 +76,8 @@ def make(name: str, measurements: Measurements) -> Comparison:
     Raises:
         FedszError: something could not be measured, trained or written.
     """
-    made = CATALOGUE[name](measurements)
+    module = import_module(f"fedsz.paper.{CATALOGUE[name]}")
+    made: Comparison = getattr(module, name.replace(" ", "_"))(measurements)
     made = msgspec.structs.replace(
         made,
         name=name,
@@ -89,5 +86,7 @@ def make(name: str, measurements: Measurements) -> Comparison:
     )
     if not made.panels:
         return made
+    from fedsz.paper.drawing import write
+
     written = write(measurements.folder, name, made.title, " ".join(made.made_from), made.panels)
     return msgspec.structs.replace(made, files=[*written, *made.files])

@@ -1,4 +1,4 @@
-"""Panels of the paper's figures, and figures as files."""
+"""Panels of the paper's figures, and figures as files, which no reader has to be told of."""
 
 from __future__ import annotations
 
@@ -84,8 +84,7 @@ def curves(
         ax.set_xlabel(x)
         ax.set_ylabel(y)
 
-    ends = "; ".join(f"{label} from {v[0]:.4g} to {v[-1]:.4g}" for label, (_, v) in lines.items())
-    return Panel(title, draw, ends)
+    return Panel(title, draw, says="")
 
 
 def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str) -> Panel:
@@ -108,11 +107,7 @@ def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str)
         ax.set_ylabel(y)
         ax.tick_params(axis="x", labelrotation=20, labelsize=8)
 
-    heights = "; ".join(
-        f"{label}: " + ", ".join(f"{part} {height:.3g}" for part, height in bar.items())
-        for label, bar in bars.items()
-    )
-    return Panel(title, draw, heights)
+    return Panel(title, draw, says="")
 
 
 def histogram(title: str, shown: Distribution, *, x: str, log: bool = False) -> Panel:
@@ -145,7 +140,7 @@ def histogram(title: str, shown: Distribution, *, x: str, log: bool = False) -> 
         ax.set_xlabel(x)
         ax.set_ylabel("density")
 
-    return Panel(title, draw, f"from {edges[0]:.4g} to {edges[-1]:.4g}, peak {heights.max():.4g}")
+    return Panel(title, draw, says="")
 
 
 def _make_logarithmic(ax: Axes, log: str) -> None:

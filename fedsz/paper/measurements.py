@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from fedsz.update.decompress import decompress
 from fedsz.update.partition import is_lossy
 
 if TYPE_CHECKING:
+    from fedsz.experiments.sweep_plan import SweepConfig
+    from fedsz.report.runs import UpdateCost
     from fedsz.training.datasets import Images
 
 Row = dict[str, Any]
@@ -35,26 +38,6 @@ OURS: Final = "uniform"
 CODECS: Final = {
     "sz2": "sz2", "sz3": "sz3:algorithm=interp_lorenzo", "szx": "szx", "zfp": "zfp", OURS: OURS,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class UpdateCost:
-    """What compressing a whole state_dict costs: bytes, and seconds that are medians."""
-
-    raw_bytes: int
-    sent_bytes: int
-    encode_seconds: float
-    decode_seconds: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times smaller it gets."""
-        return self.raw_bytes / self.sent_bytes
-
-    @property
-    def coding_seconds(self) -> float:
-        """Seconds to compress and decompress."""
-        return self.encode_seconds + self.decode_seconds
 
 
 @dataclass(eq=False)
@@ -114,13 +97,11 @@ class Measurements:
         """
         key = (model, dataset)
         if key not in self._trained:
-            self._trained[key] = (
-                trained_models.read(self.weights, model, dataset)
-                if self.weights is not None
-                else trained_models.train(
-                    self.config.run_config(model, dataset), self.folder, self.on_step
-                )
-            )
+            if self.weights is not None:
+                self._trained[key] = trained_models.read(self.weights, model, dataset)
+            else:
+                run = self.config.run_config(model, dataset)
+                self._trained[key] = trained_models.train(run, self.folder, self.on_step)
         return self._trained[key]
 
     def test_images(self, dataset: str) -> Images:
@@ -138,18 +119,13 @@ class Measurements:
     def lossy(self, trained: TrainedModel) -> dict[str, NDArray]:
         """Return those of a trained model's tensors that may be lossy."""
         rule, threshold = self.config.rule, self.config.threshold
-        return {
-            name: x
-            for name, x in trained.state.items()
-            if is_lossy(name, x, rule=rule, threshold=threshold)
-        }
+        state = trained.state.items()
+        return {name: x for name, x in state if is_lossy(name, x, rule=rule, threshold=threshold)}
 
     def settings(self, codec: str, bound: float) -> Settings:
         """Return how updates are compressed by a codec at a relative bound."""
-        config = self.config
-        return Settings(
-            ErrorBound.rel(bound), codec, config.lossless, config.threshold, config.rule
-        )
+        options, rel = self.config, ErrorBound.rel(bound)
+        return Settings(rel, codec, options.lossless, options.threshold, options.rule)
 
     def codec_costs(
         self, trained: TrainedModel, codecs: Sequence[str], bounds: Sequence[float]
@@ -176,6 +152,8 @@ class Measurements:
         return self._costs[key]
 
     def _measured(self, state: dict[str, NDArray], settings: Settings) -> UpdateCost:
+        from fedsz.report.runs import UpdateCost
+
         encode: list[float] = []
         decode: list[float] = []
         # The first pass starts decoders' processes and touches memory for the first time.
@@ -188,9 +166,8 @@ class Measurements:
             decompress(stream, as_numpy=True)
             decode.append(time.perf_counter() - start)
             encode.append(report.seconds)
-        return UpdateCost(
-            report.raw_bytes, report.nbytes, statistics.median(encode), statistics.median(decode)
-        )
+        seconds = statistics.median(encode), statistics.median(decode)
+        return UpdateCost(report.raw_bytes, report.nbytes, math.nan, *seconds)
 
     def rounds(
         self,
@@ -205,61 +182,47 @@ class Measurements:
             ConfigError: the file that was given has no such runs.
             FedszError: every run failed.
         """
-        if self.sweep is None:
-            rows = self._run(models, datasets, codecs, bounds)
+        from fedsz.experiments.results import SWEEP, read
+        from fedsz.experiments.sweep_plan import PLURAL, SweepConfig
+
+        if self.sweep is not None:
+            rows = _without_histograms(read(self.sweep, SWEEP))
+            rows = [row for row in rows if row["model"] in models and row["dataset"] in datasets]
+            if not rows:
+                asked = f"{', '.join(models)} on {', '.join(datasets)}"
+                raise ConfigError(f"{self.sweep} has no run of {asked}")
         else:
-            rows = _read(self.sweep, models, datasets)
+            options = {name: getattr(self.config, name) for name in RunConfig.__dataclass_fields__}
+            for name in PLURAL:
+                del options[name]
+            options |= {"models": list(models), "datasets": list(datasets), "codecs": list(codecs)}
+            options["error_bounds"] = [f"{bound:g}" for bound in bounds]
+            options["results"] = str(self.folder / "sweep.parquet")
+            rows = _run(SweepConfig.of(options), self.on_step)
         if all(row["error"] for row in rows):
             raise FedszError(f"every run failed: {rows[0]['error']}")
         if not any(row["replies"] for row in rows):
             raise FedszError("no client of any run could train; --verbose says why")
         return rows
 
-    def _run(
-        self,
-        models: Sequence[str],
-        datasets: Sequence[str],
-        codecs: Sequence[str],
-        bounds: Sequence[float],
-    ) -> list[Row]:
-        from fedsz.experiments.results import SWEEP, Results
-        from fedsz.experiments.sweep import Sweep
-        from fedsz.experiments.sweep_plan import PLURAL, SweepConfig, run_id
 
-        path = self.folder / "sweep.parquet"
-        shared = {name: getattr(self.config, name) for name in RunConfig.__dataclass_fields__}
-        asked = SweepConfig.of(
-            {
-                **{name: value for name, value in shared.items() if name not in PLURAL},
-                "models": list(models),
-                "datasets": list(datasets),
-                "codecs": list(codecs),
-                "error_bounds": [f"{bound:g}" for bound in bounds],
-                "results": str(path),
-            }
-        )
-        with Results(path, SWEEP) as results:
-            sweep = Sweep(asked, results)
-            sweep.forget_failures()
-            with closing(sweep.run()) as steps:
-                for step in steps:
-                    if step.over:
-                        outcome = step.error or f"accuracy {step.round.accuracy:.4f}"  # type: ignore[union-attr]
-                        run = step.run
-                        self.on_step(f"{run.model} {run.dataset} {run.codec}: {outcome}")
-            wanted = {run_id(run, asked.grid) for run in asked.runs}
-            rows = _without_histograms(results.rows)
-        return [row for row in rows if row["run"] in wanted]
+def _run(config: SweepConfig, on_step: OnStep) -> list[Row]:
+    """Run what a sweep lacks, and return its rows."""
+    from fedsz.experiments.results import SWEEP, Results
+    from fedsz.experiments.sweep import Sweep
+    from fedsz.experiments.sweep_plan import run_id
 
-
-def _read(path: Path, models: Sequence[str], datasets: Sequence[str]) -> list[Row]:
-    from fedsz.experiments.results import SWEEP, read
-
-    rows = _without_histograms(read(path, SWEEP))
-    found = [row for row in rows if row["model"] in models and row["dataset"] in datasets]
-    if not found:
-        raise ConfigError(f"{path} has no run of {', '.join(models)} on {', '.join(datasets)}")
-    return found
+    with Results(Path(config.results), SWEEP) as results:
+        sweep = Sweep(config, results)
+        sweep.forget_failures()
+        with closing(sweep.run()) as steps:
+            for step in steps:
+                if step.over:
+                    outcome = step.error or f"accuracy {step.round.accuracy:.4f}"  # type: ignore[union-attr]
+                    on_step(f"{step.run.model} {step.run.dataset} {step.run.codec}: {outcome}")
+        rows = _without_histograms(results.rows)
+    wanted = {run_id(run, config.grid) for run in config.runs}
+    return [row for row in rows if row["run"] in wanted]
 
 
 def _without_histograms(table: Any) -> list[Row]:

@@ -46,13 +46,15 @@ def figure_4(measurements: Measurements) -> Comparison:
         "Printed is Table I's accuracy after ten rounds, on all data; ours is after the rounds"
         " that the rows say. SZx, its bound kept, learns like the others."
     )
+    title = f"Accuracy over rounds, {model}, {dataset}, {RECOMMENDED_BOUND:g}"
+    headings = ("model", "codec", "after")
     return Comparison(
-        title=f"Accuracy over rounds, {model}, {dataset}, {RECOMMENDED_BOUND:g}",
-        headings=("model", "codec", "after"),
-        lines=lines,
-        made_from=[_settings(rows)],
-        notes=[note, *_failures(rows)],
-        panels=[curves("", drawn, x="round", y="accuracy, %")],
+        title,
+        headings,
+        lines,
+        [_settings(rows)],
+        [note, *_failures(rows)],
+        [curves("", drawn, x="round", y="accuracy, %")],
     )
 
 
@@ -89,14 +91,9 @@ def figure_5(measurements: Measurements) -> Comparison:
         " uncompressed, which the printed 0 stands for. On little data and few rounds, seeds make"
         " more than that: give --samples, --rounds and a sweep of several seeds."
     )
-    return Comparison(
-        title="Accuracy over the error bound",
-        headings=("model", "data", "codec", "bound"),
-        lines=lines,
-        made_from=[_settings(rows)],
-        notes=[note, *_failures(rows)],
-        panels=panels,
-    )
+    title = "Accuracy over the error bound"
+    headings = ("model", "data", "codec", "bound")
+    return Comparison(title, headings, lines, [_settings(rows)], [note, *_failures(rows)], panels)
 
 
 def figure_6(measurements: Measurements) -> Comparison:
@@ -129,14 +126,9 @@ def figure_6(measurements: Measurements) -> Comparison:
         "A client's seconds to train and compress, the server's to decode its reply, and to test"
         " the average once. The overhead is compression's share of all four."
     )
-    return Comparison(
-        title="Where a round's time goes, at 1e-2",
-        headings=("model", "data", "codec"),
-        lines=lines,
-        made_from=[_settings(rows)],
-        notes=[note],
-        panels=panels,
-    )
+    title = "Where a round's time goes, at 1e-2"
+    headings = ("model", "data", "codec")
+    return Comparison(title, headings, lines, [_settings(rows)], [note], panels)
 
 
 def _rounds(

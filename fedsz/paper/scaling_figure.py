@@ -15,7 +15,7 @@ from fedsz.paper.comparison import Comparison, Line
 from fedsz.paper.measurements import Measurements, Row
 from fedsz.paper.published import RECOMMENDED_BOUND
 from fedsz.report.chart import Chart
-from fedsz.report.scaling import scaling_chart
+from fedsz.report.scaling import scaling_figure
 
 WEAK: Final = (1, 2, 4, 8, 16)  # clients
 STRONG: Final = 16  # clients that this machine measures strong scaling with
@@ -57,7 +57,7 @@ def figure_9(measurements: Measurements) -> Comparison:
     )
     path = measurements.folder / "scaling.parquet"
     _write(rows, path)
-    chart = scaling_chart(rows)
+    chart = scaling_figure(rows)
     costs = scaling.costs(points)
     return Comparison(
         title=f"Scaling, {model}, {dataset}",

@@ -73,13 +73,8 @@ def table_1(measurements: Measurements) -> Comparison:
         " that of the trained model, decoded once. `fedsz paper --figure 4` and 5 train.",
         *_explanations(lines),
     ]
-    return Comparison(
-        title=f"lossy codecs, {dataset}",
-        headings=("model", "codec", "bound"),
-        lines=lines,
-        made_from=made_from,
-        notes=notes,
-    )
+    title, headings = f"lossy codecs, {dataset}", ("model", "codec", "bound")
+    return Comparison(title, headings, lines, made_from, notes)
 
 
 def _spread(weights: Mapping[str, NDArray]) -> float:
@@ -186,13 +181,11 @@ def table_2(measurements: Measurements) -> Comparison:
             smallest.append(f"{best['codec']} makes {what} smallest, {best['ratio']:.3f}x")
     if smallest:
         notes.append("; ".join(smallest) + ".")
-    return Comparison(
-        title=f"lossless codecs, {trained.model}, {trained.dataset}",
-        headings=("codec", "part", "bytes"),
-        lines=lines,
-        made_from=[trained.provenance],
-        notes=notes,
+    title, headings = (
+        f"lossless codecs, {trained.model}, {trained.dataset}",
+        ("codec", "part", "bytes"),
     )
+    return Comparison(title, headings, lines, [trained.provenance], notes)
 
 
 def table_3(measurements: Measurements) -> Comparison:
@@ -228,7 +221,7 @@ def table_3(measurements: Measurements) -> Comparison:
         " are of one image forward, convolutions and matrix products: a multiply-add is two."
         " alexnet scales images below 128 pixels up to 128."
     )
-    return Comparison(title="models", headings=("model", "of"), lines=lines, notes=[note])
+    return Comparison("models", ("model", "of"), lines, notes=[note])
 
 
 def table_5(measurements: Measurements) -> Comparison:
@@ -256,13 +249,8 @@ def table_5(measurements: Measurements) -> Comparison:
         )
     implied = ", ".join(f"{model} {ratio:.2f}" for model, ratio in _implied_ratios().items())
     notes.append(f"By Tables I to III, SZ2 and blosc-lz at 1e-2 come to: {implied}.")
-    return Comparison(
-        title="ratios of whole updates",
-        headings=("model", "data", "codec", "bound"),
-        lines=lines,
-        made_from=made_from,
-        notes=notes,
-    )
+    title, headings = "ratios of whole updates", ("model", "data", "codec", "bound")
+    return Comparison(title, headings, lines, made_from, notes)
 
 
 def _implied_ratios() -> dict[str, float]:

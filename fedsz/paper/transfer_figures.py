@@ -12,9 +12,9 @@ from fedsz.control.transfer_time import transfer_seconds, worth_below
 from fedsz.paper import published
 from fedsz.paper.comparison import Comparison, Line
 from fedsz.paper.drawing import Curve, curves
-from fedsz.paper.measurements import CODECS, OURS, Measurements, UpdateCost
+from fedsz.paper.measurements import CODECS, OURS, Measurements
 from fedsz.paper.published import RECOMMENDED_BOUND
-from fedsz.report.runs import UNCOMPRESSED
+from fedsz.report.runs import UNCOMPRESSED, UpdateCost
 
 BANDWIDTHS: Final = np.logspace(6, 10.5, 61)  # 1 Mbps to 30 Gbps
 
@@ -32,7 +32,7 @@ def figure_7(measurements: Measurements) -> Comparison:
             for bound in config.bounds:
                 cost = measurements.update_cost(trained, codec, bound)
                 times.append(_seconds(cost, bandwidth))
-                uncompressed = transfer_seconds(0.0, cost.raw_bytes, bandwidth)
+                uncompressed = transfer_seconds(0.0, cost.raw, bandwidth)
                 printed = model if (codec, bound) == ("sz2", RECOMMENDED_BOUND) else ""
                 saved, speedup = (
                     published.SAVED_SECONDS.get(printed),
@@ -52,14 +52,9 @@ def figure_7(measurements: Measurements) -> Comparison:
         "Ours: t_C + t_D + 8 S' / B against 8 S / B, one update, nothing else on the link. A ratio"
         " is the most that a link can make of it."
     )
-    return Comparison(
-        title=f"An update at {formatting.bandwidth(bandwidth)}",
-        headings=("model", "codec", "bound"),
-        lines=lines,
-        made_from=made_from,
-        notes=[note],
-        panels=panels,
-    )
+    title = f"An update at {formatting.bandwidth(bandwidth)}"
+    headings = ("model", "codec", "bound")
+    return Comparison(title, headings, lines, made_from, [note], panels)
 
 
 def figure_8(measurements: Measurements) -> Comparison:
@@ -71,14 +66,14 @@ def figure_8(measurements: Measurements) -> Comparison:
         codec: measurements.update_cost(trained, spec, RECOMMENDED_BOUND)
         for codec, spec in CODECS.items()
     }
-    raw_bytes = costs[OURS].raw_bytes
+    raw = costs[OURS].raw
     megabits = (BANDWIDTHS / 1e6).tolist()
     drawn = {
         codec: (megabits, [_seconds(cost, bits) for bits in BANDWIDTHS])
         for codec, cost in costs.items()
     }
     drawn[UNCOMPRESSED] = (
-        megabits, [transfer_seconds(0.0, raw_bytes, bits) for bits in BANDWIDTHS]
+        megabits, [transfer_seconds(0.0, raw, bits) for bits in BANDWIDTHS]
     )  # fmt: skip
     marks = {
         "500 Mbps, says the paper": published.WORTH_BELOW,
@@ -89,18 +84,20 @@ def figure_8(measurements: Measurements) -> Comparison:
         ' their lines in 1 / B cross. Rows "by Table I" are the paper\'s own numbers, put into the'
         " same formula with t_C alone."
     )
+    title = f"An update of {model} over bandwidth, {RECOMMENDED_BOUND:g}"
+    headings = ("model", "codec")
     return Comparison(
-        title=f"An update of {model} over bandwidth, {RECOMMENDED_BOUND:g}",
-        headings=("model", "codec"),
-        lines=[*_crossovers(model, costs), *_handovers(model, costs), *_by_table_1(model)],
-        made_from=[trained.provenance],
-        notes=[note],
-        panels=[curves("", drawn, x="Mbps", y="s", log="xy", marks=marks)],
+        title,
+        headings,
+        [*_crossovers(model, costs), *_handovers(model, costs), *_by_table_1(model)],
+        [trained.provenance],
+        [note],
+        [curves("", drawn, x="Mbps", y="s", log="xy", marks=marks)],
     )
 
 
 def _seconds(cost: UpdateCost, bandwidth: float) -> float:
-    return transfer_seconds(cost.coding_seconds, cost.sent_bytes, bandwidth)
+    return transfer_seconds(cost.encode + cost.decode, cost.sent, bandwidth)
 
 
 def _crossovers(model: str, costs: Mapping[str, UpdateCost]) -> list[Line]:
@@ -108,11 +105,11 @@ def _crossovers(model: str, costs: Mapping[str, UpdateCost]) -> list[Line]:
     lines = []
     for codec, cost in costs.items():
         printed = published.WORTH_BELOW if codec == "sz2" else None
-        for quantity, seconds in (
-            ("worth it below, without t_D", cost.encode_seconds),
-            ("worth it below", cost.coding_seconds),
+        alone = worth_below(cost.encode, cost.raw, cost.sent)
+        for quantity, at in (
+            ("worth it below, without t_D", alone),
+            ("worth it below", cost.worth_below),
         ):
-            at = worth_below(seconds, cost.raw_bytes, cost.sent_bytes)
             lines.append(Line((model, codec), quantity, printed, at / 1e6, "Mbps"))
     return lines
 
@@ -121,9 +118,9 @@ def _handovers(model: str, costs: Mapping[str, UpdateCost]) -> list[Line]:
     """Return up to which bandwidth SZ2 beats each other codec that is larger and faster."""
     sz2, lines = costs["sz2"], []
     for codec, other in costs.items():
-        longer = sz2.coding_seconds - other.coding_seconds
-        if other.sent_bytes > sz2.sent_bytes and longer > 0:
-            at = worth_below(longer, other.sent_bytes, sz2.sent_bytes) / 1e6
+        longer = sz2.encode + sz2.decode - other.encode - other.decode
+        if other.sent > sz2.sent and longer > 0:
+            at = worth_below(longer, other.sent, sz2.sent) / 1e6
             of, printed = (model, f"sz2 before {codec}"), published.SZ2_BEST_BELOW
             lines.append(Line(of, "smaller wins below", printed, at, "Mbps"))
     return lines

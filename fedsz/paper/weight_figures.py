@@ -37,14 +37,9 @@ def figure_2(measurements: Measurements) -> Comparison:
         " the correlation of neighbours says the same in a number: smooth fields have nearly 1,"
         " independent numbers 0."
     )
-    return Comparison(
-        title=f"{SLICE} weights from the middle of the largest tensor",
-        headings=("model", "tensor"),
-        lines=lines,
-        made_from=made_from,
-        notes=[note],
-        panels=panels,
-    )
+    title = f"{SLICE} weights from the middle of the largest tensor"
+    headings = ("model", "tensor")
+    return Comparison(title, headings, lines, made_from, [note], panels)
 
 
 def figure_3(measurements: Measurements) -> Comparison:
@@ -64,13 +59,15 @@ def figure_3(measurements: Measurements) -> Comparison:
             Line((model,), "largest magnitude", 1.0, max(abs(found.low), abs(found.high))),
             Line((model,), "largest magnitude but for BatchNorm", 1.0, matrices),
         ]
+    title = "All weights that may be lossy"
+    headings = ("model",)
     return Comparison(
-        title="All weights that may be lossy",
-        headings=("model",),
-        lines=lines,
-        made_from=made_from,
-        notes=["The paper's weights all lie in [-1, 1]: the printed 1 is that limit."],
-        panels=panels,
+        title,
+        headings,
+        lines,
+        made_from,
+        ["The paper's weights all lie in [-1, 1]: the printed 1 is that limit."],
+        panels,
     )
 
 
@@ -99,13 +96,15 @@ def figure_10(measurements: Measurements) -> Comparison:
         " functions, 0 for a perfect fit; the law with the least fits best.",
         f"Best of Laplace, uniform and normal: {'; '.join(best)}.",
     ]
+    title = f"Errors of {name}"
+    headings = ("model", "codec", "bound")
     return Comparison(
-        title=f"Errors of {name}",
-        headings=("model", "codec", "bound"),
-        lines=lines,
-        made_from=[trained.provenance, f"tensor {name}, {x.size} weights"],
-        notes=notes,
-        panels=panels,
+        title,
+        headings,
+        lines,
+        [trained.provenance, f"tensor {name}, {x.size} weights"],
+        notes,
+        panels,
     )
 
 
