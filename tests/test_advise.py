@@ -132,24 +132,24 @@ def test_only_what_keeps_the_bound_is_advised() -> None:
     assert answer(ways, "rel:0.001", 1e12).best.codec == UNCOMPRESSED
 
 
-def row(data: str, codec: str, **columns: Any) -> dict[str, Any]:
+def row(part: str, codec: str, **columns: Any) -> dict[str, Any]:
     return {
-        "data": data, "codec": codec, "error_bound": None, "raw_bytes": 900, "coded_bytes": 90,
+        "part": part, "codec": codec, "error_bound": None, "raw_bytes": 900, "coded_bytes": 90,
         "encode_seconds": 3.0, "decode_seconds": 1.0, "error": None,
     } | columns  # fmt: skip
 
 
 def test_an_update_is_its_weights_and_its_rest() -> None:
     rows = [
-        row("net", "szx", error_bound="rel:0.01"),
-        row("net", "sz3", error="not here"),
-        row("net (rest)", "zstd", raw_bytes=100, coded_bytes=50, encode_seconds=0.5),
-        row("net (rest)", "xz", raw_bytes=100, coded_bytes=40),
-        row("net (all)", "zstd", raw_bytes=1000, coded_bytes=800),
-        row("net (all)", "xz", raw_bytes=250, coded_bytes=200),
-        row("net (all)", "raw", raw_bytes=1000, coded_bytes=1000),
+        row("lossy", "szx", error_bound="rel:0.01"),
+        row("lossy", "sz3", error="not here"),
+        row("lossless part", "zstd", raw_bytes=100, coded_bytes=50, encode_seconds=0.5),
+        row("lossless part", "xz", raw_bytes=100, coded_bytes=40),
+        row("everything", "zstd", raw_bytes=1000, coded_bytes=800),
+        row("everything", "xz", raw_bytes=250, coded_bytes=200),
+        row("everything", "raw", raw_bytes=1000, coded_bytes=1000),
     ]
-    first, szx, zstd, xz = choices(rows, data="net", lossless="zstd", raw_bytes=1000)
+    first, szx, zstd, xz = choices(rows, lossless="zstd", raw_bytes=1000)
 
     assert (first.codec, first.sent_bytes, first.coding_seconds) == (UNCOMPRESSED, 1000, 0)
     assert (szx.codec, szx.sent_bytes) == ("szx", 90 + 50)
@@ -161,8 +161,8 @@ def test_an_update_is_its_weights_and_its_rest() -> None:
 
 
 def test_without_a_lossless_codec_the_rest_goes_as_it_is() -> None:
-    rows = [row("net", "szx"), row("net (rest)", "xz", error="not here")]
-    _, szx = choices(rows, data="net", lossless="xz", raw_bytes=1000)
+    rows = [row("lossy", "szx"), row("lossless part", "xz", error="not here")]
+    _, szx = choices(rows, lossless="xz", raw_bytes=1000)
 
     assert (szx.sent_bytes, szx.encode_seconds, szx.measured_bytes) == (190, 3.0, 1000)
 
@@ -174,7 +174,7 @@ def test_what_bench_measures_can_be_advised_on() -> None:
         state, data="net", codecs=["szx", "zstd"], bounds=[ErrorBound.rel(1e-2)], repeats=1
     )
     raw = sum(x.nbytes for x in state.values())
-    ways = choices(rows, data="net", lossless="zstd", raw_bytes=raw)
+    ways = choices(rows, lossless="zstd", raw_bytes=raw)
 
     assert [way.codec for way in ways] == [UNCOMPRESSED, "szx", "zstd"]
     assert all(way.measured_bytes == way.raw_bytes == raw for way in ways)

@@ -19,9 +19,8 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import CODECS, Codec, Encoded, Raw
 from fedsz.codecs.sz3 import Sz3
 from fedsz.errors import CodecError, ConfigError
-from fedsz.experiments import bench
 from fedsz.experiments.bench import Row, digest, initial_weights, measure
-from fedsz.experiments.bench_worker import Block, Weight, middle
+from fedsz.experiments.codec_measurement import Item, coder_of, middle
 from fedsz.experiments.memory_growth import Memory
 from fedsz.experiments.sweep_plan import steered
 from tests.test_cli import call, refuse
@@ -62,15 +61,16 @@ def test_every_codec_there_is(state: dict[str, Any], tmp_path: Path) -> None:
     assert [row["error"] for row in rows] == [None] * len(rows)
     lossy_bytes = state["a.weight"].nbytes + state["b.weight"].nbytes
     whole = sum(x.nbytes for x in state.values())
-    sizes = {"net": lossy_bytes, "net (rest)": whole - lossy_bytes, "net (all)": whole}
+    sizes = {"lossy": lossy_bytes, "lossless part": whole - lossy_bytes, "everything": whole}
     for codec in (codec for codec in CODECS if codec.name in AVAILABLE):
         own = [row for row in rows if row["codec"] == codec.name]
-        assert {row["data"] for row in own} == (
-            {"net"} if codec.lossy else {"net (rest)", "net (all)"}
+        assert {row["part"] for row in own} == (
+            {"lossy"} if codec.lossy else {"lossless part", "everything"}
         )
         for row in own:
             assert row.keys() == BENCH.columns.keys()
-            assert row["raw_bytes"] == sizes[row["data"]]
+            assert row["raw_bytes"] == sizes[row["part"]]
+            assert row["data"] == "net"
             assert row["ratio"] == row["raw_bytes"] / row["coded_bytes"]
             assert row["error_bound"] == ("rel:0.01" if steered(codec.name) else None)
             for way in ("encode", "decode"):
@@ -211,7 +211,7 @@ def test_a_codec_whose_library_is_missing_has_rows_that_say_so(
 def test_a_process_that_dies_costs_its_row(
     state: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench.sys, "executable", "/bin/false")
+    monkeypatch.setattr("sys.executable", "/bin/false")
     (row,) = quick(state, "szx")
 
     assert row["error"] == "the codec's process ended with status 1"
@@ -233,7 +233,7 @@ class Careless(Codec):
 
 
 def test_a_broken_bound_is_told() -> None:
-    item = Weight("a.weight", weights(), 1e-3, Careless())
+    item = Item("a.weight", weights(), 1e-3, coder_of(Careless()))
 
     with pytest.raises(CodecError, match=r"an element of a.weight moved by \d+\.\d+ times"):
         item.check(item.decode(item.encode()))
@@ -242,15 +242,16 @@ def test_a_broken_bound_is_told() -> None:
 def test_a_lost_nan_is_told() -> None:
     x = weights()
     x[0, 0] = math.nan
-    item = Weight("a.weight", x, 1e3, Careless())
+    item = Item("a.weight", x, 1e3, coder_of(Careless()))
 
     with pytest.raises(CodecError, match=r"a NaN or infinity of a\.weight did not come back"):
         item.check(np.nan_to_num(x))
 
 
 def test_bits_that_changed_are_told() -> None:
-    data = bytearray(weights().tobytes())
-    item = Block(memoryview(bytes(data)), 4, Raw())
+    x = weights()
+    data = bytearray(x.tobytes())
+    item = Item("", x, None, coder_of(Raw()))
     data[77] ^= 1
 
     with pytest.raises(CodecError, match="did not come back bit for bit"):
@@ -259,7 +260,7 @@ def test_bits_that_changed_are_told() -> None:
 
 def test_a_codec_that_is_too_slow_takes_part_of_the_data_and_says_so() -> None:
     big = weights((1500, 1000))
-    (row,) = [r for r in quick({"weight": big}, "xz", seconds=0.2) if "(all)" in r["data"]]
+    (row,) = [r for r in quick({"weight": big}, "xz", seconds=0.2) if r["part"] == "everything"]
 
     assert 1 << 20 <= row["raw_bytes"] < big.nbytes
     assert row["elements"] == row["raw_bytes"] / 4
@@ -274,18 +275,17 @@ def test_a_codec_that_is_too_slow_takes_part_of_the_data_and_says_so() -> None:
 def test_the_middle_is_contiguous_and_whole_elements(
     sizes: list[int], itemsizes: list[int], share: float
 ) -> None:
-    data, blocks = bytearray(), []
+    data, blocks, coder = bytearray(), [], coder_of(Raw())
     for n, itemsize in zip(sizes, itemsizes, strict=False):
         part = bytes(np.random.default_rng(len(data)).integers(0, 256, n * itemsize, np.uint8))
         data += part
-        blocks.append(Block(memoryview(part), itemsize, Raw()))
+        blocks.append(Item("", np.frombuffer(part, f"V{itemsize}"), None, coder))
     wanted = int(share * len(data))
     cut = middle(blocks, wanted)
 
-    joined = b"".join(item.data for item in cut)
+    joined = b"".join(item.x.tobytes() for item in cut)
     assert joined in bytes(data)
     assert abs(len(joined) - wanted) < 8
-    assert all(item.nbytes % item.itemsize == 0 for item in cut)
     if wanted == len(data):
         assert joined == data
 
@@ -341,11 +341,12 @@ def test_the_command_prints_a_line_a_row_for_machines(file: Path) -> None:
     )  # fmt: skip
     rows = [json.loads(line) for line in done.stdout.splitlines()]
 
-    assert [(row["codec"], row["error_bound"], row["data"]) for row in rows] == [
-        ("szx", "rel:0.001", "net.pt"),
-        ("szx", "rel:0.01", "net.pt"),
-        ("raw", None, "net.pt (rest)"),
-        ("raw", None, "net.pt (all)"),
+    assert {row["data"] for row in rows} == {"net.pt"}
+    assert [(row["codec"], row["error_bound"], row["part"]) for row in rows] == [
+        ("szx", "rel:0.001", "lossy"),
+        ("szx", "rel:0.01", "lossy"),
+        ("raw", None, "lossless part"),
+        ("raw", None, "everything"),
     ]
 
 

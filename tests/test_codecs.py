@@ -259,9 +259,9 @@ def test_tiny_arrays_are_stored_by_sz2() -> None:
 
 def test_the_worker_ends_with_its_parent() -> None:
     code = (
-        "import numpy as np; from fedsz import codecs; from fedsz.codecs import isolation\n"
+        "import numpy as np; from fedsz import codecs; from fedsz.codecs import decoder_process\n"
         "x = np.linspace(0, 1, 5000, dtype=np.float32); c = codecs.get('zfp')\n"
-        "c.decode(c.encode(x, 0.01), x.shape); print(isolation._worker._process.pid)"
+        "c.decode(c.encode(x, 0.01), x.shape); print(decoder_process._worker._process.pid)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.environment import origin
+from fedsz.experiments.environment import environment
 from fedsz.experiments.error_distribution import distribution
 from fedsz.experiments.results import BENCH, SWEEP, TABLES, Results, read
 
 
 def row(**values: Any) -> dict[str, Any]:
-    return {"run": "a", "model": "cnn", "round": 0, "accuracy": 0.1, **origin(), **values}
+    return {"run": "a", "model": "cnn", "round": 0, "accuracy": 0.1, **environment(), **values}
 
 
 def test_rows_are_there_as_soon_as_they_are_added(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_rows_are_there_as_soon_as_they_are_added(tmp_path: Path) -> None:
 
     rows = read(path).to_pylist()
     assert [r["round"] for r in rows] == [0, 1, 2]
-    assert rows[0]["fedsz_version"] == origin()["fedsz_version"]
+    assert rows[0]["fedsz_version"] == environment()["fedsz_version"]
     assert rows[0]["error"] is None
     assert sorted(p.name for p in path.parent.iterdir()) == ["sweep.parquet"]
 
@@ -196,3 +196,18 @@ def test_every_column_is_documented(table: Any) -> None:
     page = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text("utf-8")
 
     assert {name for name in table.columns if f"`{name}`" not in page} == set()
+
+
+def test_a_bench_file_from_before_parts_had_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    names = ["net", "net (rest)", "net (all)"]
+    with Results(path, BENCH) as results:
+        results.add([{"data": name, **environment()} for name in names])
+    pq.write_table(read(path).drop_columns(["part"]), path)
+
+    with Results(path, BENCH) as results:
+        results.add([{"data": "net", "part": "lossy"}])
+
+    rows = read(path, BENCH).to_pylist()
+    assert {row["data"] for row in rows} == {"net"}
+    assert [row["part"] for row in rows] == ["lossy", "lossless part", "everything", "lossy"]

@@ -89,7 +89,7 @@ def command(
             on_row=tell,
         )
     raw_bytes, _ = sizes(state, rule=config.rule, threshold=config.threshold)
-    ways = choices(rows, data=data, lossless=lossless, raw_bytes=raw_bytes)
+    ways = choices(rows, lossless=lossless, raw_bytes=raw_bytes)
     answers = [answer(ways, written(bound), link.bandwidth) for bound in bounds]
     if json:
         print_json(_as_dict(data, rows, ways, answers, link, probed))
@@ -169,7 +169,7 @@ def _as_dict(
             for answer in answers
         ],
         "errors": [
-            {name: row[name] for name in ("codec", "error_bound", "data", "error")}
+            {name: row[name] for name in ("codec", "error_bound", "data", "part", "error")}
             for row in rows
             if row["error"]
         ],

@@ -160,7 +160,7 @@ def show(console: Console, data: str, rows: list[Row], nbytes: tuple[int, int]) 
     if lossy:
         console.print(_lossy_table(lossy))
     if lossless:
-        console.print(_lossless_table(data, lossless, nbytes))
+        console.print(_lossless_table(lossless, nbytes))
     show_errors(console, rows)
     threads = rows[0]["threads"]
     note = f"{rows[0]['machine']}; medians, {threads} thread{'s' if threads != 1 else ''}"
@@ -172,7 +172,8 @@ def show_errors(console: Console, rows: list[Row]) -> None:
     for row in rows:
         if row["error"]:
             bound = f" at {shown_bound(row['error_bound'])}" if row["error_bound"] else ""
-            text = f"no {row['codec']}{bound} on {row['data']}: {row['error']}"
+            of = "" if row["lossy"] else f" ({row['part']})"
+            text = f"no {row['codec']}{bound} on {row['data']}{of}: {row['error']}"
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -194,21 +195,21 @@ def _lossy_table(rows: list[Row]) -> Table:
     return table
 
 
-def _lossless_table(data: str, rows: list[Row], nbytes: tuple[int, int]) -> Table:
+def _lossless_table(rows: list[Row], nbytes: tuple[int, int]) -> Table:
     from fedsz.cli.table import size
-    from fedsz.experiments.bench import ALL
+    from fedsz.experiments.bench import EVERYTHING
 
     table = grid(
-        ("codec", "of it"),
+        ("codec", "part"),
         ("measured", "ratio", "compress\nMB/s", "decompress\nMB/s", "peak\nmemory"),
     )
     for row in rows:
-        whole = nbytes[0] if row["data"].endswith(ALL) else nbytes[1]
-        part = f"{100 * row['raw_bytes'] / whole:.1f} %" if row["raw_bytes"] < whole else "all"
+        whole = nbytes[0] if row["part"] == EVERYTHING else nbytes[1]
+        share = f"{100 * row['raw_bytes'] / whole:.1f} %" if row["raw_bytes"] < whole else "all"
         table.add_row(
             row["codec"],
-            row["data"].removeprefix(data).strip(" ()"),
-            f"{size(row['raw_bytes'])}, {part}",
+            row["part"],
+            f"{size(row['raw_bytes'])}, {share}",
             f"{row['ratio']:.3f}",
             *_speeds(row),
             _memory(row),

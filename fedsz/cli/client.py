@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedsz.cli.options import configured
+from contextlib import nullcontext
+
+from fedsz.cli.options import Json, configured, failure_as_json
 from fedsz.training.options import RunConfig
 
 
@@ -10,8 +12,9 @@ from fedsz.training.options import RunConfig
     "server", "dataset", "data_dir", "device", "partition", "client_id", "max_wait",
     "insecure", "tls_ca", "tls_cert", "tls_key",
 )  # fmt: skip
-def command(config: RunConfig) -> None:
+def command(config: RunConfig, *, json: Json = False) -> None:
     """Train on this device for a server, until its run is over."""
     from fedsz.training.fleet import join
 
-    join(config)
+    with failure_as_json() if json else nullcontext():
+        join(config)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from fedsz.errors import FedszError
 from fedsz.training.options import RunConfig
 
 Handler = Callable[..., None]
@@ -98,3 +100,15 @@ def configured(*names: str, of: type[RunConfig] = RunConfig) -> Callable[[Handle
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+@contextmanager
+def failure_as_json() -> Iterator[None]:
+    """Tell of a `FedszError` on stdout too, as an event, for the process that started this one."""
+    from fedsz.training.events import Failed, to_json
+
+    try:
+        yield
+    except FedszError as err:
+        print(to_json(Failed(str(err))), flush=True)
+        raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsz.cli.options import PANELS, Json, configured
+from fedsz.cli.options import PANELS, Json, configured, failure_as_json
 from fedsz.training.options import RunConfig
 
 CLIENTS_OWN = {"server", "partition", "client_id", "max_wait", "clients"}
@@ -17,7 +17,8 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     from fedsz.training.fleet import serve
 
     if json:
-        serve(config, lambda event: print(to_json(event), flush=True))
+        with failure_as_json():
+            serve(config, lambda event: print(to_json(event), flush=True))
         return
     with RunTable() as table:
         serve(config, table.show)

@@ -5,21 +5,20 @@ written for hostile input either. So their decoders run in one worker process, s
 and again after it died, with a limit on its memory and its time. Its death is the caller's
 `CorruptStream`; nothing else is harmed.
 
-The pipe carries: a request (codec name, element count, payload) and an answer (status, bytes), each
-part after its length in 8 bytes, little-endian.
+The pipe carries parts (`fedsz.child_process`): a request is the codec's name, the element count in
+8 bytes and the payload; an answer is a status and bytes.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import subprocess
-import sys
 import threading
-from typing import IO, Final
+from typing import Final
 
 import numpy as np
 
+from fedsz.child_process import Child, read_part, write_parts
 from fedsz.codecs.base import Array
 from fedsz.errors import CodecUnavailable, CorruptStream
 
@@ -35,6 +34,7 @@ def decode(codec: str, native: bytes, n: int) -> Array:
 
     Raises:
         CorruptStream: the decoder refused the payload, died of it, or did not end in time.
+        CodecUnavailable: no process can be started.
     """
     return _worker.decode(codec, native, n)
 
@@ -44,30 +44,20 @@ class Worker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._owner = 0
 
     def decode(self, codec: str, native: bytes, n: int) -> Array:
         """See `decode` above."""
         with self._lock:
             process = self._started()
-            seconds = SECONDS + 4 * n / BYTES_PER_SECOND
-            # Killing the worker ends our reads and writes, whichever of them it hung in.
-            watchdog = threading.Timer(seconds, process.kill)
-            watchdog.daemon = True
-            watchdog.start()
             try:
-                assert process.stdin is not None
-                assert process.stdout is not None
-                for part in (codec.encode(), n.to_bytes(8, "little"), native):
-                    send(process.stdin, part)
-                process.stdin.flush()
-                status, data = receive(process.stdout), receive(process.stdout)
+                with process.limited(SECONDS + 4 * n / BYTES_PER_SECOND):
+                    write_parts(process.stdin, codec.encode(), n.to_bytes(8, "little"), native)
+                    status, data = read_part(process.stdout), read_part(process.stdout)
             except (OSError, EOFError):
                 self.stop()
                 raise CorruptStream(f"the {codec} decoder died of {len(native)} bytes") from None
-            finally:
-                watchdog.cancel()
         if status != OK:
             raise CorruptStream(f"{codec} payload does not decode: {data.decode(errors='replace')}")
         if len(data) != 4 * n:
@@ -79,55 +69,19 @@ class Worker:
         process, self._process = self._process, None
         if process and self._owner == os.getpid():
             process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    try:
-                        pipe.close()
-                    except OSError:  # a request that was still buffered
-                        continue
+            process.end()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Child:
         if self._owner != os.getpid():  # a fork must not talk on its parent's pipes
             self._process = None
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self._process.is_running:
             self.stop()
             self._owner = os.getpid()
             try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "fedsz.codecs.decoder_worker"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C is for us to handle; its pipe tells it to end
-                )
+                self._process = Child("fedsz.codecs.decoder_worker")
             except OSError as err:
                 raise CodecUnavailable(f"no process could be started to decode in: {err}") from err
         return self._process
-
-
-def send(pipe: IO[bytes], part: bytes) -> None:
-    """Write one part, its length first."""
-    pipe.write(len(part).to_bytes(8, "little"))
-    pipe.write(part)
-
-
-def receive(pipe: IO[bytes]) -> bytearray:
-    """Read one part.
-
-    Raises:
-        EOFError: the other end has gone.
-    """
-    size = pipe.read(8)
-    if len(size) < 8:
-        raise EOFError
-    data = bytearray(int.from_bytes(size, "little"))
-    view, filled = memoryview(data), 0
-    while filled < len(data):
-        got = pipe.readinto(view[filled:])  # type: ignore[attr-defined]
-        if not got:
-            raise EOFError
-        filled += got
-    return data
 
 
 _worker = Worker()

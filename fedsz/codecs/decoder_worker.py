@@ -7,7 +7,8 @@ import sys
 from typing import Final
 
 from fedsz import codecs
-from fedsz.codecs.decoder_process import FAILED, OK, receive, send
+from fedsz.child_process import private_stdout, read_part, write_parts
+from fedsz.codecs.decoder_process import FAILED, OK
 from fedsz.codecs.envelope import EnvelopeCodec
 
 SPARE: Final = 256 << 20  # bytes a decoder may take beside ten times its input and output
@@ -43,18 +44,15 @@ def answer(name: str, n: int, native: bytes) -> tuple[bytes, bytes]:
 def main() -> None:
     """Serve requests until the pipe closes."""
     requests = sys.stdin.buffer
-    # SZ 2 prints to stdout, and the answers must not be mixed with that.
-    with os.fdopen(os.dup(1), "wb") as answers, open(os.devnull, "wb") as nowhere:  # noqa: PTH123
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
+    with private_stdout() as answers, open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+        for output in (1, 2):  # what SZ 2 prints is of no use to anybody
+            os.dup2(nowhere.fileno(), output)
         while True:
             try:
-                name, count, native = (bytes(receive(requests)) for _ in range(3))
+                name, count, native = (bytes(read_part(requests)) for _ in range(3))
             except EOFError:
                 return
-            for part in answer(name.decode(), int.from_bytes(count, "little"), native):
-                send(answers, part)
-            answers.flush()
+            write_parts(answers, *answer(name.decode(), int.from_bytes(count, "little"), native))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
 """Is compressing worth it on a link, and with which codec? Eqn 1 of the FedSZ paper.
 
 `fedsz.control.transfer_time` has the formula. The paper's Figure 8 leaves t_D out; it counts here.
-Over x = 1/B every choice is a straight line, t_C + t_D + 8 S' x, so what is best at which bandwidth
-is the lower envelope of a few lines, and exact.
+Over x = 1/B every choice is a straight line, t_C + t_D + 8 S' x. What is best at which bandwidth is
+the lower envelope of a few lines, and exact.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from fedsz import codecs as codec_list
 from fedsz.control import transfer_time
-from fedsz.experiments.bench import ALL, REST
+from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY, Row
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -112,24 +112,21 @@ def answer(ways: Iterable[Choice], error_bound: str, bandwidth: float) -> Answer
     return Answer(error_bound, best, envelope(kept))
 
 
-def choices(
-    rows: Iterable[Mapping[str, Any]], *, data: str, lossless: str, raw_bytes: int
-) -> list[Choice]:
+def choices(rows: Iterable[Row], *, lossless: str, raw_bytes: int) -> list[Choice]:
     """Return the ways to send a state_dict, the uncompressed one first.
 
     Args:
         rows: what `fedsz.experiments.bench.measure` said of it; those with an error are left out.
-        data: what they call it.
         lossless: the codec that takes what is not lossy, among those measured.
         raw_bytes: of the whole state_dict.
     """
     good = [row for row in rows if row["error"] is None]
-    rest = [row for row in good if row["data"] == f"{data} {REST}" and row["codec"] == lossless]
+    rest = [row for row in good if row["part"] == LOSSLESS and row["codec"] == lossless]
     ways = [Choice(UNCOMPRESSED, None, True, raw_bytes, raw_bytes, 0.0, 0.0, raw_bytes)]
     for row in good:
-        if row["data"] == data:
-            ways.append(_with_rest(row, rest, raw_bytes))
-        elif row["data"] == f"{data} {ALL}" and codec_list.Raw.name != row["codec"]:
+        if row["part"] == LOSSY:
+            ways.append(_with_rest(row, rest[0] if rest else None, raw_bytes))
+        elif row["part"] == EVERYTHING and row["codec"] != codec_list.Raw.name:
             ways.append(_scaled(row, raw_bytes))
     return ways
 
@@ -159,25 +156,28 @@ def _crossing(steep: Choice, flat: Choice) -> float:
     return transfer_time.worth_below(costs, steep.sent_bytes, flat.sent_bytes)
 
 
-def _with_rest(row: Mapping[str, Any], rest: Sequence[Mapping[str, Any]], raw_bytes: int) -> Choice:
+def _with_rest(row: Row, rest: Row | None, raw_bytes: int) -> Choice:
     """Return a lossy codec, beside a lossless one for all that it did not take."""
     left = raw_bytes - row["raw_bytes"]
-    share = left / rest[0]["raw_bytes"] if rest else 0.0
-    packed = min(share * rest[0]["coded_bytes"], left) if rest else left
-    measured = row["raw_bytes"] + (min(rest[0]["raw_bytes"], left) if rest else left)
+    sent, encode, decode, measured = left, 0.0, 0.0, left
+    if rest:
+        share = left / rest["raw_bytes"]
+        sent = min(share * rest["coded_bytes"], left)
+        encode, decode = share * rest["encode_seconds"], share * rest["decode_seconds"]
+        measured = min(rest["raw_bytes"], left)
     return Choice(
         row["codec"],
         row["error_bound"],
         False,
         raw_bytes,
-        row["coded_bytes"] + packed,
-        row["encode_seconds"] + (share * rest[0]["encode_seconds"] if rest else 0.0),
-        row["decode_seconds"] + (share * rest[0]["decode_seconds"] if rest else 0.0),
-        measured,
+        row["coded_bytes"] + sent,
+        row["encode_seconds"] + encode,
+        row["decode_seconds"] + decode,
+        row["raw_bytes"] + measured,
     )
 
 
-def _scaled(row: Mapping[str, Any], raw_bytes: int) -> Choice:
+def _scaled(row: Row, raw_bytes: int) -> Choice:
     """Return a lossless codec on everything, of which it may have had a share."""
     share = raw_bytes / row["raw_bytes"]
     return Choice(

@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import IO, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from fedsz import codecs as codec_list
 from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_arrays, raw
 from fedsz.bounds import ErrorBound
+from fedsz.child_process import Child
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.bench_worker import Job, Outcome, Tensor
-from fedsz.experiments.environment import DIGEST_LENGTH, cores, origin
+from fedsz.experiments.environment import DIGEST_LENGTH, cores, environment
 from fedsz.experiments.sweep_plan import settings_of, steered
 from fedsz.update.config import DEFAULT_THRESHOLD
 from fedsz.update.partition import check_rule, is_lossy
@@ -37,8 +35,9 @@ Row = dict[str, Any]
 
 REPEATS: Final = 3
 SECONDS: Final = 10.0
-ALL: Final = "(all)"
-REST: Final = "(rest)"
+LOSSY: Final = "lossy"  # the part of a state_dict that a row is about
+LOSSLESS: Final = "lossless part"
+EVERYTHING: Final = "everything"
 
 
 def measure(
@@ -58,8 +57,8 @@ def measure(
 
     Args:
         state: names to torch tensors or numpy arrays.
-        data: what rows call it. Lossless codecs have two rows: "... (rest)", of the tensors that
-            are never lossy, and "... (all)".
+        data: what rows call it. Lossy codecs have a row of the `LOSSY` tensors for each bound,
+            lossless ones a row of the `LOSSLESS` part and one of `EVERYTHING`.
         codecs: names, with settings or without.
         bounds: for the lossy ones.
         repeats: timed passes, after one that warms up and checks every element.
@@ -90,10 +89,10 @@ def measure(
         raise ConfigError(f"{data} holds no tensors to measure")
     lossy = [is_lossy(name, x, rule=rule, threshold=threshold) for name, x in arrays.items()]
     chosen = [_asked(spec, threads or cores()) for spec in codecs]
-    shared = {"data_digest": digest(arrays), **origin()}
+    shared = {"data": data, "data_digest": digest(arrays), **environment()}
     rows = []
     for asked in chosen:
-        for unit in _units(asked, data, lossy, bounds):
+        for unit in _units(asked, lossy, bounds):
             outcome = _run(asked, unit, arrays, repeats, seconds)
             now = datetime.now(UTC).replace(microsecond=0)
             row = {**_row(asked, unit, outcome), **shared, "time": now}
@@ -154,7 +153,7 @@ class _Asked:
 class _Unit:
     """What one row is about."""
 
-    data: str
+    part: str
     bound: ErrorBound | None
     tensors: list[int]
 
@@ -173,16 +172,14 @@ def _asked(spec: str, threads: int) -> _Asked:
     return _Asked(spec, run_as, codec.lossy, steered(spec), own or threads, missing)
 
 
-def _units(
-    asked: _Asked, data: str, lossy: Sequence[bool], bounds: Sequence[ErrorBound]
-) -> list[_Unit]:
+def _units(asked: _Asked, lossy: Sequence[bool], bounds: Sequence[ErrorBound]) -> list[_Unit]:
     everything = list(range(len(lossy)))
     if asked.lossy:
         weights = [i for i in everything if lossy[i]]
-        return [_Unit(data, bound, weights) for bound in (bounds if asked.steered else [None])]
+        return [_Unit(LOSSY, bound, weights) for bound in (bounds if asked.steered else [None])]
     rest = [i for i in everything if not lossy[i]]
-    units = [_Unit(f"{data} {REST}", None, rest)] if rest else []
-    return [*units, _Unit(f"{data} {ALL}", None, everything)]
+    units = [_Unit(LOSSLESS, None, rest)] if rest else []
+    return [*units, _Unit(EVERYTHING, None, everything)]
 
 
 def _run(
@@ -197,46 +194,24 @@ def _run(
     chosen = [named[i] for i in unit.tensors]
     tensors = [Tensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in chosen]
     job = Job(asked.run_as, written(unit.bound), asked.threads, repeats, seconds, tensors)
-    with tempfile.TemporaryFile() as said, _started(job, said) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(msgspec.json.encode(job) + b"\n")
-            for _, x in chosen:
-                pipe.write(raw(x))
-        answer = process.stdout.read()
-        if process.wait() == 0 and answer:
-            return msgspec.json.decode(answer, type=Outcome)
-        said.seek(0)
-        last = said.read().decode(errors="replace").strip().splitlines()[-1:]
-        ended = f"the codec's process ended with status {process.returncode}"
-        return Outcome(error=": ".join([ended, *last]))
-
-
-@contextmanager
-def _started(job: Job, said: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the process of a job, which ends with the block; what it complains of goes to a file."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedsz.experiments.bench_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=said,
+    module = "fedsz.experiments.bench_worker"
+    with (
+        tempfile.TemporaryDirectory(prefix="fedsz-") as folder,
         # Libraries that read it when they are loaded use no more threads than they are given.
-        env={**os.environ, "OMP_NUM_THREADS": str(job.threads)},
-        start_new_session=True,  # Ctrl-C is for us to handle
-    )
-    with process:
-        try:
-            yield process
-        except BaseException:
-            process.kill()  # or the end of the block would wait for it
-            raise
+        Child(module, log=Path(folder) / "log", threads=job.threads) as process,
+    ):
+        process.tell(job, *(raw(x) for _, x in chosen))
+        answer = next(process.lines(), None)
+        if answer is not None:
+            return msgspec.json.decode(answer, type=Outcome)
+        ended = f"the codec's process ended with status {process.wait()}"
+        return Outcome(error=": ".join(filter(None, [ended, process.last_words()])))
 
 
 def _row(asked: _Asked, unit: _Unit, outcome: Outcome) -> Row:
     """Return the columns that an outcome fills."""
     row: Row = {
-        "data": unit.data,
+        "part": unit.part,
         "codec": asked.spec,
         "codec_settings": settings_of(asked.run_as),
         "lossy": asked.lossy,

@@ -1,4 +1,4 @@
-"""Where a result comes from: the columns that every row of a result table carries."""
+"""The environment of a result: the columns that every row of a result table carries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DIGEST_LENGTH: Final = 16
 
 
 @lru_cache(maxsize=1)
-def origin() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Return fedsz's version, Python's, torch's, the machine and its processors."""
     return {
         "fedsz_version": importlib.metadata.version("fedsz"),

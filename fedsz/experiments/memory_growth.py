@@ -1,4 +1,7 @@
-"""How much memory something takes, where the system tells: Linux does."""
+"""How much memory something takes, where the system tells: Linux does.
+
+psutil knows what is resident now, but neither peaks nor how to begin them anew; /proc knows all.
+"""
 
 from __future__ import annotations
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import Any, Final, Self
 
+import filelock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsz.errors import ConfigError, FedszError
+from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY
 
 TABLE: Final = b"fedsz.table"
 VERSION: Final = b"fedsz.version"
@@ -48,154 +49,97 @@ class Table:
         return pa.schema(list(self.columns.items()), metadata=marks)
 
 
-ORIGIN: Final = {
-    "fedsz_version": pa.string(),
-    "python": pa.string(),
-    "torch": pa.string(),
-    "machine": pa.string(),
-    "cores": pa.int32(),
-    "time": pa.timestamp("ms", tz="UTC"),
-}
+def _columns(*groups: tuple[pa.DataType, str]) -> dict[str, pa.DataType]:
+    """Return name -> type, of groups of names that share a type."""
+    return {name: kind for kind, names in groups for name in names.split()}
 
+
+TEXT, REAL, COUNT, BIG, BOOL = pa.string(), pa.float64(), pa.int32(), pa.int64(), pa.bool_()
+
+ENVIRONMENT: Final = (
+    (TEXT, "fedsz_version python torch machine"),
+    (COUNT, "cores"),
+    (pa.timestamp("ms", tz="UTC"), "time"),
+)
+LAW: Final = pa.struct(_columns((TEXT, "name"), (REAL, "location scale ks")))
 DISTRIBUTION: Final = pa.struct(
-    {
-        "what": pa.string(),
-        "tensor": pa.string(),
-        "numbers": pa.int64(),
-        "low": pa.float64(),
-        "high": pa.float64(),
-        "counts": pa.list_(pa.int64()),
-        "laws": pa.list_(
-            pa.struct(
-                {
-                    "name": pa.string(),
-                    "location": pa.float64(),
-                    "scale": pa.float64(),
-                    "ks": pa.float64(),
-                }
-            )
-        ),
-    }
+    _columns(
+        (TEXT, "what tensor"),
+        (BIG, "numbers"),
+        (REAL, "low high"),
+        (pa.list_(BIG), "counts"),
+        (pa.list_(LAW), "laws"),
+    )
 )
 
 SWEEP: Final = Table(
     "sweep",
     1,
-    {
-        "run": pa.string(),
-        "model": pa.string(),
-        "initial": pa.string(),
-        "dataset": pa.string(),
-        "codec": pa.string(),
-        "codec_settings": pa.string(),
-        "lossless": pa.string(),
-        "error_bound": pa.string(),
-        "bound_kind": pa.string(),
-        "bound_value": pa.float64(),
-        "update": pa.string(),
-        "downlink": pa.string(),
-        "policy": pa.string(),
-        "tolerance": pa.float64(),
-        "threshold": pa.int64(),
-        "rule": pa.string(),
-        "seed": pa.int64(),
-        "grid": pa.string(),
-        "clients": pa.int32(),
-        "partitioner": pa.string(),
-        "alpha": pa.float64(),
-        "samples": pa.int64(),
-        "test_samples": pa.int64(),
-        "image_size": pa.int32(),
-        "rounds": pa.int32(),
-        "epochs": pa.int32(),
-        "batch_size": pa.int32(),
-        "learning_rate": pa.float64(),
-        "momentum": pa.float64(),
-        "device": pa.string(),
-        "threads": pa.int32(),
-        "dataset_digest": pa.string(),
-        "round": pa.int32(),
-        "accuracy": pa.float64(),
-        "loss": pa.float64(),
-        "seconds": pa.float64(),
-        "train_seconds": pa.float64(),
-        "encode_seconds": pa.float64(),
-        "decode_seconds": pa.float64(),
-        "test_seconds": pa.float64(),
-        "replies": pa.int32(),
-        "failures": pa.int32(),
-        "raw_up": pa.int64(),
-        "sent_up": pa.int64(),
-        "raw_down": pa.int64(),
-        "sent_down": pa.int64(),
-        "ratio": pa.float64(),
-        "max_error": pa.float64(),
-        "distributions": pa.list_(DISTRIBUTION),
-        "error": pa.string(),
-        **ORIGIN,
-    },
+    _columns(
+        (TEXT, "run model initial dataset codec codec_settings lossless error_bound bound_kind"),
+        (REAL, "bound_value"),
+        (TEXT, "update downlink policy"),
+        (REAL, "tolerance"),
+        (BIG, "threshold"),
+        (TEXT, "rule"),
+        (BIG, "seed"),
+        (TEXT, "grid"),
+        (COUNT, "clients"),
+        (TEXT, "partitioner"),
+        (REAL, "alpha"),
+        (BIG, "samples test_samples"),
+        (COUNT, "image_size rounds epochs batch_size"),
+        (REAL, "learning_rate momentum"),
+        (TEXT, "device"),
+        (COUNT, "threads"),
+        (TEXT, "dataset_digest"),
+        (COUNT, "round"),
+        (REAL, "accuracy loss seconds train_seconds encode_seconds decode_seconds test_seconds"),
+        (COUNT, "replies failures"),
+        (BIG, "raw_up sent_up raw_down sent_down"),
+        (REAL, "ratio max_error"),
+        (pa.list_(DISTRIBUTION), "distributions"),
+        (TEXT, "error"),
+        *ENVIRONMENT,
+    ),
     added=("downlink", "policy", "tolerance"),
 )
 
 BENCH: Final = Table(
     "bench",
     1,
-    {
-        "data": pa.string(),
-        "data_digest": pa.string(),
-        "codec": pa.string(),
-        "codec_settings": pa.string(),
-        "lossy": pa.bool_(),
-        "error_bound": pa.string(),
-        "elements": pa.int64(),
-        "raw_bytes": pa.int64(),
-        "coded_bytes": pa.int64(),
-        "ratio": pa.float64(),
-        "encode_seconds": pa.float64(),
-        "encode_seconds_least": pa.float64(),
-        "encode_seconds_most": pa.float64(),
-        "decode_seconds": pa.float64(),
-        "decode_seconds_least": pa.float64(),
-        "decode_seconds_most": pa.float64(),
-        "repeats": pa.int32(),
-        "threads": pa.int32(),
-        "max_error": pa.float64(),
-        "rmse": pa.float64(),
-        "peak_bytes": pa.int64(),
-        "error": pa.string(),
-        **ORIGIN,
-    },
+    _columns(
+        (TEXT, "data part data_digest codec codec_settings"),
+        (BOOL, "lossy"),
+        (TEXT, "error_bound"),
+        (BIG, "elements raw_bytes coded_bytes"),
+        (REAL, "ratio"),
+        (REAL, "encode_seconds encode_seconds_least encode_seconds_most"),
+        (REAL, "decode_seconds decode_seconds_least decode_seconds_most"),
+        (COUNT, "repeats threads"),
+        (REAL, "max_error rmse"),
+        (BIG, "peak_bytes"),
+        (TEXT, "error"),
+        *ENVIRONMENT,
+    ),
+    added=("part",),
 )
+# How `data` ended in files from before there was a column for it.
+PARTS: Final = {" (rest)": LOSSLESS, " (all)": EVERYTHING, "": LOSSY}
 
 SCALING: Final = Table(
     "scaling",
     1,
-    {
-        "kind": pa.string(),
-        "engine": pa.string(),
-        "how": pa.string(),
-        "link": pa.string(),
-        "model": pa.string(),
-        "dataset": pa.string(),
-        "codec": pa.string(),
-        "error_bound": pa.string(),
-        "workers": pa.int32(),
-        "clients": pa.int32(),
-        "rounds": pa.int32(),
-        "samples_per_client": pa.int64(),
-        "seconds": pa.float64(),
-        "speedup": pa.float64(),
-        "efficiency": pa.float64(),
-        "train_seconds": pa.float64(),
-        "encode_seconds": pa.float64(),
-        "decode_seconds": pa.float64(),
-        "engine_seconds": pa.float64(),
-        "test_seconds": pa.float64(),
-        "sent_up": pa.int64(),
-        "sent_down": pa.int64(),
-        "bandwidth": pa.float64(),
-        **ORIGIN,
-    },
+    _columns(
+        (TEXT, "kind engine how link model dataset codec error_bound"),
+        (COUNT, "workers clients rounds"),
+        (BIG, "samples_per_client"),
+        (REAL, "seconds speedup efficiency train_seconds encode_seconds decode_seconds"),
+        (REAL, "engine_seconds test_seconds"),
+        (BIG, "sent_up sent_down"),
+        (REAL, "bandwidth"),
+        *ENVIRONMENT,
+    ),
 )
 
 TABLES: Final = (SWEEP, BENCH, SCALING)
@@ -246,9 +190,9 @@ class Results:
 
     def close(self) -> None:
         """Let others write the file."""
-        with contextlib.suppress(OSError):
-            _lock_path(self.path).unlink()
-        self._lock.close()
+        with contextlib.suppress(OSError):  # before others may have it
+            Path(self._lock.lock_file).unlink()
+        self._lock.release()
 
     def _write(self, rows: pa.Table) -> None:
         part = self.path.with_name(f".{self.path.name}.part")
@@ -323,29 +267,36 @@ def _completed(rows: pa.Table, table: Table) -> pa.Table:
             kind, place = table.columns[name], list(table.columns).index(name)
             nulls = pa.nulls(rows.num_rows, kind)
             rows = rows.add_column(min(place, rows.num_columns), pa.field(name, kind), nulls)
+            if name == "part":
+                rows = _with_parts(rows)
     return rows
 
 
-def _lock_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
+def _with_parts(rows: pa.Table) -> pa.Table:
+    """Return rows of BENCH whose `data` says which part they are about with that in `part`."""
+    data, part = [], []
+    for name in rows.column("data").to_pylist():
+        suffix = next(suffix for suffix in PARTS if name.endswith(suffix))
+        data.append(name.removesuffix(suffix))
+        part.append(PARTS[suffix])
+    for column, values in (("data", data), ("part", part)):
+        place = rows.column_names.index(column)
+        rows = rows.set_column(place, pa.field(column, TEXT), pa.array(values, TEXT))
+    return rows
 
 
-def _locked(path: Path) -> IO[bytes]:
-    """Return the open file whose lock is ours for as long as it is open."""
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = _lock_path(path).open("ab")
-        except OSError as err:
-            raise ConfigError(f"cannot write {path}: {err.strerror}") from err
-        try:
-            # The system gives it up when the process ends, however it ends.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise ConfigError(f"{path} is being written by another process") from None
-        # Whoever had it may have removed the file between our opening and our locking it.
-        with contextlib.suppress(FileNotFoundError):
-            if _lock_path(path).stat().st_ino == os.fstat(lock.fileno()).st_ino:
-                return lock
-        lock.close()
+def _locked(path: Path) -> filelock.BaseFileLock:
+    """Return a lock on a file; the system gives it up when the process ends, however it ends.
+
+    Raises:
+        ConfigError: another process has it, or the folder cannot be written.
+    """
+    lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout:
+        raise ConfigError(f"{path} is being written by another process") from None
+    except OSError as err:
+        raise ConfigError(f"cannot write {path}: {err.strerror}") from err
+    return lock

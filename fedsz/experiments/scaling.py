@@ -28,7 +28,7 @@ from typing import Any, Final
 import msgspec
 
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.environment import origin
+from fedsz.experiments.environment import environment
 from fedsz.experiments.simulation import TIMEOUT, simulate
 from fedsz.training.events import RoundDone
 from fedsz.training.options import RunConfig
@@ -217,7 +217,7 @@ def rows(
         "codec": config.codec,
         "error_bound": str(config.error_bound),
         "samples_per_client": samples_per_client,
-        **origin(),
+        **environment(),
         "time": datetime.now(UTC).replace(microsecond=0),
     }
     return [{**same, **row, **_gain(row, found)} for row in found]

@@ -7,11 +7,7 @@ they do, and what it sets in the process stays there.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fedsz import flower_environment
+from fedsz.child_process import Child, private_stdout, write_line
 from fedsz.errors import CodecUnavailable, ConfigError, FedszError
 from fedsz.training.events import RoundDone
 from fedsz.training.options import RunConfig
@@ -77,43 +74,28 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
         raise ConfigError(f"workers must be at least 1, got {workers}")
     if not available():
         raise CodecUnavailable('the simulation needs Ray: pip install "fedsz[scale]"')
-    with tempfile.TemporaryDirectory(prefix="fedsz-", ignore_cleanup_errors=True) as folder:
-        log = Path(folder) / "log"
-        setting = Setting(config.as_dict(), workers, folder)
-        with log.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "fedsz.experiments.simulation"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env={**os.environ, **QUIET, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C comes to us alone, and Ray's processes stay in it
-            )
-        try:
-            told, _ = process.communicate(msgspec.json.encode(setting) + b"\n", timeout)
-        except subprocess.TimeoutExpired:
+    with (
+        tempfile.TemporaryDirectory(prefix="fedsz-", ignore_cleanup_errors=True) as folder,
+        Child(
+            "fedsz.experiments.simulation",
+            log=Path(folder) / "log",
+            threads=1,
+            environment=QUIET,
+            whole_session=True,  # Ray's processes stay in it
+        ) as process,
+    ):
+        with process.limited(timeout):
+            process.tell(Setting(config.as_dict(), workers, folder))
+            rounds = [msgspec.json.decode(line, type=RoundDone) for line in process.lines()]
+            status = process.wait()
+        if process.timed_out:
             raise FedszError(
                 f"the simulation of {config.clients} clients took more than {timeout:g} s"
-            ) from None
-        finally:
-            _end(process)
-        rounds = [msgspec.json.decode(line, type=RoundDone) for line in told.splitlines()]
-        if process.returncode or len(rounds) != config.rounds + 1:
-            lines = log.read_text("utf-8", errors="replace").strip().splitlines()
-            says = lines[-1] if lines else f"it ended with {process.returncode}"
-            raise FedszError(f"the simulation failed: {says}")
+            )
+        if status or len(rounds) != config.rounds + 1:
+            words = process.last_words() or f"it ended with {status}"
+            raise FedszError(f"the simulation failed: {words}")
     return rounds
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all of its session."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def located(app: ClientApp, **where: str) -> ClientApp:
@@ -141,8 +123,7 @@ def located(app: ClientApp, **where: str) -> ClientApp:
 def main() -> None:
     """Run the setting on stdin and tell of its rounds on stdout."""
     # What Ray and Flower print is not ours.
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    out = private_stdout()
     setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setting)
     config = RunConfig.of(setting.options)
 
@@ -160,7 +141,7 @@ def main() -> None:
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:  # noqa: ARG001 - our config is not Flower's
         try:
-            federate(grid, config, problem, lambda done: _tell(out, row_of(done, {})))
+            federate(grid, config, problem, lambda done: write_line(out, row_of(done, {})))
         except BaseException as err:
             failed.append(err)
             raise
@@ -185,10 +166,6 @@ def main() -> None:
         cause = failed[0] if failed else err
         print(" ".join(f"{type(cause).__name__}: {cause}".split()), file=sys.stderr)
         sys.exit(1)
-
-
-def _tell(out: Any, row: RoundDone) -> None:
-    out.write(msgspec.json.encode(row) + b"\n")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterator, Mapping
@@ -18,16 +15,15 @@ from typing import Any, Final
 import msgspec
 import pyarrow.compute as pc
 
+from fedsz.child_process import Child
 from fedsz.errors import FedszError
-from fedsz.experiments.environment import cores, dataset_digest, file_digest, origin
+from fedsz.experiments.environment import cores, dataset_digest, environment, file_digest
 from fedsz.experiments.results import Results
 from fedsz.experiments.scheme import FIXED
 from fedsz.experiments.sweep_plan import SAME, SweepConfig, run_id, settings_of, way_of
 from fedsz.experiments.sweep_worker import Finished, Job
 from fedsz.training.events import RoundDone
 from fedsz.training.options import RunConfig
-
-PATIENCE: Final = 5.0  # seconds that a worker gets to end by itself
 
 
 @dataclass(frozen=True)
@@ -129,62 +125,38 @@ class _Worker:
 
     def __init__(self, log: Path, threads: int, grid: str) -> None:
         self._log, self._threads, self._grid = log, threads, grid
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._closed = False
         self._lock = threading.Lock()
 
     def run(self, run: RunConfig) -> Iterator[RoundDone | Finished]:
         """Make a run; the last that comes is its `Finished`."""
         process = self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        job = Job(run.as_dict(), self._grid)
-        try:
-            process.stdin.write(msgspec.json.encode(job) + b"\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                told: RoundDone | Finished = _DECODER.decode(line)
-                yield told
-                if isinstance(told, Finished):
-                    return
-        except (BrokenPipeError, msgspec.DecodeError):
-            pass  # it has ended, perhaps in the middle of a line
-        code = process.wait()
-        yield Finished(error=f"the process ended with {code}: {self._last_words()}")
+        process.tell(Job(run.as_dict(), self._grid))
+        for line in process.lines():
+            told: RoundDone | Finished = _DECODER.decode(line)
+            yield told
+            if isinstance(told, Finished):
+                return
+        words = process.last_words() or "it left no word"
+        yield Finished(error=f"the process ended with {process.wait()}: {words}")
 
     def close(self) -> None:
         """End the process, in the middle of a run too."""
         with self._lock:
             self._closed = True
-            process = self._process
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            if self._process:
+                self._process.end()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Child:
         with self._lock:
             if self._closed:
                 raise FedszError("the sweep is over")
-            if self._process is None or self._process.poll() is not None:
-                with self._log.open("wb") as log:
-                    self._process = subprocess.Popen(
-                        [sys.executable, "-m", "fedsz.experiments.sweep_worker"],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=log,
-                        env={**os.environ, "OMP_NUM_THREADS": str(self._threads)},
-                        start_new_session=True,  # Ctrl-C comes to us alone, and we tell it
-                    )
+            if self._process is None or not self._process.is_running:
+                self._log.unlink(missing_ok=True)  # last words are those of this process
+                module = "fedsz.experiments.sweep_worker"
+                self._process = Child(module, log=self._log, threads=self._threads)
             return self._process
-
-    def _last_words(self) -> str:
-        lines = self._log.read_text("utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it left no word"
 
 
 _DECODER: Final = msgspec.json.Decoder(RoundDone | Finished)
@@ -226,7 +198,7 @@ def rows_of(
     own = ("model", "dataset", "codec", "seed", "update", "downlink", "policy", *SAME)
     same = {
         **{name: getattr(run, name) for name in own},
-        **origin(),
+        **environment(),
         "initial": file_digest(run.initial) if run.initial else None,
         "run": run_id(run, sweep.grid),
         "codec_settings": settings_of(run.codec),

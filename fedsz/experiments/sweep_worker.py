@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from fedsz.arrays import as_arrays
+from fedsz.child_process import private_stdout, write_line
 from fedsz.codecs import get
 from fedsz.errors import FedszError
 from fedsz.experiments.error_distribution import Distribution, distribution
@@ -175,13 +176,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
     # Flower and torch may print; what is ours goes to a stdout that nobody else has.
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    out = private_stdout()
     jobs: queue.Queue[Job] = queue.Queue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
 
     def tell(what: RoundDone | Finished) -> None:
-        out.write(msgspec.json.encode(what) + b"\n")
+        write_line(out, what)
 
     import fedsz.training.apps
     import fedsz.training.loop  # noqa: F401 - what every run needs

@@ -15,7 +15,7 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import bench
-from fedsz.experiments.environment import origin
+from fedsz.experiments.environment import environment
 from fedsz.paper import published, trained_models
 from fedsz.paper.options import PaperConfig
 from fedsz.paper.trained_models import OnStep, TrainedModel
@@ -86,7 +86,7 @@ class Measurements:
     @property
     def machine(self) -> str:
         """Where ours are measured."""
-        here = origin()
+        here = environment()
         return f"{here['machine']}, {here['cores']} cores, fedsz {here['fedsz_version']}"
 
     def trained(self, model: str, dataset: str) -> TrainedModel:

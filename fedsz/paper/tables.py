@@ -11,6 +11,7 @@ import msgspec
 from fedsz.arrays import NDArray
 from fedsz.bounds import standard_deviation, value_range
 from fedsz.errors import DataError
+from fedsz.experiments import bench
 from fedsz.paper import published
 from fedsz.paper.comparison import Comparison, Line
 from fedsz.paper.measurements import CODECS, OURS, Measurements, Row
@@ -167,15 +168,15 @@ def table_2(measurements: Measurements) -> Comparison:
     lines = []
     for codec, printed in published.TABLE_2.items():
         for row in (row for row in rows if row["codec"].partition(":")[0] == codec):
-            part = "rest" if row["data"].endswith("(rest)") else "all"
+            part = "rest" if row["part"] == bench.LOSSLESS else "all"
             lines += _costs((codec, part, f"{row['raw_bytes'] / 1e6:.3f} MB"), printed, row)
     notes = [
         '"rest" is what Algorithm 1 leaves to the lossless codec; "all" is the whole state_dict.'
         " A slow codec is given the middle of it, as its size says: its runtime is for that."
     ]
     smallest = []
-    for part, what in (("(rest)", "non-weight data"), ("(all)", "the whole model")):
-        of = [row for row in rows if row["data"].endswith(part) and row["ratio"]]
+    for part, what in ((bench.LOSSLESS, "non-weight data"), (bench.EVERYTHING, "the whole model")):
+        of = [row for row in rows if row["part"] == part and row["ratio"]]
         if of:
             best = max(of, key=lambda row: float(row["ratio"]))
             smallest.append(f"{best['codec']} makes {what} smallest, {best['ratio']:.3f}x")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.arrays import NDArray, as_arrays, as_tensor
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.environment import dataset_digest, file_digest, origin
+from fedsz.experiments.environment import dataset_digest, environment, file_digest
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -
         "accuracy": rounds[-1].accuracy,
         "loss": rounds[-1].loss if math.isfinite(rounds[-1].loss) else None,
         "train_seconds": sum(done.train_seconds for done in rounds),
-        **origin(),
+        **environment(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(as_arrays(model.state_dict()), path)

@@ -105,7 +105,13 @@ class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
     seconds: float
 
 
-Event = Listening | Client | RoundDone | Done
+class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
+    """The command ends without its result, and why."""
+
+    error: str
+
+
+Event = Listening | Client | RoundDone | Done | Failed
 
 
 def to_json(event: Event) -> str:
@@ -113,7 +119,7 @@ def to_json(event: Event) -> str:
     return msgspec.json.encode(event).decode()
 
 
-def from_json(line: str) -> Event:
+def from_json(line: str | bytes) -> Event:
     """Return the event that a line holds.
 
     Raises:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from fedsz.child_process import PATIENCE, Child
 from fedsz.errors import FedszError
-from fedsz.training.events import Done, Event, Listening, RoundDone, from_json
+from fedsz.training.events import Done, Event, Failed, Listening, RoundDone, from_json
 from fedsz.training.options import RunConfig
 
-PATIENCE: Final = 5.0  # seconds that processes get to end by themselves
 CLIENT_WAIT: Final = 60.0  # seconds a client looks for its server, which has just been there
 
 
@@ -27,25 +25,25 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     generator has, however it ends.
 
     Raises:
-        FedszError: the server failed; its own last line says why.
+        FedszError: the server failed; the message says why.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
-        server_log, client_log = folder / "server.log", folder / "clients.log"
-        server = stack.enter_context(process(
+        server = stack.enter_context(command(
             "server", *flags(config, SERVER), "--json", "--insecure",
             "--host", "127.0.0.1", "--port", "0", "--min-clients", str(config.clients),
-            log=server_log, share=1,
+            log=folder / "server.log", share=1,
         ))  # fmt: skip
-        assert server.stdout is not None
-        clients: list[subprocess.Popen[str]] = []
+        clients: list[Child] = []
         begun, finished = threading.Event(), threading.Event()
         stack.callback(finished.set)
-        for line in server.stdout:
+        for line in server.lines():
             event = from_json(line)
+            if isinstance(event, Failed):
+                raise FedszError(event.error)
             if isinstance(event, Listening):
                 clients += [
-                    stack.enter_context(client(config, i, event.port, client_log))
+                    stack.enter_context(client(config, i, event.port, folder / f"{i}.log"))
                     for i in range(config.clients)
                 ]
                 threading.Thread(
@@ -56,27 +54,33 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             elif isinstance(event, Done):
                 finished.set()
             yield event
-        server.wait(PATIENCE)
+        status = server.wait(PATIENCE)
         if not finished.is_set():
-            says = _last_line(server_log) or _last_line(client_log)
-            raise FedszError(says or f"the server ended with {server.returncode}")
+            raise FedszError(why_it_ended([server, *clients]) or f"the server ended with {status}")
 
 
-def client(
-    config: RunConfig, i: int, port: int, log: Path
-) -> AbstractContextManager[subprocess.Popen[str]]:
+def client(config: RunConfig, i: int, port: int, log: Path) -> Child:
     """Start the client with share ``i`` of the data."""
-    return process(
-        "client", "--server", f"127.0.0.1:{port}", "--insecure",
+    return command(
+        "client", "--json", "--server", f"127.0.0.1:{port}", "--insecure",
         "--partition", f"{i}/{config.clients}", "--max-wait", str(CLIENT_WAIT),
         *flags(config, ("dataset", "data_dir", "device")),
         log=log, share=config.clients,
     )  # fmt: skip
 
 
+def why_it_ended(processes: list[Child]) -> str:
+    """Return the first error that one of these told, or else the last words that one left."""
+    ended = [process for process in processes if not process.is_running]
+    told = (from_json(line) for process in ended for line in process.lines())
+    errors = [event.error for event in told if isinstance(event, Failed)]
+    words = [process.last_words() for process in ended]
+    return next(filter(None, [*errors, *words]), "")
+
+
 def watch(
-    server: subprocess.Popen[str],
-    clients: list[subprocess.Popen[str]],
+    server: Child,
+    clients: list[Child],
     begun: threading.Event,
     finished: threading.Event,
 ) -> None:
@@ -85,7 +89,7 @@ def watch(
     A client that fails before the first round, or the last one to go, leaves it waiting for ever.
     """
     while not finished.wait(0.2):
-        ended = [process.poll() is not None for process in clients]
+        ended = [not process.is_running for process in clients]
         if (any(ended) and not begun.is_set()) or all(ended):
             if not finished.wait(PATIENCE):
                 server.terminate()
@@ -111,51 +115,8 @@ def flags(config: RunConfig, names: tuple[str, ...]) -> list[str]:
     ]
 
 
-@contextmanager
-def process(*arguments: str, log: Path, share: int) -> Iterator[subprocess.Popen[str]]:
-    """Run a fedsz command; it has ended when the block has.
-
-    Args:
-        arguments: of the command.
-        log: the file its stderr is appended to.
-        share: how many such processes share this machine's processors.
-    """
+def command(*arguments: str, log: Path, share: int) -> Child:
+    """Start a fedsz command, one of ``share`` that share this machine's processors."""
+    # Each would take all processors otherwise, and wait for the others.
     threads = max(1, (os.cpu_count() or 1) // share)
-    with log.open("ab") as stderr:
-        started = subprocess.Popen(
-            [sys.executable, "-m", "fedsz", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            # Each would take all processors otherwise, and wait for the others.
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-            # Ctrl-C comes to us alone, and we tell them.
-            start_new_session=True,
-        )
-    clean = False
-    try:
-        yield started
-        clean = True
-    finally:
-        end(started, wait=PATIENCE if clean else 0.0)
-
-
-def end(started: subprocess.Popen[str], *, wait: float) -> None:
-    """Wait for a process that should be ending, then make it end."""
-    for ask, patience in ((None, wait), (started.terminate, PATIENCE), (started.kill, None)):
-        if ask:
-            ask()
-        try:
-            started.wait(patience)
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    if started.stdout:
-        started.stdout.close()
-
-
-def _last_line(log: Path) -> str:
-    """Return what a process said last, without the program's name."""
-    lines = log.read_text("utf-8", errors="replace").strip().splitlines()
-    return lines[-1].removeprefix("fedsz: ") if lines else ""
+    return Child("fedsz", *arguments, log=log, threads=threads)

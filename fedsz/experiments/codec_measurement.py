@@ -1,0 +1,238 @@
+"""Codecs measured in this process: every element is checked, then every call is timed.
+
+`fedsz bench` and benchmarks/codecs.py are two uses of this. The first times what `compress` and
+`decompress` call, the second the libraries themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from fedsz.arrays import NDArray, raw
+from fedsz.bounds import ErrorBound
+from fedsz.codecs import Codec, LosslessCodec
+from fedsz.errors import CodecError
+from fedsz.experiments.memory_growth import Memory
+from fedsz.update.compress import compress
+from fedsz.update.decompress import decompress
+
+CHUNK: Final = 1 << 17  # elements compared at a time: 1 MB in float64
+SHORTEST: Final = 0.02  # seconds that a clock can be trusted with
+MOST_LOOPS: Final = 1000
+
+
+@dataclass(frozen=True)
+class Coder:
+    """A codec as it is measured: the calls whose time counts.
+
+    Attributes:
+        name: what tables call it.
+        encode: from an array and its absolute bound to a payload.
+        decode: from a payload, and the array for its shape and dtype, to a new array; or, of a
+            lossless codec, to bytes.
+        keeps_bound: whether the bound is a promise; else the error is only reported.
+        others: further calls to time, by name, with a payload and the array.
+    """
+
+    name: str
+    encode: Callable[[NDArray, float], Any]
+    decode: Callable[[Any, NDArray], Any]
+    keeps_bound: bool = True
+    others: Mapping[str, Callable[[Any, NDArray], object]] = field(default_factory=dict)
+
+
+class Deviation(NamedTuple):
+    """How far decoded numbers are from the original."""
+
+    worst: float  # the largest, in units of the bound
+    squares: float
+    finite: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """What becomes one payload.
+
+    Attributes:
+        name: of the tensor.
+        x: its numbers.
+        bound: absolute, > 0; None where every bit must come back.
+        coder: who codes it.
+    """
+
+    name: str
+    x: NDArray
+    bound: float | None
+    coder: Coder
+
+    def encode(self) -> Any:
+        """Return the payload."""
+        return self.coder.encode(self.x, self.bound or 0.0)
+
+    def decode(self, payload: Any) -> Any:
+        """Return what a payload decodes to."""
+        return self.coder.decode(payload, self.x)
+
+    def check(self, decoded: Any) -> Deviation:
+        """Compare what was decoded with the original, in float64.
+
+        Raises:
+            CodecError: the codec broke its promise.
+        """
+        if self.bound is None:
+            was, now = (np.frombuffer(data, np.uint8) for data in (raw(self.x), decoded))
+            if not np.array_equal(was, now):
+                raise CodecError("what was packed did not come back bit for bit")
+            return Deviation(0.0, 0.0, self.x.size)
+        if decoded.shape != self.x.shape or decoded.dtype != self.x.dtype:
+            raise CodecError(f"{self.name} came back as {decoded.dtype} {decoded.shape}")
+        flat, back = self.x.reshape(-1), decoded.reshape(-1)
+        largest, squares, count = 0.0, 0.0, 0
+        for start in range(0, flat.size, CHUNK):
+            x, y = flat[start : start + CHUNK], back[start : start + CHUNK]
+            wide = x.astype(np.float64)
+            finite = np.isfinite(wide)
+            with np.errstate(invalid="ignore"):
+                error = np.abs(wide - y)
+            if not finite.all():
+                if x[~finite].tobytes() != y[~finite].tobytes():
+                    raise CodecError(f"a NaN or infinity of {self.name} did not come back")
+                error = error[finite]
+            largest = max(largest, float(error.max(initial=0.0)))
+            squares += float(error @ error)
+            count += error.size
+        if self.coder.keeps_bound and not largest <= self.bound:
+            times = largest / self.bound
+            raise CodecError(f"an element of {self.name} moved by {times:.6g} times its bound")
+        return Deviation(largest / self.bound, squares, count)
+
+
+def coder_of(codec: Codec) -> Coder:
+    """Return a codec with the calls that `compress` and `decompress` make of it."""
+    if isinstance(codec, LosslessCodec):
+        lossless = codec
+        return Coder(
+            str(codec),
+            lambda x, _bound: lossless.pack(raw(x), x.itemsize),
+            lambda payload, x: lossless.unpack(payload, x.nbytes),
+        )
+
+    # The codec takes float32; the pipeline converts others, and its stream costs some 60 bytes.
+    def encode(x: NDArray, bound: float) -> bytes:
+        if x.dtype in codec.dtypes:
+            return codec.encode(x, bound)
+        return compress({"weight": x}, ErrorBound.abs(bound), codec=codec, threshold=0)
+
+    def decode(payload: bytes, x: NDArray) -> NDArray:
+        if x.dtype in codec.dtypes:
+            return codec.decode_as(payload, x.shape, x.dtype)
+        decoded: NDArray = decompress(payload, as_numpy=True)["weight"]
+        return decoded
+
+    return Coder(str(codec), encode, decode, codec.keeps_bound)
+
+
+@dataclass
+class First:
+    """What the first pass over all items tells.
+
+    Attributes:
+        seconds: for encoding and decoding.
+        nbytes: of each payload.
+        deviations: of each item.
+        peak_bytes: by how much memory grew at most; None where the system does not tell.
+    """
+
+    seconds: float
+    nbytes: list[int]
+    deviations: list[Deviation]
+    peak_bytes: int | None
+
+    @property
+    def worst(self) -> float:
+        """The largest error, in units of its bound."""
+        return max(deviation.worst for deviation in self.deviations)
+
+    @property
+    def rmse(self) -> float | None:
+        """The root mean square of the errors of finite elements; None if there are none."""
+        count = sum(deviation.finite for deviation in self.deviations)
+        squares = sum(deviation.squares for deviation in self.deviations)
+        return math.sqrt(squares / count) if count else None
+
+
+def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = None) -> First:
+    """Code everything once: it warms up, and the promises are checked before times are taken.
+
+    Args:
+        items: what is coded.
+        look: given each payload and what it decodes to.
+
+    Raises:
+        FedszError: the codec cannot, or breaks its promise.
+    """
+    memory = Memory.now()
+    seconds, deviations = 0.0, []
+    payloads = []  # kept, as in a stream
+    for item in items:
+        memory.mark()
+        start = time.perf_counter()
+        payload = item.encode()
+        decoded = item.decode(payload)
+        seconds += time.perf_counter() - start
+        memory.look()
+        payloads.append(payload)
+        deviations.append(item.check(decoded))
+        if look:
+            look(payload, decoded)
+        del decoded
+    return First(seconds, [len(payload) for payload in payloads], deviations, memory.growth)
+
+
+def timed_pass(items: Iterable[Item], loops: int = 1) -> dict[str, float]:
+    """Return the seconds that all items take, the mean of ``loops``.
+
+    They are keyed by "encode", "decode" and the names of the coder's other calls.
+    """
+    seconds: dict[str, float] = {}
+
+    def timed(way: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        start = time.perf_counter()
+        for _ in range(loops):
+            result = call(*arguments)
+        end = time.perf_counter()
+        seconds[way] = seconds.get(way, 0.0) + (end - start) / loops
+        return result  # the last is freed after the clock has been read
+
+    for item in items:
+        payload = timed("encode", item.encode)
+        timed("decode", item.decode, payload)
+        for way, call in item.coder.others.items():
+            timed(way, call, payload, item.x)
+    return seconds
+
+
+def loops_for(seconds: float) -> int:
+    """Return how often something that takes so long is repeated, for a clock to be trusted."""
+    return min(max(math.ceil(SHORTEST / max(seconds, 1e-9)), 1), MOST_LOOPS)
+
+
+def middle(items: Sequence[Item], nbytes: int) -> list[Item]:
+    """Return the middle ``nbytes`` of what flat items hold, cut between elements."""
+    at, end = (sum(item.x.nbytes for item in items) - nbytes) // 2, 0
+    stop = at + nbytes
+    cut = []
+    for item in items:
+        start, end = end, end + item.x.nbytes
+        low, high = (
+            min(max(edge - start, 0), item.x.nbytes) // item.x.itemsize for edge in (at, stop)
+        )
+        if high > low:
+            cut.append(Item(item.name, item.x[low:high], item.bound, item.coder))
+    return cut
