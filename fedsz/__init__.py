@@ -7,15 +7,16 @@ docs/format.md in the repository describes the bytes; `fedsz.flower` puts them i
 """
 
 from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from fedsz import codecs
-from fedsz.bounds import ErrorBound
-from fedsz.errors import FedszError
-from fedsz.stream import Limits
-from fedsz.stream.inspection import inspect
-from fedsz.update.compress import compress
-from fedsz.update.decompress import decompress
+if TYPE_CHECKING:
+    from fedsz import codecs, flower
+    from fedsz.bounds import ErrorBound
+    from fedsz.errors import FedszError
+    from fedsz.stream import Limits
+    from fedsz.stream.inspection import inspect
+    from fedsz.update.compress import compress
+    from fedsz.update.decompress import decompress
 
 __all__ = [
     "ErrorBound",
@@ -28,9 +29,26 @@ __all__ = [
     "inspect",
 ]
 
+_HOMES = {
+    "ErrorBound": "fedsz.bounds",
+    "FedszError": "fedsz.errors",
+    "Limits": "fedsz.stream",
+    "compress": "fedsz.update.compress",
+    "decompress": "fedsz.update.decompress",
+    "inspect": "fedsz.stream.inspection",
+}
 
-def __getattr__(name: str) -> ModuleType:
-    # Flower takes half a second to import; only those who use it pay for it.
-    if name == "flower":
-        return import_module("fedsz.flower")
-    raise AttributeError(f"module 'fedsz' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    # Each name is imported when it is first used: the command line needs no numpy to print its
+    # help, and Flower takes half a second.
+    if name not in __all__:
+        raise AttributeError(f"module 'fedsz' has no attribute {name!r}")
+    home = _HOMES.get(name)
+    value = getattr(import_module(home), name) if home else import_module(f"fedsz.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
-
-import ml_dtypes
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final
 
 from fedsz.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 KINDS: Final = ("rel", "abs", "std")
 
 ALL: Final = math.nextafter(1.0, 0.0)  # the largest relative bound
-
-CHUNK: Final = 1 << 17  # elements looked at a time: 1 MB in float64, which a cache holds
 
 
 @dataclass(frozen=True)
@@ -94,6 +91,8 @@ class ErrorBound:
             The absolute bound. 0 where nothing may move: an empty or constant ``x``, one without
             finite values, or one whose range overflows float64.
         """
+        from fedsz.spread import standard_deviation, value_range  # numpy; options need none
+
         if self.kind == "abs":
             return self.value if x.size else 0.0
         return self.absolute_of(value_range(x) if self.kind == "rel" else standard_deviation(x))
@@ -109,79 +108,3 @@ class ErrorBound:
 
     def __str__(self) -> str:
         return f"{self.value:g}" if self.kind == "rel" else f"{self.kind}:{self.value:g}"
-
-
-def value_range(x: npt.NDArray[Any]) -> float:
-    """Return max - min of the finite elements, in float64; 0 if there are none."""
-    low, high = math.inf, -math.inf
-    with np.errstate(invalid="ignore"):  # NaNs that signal, when they are converted
-        for part in _chunks(x):
-            least, greatest = _extremes(part)
-            if not math.isfinite(least - greatest):  # of a NaN, too
-                finite = part[np.isfinite(part)]
-                if not finite.size:
-                    continue
-                least, greatest = _extremes(finite)
-            low, high = min(low, least), max(high, greatest)
-    return high - low if low <= high else 0.0
-
-
-def _extremes(x: npt.NDArray[Any]) -> tuple[float, float]:
-    """Return the least and the greatest element of a flat array, or a NaN if there is one."""
-    if x.dtype.itemsize != 2:
-        return float(x.min()), float(x.max())
-    # As integers of the same order, among which numpy finds them ten times as fast.
-    keys = _sign_flipped(x.view(np.int16))
-    ends = _sign_flipped(np.array([keys.min(), keys.max()]))
-    least, greatest = ends.view(x.dtype).astype(np.float64).tolist()
-    return least, greatest
-
-
-def _sign_flipped(bits: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-    """Turn floats' bits into integers of the same order, and back: NaNs come first and last."""
-    return bits ^ ((bits >> 15) & 0x7FFF)
-
-
-def standard_deviation(x: npt.NDArray[Any]) -> float:
-    """Return the standard deviation of the finite elements, in float64; 0 if there are none."""
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller sees it in the result
-        count, total = 0, 0.0
-        for part in _finite_doubles(x):
-            count += part.size
-            total += float(part.sum())
-        mean = total / count if count else 0.0
-        squares = 0.0
-        for part in _finite_doubles(x):
-            part -= mean
-            part *= part
-            squares += float(part.sum())
-    return math.sqrt(squares / count) if count else 0.0
-
-
-def _finite_doubles(x: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield copies of the finite elements of ``x``, a chunk at a time."""
-    for part in _chunks(x):
-        doubles = part.astype(np.float64)
-        yield doubles if np.isfinite(doubles).all() else doubles[np.isfinite(doubles)]
-
-
-def _chunks(x: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    flat = x.reshape(-1)
-    for start in range(0, flat.size, CHUNK):
-        yield flat[start : start + CHUNK]
-
-
-def half_ulp(largest: float, dtype: np.dtype) -> float:
-    """Return half the distance between the values of a floating ``dtype`` around ``largest``.
-
-    It is the most that rounding a value of at most that magnitude can change it.
-    """
-    about = finfo(dtype)
-    lowest = int(about.minexp)
-    exponent = math.frexp(largest)[1] - 1 if largest else lowest  # largest in 2^exponent x [1, 2)
-    return math.ldexp(0.5, max(exponent, lowest) - int(about.nmant))
-
-
-def finfo(dtype: np.dtype) -> Any:
-    """Return numpy's `finfo`, for bfloat16 too."""
-    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

@@ -19,7 +19,8 @@ settings.register_profile("fedsz", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fedsz"))
 
-DATA_DIR = Path(__file__).parents[2] / "shared" / "data"
+ROOT = Path(__file__).parents[1]  # of the repository; the wheel is tested without it
+DATA_DIR = Path(os.environ.get("FEDSZ_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")

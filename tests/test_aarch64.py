@@ -20,9 +20,9 @@ import pytest
 import fedsz
 from fedsz.codecs import _szx, _uniform
 from fedsz.codecs.uniform import DTYPE_IDS, matrix_shape
+from tests.conftest import ROOT
 from tests.strategies import KIND, LAYER, bits_of, finite
 
-ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "aarch64"
 SZX, UNIFORM = 0, 1  # as compressors/portable.cpp numbers them
 CODED = 3
@@ -39,9 +39,7 @@ pytestmark = [
         not (COMPILER and OBJDUMP and EMULATOR and CMAKE),
         reason="needs aarch64-linux-gnu-g++, qemu-aarch64 and cmake",
     ),
-    pytest.mark.skipif(
-        not (ROOT / "CMakeLists.txt").exists(), reason="needs the sources of the native codecs"
-    ),
+    pytest.mark.repository,
 ]
 
 

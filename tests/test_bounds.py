@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedsz import ErrorBound
-from fedsz.bounds import CHUNK, half_ulp, standard_deviation, value_range
 from fedsz.errors import ConfigError
+from fedsz.spread import CHUNK, half_ulp, standard_deviation, value_range
 
 
 @pytest.mark.parametrize("value", [0, -1e-3, math.nan, math.inf, 1, 2])

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 LIMIT = 120.0  # seconds that anything here may take
 

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.experiments.link_model import Link
+from tests.conftest import ROOT
 
+pytestmark = pytest.mark.repository
 pytest.importorskip("torch")
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # last: some there are named like modules of others
 
-import netem  # noqa: E402
+netem = pytest.importorskip("netem", reason="needs benchmarks")
 import netem_link  # noqa: E402
 from netem_report import Cell, Exchange, Way, modelled_table, rounds_table, ways_table  # noqa: E402
 

@@ -21,8 +21,8 @@ from fedsz.experiments.sweep_plan import (
     way_of,
 )
 from fedsz.training.options import RunConfig
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
 RESULTS = ROOT / "docs" / "results"
 
@@ -191,6 +191,7 @@ def test_partitions() -> None:
             SweepConfig(partitions=text)
 
 
+@pytest.mark.repository
 def test_the_sweeps_that_are_checked_in_go_on() -> None:
     """Their runs have the names that they had before there were ways."""
     held = {
@@ -206,6 +207,7 @@ def test_the_sweeps_that_are_checked_in_go_on() -> None:
     assert {run_id(run, "local") for run in new.runs} == held["accuracy.parquet"]
 
 
+@pytest.mark.repository
 def test_a_way_is_read_back_from_a_table() -> None:
     for row in read(RESULTS / "sweep.parquet", SWEEP).to_pylist()[::50]:
         way = Way.of_row(row)
@@ -266,6 +268,7 @@ def test_configs_may_hold_lists(tmp_path: Path) -> None:
 SWEEPS = sorted(path for path in CONFIGS.glob("*.toml") if "\nmodels =" in path.read_text())
 
 
+@pytest.mark.repository
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
 def test_the_sweeps_that_come_with_fedsz(path: Path) -> None:
     assert SweepConfig.read(path).runs

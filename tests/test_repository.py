@@ -16,8 +16,10 @@ from fedsz.cli.options import PANELS
 from fedsz.codecs import CODECS
 from fedsz.experiments.sweep_plan import SweepConfig
 from fedsz.training.options import RunConfig
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.repository
+MOST_LINES = 400  # of a file of code
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
@@ -103,3 +105,14 @@ def test_documents_link_to_what_exists() -> None:
     for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_no_file_of_code_is_long() -> None:
+    git = ["git", "ls-files", "*.py", "*.pyi", "*.cpp", "*.hpp"]
+    try:
+        listed = subprocess.run(git, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as err:
+        pytest.skip(f"needs git and a checkout: {err}")
+    lengths = {name: len((ROOT / name).read_text("utf-8").splitlines()) for name in listed.split()}
+
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}

@@ -17,6 +17,7 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.environment import environment
 from fedsz.experiments.error_distribution import distribution
 from fedsz.experiments.results import BENCH, SWEEP, TABLES, Results, read
+from tests.conftest import ROOT
 
 
 def row(**values: Any) -> dict[str, Any]:
@@ -191,9 +192,10 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         Results(tmp_path / "file" / "x.parquet", SWEEP)
 
 
+@pytest.mark.repository
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_every_column_is_documented(table: Any) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text("utf-8")
+    page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
 
     assert {name for name in table.columns if f"`{name}`" not in page} == set()
 

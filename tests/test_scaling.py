@@ -123,6 +123,7 @@ def test_a_formula_that_fits_gives_back_what_it_was_made_from(tmp_path: Path) ->
     assert by["strong", "calculated", "own", 127, 128]["efficiency"] < 1
 
 
+@pytest.mark.slow
 @needs_ray
 def test_the_apps_run_on_flowers_engine_and_nothing_of_it_stays(short_folder: str) -> None:
     config = RunConfig(clients=3, min_clients=3, rounds=2, samples=300, test_samples=100)

@@ -19,6 +19,7 @@ from fedsz.experiments.scheme import Way
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import SweepConfig, run_id
 
+pytestmark = pytest.mark.slow
 TINY = {
     "models": "cnn",
     "datasets": "digits",

@@ -299,6 +299,7 @@ def available() -> int:
     return 1024 * int(text.partition("MemAvailable:")[2].split()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(available() < 16 << 30, reason="needs 16 GB of memory")
 def test_more_elements_than_31_bits_count() -> None:
     n = 2**31 + 1

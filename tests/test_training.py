@@ -52,6 +52,7 @@ def test_cnn_learns_digits() -> None:
     assert first.seconds > 0
 
 
+@pytest.mark.slow
 def test_cnn_learns_cifar10(data_dir: Path) -> None:
     data = datasets.load_partition(
         "cifar10", data_dir=data_dir, partition=0, num_partitions=1, samples=4000

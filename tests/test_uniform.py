@@ -476,6 +476,7 @@ def little_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@pytest.mark.slow
 @every_payload
 def test_huge_numbers_take_no_memory(name: str) -> None:
     """Wherever a number may stand: one that the bytes have not paid for is not allocated."""
@@ -627,6 +628,7 @@ def available() -> int:
     return 1024 * int(text.partition("MemAvailable:")[2].split()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(available() < 16 << 30, reason="needs 16 GB of memory")
 @pytest.mark.parametrize("effort", [0, 1])
 def test_more_elements_than_31_bits_count(effort: int) -> None:

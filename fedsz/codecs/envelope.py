@@ -23,10 +23,9 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.bounds import half_ulp
-from fedsz.codecs import decoder_process as isolation
 from fedsz.codecs.base import Array, Buffer, Codec, Encoded, check_input
 from fedsz.errors import CorruptStream
+from fedsz.spread import half_ulp
 
 STORED: Final = 0
 CODED: Final = 1
@@ -49,7 +48,7 @@ class EnvelopeCodec(Codec):
 
     @abstractmethod
     def decompress(self, native: bytes, n: int) -> Array:
-        """Return ``n`` elements. Hostile bytes may end the process: see `isolation`."""
+        """Return ``n`` elements. Hostile bytes may end the process: see `isolated`."""
 
     def encode_measured(self, x: Array, bound: float) -> Encoded:  # noqa: D102
         check_input(x, bound)
@@ -86,7 +85,12 @@ class EnvelopeCodec(Codec):
             raise CorruptStream(f"no {self.name} envelope: mode {mode}, {len(view)} bytes")
         patches, native = unseal(view[1:], n)
         self.require()
-        y = isolation.decode(self.name, native, n) if self.isolated else self.decompress(native, n)
+        if self.isolated:
+            from fedsz.codecs import decoder_process  # subprocess, which most streams do not need
+
+            y = decoder_process.decode(self.name, native, n)
+        else:
+            y = self.decompress(native, n)
         y[patches["position"]] = patches["value"]
         return y.reshape(shape)
 

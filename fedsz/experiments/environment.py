@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import platform
 from functools import lru_cache
@@ -17,7 +16,7 @@ DIGEST_LENGTH: Final = 16
 def environment() -> dict[str, Any]:
     """Return fedsz's version, Python's, torch's, the machine and its processors."""
     return {
-        "fedsz_version": importlib.metadata.version("fedsz"),
+        "fedsz_version": _version("fedsz"),
         "python": platform.python_version(),
         "torch": _version("torch"),
         "machine": f"{processor()}, {platform.system()} {platform.machine()}",
@@ -78,7 +77,9 @@ def dataset_digest(name: str, data_dir: str) -> str:
 
 
 def _version(distribution: str) -> str:
+    from importlib import metadata  # and with it a parser of e-mail; --help needs neither
+
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return ""

@@ -10,16 +10,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from fedsz import codecs as codec_list
 from fedsz.bounds import ErrorBound
-from fedsz.codecs.base import Codec
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import AUTO, DEFAULTS, DIRICHLET, FIXED, RAW, Way, asks_nothing
 from fedsz.training.options import RunConfig, option
 from fedsz.update.config import EXACT, UPDATES, WEIGHTS
+
+if TYPE_CHECKING:
+    from fedsz.codecs import Codec
 
 # A sweep has many of each.
 PLURAL: Final = {
@@ -323,7 +324,9 @@ def _written(spec: str) -> str:
 
 
 def _codec(spec: str) -> Codec | None:
+    from fedsz import codecs  # numpy and native libraries; --help needs none
+
     try:
-        return codec_list.get(spec)
+        return codecs.get(spec)
     except CodecUnavailable:
         return None

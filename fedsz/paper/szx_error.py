@@ -27,8 +27,8 @@ import numpy as np
 
 from fedsz import codecs
 from fedsz.arrays import NDArray
-from fedsz.bounds import value_range
 from fedsz.paper.published import BOUNDS
+from fedsz.spread import value_range
 
 PRINTED_RATIO: Final = 4.80
 BLOCK: Final = 128  # elements that SZx codes together

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fedsz.arrays import NDArray
-from fedsz.bounds import standard_deviation, value_range
 from fedsz.errors import DataError
 from fedsz.experiments import bench
 from fedsz.paper import published
@@ -20,6 +19,7 @@ from fedsz.paper.published import RECOMMENDED_BOUND, CodecCosts
 from fedsz.paper.szx_error import trials
 from fedsz.paper.trained_models import TrainedModel
 from fedsz.paper.zfp_precision import closest_precisions
+from fedsz.spread import standard_deviation, value_range
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
 

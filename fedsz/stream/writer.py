@@ -9,8 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from fedsz.errors import ConfigError
-from fedsz.stream import VALUES, Header, Payload, Tensor
-from fedsz.stream.format import DIFFERENCES, MAGIC, VERSION
+from fedsz.stream.format import DIFFERENCES, MAGIC, VALUES, VERSION, Header, Payload, Tensor
 
 
 class Part(NamedTuple):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.bounds import finfo, half_ulp
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32
+from fedsz.spread import finfo, half_ulp
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fedsz import codecs
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Codec, LosslessCodec
 from fedsz.errors import ConfigError
 from fedsz.update.partition import check_rule
+
+if TYPE_CHECKING:
+    from fedsz.codecs import Codec, LosslessCodec
 
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
@@ -53,6 +54,8 @@ class Settings:
     lossless_codec: LosslessCodec = field(init=False)
 
     def __post_init__(self) -> None:
+        from fedsz import codecs  # numpy and native libraries; options need none
+
         check_rule(self.rule, self.threshold)
         codec = codecs.get(self.codec) if isinstance(self.codec, str) else self.codec
         for name, factor in self.factors.items():

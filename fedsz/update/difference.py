@@ -16,10 +16,11 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.bounds import ErrorBound, finfo, half_ulp
+from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32
 from fedsz.codecs.uniform import Uniform, compare
+from fedsz.spread import finfo, half_ulp
 from fedsz.update.bounded import Within, encode_within, narrow
 
 CHUNK: Final = 1 << 16  # elements added at a time, which a cache holds

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fedsz.arrays import LOSSY_DTYPES, NDArray
 from fedsz.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedsz.arrays import NDArray
 
 RULES: Final = ("paper", "ndim", "parameters")
 
@@ -22,6 +24,8 @@ def is_lossy(name: str, x: NDArray, *, rule: str, threshold: int) -> bool:
     scales lossy; ``rule="ndim"`` asks for two dimensions, whatever the name; ``rule="parameters"``
     takes all but BatchNorm's running statistics, biases too.
     """
+    from fedsz.arrays import LOSSY_DTYPES  # numpy; options need none
+
     if x.dtype not in LOSSY_DTYPES or x.size <= threshold:
         return False
     if rule == "parameters":

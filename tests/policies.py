@@ -1,0 +1,30 @@
+"""A policy, and rounds for it to look back on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedsz.bounds import ErrorBound
+from fedsz.control.policy import Policy, get
+from fedsz.control.record import Decision, Link, Observation
+
+BASE = Decision(update="delta", error_bound="std:3", downlink="std:1")
+
+
+def policy(spec: str, base: Decision = BASE, *, tolerance: float = 0.5, rounds: int = 9) -> Policy:
+    return get(spec, base, tolerance=tolerance, rounds=rounds)
+
+
+def link(node: str = "1", **fields: Any) -> Link:
+    usual = {"bandwidth": 1e6, "raw_bytes": 10**6, "sent_bytes": 10**5}
+    return Link(node=node, **(usual | {"encode_seconds": 0.1, "decode_seconds": 0.1} | fields))
+
+
+def row(number: int, accuracy: float = 0.5, loss: float | None = 1.0, **fields: Any) -> Observation:
+    usual: dict[str, Any] = {"raw_up": 10**6, "sent_up": 10**5, "raw_down": 0, "sent_down": 0}
+    usual |= {"seconds": 60.0, "replies": int(number > 0), "links": []}
+    return Observation(round=number, accuracy=accuracy, loss=loss, **(usual | fields))
+
+
+def factor_of(decision: Decision) -> float:
+    return ErrorBound.of(decision.error_bound).value

@@ -1,0 +1,88 @@
+"""What is imported, and what is not: modules are listed, nothing is timed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HEAVY = {"torch", "flwr", "grpc", "pandas", "datasets", "sklearn", "pyarrow", "matplotlib", "ray"}
+
+EXPORTED = {
+    "fedsz": (
+        *("ErrorBound", "FedszError", "Limits"),
+        *("codecs", "compress", "decompress", "flower", "inspect"),
+    ),
+    "fedsz.flower": (
+        *("FedSZGrid", "FedSZMod", "GrpcGrid", "LocalGrid", "StreamingFedAvg", "Traffic"),
+        *("make_client_app", "make_server_app", "run_client"),
+    ),
+}
+
+
+def modules_after(code: str, *arguments: str) -> set[str]:
+    """Return the top-level modules that a new interpreter has imported after ``code``."""
+    script = f"import sys\ntry:\n    {code}\nexcept SystemExit as ended:\n    assert not ended.code"
+    script += "\nprint(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import fedsz",
+        "import fedsz.cli",
+        "import fedsz.cli; sys.argv[1:] = ['--help']; fedsz.cli.main()",
+        "import fedsz.cli; sys.argv[1:] = ['sweep', '--help']; fedsz.cli.main()",
+    ],
+    ids=["package", "cli", "help", "help of a command"],
+)
+def test_the_package_and_its_help_need_no_numpy(code: str) -> None:
+    assert not modules_after(code) & (HEAVY | {"numpy"})
+
+
+def test_compressing_arrays_needs_numpy_alone() -> None:
+    code = "import fedsz, numpy as np; fedsz.compress({'a.weight': np.ones((50, 50), np.float32)})"
+
+    assert not modules_after(code) & HEAVY
+
+
+def test_compressing_a_file_needs_torch_at_most(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from safetensors.numpy import save_file
+
+    source = tmp_path / "model.safetensors"
+    save_file({"fc.weight": np.ones((50, 50), np.float32)}, source)
+
+    used = modules_after("from fedsz.cli import main; main()", "compress", str(source))
+
+    assert not used & (HEAVY - {"torch"})
+    assert source.with_suffix(".fsz").exists()
+
+
+@pytest.mark.parametrize(("package", "name"), [(p, n) for p, ns in EXPORTED.items() for n in ns])
+def test_public_names_stay(package: str, name: str) -> None:
+    if name.startswith("make_"):
+        pytest.importorskip("torch")
+    module = __import__(package, fromlist=[name])
+
+    assert name in module.__all__
+    assert getattr(module, name) is not None
+
+
+def test_an_unknown_name_is_an_error() -> None:
+    import fedsz
+
+    with pytest.raises(AttributeError, match="'fedsz' has no attribute 'compres'"):
+        _ = fedsz.compres
+    assert set(EXPORTED["fedsz"]) <= set(dir(fedsz))
