@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedsz.control.gate import RAW, Gate
+from fedsz.control.transfer_time import is_worth, transfer_seconds
 from tests.policies import BASE, link, policy, row
 
 bandwidths = st.floats(1.0, 1e12)

@@ -10,8 +10,7 @@ import typer
 from fedsz.cli.options import PANELS, Json, configured
 from fedsz.experiments.link_model import bandwidth as read_bandwidth
 from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
-from fedsz.paper.measurements import Measurements
-from fedsz.paper.options import PaperConfig
+from fedsz.paper.options import MeasurementOptions, PaperConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,14 +48,16 @@ def command(
     ] = None,
     folder: Annotated[
         Path, typer.Option(help="Folder for figures, trained weights and runs.")
-    ] = Measurements.folder,
+    ] = MeasurementOptions.folder,
     bandwidth: Annotated[
         str, typer.Option(help="Bandwidth that Figures 7 and 9 are calculated for.")
     ] = "10mbps",
-    repeats: Annotated[int, typer.Option(help="Timed passes of a codec.")] = Measurements.repeats,
+    repeats: Annotated[
+        int, typer.Option(help="Timed passes of a codec.")
+    ] = MeasurementOptions.repeats,
     seconds: Annotated[
         float, typer.Option(help="Seconds for all passes of a codec at a bound.")
-    ] = Measurements.seconds,
+    ] = MeasurementOptions.seconds,
     json: Json = False,
 ) -> None:
     """Make the FedSZ paper's tables and figures, and print ours beside its numbers.
@@ -68,21 +69,20 @@ def command(
 
     log, out = Console(stderr=True), Console()
     names = list(CATALOGUE) if everything else select(table or [], figure or [])
-    measurements = Measurements(
-        config,
-        lambda step: log.print(step, style="dim", highlight=False, markup=False, soft_wrap=True),
-        folder=folder,
-        weights=weights,
-        sweep=sweep,
-        bandwidth=read_bandwidth(bandwidth),
-        repeats=repeats,
-        seconds=seconds,
+    options = MeasurementOptions(
+        folder, weights, sweep, read_bandwidth(bandwidth), repeats, seconds
     )
+
+    def on_step(step: str) -> None:
+        log.print(step, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    from fedsz.paper.comparison import as_json
+    from fedsz.paper.measurements import Measurements
+
+    measurements = Measurements(config, options, on_step)
     for name in names:
         comparison = make(name, measurements)
         if json:
-            from fedsz.paper.comparison import as_json
-
             print(as_json(comparison).decode(), flush=True)
         else:
             _show(out, comparison)

@@ -88,5 +88,7 @@ def make(name: str, measurements: Measurements) -> Comparison:
         return made
     from fedsz.paper.drawing import write
 
-    written = write(measurements.folder, name, made.title, " ".join(made.made_from), made.panels)
+    written = write(
+        measurements.options.folder, name, made.title, " ".join(made.made_from), made.panels
+    )
     return msgspec.structs.replace(made, files=[*written, *made.files])

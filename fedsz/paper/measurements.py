@@ -16,8 +16,8 @@ from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import bench
 from fedsz.experiments.environment import environment
-from fedsz.paper import published, trained_models
-from fedsz.paper.options import PaperConfig
+from fedsz.paper import trained_models
+from fedsz.paper.options import MeasurementOptions, PaperConfig
 from fedsz.paper.trained_models import OnStep, TrainedModel
 from fedsz.training.options import RunConfig
 from fedsz.update.compress import compress_measured
@@ -42,46 +42,13 @@ CODECS: Final = {
 
 @dataclass(eq=False)
 class Measurements:
-    """Trains, measures and runs what is asked of it; what several ask for is made once.
-
-    Attributes:
-        config: the options of training and compression.
-        on_step: told what is going on, a line each.
-        folder: for figures, trained weights and runs.
-        weights: a folder of trained weights to use; None to train.
-        sweep: a file that `fedsz sweep` wrote, to use; None to run one.
-        bandwidth: bit/s of the links that transfer is calculated for.
-        repeats: timed passes of a codec.
-        seconds: for all of them.
-
-    Raises:
-        ConfigError: the folder or the file is not there, or a number is out of range.
-    """
+    """Trains, measures and runs what is asked of it; what several ask for is made once."""
 
     config: PaperConfig
-    on_step: OnStep
-    folder: Path = Path("runs/paper")
-    weights: Path | None = None
-    sweep: Path | None = None
-    bandwidth: float = published.BANDWIDTH
-    repeats: int = 3
-    seconds: float = 10.0
-    _trained: dict[tuple[str, str], TrainedModel] = field(default_factory=dict, init=False)
-    _costs: dict[tuple[TrainedModel, str, float], UpdateCost] = field(
-        default_factory=dict, init=False
-    )
-
-    def __post_init__(self) -> None:
-        for what, path in (("weights", self.weights), ("sweep", self.sweep)):
-            if path is not None and not path.exists():
-                raise ConfigError(f"no {what} at {path}")
-        if self.weights is not None and not self.weights.is_dir():
-            raise ConfigError(f"weights must be a folder, {self.weights} is a file")
-        if self.repeats < 1 or not self.seconds > 0:
-            raise ConfigError(
-                "repeats must be at least 1 and seconds above 0,"
-                f" got {self.repeats} and {self.seconds}"
-            )
+    options: MeasurementOptions
+    on_step: OnStep  # told what is going on, a line each
+    _trained: dict[tuple[str, str], TrainedModel] = field(default_factory=dict)
+    _costs: dict[tuple[TrainedModel, str, float], UpdateCost] = field(default_factory=dict)
 
     @property
     def machine(self) -> str:
@@ -97,11 +64,11 @@ class Measurements:
         """
         key = (model, dataset)
         if key not in self._trained:
-            if self.weights is not None:
-                self._trained[key] = trained_models.read(self.weights, model, dataset)
+            if self.options.weights:
+                self._trained[key] = trained_models.read(self.options.weights, model, dataset)
             else:
                 run = self.config.run_config(model, dataset)
-                self._trained[key] = trained_models.train(run, self.folder, self.on_step)
+                self._trained[key] = trained_models.train(run, self.options.folder, self.on_step)
         return self._trained[key]
 
     def test_images(self, dataset: str) -> Images:
@@ -124,8 +91,8 @@ class Measurements:
 
     def settings(self, codec: str, bound: float) -> Settings:
         """Return how updates are compressed by a codec at a relative bound."""
-        options, rel = self.config, ErrorBound.rel(bound)
-        return Settings(rel, codec, options.lossless, options.threshold, options.rule)
+        config, rel = self.config, ErrorBound.rel(bound)
+        return Settings(rel, codec, config.lossless, config.threshold, config.rule)
 
     def codec_costs(
         self, trained: TrainedModel, codecs: Sequence[str], bounds: Sequence[float]
@@ -137,8 +104,8 @@ class Measurements:
             data=trained.name,
             codecs=codecs,
             bounds=[ErrorBound.rel(bound) for bound in bounds],
-            repeats=self.repeats,
-            seconds=self.seconds,
+            repeats=self.options.repeats,
+            seconds=self.options.seconds,
             rule=self.config.rule,
             threshold=self.config.threshold,
         )
@@ -159,7 +126,7 @@ class Measurements:
         # The first pass starts decoders' processes and touches memory for the first time.
         decompress(compress_measured(state, settings)[0], as_numpy=True)
         while not encode or (
-            len(encode) < self.repeats and sum(encode) + sum(decode) < self.seconds
+            len(encode) < self.options.repeats and sum(encode) + sum(decode) < self.options.seconds
         ):
             stream, report = compress_measured(state, settings)
             start = time.perf_counter()
@@ -185,19 +152,20 @@ class Measurements:
         from fedsz.experiments.results import SWEEP, read
         from fedsz.experiments.sweep_plan import PLURAL, SweepConfig
 
-        if self.sweep is not None:
-            rows = _without_histograms(read(self.sweep, SWEEP))
+        file = self.options.sweep
+        if file is not None:
+            rows = _without_histograms(read(file, SWEEP))
             rows = [row for row in rows if row["model"] in models and row["dataset"] in datasets]
             if not rows:
                 asked = f"{', '.join(models)} on {', '.join(datasets)}"
-                raise ConfigError(f"{self.sweep} has no run of {asked}")
+                raise ConfigError(f"{file} has no run of {asked}")
         else:
             options = {name: getattr(self.config, name) for name in RunConfig.__dataclass_fields__}
             for name in PLURAL:
                 del options[name]
             options |= {"models": list(models), "datasets": list(datasets), "codecs": list(codecs)}
             options["error_bounds"] = [f"{bound:g}" for bound in bounds]
-            options["results"] = str(self.folder / "sweep.parquet")
+            options["results"] = str(self.options.folder / "sweep.parquet")
             rows = _run(SweepConfig.of(options), self.on_step)
         if all(row["error"] for row in rows):
             raise FedszError(f"every run failed: {rows[0]['error']}")

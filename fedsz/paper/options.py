@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from fedsz.errors import ConfigError
 from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
-from fedsz.paper.published import DATASETS, MODELS
+from fedsz.paper.published import BANDWIDTH, DATASETS, MODELS
 from fedsz.training.options import RunConfig, option
 
 
@@ -95,3 +96,31 @@ class PaperConfig(RunConfig):
         chosen = {"model": model, "dataset": dataset, "codec": "raw", "lossless": "raw"}
         chosen["initial"] = self.initial.replace("{model}", model)  # as a sweep has it
         return RunConfig(**{**shared, **chosen, "min_clients": self.clients})
+
+
+@dataclass(frozen=True)
+class MeasurementOptions:
+    """Where measurements come from and go to, and how long they take.
+
+    Raises:
+        ConfigError: the folder or the file is not there, or a number is out of range.
+    """
+
+    folder: Path = Path("runs/paper")  # for figures, trained weights and runs
+    weights: Path | None = None  # a folder of trained weights to use; None to train
+    sweep: Path | None = None  # a file that `fedsz sweep` wrote, to use; None to run one
+    bandwidth: float = BANDWIDTH  # bit/s of the links that transfer is calculated for
+    repeats: int = 3  # timed passes of a codec
+    seconds: float = 10.0  # for all of them
+
+    def __post_init__(self) -> None:
+        for what, path in (("weights", self.weights), ("sweep", self.sweep)):
+            if path is not None and not path.exists():
+                raise ConfigError(f"no {what} at {path}")
+        if self.weights is not None and not self.weights.is_dir():
+            raise ConfigError(f"weights must be a folder, {self.weights} is a file")
+        if self.repeats < 1 or not self.seconds > 0:
+            raise ConfigError(
+                "repeats must be at least 1 and seconds above 0,"
+                f" got {self.repeats} and {self.seconds}"
+            )

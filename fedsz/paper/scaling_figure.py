@@ -26,7 +26,7 @@ ROUNDS: Final = 3
 
 def figure_9(measurements: Measurements) -> Comparison:
     """Seconds of a round by clients and workers, and the speedup."""
-    asked, bandwidth, workers = measurements.config, measurements.bandwidth, cores()
+    asked, bandwidth, workers = measurements.config, measurements.options.bandwidth, cores()
     model, dataset = asked.model_like("mobilenetv2"), asked.first_dataset
     samples = min(SAMPLES_PER_CLIENT, asked.samples // WEAK[-1] or SAMPLES_PER_CLIENT)
     config = dataclasses.replace(
@@ -55,7 +55,7 @@ def figure_9(measurements: Measurements) -> Comparison:
         bandwidth=bandwidth,
         strong_clients=published.STRONG_CLIENTS,
     )
-    path = measurements.folder / "scaling.parquet"
+    path = measurements.options.folder / "scaling.parquet"
     _write(rows, path)
     chart = scaling_figure(rows)
     costs = scaling.costs(points)

@@ -19,10 +19,9 @@ here explains the 4.80.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from fedsz import codecs
@@ -38,50 +37,29 @@ ADDRESS: Final = 0x7F3A_5C2E_1010  # where a 64-bit Linux puts a large array, or
 State = dict[str, NDArray]
 
 
-class Trial(msgspec.Struct, frozen=True):
-    """Weights as something decoded them, and how good they are.
+class Hypothesis(NamedTuple):
+    """What may have become of weights."""
 
-    Attributes:
-        what: how they were decoded.
-        bound: of each tensor's range; None if there was none.
-        ratio: of the lossy tensors; None if nothing was compressed.
-        accuracy: share of test images; None if there are no images.
-    """
-
-    what: str
-    bound: float | None
-    ratio: float | None
-    accuracy: float | None
+    name: str
+    weights: State  # as they would be decoded
+    bound: float | None = None  # of each tensor's range; None if there was none
+    ratio: float | None = None  # None if nothing was compressed
 
 
-def trials(
-    state: State, lossy: State, accuracy: Callable[[State], float | None]
-) -> Iterator[Trial]:
-    """Yield what `Trial` describes, for every hypothesis above.
-
-    Args:
-        state: a trained model's state_dict.
-        lossy: those of its tensors that are compressed.
-        accuracy: of a state_dict; None where there are no images.
-    """
-
-    def trial(what: str, changed: State, bound: float | None, ratio: float | None) -> Trial:
-        return Trial(what, bound, ratio, accuracy({**state, **changed}))
-
-    cliff = bound_of_ratio(lossy, PRINTED_RATIO)
-    for what, bound in (
+def hypotheses(weights: State) -> Iterator[Hypothesis]:
+    """Yield every hypothesis above for a trained model's float32 tensors that are compressed."""
+    cliff = bound_of_ratio(weights, PRINTED_RATIO)
+    for name, bound in (
         *(("szx, decoded", bound) for bound in BOUNDS),
         (f"szx, decoded, at the bound for {PRINTED_RATIO:.2f}", cliff),
     ):
-        decoded, ratio = round_trip(lossy, bound)
-        yield trial(what, decoded, bound, ratio)
-    zeros = {name: np.zeros_like(x) for name, x in lossy.items()}
-    for what, changed in (
-        ("means of blocks", {name: block_means(x) for name, x in lossy.items()}),
-        ("buffers of zeros", zeros),
-        ("zeros, with an address in front", {name: with_address(x) for name, x in zeros.items()}),
-    ):
-        yield trial(what, changed, None, None)
+        decoded, ratio = round_trip(weights, bound)
+        yield Hypothesis(name, decoded, bound, ratio)
+    yield Hypothesis("means of blocks", {name: block_means(x) for name, x in weights.items()})
+    zeros = {name: np.zeros_like(x) for name, x in weights.items()}
+    yield Hypothesis("buffers of zeros", zeros)
+    addresses = {name: with_address(x) for name, x in zeros.items()}
+    yield Hypothesis("zeros, with an address in front", addresses)
 
 
 def round_trip(weights: State, bound: float) -> tuple[State, float]:

@@ -16,7 +16,7 @@ from fedsz.paper.comparison import Comparison, Line
 from fedsz.paper.measurements import CODECS, OURS, Measurements, Row
 from fedsz.paper.model_complexity import complexity, lossy_shares
 from fedsz.paper.published import RECOMMENDED_BOUND, CodecCosts
-from fedsz.paper.szx_error import trials
+from fedsz.paper.szx_error import hypotheses
 from fedsz.paper.trained_models import TrainedModel
 from fedsz.paper.zfp_precision import closest_precisions
 from fedsz.spread import standard_deviation, value_range
@@ -133,20 +133,18 @@ def _accuracies(measurements: Measurements, trained: TrainedModel, images: Image
 
 
 def _szx(measurements: Measurements, trained: TrainedModel, images: Images | None) -> list[Line]:
-    def accuracy(state: dict[str, NDArray]) -> float | None:
-        if images is None:
-            return None
-        return trained.accuracy(state, images, measurements.config.device)
-
+    """Return the accuracy and the ratio of everything that may have become of SZx's payloads."""
     measurements.on_step(f"szx on {trained.name}: what gives 4.80 and 10.00 %")
     printed = published.TABLE_1.get((trained.model, "szx", RECOMMENDED_BOUND))
     lines = []
-    for trial in trials(trained.state, measurements.lossy(trained), accuracy):
-        of = (trained.model, trial.what, f"{trial.bound:.3g}" if trial.bound else "-")
-        if trial.accuracy is not None:
-            lines.append(Line(of, "top-1", printed and printed.accuracy, 100 * trial.accuracy, "%"))
-        if trial.ratio is not None:
-            lines.append(Line(of, "ratio", printed and printed.ratio, trial.ratio))
+    for name, weights, bound, ratio in hypotheses(measurements.lossy(trained)):
+        of = (trained.model, name, f"{bound:.3g}" if bound else "-")
+        if images is not None:
+            state = {**trained.state, **weights}
+            accuracy = 100 * trained.accuracy(state, images, measurements.config.device)
+            lines.append(Line(of, "top-1", printed and printed.accuracy, accuracy, "%"))
+        if ratio is not None:
+            lines.append(Line(of, "ratio", printed and printed.ratio, ratio))
     return lines
 
 

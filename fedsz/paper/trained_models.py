@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.arrays import NDArray, as_arrays, as_tensor
-from fedsz.errors import ConfigError, FedszError
+from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments.environment import dataset_digest, environment, file_digest
 from fedsz.training.options import RunConfig
 
@@ -29,20 +29,13 @@ OPTIONS: Final = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A trained model.
-
-    Attributes:
-        model, dataset: which.
-        state: its state_dict, as arrays.
-        image_size: pixels a side it was trained on; 0 for the data set's own.
-        provenance: a sentence on how it was trained.
-    """
+    """A trained model."""
 
     model: str
     dataset: str
     state: dict[str, NDArray]
-    image_size: int
-    provenance: str
+    image_size: int  # pixels a side it was trained on; 0 for the data set's own
+    provenance: str  # a sentence on how it was trained
 
     @property
     def name(self) -> str:
@@ -86,7 +79,9 @@ def train(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
         f" seed {run.seed}, from {run.initial or 'random weights'}, uncompressed:"
         f" {100 * facts['accuracy']:.2f} % on {facts['test_samples']} test images"
     )
-    return TrainedModel(run.model, run.dataset, _weights(path), run.image_size, provenance)
+    return TrainedModel(
+        run.model, run.dataset, _load(path, run.model, run.dataset), run.image_size, provenance
+    )
 
 
 def read(folder: Path, model: str, dataset: str) -> TrainedModel:
@@ -107,9 +102,7 @@ def read(folder: Path, model: str, dataset: str) -> TrainedModel:
     provenance = f"{path.name}: {_listed(facts) or 'nothing says how it was trained'}"
     # benchmarks/arrays.py writes "side".
     side = int(facts.get("image_size", facts.get("side", 0)))
-    state = _weights(path)
-    _check_shapes(path, state, model, dataset)
-    return TrainedModel(model, dataset, state, side, provenance)
+    return TrainedModel(model, dataset, _load(path, model, dataset), side, provenance)
 
 
 def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -> dict[str, Any]:
@@ -155,28 +148,15 @@ def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -
     return facts
 
 
-def _weights(path: Path) -> dict[str, NDArray]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+def _load(path: Path, model: str, dataset: str) -> dict[str, NDArray]:
+    from fedsz.training.build import build_model, start_from
 
+    network = build_model(RunConfig(model=model, dataset=dataset))
     try:
-        state: dict[str, NDArray] = load_file(path)
-    except (OSError, SafetensorError) as err:
-        raise ConfigError(f"{path} is no safetensors file: {err}") from err
-    return state
-
-
-def _check_shapes(path: Path, state: dict[str, NDArray], model: str, dataset: str) -> None:
-    """Refuse weights of another model."""
-    from fedsz.training.build import build_model
-
-    wanted = build_model(RunConfig(model=model, dataset=dataset)).state_dict()
-    for name, tensor in wanted.items():
-        have = state[name].shape if name in state else "absent"
-        if have != tuple(tensor.shape):
-            raise ConfigError(
-                f"{path} is no {model} for {dataset}: {name} is {have}, not {tuple(tensor.shape)}"
-            )
+        start_from(network, path)
+    except ModelMismatch as err:
+        raise ConfigError(f"{path} is no {model} for {dataset}: {err}") from err
+    return as_arrays(network.state_dict())
 
 
 def _facts(path: Path) -> dict[str, Any]:

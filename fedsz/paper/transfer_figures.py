@@ -21,7 +21,7 @@ BANDWIDTHS: Final = np.logspace(6, 10.5, 61)  # 1 Mbps to 30 Gbps
 
 def figure_7(measurements: Measurements) -> Comparison:
     """Seconds of an update on a slow link, with compression and decompression, over the bound."""
-    config, bandwidth = measurements.config, measurements.bandwidth
+    config, bandwidth = measurements.config, measurements.options.bandwidth
     lines, panels, made_from = [], [], []
     for model in config.model_names:
         trained = measurements.trained(model, config.first_dataset)
