@@ -126,10 +126,9 @@ def _found(runs: Iterable[Run], what: str) -> list[Found]:
 def _errors(setting: Setting) -> list[Found]:
     """Return the error of each way and bound, of its first seed."""
     found = []
-    for label in setting.labels:
-        for bound in setting.bounds if label in setting.bounded else [None]:
-            known = _found(setting.of(label, bound), "error")
-            found += [(run, error) for run, error in known if error.numbers][:1]
+    for label, bound in setting.compared:
+        known = _found(setting.of(label, bound), "error")
+        found += [(run, error) for run, error in known if error.numbers][:1]
     return found
 
 

@@ -200,6 +200,16 @@ class Setting:
         runs = [r for r in self.runs if self.label(r) == label and bound in (None, r.bound)]
         return sorted(runs, key=lambda r: r.seed)
 
+    @property
+    def compared(self) -> list[tuple[str, ErrorBound | None]]:
+        """Labels with each of their bounds; with None where no bound steers."""
+        return [
+            (label, bound)
+            for label in self.labels
+            for bound in (self.bounds if label in self.bounded else [None])
+            if self.of(label, bound)
+        ]
+
     def at(self, bound: ErrorBound | None) -> Iterator[tuple[str, list[Run]]]:
         """Yield labels and runs at one bound, and those that no bound steers."""
         for label in self.labels:

@@ -55,7 +55,7 @@ def ratios(settings: Sequence[Setting]) -> Table | Omitted:
 def accuracies(setting: Setting) -> Table | Omitted:
     """Return accuracies after the last round, and how far they are from the uncompressed."""
     rows = []
-    for label, bound in _all(setting):
+    for label, bound in setting.compared:
         runs = setting.of(label, bound)
         differences = Spread.of(paired(runs, setting.baseline, lambda run: run.accuracy))
         plain = label == UNCOMPRESSED
@@ -95,7 +95,7 @@ def timings(setting: Setting, link: Link) -> Table | Omitted:
         return Omitted(title, NO_UPDATE)
     plain = uncompressed(setting, link)
     rows = []
-    for label, bound in _all(setting):
+    for label, bound in setting.compared:
         found = updates(setting.of(label, bound))
         if not found:
             continue
@@ -151,15 +151,6 @@ def failures(runs: Sequence[Run]) -> Table | None:
         rows,
         words=7,
     )
-
-
-def _all(setting: Setting) -> list[tuple[str, ErrorBound | None]]:
-    return [
-        (label, bound)
-        for label in setting.labels
-        for bound in (setting.bounds if label in setting.bounded else [None])
-        if setting.of(label, bound)
-    ]
 
 
 def _median(values: Sequence[float], show: Callable[[float], str]) -> str:
