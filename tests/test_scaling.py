@@ -153,7 +153,7 @@ def test_a_simulation_that_fails_or_lasts_is_ended_and_says_why(short_folder: st
 
 def test_a_measurement_needs_images() -> None:
     with pytest.raises(ConfigError, match="samples per client must be at least 1, got 0"):
-        scaling.measure(RunConfig(), samples_per_client=0)
+        scaling.measure(RunConfig(), [], samples_per_client=0)
 
 
 @pytest.fixture

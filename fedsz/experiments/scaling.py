@@ -96,25 +96,19 @@ class Point(msgspec.Struct, frozen=True):
 
 def measure(
     config: RunConfig,
+    settings: Iterable[tuple[str, int, int]],
     *,
     samples_per_client: int,
-    weak: Sequence[int] = (1, 2, 4, 8, 16),
-    strong: Sequence[tuple[int, int]] = (),
-    workers: int = 2,
     timeout: float = TIMEOUT,
-    on_point: Callable[[Point], None] | None = None,
+    on_point: Callable[[Point], None] = lambda _: None,
 ) -> list[Point]:
     """Measure rounds on Flower's simulation engine, on this machine.
 
-    Weak scaling beyond the machine's workers has them take clients in turn: its points say how
-    many workers there were, and what a client costs.
-
     Args:
         config: the run; its clients and samples are replaced.
+        settings: "weak" or "strong", how many clients, and how many workers: processes at a time,
+            which more clients take turns in.
         samples_per_client: images each client trains on.
-        weak: numbers of clients, on as many workers as there are, up to ``workers``.
-        strong: pairs of clients and workers.
-        workers: the most processes at a time.
         timeout: seconds that one setting may take.
         on_point: told of each point when it is there.
 
@@ -124,10 +118,8 @@ def measure(
     """
     if samples_per_client < 1:
         raise ConfigError(f"samples per client must be at least 1, got {samples_per_client}")
-    settings = [("weak", n, min(n, workers)) for n in weak]
-    settings += [("strong", n, w) for n, w in strong]
     points = []
-    for kind, clients, here in settings:
+    for kind, clients, workers in settings:
         run = dataclasses.replace(
             config,
             clients=clients,
@@ -135,11 +127,10 @@ def measure(
             samples=clients * samples_per_client,
             rounds=config.rounds + WARM_UP,
         )
-        rounds = simulate(run, workers=here, timeout=timeout)[1 + WARM_UP :]
-        point = point_of(kind, clients, here, rounds)
+        rounds = simulate(run, workers=workers, timeout=timeout)[1 + WARM_UP :]
+        point = point_of(kind, clients, workers, rounds)
         points.append(point)
-        if on_point:
-            on_point(point)
+        on_point(point)
     return points
 
 

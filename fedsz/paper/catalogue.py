@@ -88,7 +88,5 @@ def make(name: str, measurements: Measurements) -> Comparison:
         return made
     from fedsz.paper.drawing import write
 
-    written = write(
-        measurements.options.folder, name, made.title, " ".join(made.made_from), made.panels
-    )
+    written = write(made, measurements.options.folder)
     return msgspec.structs.replace(made, files=[*written, *made.files])

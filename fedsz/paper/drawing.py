@@ -1,4 +1,4 @@
-"""Panels of the paper's figures, and figures as files, which no reader has to be told of."""
+"""Panels of the paper's figures, and figures as files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from fedsz.errors import ConfigError
-from fedsz.experiments.error_distribution import Distribution, density
+from fedsz.paper.comparison import Comparison
 from fedsz.report.chart import Chart, Panel
 from fedsz.report.series import log_axis
 from fedsz.report.style import LIGHT, files, line_styles
@@ -22,20 +22,19 @@ Curve = tuple[Sequence[float], Sequence[float]]
 MANY: Final = 20  # points of a curve; with more of them, markers would hide it
 
 
-def write(
-    folder: Path, name: str, title: str, provenance: str, panels: Sequence[Panel]
-) -> list[str]:
-    """Write a figure as ``NAME.svg`` and ``NAME.png``, NAME without spaces; return their paths.
+def write(comparison: Comparison, folder: Path) -> list[str]:
+    """Write a figure's panels as ``figureN.svg`` and ``figureN.png`` and return their paths.
 
     Raises:
         ConfigError: they cannot be written.
     """
-    chart = Chart(name.replace(" ", "-"), title, "", provenance, tuple(panels))
+    name, provenance = comparison.name.replace(" ", ""), " ".join(comparison.made_from)
+    chart = Chart(name, comparison.title, "", provenance, tuple(comparison.panels))
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, data in files(chart).items():
-            path = folder / f"{name.replace(' ', '')}.{suffix}"
+            path = folder / f"{name}.{suffix}"
             path.write_bytes(data)
             written.append(str(path))
     except OSError as err:
@@ -45,25 +44,15 @@ def write(
 
 def curves(
     title: str,
-    lines: Mapping[str, Curve],
+    lines: Mapping[str, Curve],  # by label
     *,
-    x: str,
+    x: str,  # what the horizontal axis is
     y: str,
-    log: str = "",
-    marks: Mapping[str, float] | None = None,
-    levels: Mapping[str, float] | None = None,
+    log: str = "",  # which axes are logarithmic: "", "x", "y" or "xy"
+    marks: Mapping[str, float] | None = None,  # label -> x of a vertical line
+    levels: Mapping[str, float] | None = None,  # label -> y of a horizontal line
 ) -> Panel:
-    """Return a panel of lines.
-
-    Args:
-        title: above it.
-        lines: label -> x and y.
-        x: what the horizontal axis is.
-        y: what the vertical axis is.
-        log: which axes are logarithmic: "", "x", "y" or "xy".
-        marks: label -> x of a vertical line.
-        levels: label -> y of a horizontal line.
-    """
+    """Return a panel of lines."""
     marks, levels = marks or {}, levels or {}
     styles = line_styles([*lines, *levels])
 
@@ -88,13 +77,7 @@ def curves(
 
 
 def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str) -> Panel:
-    """Return a panel of stacked bars.
-
-    Args:
-        title: above it.
-        bars: label of a bar -> part -> height.
-        y: what heights are.
-    """
+    """Return a panel of stacked bars, their parts' heights by the label of a bar."""
     parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
     styles = line_styles(parts)
 
@@ -106,39 +89,6 @@ def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str)
             base += heights
         ax.set_ylabel(y)
         ax.tick_params(axis="x", labelrotation=20, labelsize=8)
-
-    return Panel(title, draw, says="")
-
-
-def histogram(title: str, shown: Distribution, *, x: str, log: bool = False) -> Panel:
-    """Return a panel of a distribution's histogram, with the fitted laws over it.
-
-    Args:
-        title: above it.
-        shown: the distribution.
-        x: what the numbers are.
-        log: whether the vertical axis is logarithmic.
-    """
-    styles = line_styles(law.name for law in shown.laws)
-    # Where nothing moved, all numbers are equal.
-    margin = 0.5 if shown.low == shown.high else 0.0
-    edges = np.linspace(shown.low - margin, shown.high + margin, len(shown.counts) + 1)
-    heights = np.array(shown.counts) / (shown.numbers * (edges[1] - edges[0]))
-
-    def draw(ax: Axes) -> None:
-        ax.stairs(heights, edges, fill=True, color=LIGHT["rule"])
-        at = np.linspace(shown.low, shown.high, 401)
-        for law in shown.laws:
-            if law.scale > 0:
-                style = styles[law.name].line(markers=False)
-                ax.plot(at, density(law, at), label=law.name, **style)
-        if log:
-            _make_logarithmic(ax, "y")
-            # A law's tail is no reason to make room for it.
-            ax.set_ylim(heights[heights > 0].min() / 2, 4 * heights.max())
-        ax.locator_params(axis="x", nbins=5)
-        ax.set_xlabel(x)
-        ax.set_ylabel("density")
 
     return Panel(title, draw, says="")
 

@@ -71,6 +71,10 @@ class Measurements:
                 self._trained[key] = trained_models.train(run, self.options.folder, self.on_step)
         return self._trained[key]
 
+    def trained_models(self) -> list[TrainedModel]:
+        """Return all models, trained on the first data set."""
+        return [self.trained(model, self.config.first_dataset) for model in self.config.model_names]
+
     def test_images(self, dataset: str) -> Images:
         """Return the images that models are tested on.
 

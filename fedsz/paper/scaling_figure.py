@@ -37,17 +37,17 @@ def figure_9(measurements: Measurements) -> Comparison:
         rounds=ROUNDS,
         test_samples=min(TEST_SAMPLES, asked.test_samples or TEST_SAMPLES),
     )
-    points = scaling.measure(
-        config,
-        samples_per_client=samples,
-        weak=WEAK,
-        strong=[(STRONG, 1), *([(STRONG, workers)] if workers > 1 else [])],
-        workers=workers,
-        on_point=lambda point: measurements.on_step(
+    # Beyond the machine's workers, clients of weak scaling take turns.
+    settings = [("weak", n, min(n, workers)) for n in WEAK]
+    settings += [("strong", STRONG, w) for w in sorted({1, workers})]
+
+    def on_point(point: scaling.Point) -> None:
+        measurements.on_step(
             f"{point.kind} scaling: {point.clients} clients on {point.workers} workers,"
             f" {point.seconds:.2f} s a round"
-        ),
-    )
+        )
+
+    points = scaling.measure(config, settings, samples_per_client=samples, on_point=on_point)
     rows = scaling.rows(
         points,
         config,

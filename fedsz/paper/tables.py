@@ -45,8 +45,7 @@ OTHER_SZ3: Final = (
 
 def table_1(measurements: Measurements) -> Comparison:
     """Ratio, runtime, speed and accuracy of four codecs on three models."""
-    config = measurements.config
-    dataset = config.first_dataset
+    dataset = measurements.config.first_dataset
     lines: list[Line] = []
     made_from, notes = [], []
     images = None
@@ -54,8 +53,8 @@ def table_1(measurements: Measurements) -> Comparison:
         images = measurements.test_images(dataset)
     except DataError as err:
         notes.append(f"No accuracy: {err}.")
-    for model in config.model_names:
-        trained = measurements.trained(model, dataset)
+    for trained in measurements.trained_models():
+        model = trained.model
         made_from.append(trained.provenance)
         weights = measurements.lossy(trained)
         spread = 100 * _spread(weights)

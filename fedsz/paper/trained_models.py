@@ -154,6 +154,8 @@ def _load(path: Path, model: str, dataset: str) -> dict[str, NDArray]:
     network = build_model(RunConfig(model=model, dataset=dataset))
     try:
         start_from(network, path)
+    except ConfigError as err:
+        raise ConfigError(f"{path} is no safetensors file: {err.__cause__}") from err
     except ModelMismatch as err:
         raise ConfigError(f"{path} is no {model} for {dataset}: {err}") from err
     return as_arrays(network.state_dict())

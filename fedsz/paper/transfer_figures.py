@@ -23,8 +23,8 @@ def figure_7(measurements: Measurements) -> Comparison:
     """Seconds of an update on a slow link, with compression and decompression, over the bound."""
     config, bandwidth = measurements.config, measurements.options.bandwidth
     lines, panels, made_from = [], [], []
-    for model in config.model_names:
-        trained = measurements.trained(model, config.first_dataset)
+    for trained in measurements.trained_models():
+        model = trained.model
         made_from.append(trained.provenance)
         drawn: dict[str, Curve] = {}
         for codec in ("sz2", OURS):

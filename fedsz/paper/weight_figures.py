@@ -13,8 +13,9 @@ from fedsz.bounds import ErrorBound
 from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.paper import published
 from fedsz.paper.comparison import Comparison, Line
-from fedsz.paper.drawing import curves, histogram
+from fedsz.paper.drawing import curves
 from fedsz.paper.measurements import OURS, Measurements
+from fedsz.report.distributions import histogram_panel
 
 SLICE: Final = 500  # weights of Figure 2
 
@@ -22,8 +23,8 @@ SLICE: Final = 500  # weights of Figure 2
 def figure_2(measurements: Measurements) -> Comparison:
     """Weights in the order they are stored in: nothing smooth about them."""
     panels, lines, made_from = [], [], []
-    for model in measurements.config.model_names:
-        trained = measurements.trained(model, measurements.config.first_dataset)
+    for trained in measurements.trained_models():
+        model = trained.model
         made_from.append(trained.provenance)
         name, x = _largest(measurements.lossy(trained))
         flat = x.reshape(-1)
@@ -45,14 +46,14 @@ def figure_2(measurements: Measurements) -> Comparison:
 def figure_3(measurements: Measurements) -> Comparison:
     """Histograms of all weights."""
     panels, lines, made_from = [], [], []
-    for model in measurements.config.model_names:
-        trained = measurements.trained(model, measurements.config.first_dataset)
+    for trained in measurements.trained_models():
+        model = trained.model
         made_from.append(trained.provenance)
         weights = list(measurements.lossy(trained).values())
         found = distribution(
             np.concatenate([x.reshape(-1) for x in weights]), "weights", "all lossy tensors"
         )
-        panels.append(histogram(model, found, x="weight", log=True))
+        panels.append(histogram_panel(model, found, "weight", log=True))
         matrices = max(float(np.abs(x).max()) for x in weights if x.ndim > 1)
         lines += [
             *_fits((model,), found),
@@ -90,7 +91,7 @@ def figure_10(measurements: Measurements) -> Comparison:
             if error.best:
                 best.append(f"{spec} {bound:g}: {error.best}")
             if spec == "sz2":
-                panels.append(histogram(f"sz2, {bound:g}", error, x="decoded - original"))
+                panels.append(histogram_panel(f"sz2, {bound:g}", error, "decoded - original"))
     notes = [
         'The paper: "similar to Laplacian". K-S is the largest difference of distribution'
         " functions, 0 for a perfect fit; the law with the least fits best.",
