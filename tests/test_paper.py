@@ -21,6 +21,7 @@ from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
 from fedsz.paper.comparison import Comparison, Line, as_json
 from fedsz.paper.measurements import Measurements
 from fedsz.paper.model_complexity import complexity
+from fedsz.paper.notes import NOTES, notes_on
 from fedsz.paper.options import MeasurementOptions, PaperConfig
 from tests.test_cli import call, refuse
 
@@ -71,10 +72,10 @@ def test_a_misprint_is_the_papers() -> None:
 
 
 def test_notes_are_about_tables_and_figures_that_exist() -> None:
-    assert {name for about, _ in published.NOTES for name in about.split(", ")} <= set(CATALOGUE)
+    assert {name for about, _ in NOTES for name in about.split(", ")} <= set(CATALOGUE)
     assert (numbers("table"), numbers("figure")) == ([1, 2, 3, 5], list(range(2, 11)))
-    assert published.notes("table 1")
-    assert not published.notes("table 9")
+    assert notes_on("table 1")
+    assert not notes_on("table 9")
 
 
 @pytest.mark.parametrize(

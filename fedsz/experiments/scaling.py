@@ -181,10 +181,10 @@ def rows(
     bandwidth: float,
     strong_clients: int,
 ) -> list[Row]:
-    """Return rows of the `SCALING` table: what was measured, and what follows from it.
+    """Return rows of the `SCALING` table: what `measure` returned, and what follows from it.
 
     Args:
-        points: as `measure` returned them.
+        points: measured ones.
         config: the run they are of.
         samples_per_client: images each client trained on.
         bandwidth: of the links of the calculation, in bit/s.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fedsz.errors import ConfigError
-from fedsz.paper import published
+from fedsz.paper.notes import notes_on
 
 if TYPE_CHECKING:
     from fedsz.paper.comparison import Comparison
@@ -82,7 +82,7 @@ def make(name: str, measurements: Measurements) -> Comparison:
         made,
         name=name,
         made_from=[measurements.machine, *made.made_from],
-        notes=[*published.notes(name), *made.notes],
+        notes=[*notes_on(name), *made.notes],
     )
     if not made.panels:
         return made

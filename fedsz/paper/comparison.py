@@ -45,8 +45,8 @@ class Comparison(msgspec.Struct, frozen=True):
     headings: tuple[str, ...]  # of the words in each line's `of`
     lines: list[Line]
     made_from: list[str] = []  # what ours were measured on, and how
-    notes: list[str] = []  # what the paper contradicts itself in, and what else there is to know
     panels: list[Panel] = []  # of the figure to draw
+    notes: list[str] = []  # what else there is to know
     files: list[str] = []  # that were written
     name: str = ""  # such as "table 1"; the catalogue gives it
 

@@ -22,19 +22,12 @@ SMALLEST: Final = 4  # pixels a side that every model takes
 
 
 class Complexity(msgspec.Struct, frozen=True):
-    """The size of a model and the price of one image.
+    """The size of a model and the price of one image."""
 
-    Attributes:
-        parameters: numbers that training changes.
-        raw_bytes: of the whole state_dict, which has the buffers of BatchNorm too.
-        lossy_bytes: of the tensors that may be lossy.
-        flops: of one forward pass, convolutions and matrix products alone: a multiplication and
-            an addition are two.
-    """
-
-    parameters: int
-    raw_bytes: int
-    lossy_bytes: int
+    parameters: int  # numbers that training changes
+    raw_bytes: int  # of the whole state_dict, which has the buffers of BatchNorm too
+    lossy_bytes: int  # of the tensors that may be lossy
+    # Of one forward pass, convolutions and matrix products alone: a multiply-add is two.
     flops: int
 
     @property

@@ -1,7 +1,8 @@
-"""What the FedSZ paper prints, number by number, and where it contradicts itself.
+"""What the FedSZ paper prints, number by number.
 
 Wilkins et al., "FedSZ: Leveraging Error-Bounded Lossy Compression for Federated Learning
-Communications", arXiv:2312.13461. Numbers are as printed, misprints too; `NOTES` has them.
+Communications", arXiv:2312.13461. Numbers are as printed, misprints too:
+`fedsz.paper.notes` has them.
 """
 
 from __future__ import annotations
@@ -120,60 +121,3 @@ STRONG_SPEEDUP: Final = {128: 7.51}
 STRONG_CLIENTS: Final = 127
 
 ERROR_LAW: Final = "laplace"  # Figure 10: "similar to Laplacian"
-
-# Tables and figures, and what is to be known about them.
-NOTES: Final[tuple[tuple[str, str], ...]] = (
-    ("table 1", "SZx's throughput cannot be: runtime x MB/s gives 1561 MB for AlexNet, 654 MB for"
-     " ResNet50 and 3.5 MB for MobileNetV2, where all other rows give 228, 94.8 and 9.35 MB. By"
-     " its runtimes it is about 514, 510 and 275 MB/s."),
-    ("table 1", "SZx's runtime of 9.445 s (AlexNet, 1e-4) is a misprint of 0.445: 0.445 x 3507.02"
-     " is the 1561 MB of its neighbours."),
-    ("table 1, figure 4", "SZx's 10.00 % in all nine cells is chance, at a ratio of 4.77 to 4.81"
-     " whatever the bound and the model: the bound was not in force. A codec that keeps 1e-4"
-     " cannot do worse than SZ2 at 1e-2."),
-    ("table 1", "There is no uncompressed row, and ResNet50's SZ2 (58.66 %) lies 3.4 to 5.5"
-     " points below SZ3 and ZFP: the 0.5 % that is claimed is less than what seeds make, which"
-     " are not stated."),
-    ("table 1", "MobileNetV2 with SZ2 has 55.19 % at three bounds, equal to the last digit."),
-    ("table 1", "ZFP ran in fixed-precision mode, whose precisions are not given and which bounds"
-     " no error; ours keeps the bound (fixed accuracy)."),
-    ("table 1, table 2, figure 6, figure 8", "Seconds and MB/s are those of a Raspberry Pi 5 with"
-     " 8 GB there and of the machine named above here: compare their order, not their size."),
-    ("table 2", "Runtime x MB/s is 183, 218, 298, 220 and 184 MB, which differ among each other,"
-     " while AlexNet's non-weight data are 37 kB. 217.6 (gzip) is AlexNet's 228.18 MB in MiB:"
-     " that row at least is of the whole model, and so no evidence for a codec of the rest."),
-    ("table 2, table 3", 'Non-weight data are "about 1 %" in the text, and 0.02 to 3.06 % by'
-     " Table III."),
-    ("table 3", "ResNet50's 4.5e7 parameters and 180 MB are those of ResNet101 (44.5e6, 178.6"
-     " MB). Its 8 G fit both: ResNet101's multiply-adds (7.8 G), or ResNet50's flops at 224"
-     " pixels. Table I implies 94.8 MB, which is ResNet50 with 10 classes."),
-    ("table 3", "MobileNetV2's 3.5e6 parameters and 14 MB are of 1000 classes, its 96.94 % of 10,"
-     " as is the 9.35 MB that Table I implies. AlexNet's 6.0e7 x 4 bytes are 240 MB, not 230;"
-     " 228.2 MB is AlexNet with 10 classes."),
-    ("table 5", "The table's body is lost. Its range at 1e-2 survives, 5.55 to 12.61, and so does"
-     " AlexNet's 12.61 on CIFAR-10, which is above the 11.26 of Table I for the same model, data,"
-     " codec and bound."),
-    ("figure 5", '"Within 0.5 %" in the abstract is "within 1 %" in Section VIII, and up to 5'
-     " points lie between the codecs of Table I."),
-    ("figure 6", 'The overhead is "below 4.7 %" in the abstract, and 4.7 % in the mean and up to'
-     " 17 % in Section VII."),
-    ("figure 7", "MobileNetV2's \"12.23 %\" and ResNet50's \"9.74 %\" must be factors. But a link"
-     " makes no more of a ratio than it is: 12.23 needs a ratio of as much, and Table I has 5.41;"
-     " 13.26 exceeds AlexNet's own 12.61."),
-    ("figure 7", "If 109.87 s are what 13.26x saves, an uncompressed update took 118.8 s, which"
-     " is 148.5 MB at 10 Mbps. AlexNet's 228 MB take 182.5 s."),
-    ("figure 8", "500 Mbps leaves decompression out: Table I's SZ2 gives 516 Mbps for compression"
-     " alone and half of it if decompression takes as long. By the same numbers ZFP pays up to"
-     " 733 Mbps."),
-    ("figure 9", "Weak scaling is called effective at a speedup of 0.36 on 128 cores, whose"
-     " baseline is not given; 7.51 on 128 cores is a strong efficiency of 5.9 %."),
-    ("figure 10", "An error that looks Laplacian is no differential privacy: it is bounded, and"
-     " the same for the same weights. Where most weights fall into the zero cell, the error is"
-     " the weight itself, with its law; where the step is small, it is uniform."),
-    ("figure 2, figure 3", "Neither says which layers or slices it shows, nor the counts."),
-)  # fmt: skip
-
-
-def notes(name: str) -> list[str]:
-    """Return what is to be known about a table or figure, such as "table 1"."""
-    return [text for about, text in NOTES if name in about.split(", ")]

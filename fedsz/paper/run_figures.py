@@ -42,20 +42,10 @@ def figure_4(measurements: Measurements) -> Comparison:
         last = printed.accuracy if printed and dataset == "cifar10" else None
         of = (model, label, f"{numbers[-1]} rounds")
         lines.append(Line(of, "accuracy", last, accuracies[-1], "%"))
-    note = (
-        "Printed is Table I's accuracy after ten rounds, on all data; ours is after the rounds"
-        " that the rows say. SZx, its bound kept, learns like the others."
-    )
     title = f"Accuracy over rounds, {model}, {dataset}, {RECOMMENDED_BOUND:g}"
     headings = ("model", "codec", "after")
-    return Comparison(
-        title,
-        headings,
-        lines,
-        [_settings(rows)],
-        [note, *_failures(rows)],
-        [curves("", drawn, x="round", y="accuracy, %")],
-    )
+    panels = [curves("", drawn, x="round", y="accuracy, %")]
+    return Comparison(title, headings, lines, [_settings(rows)], panels, _failures(rows))
 
 
 def figure_5(measurements: Measurements) -> Comparison:
@@ -86,14 +76,8 @@ def figure_5(measurements: Measurements) -> Comparison:
         panels.append(
             curves(title, drawn, x="error bound", y="accuracy, %", log="x", levels=levels)
         )
-    note = (
-        'The paper prints no values: it finds a knee at 1e-2, and up to there "within 0.5 %" of'
-        " uncompressed, which the printed 0 stands for. On little data and few rounds, seeds make"
-        " more than that: give --samples, --rounds and a sweep of several seeds."
-    )
-    title = "Accuracy over the error bound"
-    headings = ("model", "data", "codec", "bound")
-    return Comparison(title, headings, lines, [_settings(rows)], [note, *_failures(rows)], panels)
+    title, headings = "Accuracy over the error bound", ("model", "data", "codec", "bound")
+    return Comparison(title, headings, lines, [_settings(rows)], panels, _failures(rows))
 
 
 def figure_6(measurements: Measurements) -> Comparison:
@@ -122,13 +106,8 @@ def figure_6(measurements: Measurements) -> Comparison:
             mean = published.MEAN_OVERHEAD if codec == "sz2" else None
             of = ("all", "all", codec)
             lines.append(Line(of, "mean overhead", mean, statistics.fmean(known), "%"))
-    note = (
-        "A client's seconds to train and compress, the server's to decode its reply, and to test"
-        " the average once. The overhead is compression's share of all four."
-    )
-    title = "Where a round's time goes, at 1e-2"
-    headings = ("model", "data", "codec")
-    return Comparison(title, headings, lines, [_settings(rows)], [note], panels)
+    title, headings = "Where a round's time goes, at 1e-2", ("model", "data", "codec")
+    return Comparison(title, headings, lines, [_settings(rows)], panels)
 
 
 def _rounds(
@@ -171,8 +150,6 @@ def _seconds_by_part(rows: list[Row]) -> dict[str, float]:
 
 def _settings(rows: list[Row]) -> str:
     """Return the settings that runs share, for people."""
-    if not rows:
-        return "no runs"
     row = rows[-1]
     images = f"{row['samples']} images" if row["samples"] else "all images"
     return (

@@ -63,12 +63,7 @@ def hypotheses(weights: State) -> Iterator[Hypothesis]:
 
 
 def round_trip(weights: State, bound: float) -> tuple[State, float]:
-    """Return weights after szx, and the ratio.
-
-    Args:
-        weights: float32 tensors.
-        bound: of each tensor's range; it may be above 1.
-    """
+    """Return weights after szx, and the ratio; the bound is of each tensor's range."""
     codec = codecs.get("szx")
     decoded, size = {}, 0
     for name, x in weights.items():
@@ -81,9 +76,7 @@ def round_trip(weights: State, bound: float) -> tuple[State, float]:
 def bound_of_ratio(weights: State, ratio: float) -> float:
     """Return the relative bound at which szx reaches a ratio, by bisection of its logarithm.
 
-    Args:
-        weights: float32 tensors.
-        ratio: between that of 1e-4 and that of 1.
+    The ratio must lie between those of the bounds 1e-4 and 1.
     """
     codec = codecs.get("szx")
     raw = sum(x.nbytes for x in weights.values())

@@ -64,17 +64,9 @@ def table_1(measurements: Measurements) -> Comparison:
             lines += _accuracies(measurements, trained, images)
         lines += _szx(measurements, trained, images)
         lines += closest_precisions(weights, model)
-    notes += [
-        "What became of SZx's payloads, below its rows: decoded as they should be; at the one bound"
-        " that gives the paper's ratio; and what a model is worth whose weights were never"
-        " written. A model that answers the same to every image is right for one class in ten,"
-        " 10.00 % of all 10,000 test images. That this is what happened is inference.",
-        "Accuracy: the paper's is after ten rounds in which every update was compressed; ours is"
-        " that of the trained model, decoded once. `fedsz paper --figure 4` and 5 train.",
-        *_explanations(lines),
-    ]
+    notes += _explanations(lines)
     title, headings = f"lossy codecs, {dataset}", ("model", "codec", "bound")
-    return Comparison(title, headings, lines, made_from, notes)
+    return Comparison(title, headings, lines, made_from, notes=notes)
 
 
 def _spread(weights: Mapping[str, NDArray]) -> float:
@@ -167,23 +159,18 @@ def table_2(measurements: Measurements) -> Comparison:
         for row in (row for row in rows if row["codec"].partition(":")[0] == codec):
             part = "rest" if row["part"] == bench.LOSSLESS else "all"
             lines += _costs((codec, part, f"{row['raw_bytes'] / 1e6:.3f} MB"), printed, row)
-    notes = [
-        '"rest" is what Algorithm 1 leaves to the lossless codec; "all" is the whole state_dict.'
-        " A slow codec is given the middle of it, as its size says: its runtime is for that."
-    ]
     smallest = []
     for part, what in ((bench.LOSSLESS, "non-weight data"), (bench.EVERYTHING, "the whole model")):
         of = [row for row in rows if row["part"] == part and row["ratio"]]
         if of:
             best = max(of, key=lambda row: float(row["ratio"]))
             smallest.append(f"{best['codec']} makes {what} smallest, {best['ratio']:.3f}x")
-    if smallest:
-        notes.append("; ".join(smallest) + ".")
+    notes = [f"{'; '.join(smallest)}."] if smallest else []
     title, headings = (
         f"lossless codecs, {trained.model}, {trained.dataset}",
         ("codec", "part", "bytes"),
     )
-    return Comparison(title, headings, lines, [trained.provenance], notes)
+    return Comparison(title, headings, lines, [trained.provenance], notes=notes)
 
 
 def table_3(measurements: Measurements) -> Comparison:
@@ -248,7 +235,7 @@ def table_5(measurements: Measurements) -> Comparison:
     implied = ", ".join(f"{model} {ratio:.2f}" for model, ratio in _implied_ratios().items())
     notes.append(f"By Tables I to III, SZ2 and blosc-lz at 1e-2 come to: {implied}.")
     title, headings = "ratios of whole updates", ("model", "data", "codec", "bound")
-    return Comparison(title, headings, lines, made_from, notes)
+    return Comparison(title, headings, lines, made_from, notes=notes)
 
 
 def _implied_ratios() -> dict[str, float]:

@@ -33,28 +33,21 @@ def figure_7(measurements: Measurements) -> Comparison:
                 cost = measurements.update_cost(trained, codec, bound)
                 times.append(_seconds(cost, bandwidth))
                 uncompressed = transfer_seconds(0.0, cost.raw, bandwidth)
-                printed = model if (codec, bound) == ("sz2", RECOMMENDED_BOUND) else ""
-                saved, speedup = (
-                    published.SAVED_SECONDS.get(printed),
-                    published.SPEEDUP.get(printed),
-                )
+                known = model if (codec, bound) == ("sz2", RECOMMENDED_BOUND) else ""
+                saved, faster = uncompressed - times[-1], uncompressed / times[-1]
                 of = (model, codec, f"{bound:g}")
                 lines += [
                     Line(of, "seconds", None, times[-1], "s"),
-                    Line(of, "saved", saved, uncompressed - times[-1], "s"),
-                    Line(of, "times faster", speedup, uncompressed / times[-1]),
+                    Line(of, "saved", published.SAVED_SECONDS.get(known), saved, "s"),
+                    Line(of, "times faster", published.SPEEDUP.get(known), faster),
                 ]
             drawn[codec] = (config.bounds, times)
         lines.append(Line((model, "none", "-"), "seconds", None, uncompressed, "s"))
         levels = {UNCOMPRESSED: uncompressed}
         panels.append(curves(model, drawn, x="error bound", y="s", log="xy", levels=levels))
-    note = (
-        "Ours: t_C + t_D + 8 S' / B against 8 S / B, one update, nothing else on the link. A ratio"
-        " is the most that a link can make of it."
-    )
     title = f"An update at {formatting.bandwidth(bandwidth)}"
     headings = ("model", "codec", "bound")
-    return Comparison(title, headings, lines, made_from, [note], panels)
+    return Comparison(title, headings, lines, made_from, panels)
 
 
 def figure_8(measurements: Measurements) -> Comparison:
@@ -79,21 +72,11 @@ def figure_8(measurements: Measurements) -> Comparison:
         "500 Mbps, says the paper": published.WORTH_BELOW,
         "100 Mbps, says the paper": published.SZ2_BEST_BELOW,
     }
-    note = (
-        "Worth it below B = 8 (S - S') / (t_C + t_D); two codecs hand over to each other where"
-        ' their lines in 1 / B cross. Rows "by Table I" are the paper\'s own numbers, put into the'
-        " same formula with t_C alone."
-    )
     title = f"An update of {model} over bandwidth, {RECOMMENDED_BOUND:g}"
     headings = ("model", "codec")
-    return Comparison(
-        title,
-        headings,
-        [*_crossovers(model, costs), *_handovers(model, costs), *_by_table_1(model)],
-        [trained.provenance],
-        [note],
-        [curves("", drawn, x="Mbps", y="s", log="xy", marks=marks)],
-    )
+    lines = [*_crossovers(model, costs), *_handovers(model, costs), *_by_table_1(model)]
+    panels = [curves("", drawn, x="Mbps", y="s", log="xy", marks=marks)]
+    return Comparison(title, headings, lines, [trained.provenance], panels)
 
 
 def _seconds(cost: UpdateCost, bandwidth: float) -> float:

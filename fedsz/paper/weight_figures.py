@@ -33,14 +33,9 @@ def figure_2(measurements: Measurements) -> Comparison:
         panels.append(curves(f"{model}: {name}", drawn, x="place", y="weight"))
         of = (model, name)
         lines.append(Line(of, "correlation with the next weight", None, _autocorrelation(flat)))
-    note = (
-        "The paper shows weights beside slices of MIRANDA, a smooth simulation, which is not here;"
-        " the correlation of neighbours says the same in a number: smooth fields have nearly 1,"
-        " independent numbers 0."
-    )
     title = f"{SLICE} weights from the middle of the largest tensor"
     headings = ("model", "tensor")
-    return Comparison(title, headings, lines, made_from, [note], panels)
+    return Comparison(title, headings, lines, made_from, panels)
 
 
 def figure_3(measurements: Measurements) -> Comparison:
@@ -60,16 +55,8 @@ def figure_3(measurements: Measurements) -> Comparison:
             Line((model,), "largest magnitude", 1.0, max(abs(found.low), abs(found.high))),
             Line((model,), "largest magnitude but for BatchNorm", 1.0, matrices),
         ]
-    title = "All weights that may be lossy"
-    headings = ("model",)
-    return Comparison(
-        title,
-        headings,
-        lines,
-        made_from,
-        ["The paper's weights all lie in [-1, 1]: the printed 1 is that limit."],
-        panels,
-    )
+    title, headings = "All weights that may be lossy", ("model",)
+    return Comparison(title, headings, lines, made_from, panels)
 
 
 def figure_10(measurements: Measurements) -> Comparison:
@@ -92,21 +79,10 @@ def figure_10(measurements: Measurements) -> Comparison:
                 best.append(f"{spec} {bound:g}: {error.best}")
             if spec == "sz2":
                 panels.append(histogram_panel(f"sz2, {bound:g}", error, "decoded - original"))
-    notes = [
-        'The paper: "similar to Laplacian". K-S is the largest difference of distribution'
-        " functions, 0 for a perfect fit; the law with the least fits best.",
-        f"Best of Laplace, uniform and normal: {'; '.join(best)}.",
-    ]
-    title = f"Errors of {name}"
-    headings = ("model", "codec", "bound")
-    return Comparison(
-        title,
-        headings,
-        lines,
-        [trained.provenance, f"tensor {name}, {x.size} weights"],
-        notes,
-        panels,
-    )
+    notes = [f"Best of Laplace, uniform and normal: {'; '.join(best)}."]
+    title, headings = f"Errors of {name}", ("model", "codec", "bound")
+    made_from = [trained.provenance, f"tensor {name}, {x.size} weights"]
+    return Comparison(title, headings, lines, made_from, panels, notes)
 
 
 def _largest(tensors: Mapping[str, NDArray]) -> tuple[str, NDArray]:
