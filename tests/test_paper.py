@@ -14,16 +14,15 @@ pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 pytest.importorskip("matplotlib")
 
+from fedsz.control.transfer_time import worth_below
 from fedsz.errors import ConfigError, FedszError
-from fedsz.paper import published as printed
-from fedsz.paper import szx_error
-from fedsz.paper.compare import Comparison, Line, as_builtins
-from fedsz.paper.contents import MAKERS
+from fedsz.paper import published, szx_error
+from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
+from fedsz.paper.comparison import Comparison, Line, as_json
+from fedsz.paper.measurements import Measurements
 from fedsz.paper.model_complexity import complexity
-from fedsz.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
-from fedsz.paper.times import crossover
-from fedsz.paper.trained_models import trained
-from fedsz.paper.workshop import Workshop
+from fedsz.paper.notes import NOTES, notes_on
+from fedsz.paper.options import MeasurementOptions, PaperConfig
 from tests.test_cli import call, refuse
 
 SMALL = {"models": "cnn", "datasets": "digits", "samples": 120, "test_samples": 60, "rounds": 1,
@@ -31,11 +30,14 @@ SMALL = {"models": "cnn", "datasets": "digits", "samples": 120, "test_samples": 
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
+def small(on_step: Any = lambda _: None, *, config: Any = None, **options: Any) -> Measurements:
+    settings = PaperConfig(**{**SMALL, **(config or {})})
+    return Measurements(settings, MeasurementOptions(**options), on_step)
+
+
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    folder = tmp_path_factory.mktemp("paper")
-    sources = Sources(folder=folder, repeats=1, seconds=2.0)
-    return Workshop(PaperConfig(**SMALL), sources, lambda _: None)  # type: ignore[arg-type]
+def measurements(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
+    return small(folder=tmp_path_factory.mktemp("paper"), repeats=1, seconds=2.0)
 
 
 def lines(made: Comparison, quantity: str) -> dict[tuple[str, ...], Line]:
@@ -45,55 +47,47 @@ def lines(made: Comparison, quantity: str) -> dict[tuple[str, ...], Line]:
 # What is printed
 
 
-@pytest.mark.parametrize("model", printed.MODELS)
+def size(model: str, codec: str) -> list[float]:
+    """What Table I's runtimes times its speeds make, in MB, at each bound."""
+    cells = [published.TABLE_1[model, codec, bound] for bound in published.BOUNDS]
+    return [cell.runtime * cell.speed for cell in cells]
+
+
+@pytest.mark.parametrize("model", published.MODELS)
 def test_runtime_times_speed_is_one_size_but_for_szx(model: str) -> None:
     """What the first note says, from the table itself."""
-    sizes = {
-        codec: [a * b for a, b in zip(cell.runtime, cell.speed, strict=True)]
-        for (of, codec), cell in printed.TABLE_1.items()
-        if of == model
-    }
     expected = {"alexnet": 228.0, "mobilenetv2": 9.35, "resnet50": 94.8}[model]
 
     for codec in ("sz2", "sz3", "zfp"):
-        assert sizes[codec] == pytest.approx([expected] * 3, rel=0.005)
-    assert sizes["szx"][0] != pytest.approx(expected, rel=0.5)
+        assert size(model, codec) == pytest.approx([expected] * 3, rel=0.005)
+    assert size(model, "szx")[0] != pytest.approx(expected, rel=0.5)
 
 
 def test_a_misprint_is_the_papers() -> None:
-    cell = printed.TABLE_1["alexnet", "szx"]
+    coarse, _, fine = size("alexnet", "szx")
 
-    assert cell.runtime[2] * cell.speed[2] != pytest.approx(
-        cell.runtime[0] * cell.speed[0], rel=0.1
-    )
-    assert 0.445 * cell.speed[2] == pytest.approx(cell.runtime[0] * cell.speed[0], rel=0.01)
+    assert fine != pytest.approx(coarse, rel=0.1)
+    corrected = 0.445 * published.TABLE_1["alexnet", "szx", 1e-4].speed
+    assert corrected == pytest.approx(coarse, rel=0.01)
 
 
 def test_notes_are_about_tables_and_figures_that_exist() -> None:
-    names = {f"table {n}" for n in TABLES} | {f"figure {n}" for n in FIGURES}
-
-    assert {name for note in printed.NOTES for name in note.about} <= names
-    assert set(MAKERS) == names
-    assert printed.notes("table 1")
-    assert not printed.notes("table 9")
+    assert {name for about, _ in NOTES for name in about.split(", ")} <= set(CATALOGUE)
+    assert (numbers("table"), numbers("figure")) == ([1, 2, 3, 5], list(range(2, 11)))
+    assert notes_on("table 1")
+    assert not notes_on("table 9")
 
 
 @pytest.mark.parametrize(
     ("codec", "mbps"), [("sz2", 516), ("sz3", 227), ("zfp", 733), ("szx", 3253)]
 )
 def test_the_papers_own_numbers_give_these_crossovers(codec: str, mbps: float) -> None:
-    cell = printed.TABLE_1["alexnet", codec]
+    cell = published.TABLE_1["alexnet", codec, 1e-2]
     nbytes = 228.0e6
 
-    at = crossover(nbytes, nbytes / cell.ratio[0], cell.runtime[0])
+    at = worth_below(cell.runtime, nbytes, nbytes / cell.ratio)
 
     assert at / 1e6 == pytest.approx(mbps, rel=0.01)
-
-
-def test_crossovers_at_the_edges() -> None:
-    assert crossover(10, 10, 1.0) == 0
-    assert crossover(10, 20, 1.0) == 0
-    assert crossover(10, 5, 0.0) == math.inf
 
 
 # Comparing
@@ -114,9 +108,9 @@ def test_a_difference_is_relative_and_of_percentages_in_points() -> None:
 
 
 def test_json_has_no_infinities() -> None:
-    made = Comparison("figure 8", "", ("codec",), [Line(("raw",), "below", 500.0, math.inf)])
+    line = Line(("raw",), "below", 500.0, math.inf)
 
-    (cells,) = as_builtins(made)["lines"]
+    (cells,) = json.loads(as_json(Comparison("", ("codec",), [line])))["lines"]
 
     assert cells["ours"] is None
 
@@ -127,7 +121,7 @@ def test_json_has_no_infinities() -> None:
 def test_means_keep_the_mean_of_each_block() -> None:
     x = np.arange(300, dtype=np.float32).reshape(3, 100)
 
-    y = szx_error.means(x)
+    y = szx_error.block_means(x)
 
     assert y.shape == x.shape
     assert np.unique(y).tolist() == [63.5, 191.5, 277.5]
@@ -136,7 +130,7 @@ def test_means_keep_the_mean_of_each_block() -> None:
 def test_a_misused_call_leaves_all_but_eight_bytes() -> None:
     zeros = np.zeros((4, 5), np.float32)
 
-    left = szx_error.overwritten(zeros)
+    left = szx_error.with_address(zeros)
 
     assert left.tobytes()[:8] == szx_error.ADDRESS.to_bytes(8, "little")
     assert not left.reshape(-1)[2:].any()
@@ -150,9 +144,9 @@ def test_the_printed_ratio_lies_on_a_cliff() -> None:
 
     bound = szx_error.bound_of_ratio(weights, szx_error.PRINTED_RATIO)
 
-    assert szx_error.through(weights, bound)[1] == pytest.approx(4.80, rel=0.02)
-    assert szx_error.through(weights, bound / 1.5)[1] < 2.5
-    assert szx_error.through(weights, bound * 1.5)[1] > 20
+    assert szx_error.round_trip(weights, bound)[1] == pytest.approx(4.80, rel=0.02)
+    assert szx_error.round_trip(weights, bound / 1.5)[1] < 2.5
+    assert szx_error.round_trip(weights, bound * 1.5)[1] > 20
 
 
 # Trained weights
@@ -162,8 +156,7 @@ def test_weights_are_trained_once_and_again_when_settings_change(tmp_path: Path)
     steps: list[str] = []
 
     def get(**changes: Any) -> Any:
-        config = PaperConfig(**{**SMALL, **changes})
-        return trained(config, Sources(folder=tmp_path), "cnn", "digits", steps.append)
+        return small(steps.append, config=changes, folder=tmp_path).trained("cnn", "digits")
 
     first = get()
     assert any("training cnn" in step for step in steps)
@@ -175,39 +168,40 @@ def test_weights_are_trained_once_and_again_when_settings_change(tmp_path: Path)
 
     assert all(np.array_equal(x, again.state[name]) for name, x in first.state.items())
     assert not all(np.array_equal(x, other.state[name]) for name, x in first.state.items())
-    assert "120 images in 2 shares" in first.how
+    assert "120 images in 2 shares" in first.provenance
     facts = json.loads((tmp_path / "cnn-digits.json").read_text())
     assert (facts["seed"], facts["rounds"]) == (1, 1)
 
 
-def test_given_weights_must_be_there_and_of_the_model(shop: Workshop, tmp_path: Path) -> None:
-    shop.trained("cnn", "digits")
-    folder = shop.sources.folder
+def test_given_weights_must_be_there_and_of_the_model(
+    measurements: Measurements, tmp_path: Path
+) -> None:
+    measurements.trained("cnn", "digits")
+    folder = measurements.options.folder
 
-    given = Sources(weights=folder)
-    config = PaperConfig(**SMALL)  # type: ignore[arg-type]
-    assert "120" in trained(config, given, "cnn", "digits", print).how
+    given = small(weights=folder)
+    assert "120" in given.trained("cnn", "digits").provenance
     with pytest.raises(
         ConfigError, match=r"no weights of alexnet in .*alexnet-cifar10.safetensors"
     ):
-        trained(config, given, "alexnet", "cifar10", print)
+        given.trained("alexnet", "cifar10")
     (folder / "cnn-cifar10.safetensors").write_bytes(
         (folder / "cnn-digits.safetensors").read_bytes()
     )
     with pytest.raises(
-        ConfigError, match=r"is no cnn for cifar10: features.0.weight is \(32, 1, 3"
+        ConfigError, match=r"is no cnn for cifar10: 'features.0.weight' has shape \(32, 1, 3"
     ):
-        trained(config, given, "cnn", "cifar10", print)
+        given.trained("cnn", "cifar10")
     (tmp_path / "cnn.safetensors").write_bytes(b"nothing")
     with pytest.raises(ConfigError, match="is no safetensors file"):
-        trained(config, Sources(weights=tmp_path), "cnn", "digits", print)
+        small(weights=tmp_path).trained("cnn", "digits")
 
 
 # Ours
 
 
-def test_table_1_has_every_codec_and_says_what_became_of_szx(shop: Workshop) -> None:
-    made = MAKERS["table 1"](shop)
+def test_table_1_has_every_codec_and_says_what_became_of_szx(measurements: Measurements) -> None:
+    made = make("table 1", measurements)
 
     ratios = lines(made, "ratio")
     for codec in ("sz2", "sz3", "szx", "zfp", "uniform"):
@@ -223,20 +217,18 @@ def test_table_1_has_every_codec_and_says_what_became_of_szx(shop: Workshop) -> 
     assert any("bound was not in force" in note for note in made.notes)
 
 
-def test_table_2_has_the_rest_and_all(shop: Workshop) -> None:
-    made = MAKERS["table 2"](shop)
+def test_table_2_has_the_rest_and_all(measurements: Measurements) -> None:
+    made = make("table 2", measurements)
 
     ratios = lines(made, "ratio")
     assert {of[:2] for of in ratios} == {
-        (codec, part) for codec in printed.TABLE_2 for part in ("rest", "all")
+        (codec, part) for codec in published.TABLE_2 for part in ("rest", "all")
     }
-    assert all(line.printed == printed.TABLE_2[of[0]].ratio for of, line in ratios.items())
+    assert all(line.printed == published.TABLE_2[of[0]].ratio for of, line in ratios.items())
 
 
 def test_table_3_needs_nothing_and_finds_the_threshold() -> None:
-    config = PaperConfig(models="mobilenetv2")
-
-    made = MAKERS["table 3"](Workshop(config, Sources(), print))
+    made = make("table 3", small(config={"models": "mobilenetv2"}))
 
     assert lines(made, "parameters")["mobilenetv2", "10 classes"].ours == pytest.approx(2.236682)
     found = {of[1]: abs(line.difference or 0) for of, line in lines(made, "lossy").items()}
@@ -246,8 +238,8 @@ def test_table_3_needs_nothing_and_finds_the_threshold() -> None:
     assert flops == complexity("mobilenetv2", classes=1000, side=224).flops / 1e9
 
 
-def test_table_5_is_of_whole_updates(shop: Workshop) -> None:
-    ratios = lines(MAKERS["table 5"](shop), "ratio")
+def test_table_5_is_of_whole_updates(measurements: Measurements) -> None:
+    ratios = lines(make("table 5", measurements), "ratio")
 
     assert {of[2:] for of in ratios} == {
         (codec, bound) for codec in ("sz2", "uniform") for bound in ("0.01", "0.1")
@@ -256,8 +248,8 @@ def test_table_5_is_of_whole_updates(shop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 3, 5, 6, 7, 8, 10])
-def test_figures_are_drawn_with_their_numbers(shop: Workshop, number: int) -> None:
-    made = MAKERS[f"figure {number}"](shop)
+def test_figures_are_drawn_with_their_numbers(measurements: Measurements, number: int) -> None:
+    made = make(f"figure {number}", measurements)
 
     assert made.lines
     assert made.notes
@@ -274,28 +266,27 @@ def test_figures_are_drawn_with_their_numbers(shop: Workshop, number: int) -> No
     assert all(math.isfinite(line.ours) for line in made.lines if line.ours is not None)
 
 
-def test_a_sweep_that_is_there_is_not_run_again(shop: Workshop) -> None:
-    MAKERS["figure 5"](shop)
-    path = shop.sources.folder / "sweep.parquet"
-    sources = Sources(folder=shop.sources.folder, sweep=path)
+def test_a_sweep_that_is_there_is_not_run_again(measurements: Measurements) -> None:
+    make("figure 5", measurements)
+    path = measurements.options.folder / "sweep.parquet"
 
-    made = MAKERS["figure 4"](Workshop(shop.config, sources, pytest.fail))
+    made = make("figure 4", small(pytest.fail, folder=path.parent, sweep=path))
 
     assert {of[1] for of in lines(made, "accuracy")} == {"uncompressed", "sz2", "uniform"}
 
 
 def test_runs_that_all_fail_are_an_error_and_not_an_empty_figure(tmp_path: Path) -> None:
-    config = PaperConfig(**{**SMALL, "test_samples": 100_000})  # type: ignore[arg-type]
+    asked = small(config={"test_samples": 100_000}, folder=tmp_path)
 
     with pytest.raises(FedszError, match="every run failed: ConfigError: samples must lie"):
-        MAKERS["figure 6"](Workshop(config, Sources(folder=tmp_path), lambda _: None))
+        make("figure 6", asked)
 
 
 def test_clients_that_cannot_train_are_an_error(tmp_path: Path) -> None:
-    config = PaperConfig(**{**SMALL, "samples": 100_000})  # type: ignore[arg-type]
+    asked = small(config={"samples": 100_000}, folder=tmp_path)
 
     with pytest.raises(FedszError, match=r"cnn could not be trained on digits: .*samples must lie"):
-        trained(config, Sources(folder=tmp_path), "cnn", "digits", lambda _: None)
+        asked.trained("cnn", "digits")
 
 
 # The command
@@ -318,9 +309,9 @@ def test_json_is_a_line_for_each(tmp_path: Path) -> None:
     assert (tmp_path / "figure3.svg").is_file()
 
 
-def test_all_is_everything() -> None:
-    assert wanted([], [], everything=True) == list(MAKERS)
-    assert wanted([3, 1, 3], [10, 2], everything=False) == [
+def test_names_are_in_the_papers_order() -> None:
+    assert select(numbers("table"), numbers("figure")) == list(CATALOGUE)
+    assert select([3, 1, 3], [10, 2]) == [
         "table 1", "table 3", "figure 2", "figure 10",
     ]  # fmt: skip
 

@@ -102,7 +102,9 @@ def test_a_formula_that_fits_gives_back_what_it_was_made_from(tmp_path: Path) ->
                                        ("strong", 8, 1), ("strong", 8, 2))
     ]  # fmt: skip
 
-    rows = scaling.rows(points, RunConfig(), samples_per_client=10, bandwidth=math.inf)
+    rows = scaling.rows(
+        points, RunConfig(), samples_per_client=10, bandwidth=math.inf, strong_clients=127
+    )
     with Results(tmp_path / "scaling.parquet", SCALING) as results:
         results.add(rows)
 
@@ -151,7 +153,7 @@ def test_a_simulation_that_fails_or_lasts_is_ended_and_says_why(short_folder: st
 
 def test_a_measurement_needs_images() -> None:
     with pytest.raises(ConfigError, match="samples per client must be at least 1, got 0"):
-        scaling.measure(RunConfig(), samples_per_client=0)
+        scaling.measure(RunConfig(), [], samples_per_client=0)
 
 
 @pytest.fixture

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsz.cli.options import Json, configured
-from fedsz.paper.settings import FIGURES, TABLES, PaperConfig, Sources, wanted
+from fedsz.experiments.link_model import bandwidth as read_bandwidth
+from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
+from fedsz.paper.options import MeasurementOptions, PaperConfig
 from fedsz.training.options import PAPER
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedsz.paper.compare import Comparison, Line
+    from fedsz.paper.comparison import Comparison, Line
 
-NOT_HERE = {"dataset", "model", "min_clients", "round_timeout"}
+TABLES = ", ".join(map(str, numbers("table")))
+FIGURES = f"{min(numbers('figure'))} to {max(numbers('figure'))}"
 
 
 @configured(PAPER, of=PaperConfig)
 def command(
     config: PaperConfig,
     *,
-    table: Annotated[
-        list[int] | None, typer.Option(help=f"A table: {', '.join(map(str, TABLES))}. Repeatable.")
-    ] = None,
+    table: Annotated[list[int] | None, typer.Option(help=f"A table: {TABLES}. Repeatable.")] = None,
     figure: Annotated[
-        list[int] | None,
-        typer.Option(help=f"A figure: {FIGURES[0]} to {FIGURES[-1]}. Repeatable."),
+        list[int] | None, typer.Option(help=f"A figure: {FIGURES}. Repeatable.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
     weights: Annotated[
@@ -41,14 +41,16 @@ def command(
     ] = None,
     folder: Annotated[
         Path, typer.Option(help="Folder for figures, trained weights and runs.")
-    ] = Sources.folder,
+    ] = MeasurementOptions.folder,
     bandwidth: Annotated[
         str, typer.Option(help="Bandwidth that Figures 7 and 9 are calculated for.")
     ] = "10mbps",
-    repeats: Annotated[int, typer.Option(help="Timed passes of a codec.")] = Sources.repeats,
+    repeats: Annotated[
+        int, typer.Option(help="Timed passes of a codec.")
+    ] = MeasurementOptions.repeats,
     seconds: Annotated[
         float, typer.Option(help="Seconds for all passes of a codec at a bound.")
-    ] = Sources.seconds,
+    ] = MeasurementOptions.seconds,
     json: Json = False,
 ) -> None:
     """Make the FedSZ paper's tables and figures, and print ours beside its numbers.
@@ -58,70 +60,54 @@ def command(
     """
     from rich.console import Console
 
-    from fedsz.experiments.link_model import bandwidth as read_bandwidth
-
-    names = wanted(table or [], figure or [], everything=everything)
-    sources = Sources(
-        folder=folder,
-        weights=weights,
-        sweep=sweep,
-        bandwidth=read_bandwidth(bandwidth),
-        repeats=repeats,
-        seconds=seconds,
-    )
     log, out = Console(stderr=True), Console()
+    names = list(CATALOGUE) if everything else select(table or [], figure or [])
+    options = MeasurementOptions(
+        folder, weights, sweep, read_bandwidth(bandwidth), repeats, seconds
+    )
 
-    def tell(step: str) -> None:
+    def on_step(step: str) -> None:
         log.print(step, style="dim", highlight=False, markup=False, soft_wrap=True)
 
-    from fedsz.paper.contents import MAKERS
-    from fedsz.paper.workshop import Workshop
+    from fedsz.paper.comparison import as_json
+    from fedsz.paper.measurements import Measurements
 
-    shop = Workshop(config, sources, tell)
+    measurements = Measurements(config, options, on_step)
     for name in names:
-        made = MAKERS[name](shop)
+        comparison = make(name, measurements)
         if json:
-            import msgspec
-
-            from fedsz.paper.compare import as_builtins
-
-            print(msgspec.json.encode(as_builtins(made)).decode(), flush=True)
+            print(as_json(comparison).decode(), flush=True)
         else:
-            _show(out, made)
+            _show(out, comparison)
 
 
-def _show(out: Console, made: Comparison) -> None:
+def _show(out: Console, comparison: Comparison) -> None:
     from rich.padding import Padding
     from rich.table import Table
 
     out.print()
-    out.print(f"{made.name.capitalize()}: {made.title}", style="bold", highlight=False)
+    title = f"{comparison.name.capitalize()}: {comparison.title}"
+    out.print(title, style="bold", highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in (*made.headings, ""):
+    for head in (*comparison.headings, ""):
         table.add_column(head, overflow="fold")
     for head in ("paper", "ours", "difference"):
         table.add_column(head, justify="right", no_wrap=True)
     before: tuple[str, ...] = ()
-    for line in made.lines:
+    for line in comparison.lines:
         # What stands above is not said again.
         of = ["" if line.of[: i + 1] == before[: i + 1] else word for i, word in enumerate(line.of)]
         before = line.of
         quantity = f"{line.quantity}, {line.unit}" if line.unit else line.quantity
-        table.add_row(
-            *of,
-            quantity,
-            _number(line.printed),
-            _number(line.ours),
-            _difference(line),
-            style="bold" if line.far else "",
-        )
+        numbers = (_number(line.printed), _number(line.ours), _difference(line))
+        table.add_row(*of, quantity, *numbers, style="bold" if line.far else "")
     out.print(table, markup=False)
-    for heading, texts in (("ours", made.made_from), ("notes", made.notes)):
+    for heading, texts in (("ours", comparison.made_from), ("notes", comparison.notes)):
         if texts:
             out.print(f"{heading}:", style="dim")
         for text in texts:
             out.print(Padding(text, (0, 0, 0, 2)), highlight=False, markup=False)
-    for path in made.files:
+    for path in comparison.files:
         out.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
 
 

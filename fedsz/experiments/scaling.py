@@ -18,6 +18,7 @@ its speedup is T(n, 1) / T(n, w), its efficiency that over w.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -37,29 +38,19 @@ Row = dict[str, Any]
 ENGINE: Final = "flower simulation (ray)"
 LINKS: Final = ("own", "shared")
 SIZES: Final = (*(1 << k for k in range(14)), 10_000)  # clients that weak scaling is calculated for
-PAPER_CLIENTS: Final = 127  # of Figure 9b
-PAPER_BANDWIDTH: Final = 10e6  # bit/s
 WARM_UP: Final = 1  # rounds in which workers start and load what they need
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """What a round is made of.
+    """What a round is made of: seconds, and bytes on the links."""
 
-    Attributes:
-        train, encode: seconds of one client.
-        decode: seconds of the server for one reply.
-        engine: seconds of the server for all else that a client costs it.
-        test: seconds of the server for testing the average, once.
-        sent_up, sent_down: bytes of one client's update, and of the model it gets.
-    """
-
-    train: float
-    encode: float
-    decode: float
-    engine: float
-    test: float
-    sent_up: int
-    sent_down: int
+    train: float  # of one client
+    encode: float  # of one client
+    decode: float  # of the server for one reply
+    engine: float  # of the server for all else that a client costs it
+    test: float  # of the server for testing the average, once
+    sent_up: int  # bytes of one client's update
+    sent_down: int  # bytes of the model that one client gets
 
     def seconds(
         self, clients: int, workers: int, *, bandwidth: float = math.inf, link: str = "own"
@@ -69,8 +60,8 @@ class Costs(msgspec.Struct, frozen=True):
         Args:
             clients: that take part.
             workers: how many of them work at a time.
-            bandwidth: of each client's link or of the server's, in bit/s.
-            link: "own" or "shared".
+            bandwidth: of each client's link ("own") or of the server's ("shared"), in bit/s.
+            link: one of `LINKS`.
 
         Raises:
             ConfigError: no such link, or a number that is not above 0.
@@ -93,45 +84,31 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One measured setting.
+    """The rounds of one measured setting."""
 
-    Attributes:
-        kind: "weak" or "strong".
-        workers, clients: how many.
-        rounds: how many were measured, after `WARM_UP`.
-        seconds: of a round, the median.
-        costs: what it was made of; `engine` is what nothing else explains.
-    """
-
-    kind: str
+    kind: str  # "weak" or "strong"
     workers: int
     clients: int
-    rounds: int
-    seconds: float
-    costs: Costs
+    rounds: int  # measured, after `WARM_UP`
+    seconds: float  # of a round, the median
+    costs: Costs  # what it was made of; `engine` is what nothing else explains
 
 
 def measure(
     config: RunConfig,
+    settings: Iterable[tuple[str, int, int]],
     *,
     samples_per_client: int,
-    weak: Sequence[int] = (1, 2, 4, 8, 16),
-    strong: Sequence[tuple[int, int]] = (),
-    workers: int = 2,
     timeout: float = TIMEOUT,
-    on_point: Callable[[Point], None] | None = None,
+    on_point: Callable[[Point], None] = lambda _: None,
 ) -> list[Point]:
     """Measure rounds on Flower's simulation engine, on this machine.
 
-    Weak scaling beyond the machine's workers has them take clients in turn: its points say how
-    many workers there were, and what a client costs.
-
     Args:
         config: the run; its clients and samples are replaced.
+        settings: "weak" or "strong", how many clients, and how many workers: processes at a time,
+            which more clients take turns in.
         samples_per_client: images each client trains on.
-        weak: numbers of clients, on as many workers as there are, up to ``workers``.
-        strong: pairs of clients and workers.
-        workers: the most processes at a time.
         timeout: seconds that one setting may take.
         on_point: told of each point when it is there.
 
@@ -141,10 +118,8 @@ def measure(
     """
     if samples_per_client < 1:
         raise ConfigError(f"samples per client must be at least 1, got {samples_per_client}")
-    settings = [("weak", n, min(n, workers)) for n in weak]
-    settings += [("strong", n, w) for n, w in strong]
     points = []
-    for kind, clients, here in settings:
+    for kind, clients, workers in settings:
         run = dataclasses.replace(
             config,
             clients=clients,
@@ -152,11 +127,10 @@ def measure(
             samples=clients * samples_per_client,
             rounds=config.rounds + WARM_UP,
         )
-        rounds = simulate(run, workers=here, timeout=timeout)[1 + WARM_UP :]
-        point = point_of(kind, clients, here, rounds)
+        rounds = simulate(run, workers=workers, timeout=timeout)[1 + WARM_UP :]
+        point = point_of(kind, clients, workers, rounds)
         points.append(point)
-        if on_point:
-            on_point(point)
+        on_point(point)
     return points
 
 
@@ -170,25 +144,16 @@ def point_of(kind: str, clients: int, workers: int, rounds: Sequence[RoundRecord
     if short or not rounds:
         why = short[0].failures[0].reason if short and short[0].failures else "no round was made"
         raise FedszError(f"not all of {clients} clients replied: {why}")
-
-    def middle(name: str) -> float:
-        return float(statistics.median(getattr(row, name) for row in rounds))
-
-    train, encode, decode = (
-        middle(f"{part}_seconds") / clients for part in ("train", "encode", "decode")
-    )
-    seconds, test = middle("seconds"), middle("test_seconds")
-    known = math.ceil(clients / workers) * (train + encode) + clients * decode + test
-    costs = Costs(
-        train=train,
-        encode=encode,
-        decode=decode,
-        engine=max(0.0, seconds - known) / clients,
-        test=test,
-        sent_up=round(middle("sent_up") / clients),
-        sent_down=round(middle("sent_down") / clients),
-    )
-    return Point(kind, workers, clients, len(rounds), seconds, costs)
+    seconds, test, *totals = (
+        float(statistics.median(getattr(row, name) for row in rounds))
+        for name in ("seconds", "test_seconds", "train_seconds", "encode_seconds",
+                     "decode_seconds", "sent_up", "sent_down")
+    )  # fmt: skip
+    train, encode, decode, sent_up, sent_down = (total / clients for total in totals)
+    known = Costs(train, encode, decode, 0.0, test, round(sent_up), round(sent_down))
+    engine = max(0.0, seconds - known.seconds(clients, workers)) / clients
+    spent = msgspec.structs.replace(known, engine=engine)
+    return Point(kind, workers, clients, len(rounds), seconds, spent)
 
 
 def costs(points: Iterable[Point]) -> Costs:
@@ -213,19 +178,30 @@ def rows(
     config: RunConfig,
     *,
     samples_per_client: int,
-    bandwidth: float = PAPER_BANDWIDTH,
-    strong_clients: int = PAPER_CLIENTS,
+    bandwidth: float,
+    strong_clients: int,
 ) -> list[Row]:
-    """Return rows of the `SCALING` table: what was measured, and what follows from it.
+    """Return rows of the `SCALING` table: what `measure` returned, and what follows from it.
 
     Args:
-        points: as `measure` returned them.
+        points: measured ones.
         config: the run they are of.
         samples_per_client: images each client trained on.
         bandwidth: of the links of the calculation, in bit/s.
         strong_clients: of strong scaling's calculation.
     """
     spent = costs(points)
+    sizes = [("weak", n, n) for n in SIZES]
+    sizes += [("strong", strong_clients, w) for w in SIZES if w < 2 * strong_clients]
+    found = [
+        _row(point, engine=ENGINE, how="measured", link="none", rounds=point.rounds)
+        for point in points
+    ]
+    for link, (kind, clients, workers) in itertools.product(LINKS, sizes):
+        seconds = spent.seconds(clients, workers, bandwidth=bandwidth, link=link)
+        point = Point(kind, workers, clients, 0, seconds, spent)
+        of = {"engine": "calculation", "how": "calculated", "rounds": None}
+        found.append(_row(point, link=link, bandwidth=bandwidth, **of))
     same = {
         "model": config.model,
         "dataset": config.dataset,
@@ -235,73 +211,29 @@ def rows(
         **environment(),
         "time": datetime.now(UTC).replace(microsecond=0),
     }
-    found = [
-        {
-            **same,
-            "kind": point.kind,
-            "engine": ENGINE,
-            "how": "measured",
-            "link": "none",
-            "workers": point.workers,
-            "clients": point.clients,
-            "rounds": point.rounds,
-            "seconds": point.seconds,
-            **_columns(point.costs),
-        }
-        for point in points
-    ]
-    sizes = [("weak", n, n) for n in SIZES]
-    sizes += [("strong", strong_clients, w) for w in SIZES if w < 2 * strong_clients]
-    found += [
-        {
-            **same,
-            "kind": kind,
-            "engine": "calculation",
-            "how": "calculated",
-            "link": link,
-            "workers": workers,
-            "clients": clients,
-            "rounds": None,
-            "seconds": spent.seconds(clients, workers, bandwidth=bandwidth, link=link),
-            "bandwidth": bandwidth,
-            **_columns(spent),
-        }
-        for link in LINKS
-        for kind, clients, workers in sizes
-    ]
-    return _compared(found)
+    return [{**same, **row, **_gain(row, found)} for row in found]
 
 
-def _columns(spent: Costs) -> Row:
-    return {
-        "train_seconds": spent.train,
-        "encode_seconds": spent.encode,
-        "decode_seconds": spent.decode,
-        "engine_seconds": spent.engine,
-        "test_seconds": spent.test,
-        "sent_up": spent.sent_up,
-        "sent_down": spent.sent_down,
-    }
+def _row(point: Point, **more: Any) -> Row:
+    """Return the columns that a point fills."""
+    columns = msgspec.structs.asdict(point)
+    spent = msgspec.structs.asdict(columns.pop("costs"))
+    for part in ("train", "encode", "decode", "engine", "test"):
+        columns[f"{part}_seconds"] = spent.pop(part)
+    return {**columns, **spent, **more}
 
 
-def _compared(found: list[Row]) -> list[Row]:
-    """Add speedup and efficiency, where there is one worker to compare with."""
-    for row in found:
-        base = next(
-            (
-                other
-                for other in found
-                if all(other[name] == row[name] for name in ("kind", "how", "link"))
-                and other["workers"] == 1
-                and (row["kind"] == "weak" or other["clients"] == row["clients"])
-                and (row["kind"] == "strong" or other["clients"] == 1)
-            ),
-            None,
-        )
-        # Weak scaling is one client a worker; more of them wait for each other.
-        if base is None or (row["kind"] == "weak" and row["clients"] != row["workers"]):
-            continue
-        gain = base["seconds"] / row["seconds"]
-        row["speedup"] = gain * row["workers"] if row["kind"] == "weak" else gain
-        row["efficiency"] = row["speedup"] / row["workers"]
-    return found
+def _gain(row: Row, rows: Sequence[Row]) -> Row:
+    """Return speedup and efficiency, if there is a row of one worker to compare with."""
+    weak, workers = row["kind"] == "weak", row["workers"]
+    # Weak scaling is one client a worker; more of them wait for each other.
+    if weak and row["clients"] != workers:
+        return {}
+    alone = {"workers": 1, "clients": 1 if weak else row["clients"]}
+    base = {**{name: row[name] for name in ("kind", "how", "link")}, **alone}
+    for other in rows:
+        if base.items() <= other.items():
+            gain = other["seconds"] / row["seconds"]
+            speedup = gain * workers if weak else gain
+            return {"speedup": speedup, "efficiency": speedup / workers}
+    return {}

@@ -37,17 +37,11 @@ TIMEOUT: Final = 600.0  # seconds
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What a simulation process is told.
+    """What a simulation process is told."""
 
-    Attributes:
-        options: of `RunConfig`.
-        workers: processes that clients run in, one client at a time each.
-        folder: where Ray keeps its sockets and logs.
-    """
-
-    options: dict[str, Any]
-    workers: int
-    folder: str
+    options: dict[str, Any]  # of `RunConfig`
+    workers: int  # processes that clients run in, one client at a time each
+    folder: str  # where Ray keeps its sockets and logs
 
 
 def available() -> bool:
@@ -99,13 +93,9 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
 
 
 def located(app: ClientApp, **where: str) -> ClientApp:
-    """Return an app whose nodes know where they are.
+    """Return an app whose nodes have more entries in ``context.node_config``.
 
     The engine tells a node its share and no more; a device's folder and processor are its own.
-
-    Args:
-        app: what every node runs.
-        where: entries for ``context.node_config``, with dashes for underscores.
     """
     from flwr.clientapp import ClientApp
 

@@ -19,14 +19,14 @@ here explains the 4.80.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from fedsz import codecs
 from fedsz.arrays import NDArray
+from fedsz.paper.published import BOUNDS
 from fedsz.spread import value_range
 
 PRINTED_RATIO: Final = 4.80
@@ -37,57 +37,33 @@ ADDRESS: Final = 0x7F3A_5C2E_1010  # where a 64-bit Linux puts a large array, or
 State = dict[str, NDArray]
 
 
-class Trial(msgspec.Struct, frozen=True):
-    """Weights as something decoded them, and how good they are.
+class Hypothesis(NamedTuple):
+    """What may have become of weights."""
 
-    Attributes:
-        what: how they were decoded.
-        bound: of each tensor's range; None if there was none.
-        ratio: of the lossy tensors; None if nothing was compressed.
-        accuracy: share of test images; None if there are no images.
-    """
-
-    what: str
-    bound: float | None
-    ratio: float | None
-    accuracy: float | None
+    name: str
+    weights: State  # as they would be decoded
+    bound: float | None = None  # of each tensor's range; None if there was none
+    ratio: float | None = None  # None if nothing was compressed
 
 
-def trials(
-    state: State, lossy: Mapping[str, Any], judge: Callable[[State], float] | None
-) -> Iterator[Trial]:
-    """Yield what `Trial` describes, for every hypothesis above.
-
-    Args:
-        state: a trained model's state_dict.
-        lossy: the names of those that are compressed.
-        judge: returns the accuracy of a state_dict; None where there are no images.
-    """
-
-    def trial(what: str, changed: State, bound: float | None, ratio: float | None) -> Trial:
-        return Trial(what, bound, ratio, judge({**state, **changed}) if judge else None)
-
-    weights = {name: state[name] for name in lossy}
-    for bound in (1e-2, 1e-3, 1e-4):
-        decoded, ratio = through(weights, bound)
-        yield trial("szx, decoded", decoded, bound, ratio)
+def hypotheses(weights: State) -> Iterator[Hypothesis]:
+    """Yield every hypothesis above for a trained model's float32 tensors that are compressed."""
     cliff = bound_of_ratio(weights, PRINTED_RATIO)
-    decoded, ratio = through(weights, cliff)
-    yield trial(f"szx, decoded, at the bound for {PRINTED_RATIO:.2f}", decoded, cliff, ratio)
-    yield trial("means of blocks", {name: means(x) for name, x in weights.items()}, None, None)
+    for name, bound in (
+        *(("szx, decoded", bound) for bound in BOUNDS),
+        (f"szx, decoded, at the bound for {PRINTED_RATIO:.2f}", cliff),
+    ):
+        decoded, ratio = round_trip(weights, bound)
+        yield Hypothesis(name, decoded, bound, ratio)
+    yield Hypothesis("means of blocks", {name: block_means(x) for name, x in weights.items()})
     zeros = {name: np.zeros_like(x) for name, x in weights.items()}
-    yield trial("buffers of zeros", zeros, None, None)
-    addressed = {name: overwritten(x) for name, x in zeros.items()}
-    yield trial("zeros, with an address in front", addressed, None, None)
+    yield Hypothesis("buffers of zeros", zeros)
+    addresses = {name: with_address(x) for name, x in zeros.items()}
+    yield Hypothesis("zeros, with an address in front", addresses)
 
 
-def through(weights: State, bound: float) -> tuple[State, float]:
-    """Return weights after szx, and the ratio.
-
-    Args:
-        weights: float32 tensors.
-        bound: of each tensor's range; it may be above 1.
-    """
+def round_trip(weights: State, bound: float) -> tuple[State, float]:
+    """Return weights after szx, and the ratio; the bound is of each tensor's range."""
     codec = codecs.get("szx")
     decoded, size = {}, 0
     for name, x in weights.items():
@@ -100,9 +76,7 @@ def through(weights: State, bound: float) -> tuple[State, float]:
 def bound_of_ratio(weights: State, ratio: float) -> float:
     """Return the relative bound at which szx reaches a ratio, by bisection of its logarithm.
 
-    Args:
-        weights: float32 tensors.
-        ratio: between that of 1e-4 and that of 1.
+    The ratio must lie between those of the bounds 1e-4 and 1.
     """
     codec = codecs.get("szx")
     raw = sum(x.nbytes for x in weights.values())
@@ -116,7 +90,7 @@ def bound_of_ratio(weights: State, ratio: float) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def means(x: NDArray) -> NDArray:
+def block_means(x: NDArray) -> NDArray:
     """Return ``x`` with each block of `BLOCK` elements replaced by its mean."""
     flat = x.reshape(-1)
     starts = np.arange(0, flat.size, BLOCK)
@@ -125,7 +99,7 @@ def means(x: NDArray) -> NDArray:
     return np.repeat(average, lengths).astype(x.dtype).reshape(x.shape)
 
 
-def overwritten(x: NDArray) -> NDArray:
+def with_address(x: NDArray) -> NDArray:
     """Return ``x`` with a pointer in its first eight bytes, as the misused C call leaves it."""
     y = x.copy()
     y.reshape(-1)[:2].view(np.uint64)[0] = ADDRESS

@@ -1,4 +1,4 @@
-"""Trained weights: from files that are there, or trained here and kept."""
+"""Trained weights: read from a folder, or trained here and kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fedsz.arrays import NDArray
-from fedsz.errors import ConfigError, FedszError
+from fedsz.arrays import NDArray, as_arrays, as_tensor
+from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments.environment import dataset_digest, environment, file_digest
-from fedsz.paper.settings import PaperConfig, Sources
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
@@ -21,136 +20,120 @@ if TYPE_CHECKING:
 OnStep = Callable[[str], None]
 
 # What decides the weights.
-SETTINGS: Final = (
+OPTIONS: Final = (
     "model", "dataset", "samples", "partitioner", "alpha", "image_size", "seed", "rounds", "epochs",
     "batch_size", "learning_rate", "momentum", "clients", "initial",
 )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Trained:
-    """A trained model.
-
-    Attributes:
-        model, dataset: which.
-        state: its state_dict, as arrays.
-        image_size: pixels a side it was trained on; 0 for the data set's own.
-        how: a sentence on how it was trained.
-        facts: the same for machines, as the file beside the weights has it.
-    """
+class TrainedModel:
+    """A trained model."""
 
     model: str
     dataset: str
     state: dict[str, NDArray]
-    image_size: int
-    how: str
-    facts: dict[str, Any]
+    image_size: int  # pixels a side it was trained on; 0 for the data set's own
+    provenance: str  # a sentence on how it was trained
+
+    @property
+    def name(self) -> str:
+        """Model and data set."""
+        return f"{self.model}-{self.dataset}"
+
+    def accuracy(self, state: dict[str, NDArray], images: Images, device: str) -> float:
+        """Return the share of images that this model gets right with the weights of ``state``."""
+        from fedsz.training.build import build_model, check_device
+        from fedsz.training.loop import evaluate
+
+        model = build_model(RunConfig(model=self.model, dataset=self.dataset))
+        model.load_state_dict({name: as_tensor(x.copy()) for name, x in state.items()})
+        model.to(check_device(device))
+        return evaluate(model, images, image_size=self.image_size).accuracy
 
 
-def trained(
-    config: PaperConfig, sources: Sources, model: str, dataset: str, on_step: OnStep
-) -> Trained:
-    """Return a model's trained weights.
-
-    Those of `Sources.weights` if it is given; else those that a federation without compression
-    has trained here, kept in the folder and taken from there as long as the settings are equal.
+def train(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
+    """Return the model that a run trains, from ``folder`` if the same run has left it there.
 
     Raises:
-        ConfigError: the weights' folder lacks the model.
         FedszError: a client could not train.
         DataError: the data set is not there.
     """
-    if sources.weights is not None:
-        return _given(sources.weights, model, dataset)
-    run = run_config(config, model, dataset)
-    facts = {name: getattr(run, name) for name in SETTINGS}
-    facts["initial_digest"] = file_digest(run.initial) if run.initial else ""
-    facts["dataset_digest"] = dataset_digest(dataset, config.data_dir)
-    path = sources.folder / f"{model}-{dataset}.safetensors"
-    known = _facts(path)
-    if any(known.get(name) != value for name, value in facts.items()) or not path.is_file():
-        on_step(f"training {model} on {dataset}: {run.rounds} rounds of {run.clients} clients")
-        known = _train(run, path, facts, on_step)
-    accuracy = f"{100 * known['accuracy']:.2f} % on {known['test_samples']} test images"
-    how = (
-        f"{model}: {dataset}, {_images(run.samples)} in {run.clients} shares,"
+    asked = {name: getattr(run, name) for name in OPTIONS}
+    asked["initial_digest"] = file_digest(run.initial) if run.initial else ""
+    asked["dataset_digest"] = dataset_digest(run.dataset, run.data_dir)
+    path = folder / f"{run.model}-{run.dataset}.safetensors"
+    facts = _facts(path)
+    if any(facts.get(name) != value for name, value in asked.items()) or not path.is_file():
+        on_step(
+            f"training {run.model} on {run.dataset}: {run.rounds} rounds of {run.clients} clients"
+        )
+        facts = _train(run, path, asked, on_step)
+    images = f"{run.samples} images" if run.samples else "all images"
+    side = f"{run.image_size} pixels a side" if run.image_size else "images as they are"
+    provenance = (
+        f"{run.model}: {run.dataset}, {images} in {run.clients} shares,"
         f" {run.rounds} rounds of {run.epochs} epochs, batch {run.batch_size},"
-        f" learning rate {run.learning_rate}, momentum {run.momentum}, {_side(run.image_size)},"
-        f" seed {run.seed}, from {run.initial or 'random weights'}, uncompressed: {accuracy}"
+        f" learning rate {run.learning_rate}, momentum {run.momentum}, {side},"
+        f" seed {run.seed}, from {run.initial or 'random weights'}, uncompressed:"
+        f" {100 * facts['accuracy']:.2f} % on {facts['test_samples']} test images"
     )
-    return Trained(model, dataset, _load(path), run.image_size, how, known)
+    return TrainedModel(
+        run.model, run.dataset, _load(path, run.model, run.dataset), run.image_size, provenance
+    )
 
 
-def run_config(config: PaperConfig, model: str, dataset: str) -> RunConfig:
-    """Return the uncompressed federation that trains a model."""
-    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
-    chosen = {"model": model, "dataset": dataset, "codec": "raw", "lossless": "raw"}
-    chosen["initial"] = config.initial.replace("{model}", model)  # as a sweep has it
-    return RunConfig(**{**shared, **chosen, "min_clients": config.clients})
-
-
-def test_images(config: PaperConfig, dataset: str) -> Images:
-    """Return the images that models are judged by.
+def read(folder: Path, model: str, dataset: str) -> TrainedModel:
+    """Return a model from a folder of weights, with what the file beside it says of it.
 
     Raises:
-        DataError: the data set is not there.
+        ConfigError: the folder lacks the model, or its file holds another one.
     """
-    from fedsz.training import datasets
-
-    folder = Path(config.data_dir) if config.data_dir else None
-    return datasets.load_test(dataset, data_dir=folder, samples=config.test_samples or None)
-
-
-def accuracy(state: dict[str, NDArray], of: Trained, images: Images, device: str) -> float:
-    """Return the share of images that a model with these weights gets right.
-
-    Args:
-        state: the weights, such as decoded ones.
-        of: the model they belong to.
-        images: as `test_images` returned them.
-        device: where to compute.
-    """
-    from fedsz.arrays import as_tensor
-    from fedsz.training.build import build_model, check_device
-    from fedsz.training.loop import evaluate
-
-    model = build_model(RunConfig(model=of.model, dataset=of.dataset))
-    model.load_state_dict({name: as_tensor(x.copy()) for name, x in state.items()})
-    result = evaluate(model.to(check_device(device)), images, image_size=of.image_size)
-    return result.accuracy
+    names = (f"{model}-{dataset}", f"{model}.weights", model)
+    paths = [folder / f"{name}.safetensors" for name in names]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        may_hold = ", ".join(path.name for path in paths)
+        raise ConfigError(f"no weights of {model} in {folder}; it may hold {may_hold}")
+    facts = _facts(path) or _facts(paths[-1])
+    if facts.get("dataset", dataset) != dataset:
+        raise ConfigError(f"{path} is of {facts['dataset']}, not {dataset}")
+    provenance = f"{path.name}: {_listed(facts) or 'nothing says how it was trained'}"
+    # benchmarks/arrays.py writes "side".
+    side = int(facts.get("image_size", facts.get("side", 0)))
+    return TrainedModel(model, dataset, _load(path, model, dataset), side, provenance)
 
 
-def _train(run: RunConfig, path: Path, facts: dict[str, Any], on_step: OnStep) -> dict[str, Any]:
-    """Train a model, write its file and the one beside it, and return what the latter says."""
+def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -> dict[str, Any]:
+    """Train a model, write its weights and the facts beside them, and return the facts."""
     from safetensors.numpy import save_file
 
-    from fedsz.arrays import as_arrays
     from fedsz.training.apps import make_client_app
     from fedsz.training.federation import federate, prepare
     from fedsz.transport.local_grid import LocalGrid
 
-    where: dict[str, Any] = {
+    node: dict[str, Any] = {
         "data-dir": run.data_dir,
         "device": run.device,
         "num-partitions": run.clients,
     }
-    grid = LocalGrid(make_client_app(), [{"partition-id": i, **where} for i in range(run.clients)])
+    grid = LocalGrid(make_client_app(), [{"partition-id": i, **node} for i in range(run.clients)])
     problem = prepare(run)
     rounds = []
 
-    def tell(done: RoundRecord) -> None:
+    def on_round(done: RoundRecord) -> None:
         rounds.append(done)
         on_step(
             f"{run.model} on {run.dataset}: round {done.round} of {run.rounds},"
             f" accuracy {done.accuracy:.4f}, {done.seconds:.0f} s"
         )
 
-    model = federate(grid, run, problem, tell)
+    model = federate(grid, run, problem, on_round)
     for done in rounds:
         for failure in done.failures:
             raise FedszError(f"{run.model} could not be trained on {run.dataset}: {failure.reason}")
-    known = {
-        **facts,
+    facts = {
+        **asked,
         "test_samples": len(problem.held_out),
         "accuracy": rounds[-1].accuracy,
         "loss": rounds[-1].loss,
@@ -160,78 +143,36 @@ def _train(run: RunConfig, path: Path, facts: dict[str, Any], on_step: OnStep) -
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(as_arrays(model.state_dict()), path)
     # Last, since it is what says that the weights are there.
-    path.with_suffix(".json").write_text(json.dumps(known, indent=2) + "\n", "utf-8")
-    return known
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+    return facts
 
 
-def _given(folder: Path, model: str, dataset: str) -> Trained:
-    """Return a model from a folder of weights, with what the file beside it says of it."""
-    tried = [folder / f"{model}-{dataset}.safetensors", folder / f"{model}.weights.safetensors"]
-    tried.append(folder / f"{model}.safetensors")
-    path = next((path for path in tried if path.is_file()), None)
-    if path is None:
-        raise ConfigError(
-            f"no weights of {model} in {folder}; it may hold"
-            f" {', '.join(path.name for path in tried)}"
-        )
-    facts = _facts(path) or _facts(folder / f"{model}.safetensors")
-    if facts.get("dataset", dataset) != dataset:
-        raise ConfigError(f"{path} is of {facts['dataset']}, not {dataset}")
-    said = _sentence(facts) or "nothing says how it was trained"
-    # benchmarks/arrays.py writes "side".
-    side = facts.get("image_size", facts.get("side", 0))
-    state = _load(path)
-    _check(path, state, model, dataset)
-    return Trained(model, dataset, state, int(side), f"{path.name}: {said}", facts)
+def _load(path: Path, model: str, dataset: str) -> dict[str, NDArray]:
+    from fedsz.training.build import build_model, start_from
 
-
-def _load(path: Path) -> dict[str, NDArray]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
+    network = build_model(RunConfig(model=model, dataset=dataset))
     try:
-        loaded: dict[str, NDArray] = load_file(path)
-    except (OSError, SafetensorError) as err:
-        raise ConfigError(f"{path} is no safetensors file: {err}") from err
-    return loaded
-
-
-def _check(path: Path, state: dict[str, NDArray], model: str, dataset: str) -> None:
-    """Refuse weights of another model."""
-    from fedsz.training.build import build_model
-
-    wanted = build_model(RunConfig(model=model, dataset=dataset)).state_dict()
-    for name, tensor in wanted.items():
-        have = state[name].shape if name in state else None
-        if have != tuple(tensor.shape):
-            raise ConfigError(
-                f"{path} is no {model} for {dataset}: {name} is"
-                f" {'absent' if have is None else have}, not {tuple(tensor.shape)}"
-            )
+        start_from(network, path)
+    except ConfigError as err:
+        raise ConfigError(f"{path} is no safetensors file: {err.__cause__}") from err
+    except ModelMismatch as err:
+        raise ConfigError(f"{path} is no {model} for {dataset}: {err}") from err
+    return as_arrays(network.state_dict())
 
 
 def _facts(path: Path) -> dict[str, Any]:
     """Return what the file beside some weights says; nothing if there is none."""
     try:
-        read = json.loads(path.with_suffix(".json").read_text("utf-8"))
+        facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return read if isinstance(read, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def _sentence(facts: dict[str, Any]) -> str:
-    """Return what a file says, for people."""
+def _listed(facts: dict[str, Any]) -> str:
+    """Return facts for people, nested ones in parentheses."""
     return ", ".join(
-        f"{name.replace('_', ' ')} ({_sentence(value)})"
-        if isinstance(value, dict)
-        else f"{name.replace('_', ' ')} {value}"
+        f"{name.replace('_', ' ')} "
+        + (f"({_listed(value)})" if isinstance(value, dict) else str(value))
         for name, value in facts.items()
     )
-
-
-def _images(samples: int) -> str:
-    return f"{samples} images" if samples else "all images"
-
-
-def _side(image_size: int) -> str:
-    return f"{image_size} pixels a side" if image_size else "images as they are"

@@ -13,7 +13,7 @@ from fedsz.experiments.error_distribution import Distribution, density
 from fedsz.formatting import digits
 from fedsz.report.chart import Chart, Omitted, Panel, Table
 from fedsz.report.runs import Run, Setting, named
-from fedsz.report.series import others_note, thinned
+from fedsz.report.series import log_axis, others_note, thinned
 from fedsz.report.style import LIGHT
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def weights_chart(setting: Setting) -> Chart | Omitted:
         f"The {weights.numbers:,} numbers of {weights.tensor}, the largest tensor that may be"
         f" lossy, after training ({_label(setting, run)}, seed {run.seed}). {FITS}",
         setting.provenance,
-        (_panel("", weights, "weight"),),
+        (histogram_panel("", weights, "weight"),),
     )
 
 
@@ -83,7 +83,10 @@ def errors_chart(setting: Setting) -> Chart | Omitted:
         f" after training, seed {seed}. {_whose(first)} {FITS}"
         f"{others_note(len(found) - len(shown))}",
         setting.provenance,
-        tuple(_panel(_label(setting, run), error, "error", height=2.7) for run, error in shown),
+        tuple(
+            histogram_panel(_label(setting, run), error, "error", height=2.7)
+            for run, error in shown
+        ),
     )
 
 
@@ -145,16 +148,20 @@ def _label(setting: Setting, run: Run) -> str:
     return f"{setting.label(run)}, {named(run.bound)}" if run.bound else setting.label(run)
 
 
-def _panel(title: str, of: Distribution, unit: str, height: float = 3.0) -> Panel:
+def histogram_panel(
+    title: str, of: Distribution, unit: str, height: float = 3.0, *, log: bool = False
+) -> Panel:
+    """Return a histogram with the fitted laws over it; ``log`` is of the vertical axis."""
     laws = ", ".join(f"{law.name} {law.ks:.3f}" for law in of.laws)
     numbers = f"{of.numbers:,} numbers from {of.low:.3g} to {of.high:.3g}"
-    draw = partial(_draw_histogram, of=of, unit=unit)
+    draw = partial(_draw_histogram, of=of, unit=unit, log=log)
     return Panel(title, draw, f"{numbers}; KS of fitted laws: {laws}", height)
 
 
-def _draw_histogram(ax: Axes, of: Distribution, unit: str) -> None:
+def _draw_histogram(ax: Axes, of: Distribution, unit: str, *, log: bool) -> None:
     counts = np.array(of.counts, np.float64)
-    edges = np.linspace(of.low, of.high, counts.size + 1)
+    margin = 0.5 if of.low == of.high else 0.0
+    edges = np.linspace(of.low - margin, of.high + margin, counts.size + 1)
     heights = counts / (of.numbers * (edges[1] - edges[0]))
     ax.stairs(heights, edges, fill=True, color=LIGHT["blue"], alpha=0.35)
     x = _grid(of)
@@ -167,9 +174,15 @@ def _draw_histogram(ax: Axes, of: Distribution, unit: str) -> None:
             )  # fmt: skip
     # A law's peak may be far above all that was found.
     ax.set_ylim(0, 1.25 * (float(heights.max()) or 1.0))
+    if log:
+        ax.set_yscale("log")
+        log_axis(ax.yaxis, "{:g}".format)
+        # Nor is a law's tail a reason to make room for it.
+        ax.set_ylim(heights[heights > 0].min() / 2, 4 * heights.max())
+    else:
+        ax.ticklabel_format(style="sci", scilimits=(-2, 4))
     ax.set_xlabel(unit)
     ax.set_ylabel("density")
-    ax.ticklabel_format(style="sci", scilimits=(-2, 4))
     ax.locator_params(axis="x", nbins=5)
 
 

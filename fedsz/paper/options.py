@@ -1,25 +1,17 @@
-"""What `fedsz paper` is asked for."""
+"""The options of `fedsz paper`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
 from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
-from fedsz.paper.published import DATASETS, MODELS
+from fedsz.paper.published import BANDWIDTH, DATASETS, MODELS
 from fedsz.training.options import COMPRESSION, LEARNED, PAPER, RunConfig, option, otherwise
 from fedsz.update.config import WEIGHTS
-
-TABLES: Final = (1, 2, 3, 5)
-FIGURES: Final = tuple(range(2, 11))
-ABSENT: Final = {  # what there is no table or figure of ours for
-    "table 4": "it describes the data sets",
-    "figure 1": "it is a drawing of the pipeline; docs/pipeline.svg is ours",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +41,31 @@ class PaperConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _known("model", self.model_names, ("cnn", *MODELS))
-        _known("data set", self.dataset_names, ("digits", *DATASETS))
-        if any(bound.kind != "rel" for bound in self.bounds):
+        for what, asked, have in (
+            ("model", self.model_names, ("cnn", *MODELS)),
+            ("data set", self.dataset_names, ("digits", *DATASETS)),
+        ):
+            for name in asked:
+                if name not in have:
+                    raise ConfigError(f"no {what} {name!r} here; have {', '.join(have)}")
+        if any(bound.kind != "rel" for bound in error_bounds(self.error_bounds)):
             raise ConfigError(
                 f"the paper's bounds are relative; error_bounds has {self.error_bounds!r}"
             )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings that ``values`` describe, defaults filling the rest.
+        """Return the options that ``values`` describe, defaults filling the rest.
 
         Raises:
             ConfigError: an unknown name, or a value that its option cannot have.
         """
-        for one in PLURAL:
-            if one in {name.replace("-", "_") for name in values}:
-                many = PLURAL[one]
-                known = many in cls.__dataclass_fields__
+        given = {name.replace("-", "_") for name in values}
+        for one, many in PLURAL.items():
+            if one in given:
                 raise ConfigError(
                     f"fedsz paper has {many!r}, not {one!r}"
-                    if known
+                    if many in cls.__dataclass_fields__
                     else f"fedsz paper compares the paper's codecs; it has no option {one!r}"
                 )
         return super().of(values)
@@ -81,34 +77,45 @@ class PaperConfig(RunConfig):
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
-        """The data sets; the first is that of what needs one alone."""
+        """The data sets."""
         return names(self.datasets, "data sets")
 
     @property
-    def bounds(self) -> tuple[ErrorBound, ...]:
-        """The relative bounds."""
-        return error_bounds(self.error_bounds)
+    def first_dataset(self) -> str:
+        """The data set of tables and figures that need only one."""
+        return self.dataset_names[0]
+
+    @property
+    def bounds(self) -> list[float]:
+        """The error bounds, relative to each tensor's range."""
+        return [bound.value for bound in error_bounds(self.error_bounds)]
+
+    def model_like(self, papers: str) -> str:
+        """Return the paper's model for a figure of one model if it is asked for, else the first."""
+        return papers if papers in self.model_names else self.model_names[0]
+
+    def run_config(self, model: str, dataset: str) -> RunConfig:
+        """Return the federation without compression that trains a model."""
+        shared = {name: getattr(self, name) for name in RunConfig.__dataclass_fields__}
+        chosen = {"model": model, "dataset": dataset, "codec": "raw", "lossless": "raw"}
+        chosen["initial"] = self.initial.replace("{model}", model)  # as a sweep has it
+        return RunConfig(**{**shared, **chosen, "min_clients": self.clients})
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where `fedsz paper` takes and puts things.
+class MeasurementOptions:
+    """Where measurements come from and go to, and how long they take.
 
-    Attributes:
-        folder: for figures, trained weights and runs.
-        weights: a folder of trained weights to use; None to train.
-        sweep: a file that `fedsz sweep` wrote, to use; None to run one.
-        bandwidth: bit/s of the links that transfer is calculated for.
-        repeats: timed passes of a codec.
-        seconds: for all of them.
+    Raises:
+        ConfigError: the folder or the file is not there, or a number is out of range.
     """
 
-    folder: Path = Path("runs/paper")
-    weights: Path | None = None
-    sweep: Path | None = None
-    bandwidth: float = 10e6
-    repeats: int = 3
-    seconds: float = 10.0
+    folder: Path = Path("runs/paper")  # for figures, trained weights and runs
+    weights: Path | None = None  # a folder of trained weights to use; None to train
+    sweep: Path | None = None  # a file that `fedsz sweep` wrote, to use; None to run one
+    bandwidth: float = BANDWIDTH  # bit/s of the links that transfer is calculated for
+    repeats: int = 3  # timed passes of a codec
+    seconds: float = 10.0  # for all of them
 
     def __post_init__(self) -> None:
         for what, path in (("weights", self.weights), ("sweep", self.sweep)):
@@ -121,31 +128,3 @@ class Sources:
                 "repeats must be at least 1 and seconds above 0,"
                 f" got {self.repeats} and {self.seconds}"
             )
-
-
-def wanted(tables: list[int], figures: list[int], *, everything: bool) -> list[str]:
-    """Return the names of the tables and figures that were asked for, in the paper's order.
-
-    Raises:
-        ConfigError: there is none of a number, or none was asked for.
-    """
-    if everything:
-        tables, figures = list(TABLES), list(FIGURES)
-    for kind, asked, have in (("table", tables, TABLES), ("figure", figures, FIGURES)):
-        for number in asked:
-            if number not in have:
-                why = ABSENT.get(f"{kind} {number}", "the paper has none")
-                raise ConfigError(f"no {kind} {number}: {why}; have {', '.join(map(str, have))}")
-    if not tables and not figures:
-        raise ConfigError(
-            f"give --table {'|'.join(map(str, TABLES))}, --figure {FIGURES[0]}..{FIGURES[-1]}"
-            " or --all"
-        )
-    found = [f"table {number}" for number in sorted(set(tables))]
-    return found + [f"figure {number}" for number in sorted(set(figures))]
-
-
-def _known(what: str, asked: tuple[str, ...], have: tuple[str, ...]) -> None:
-    for name in asked:
-        if name not in have:
-            raise ConfigError(f"no {what} {name!r} here; have {', '.join(have)}")

@@ -1,0 +1,92 @@
+"""Every table and figure there is; to add one, write its function and name its module here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from fedsz.errors import ConfigError
+from fedsz.paper.notes import notes_on
+
+if TYPE_CHECKING:
+    from fedsz.paper.comparison import Comparison
+    from fedsz.paper.measurements import Measurements
+
+# Names, and the modules of this package with a function of each, `table_1` and so on. They are
+# imported when they are made: they need packages that `fedsz --help` does without.
+CATALOGUE: Final = {
+    "table 1": "tables",
+    "table 2": "tables",
+    "table 3": "tables",
+    "table 5": "tables",
+    "figure 2": "weight_figures",
+    "figure 3": "weight_figures",
+    "figure 4": "run_figures",
+    "figure 5": "run_figures",
+    "figure 6": "run_figures",
+    "figure 7": "transfer_figures",
+    "figure 8": "transfer_figures",
+    "figure 9": "scaling_figure",
+    "figure 10": "weight_figures",
+}
+ABSENT: Final = {  # what there is no table or figure of ours for
+    "table 4": "it describes the data sets",
+    "figure 1": "it is a drawing of the pipeline; docs/pipeline.svg is ours",
+}
+
+
+def numbers(kind: str) -> list[int]:
+    """Return the numbers of all tables (``kind="table"``) or of all figures ("figure")."""
+    return [int(name.split()[1]) for name in CATALOGUE if name.startswith(kind)]
+
+
+def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[str]:
+    """Return the names of the tables and figures with these numbers, in the paper's order.
+
+    Raises:
+        ConfigError: there is none of a number, or none was asked for.
+    """
+    names = set()
+    for kind, asked in (("table", table_numbers), ("figure", figure_numbers)):
+        for number in asked:
+            name = f"{kind} {number}"
+            if name not in CATALOGUE:
+                have = ", ".join(map(str, numbers(kind)))
+                why = ABSENT.get(name, "the paper has none")
+                raise ConfigError(f"no {name}: {why}; have {have}")
+            names.add(name)
+    if not names:
+        raise ConfigError(
+            f"give --table {'|'.join(map(str, numbers('table')))},"
+            f" --figure {min(numbers('figure'))}..{max(numbers('figure'))} or --all"
+        )
+    return [name for name in CATALOGUE if name in names]
+
+
+def make(name: str, measurements: Measurements) -> Comparison:
+    """Make a table or figure, add what is to be known about it, and write the figure's files.
+
+    Args:
+        name: one of `CATALOGUE`.
+        measurements: what it is made from.
+
+    Raises:
+        FedszError: something could not be measured, trained or written.
+    """
+    module = import_module(f"fedsz.paper.{CATALOGUE[name]}")
+    made: Comparison = getattr(module, name.replace(" ", "_"))(measurements)
+    made = msgspec.structs.replace(
+        made,
+        name=name,
+        made_from=[measurements.machine, *made.made_from],
+        notes=[*notes_on(name), *made.notes],
+    )
+    if not made.panels:
+        return made
+    from fedsz.paper.drawing import write
+
+    written = write(made, measurements.options.folder)
+    return msgspec.structs.replace(made, files=[*written, *made.files])

@@ -1,0 +1,62 @@
+"""A table or figure of the paper beside ours."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from fedsz.report.chart import Panel
+
+FAR: Final = 0.2  # of the printed number; a difference above it wants a reason
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One quantity, printed and measured."""
+
+    of: tuple[str, ...]  # what it is about, one word for each of the comparison's headings
+    quantity: str
+    printed: float | None  # the paper's number, None where it prints none
+    ours: float | None  # None where it was not measured
+    unit: str = ""  # "" for a ratio; a difference of "%" is in points, any other in percent
+    why: str = ""  # the reason of a difference
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the printed one: in points for "%", else as a share of the printed one."""
+        if self.printed is None or self.ours is None:
+            return None
+        gap = self.ours - self.printed
+        if self.unit == "%":
+            return gap
+        return gap / self.printed if self.printed else None
+
+    @property
+    def far(self) -> bool:
+        """Whether the two differ by more than 20 %, or by 20 points."""
+        gap = self.difference
+        return gap is not None and abs(gap) > (100 * FAR if self.unit == "%" else FAR)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A table or figure of the paper, and ours."""
+
+    title: str
+    headings: tuple[str, ...]  # of the words in each line's `of`
+    lines: list[Line]
+    made_from: list[str] = []  # what ours were measured on, and how
+    panels: list[Panel] = []  # of the figure to draw
+    notes: list[str] = []  # what else there is to know
+    files: list[str] = []  # that were written
+    name: str = ""  # such as "table 1"; the catalogue gives it
+
+
+def as_json(comparison: Comparison) -> bytes:
+    """Return a comparison as JSON, with its differences; numbers that are not finite are null."""
+    fields: dict[str, Any] = msgspec.structs.asdict(comparison)
+    del fields["panels"]
+    fields["lines"] = [
+        {**msgspec.structs.asdict(line), "difference": line.difference, "far": line.far}
+        for line in comparison.lines
+    ]
+    return msgspec.json.encode({"name": fields.pop("name"), **fields})
