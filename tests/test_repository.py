@@ -14,7 +14,7 @@ import pytest
 
 from fedsz.codecs import CODECS
 from fedsz.experiments.sweep_plan import SWEPT, SweepConfig
-from fedsz.paper.settings import PaperConfig
+from fedsz.paper.options import PaperConfig
 from fedsz.training.options import (
     COMPRESSION,
     LEARNED,
