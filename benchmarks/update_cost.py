@@ -36,7 +36,7 @@ from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import seal
 from fedsz.flower.strategy import Mean
 from fedsz.update.bounded import Within, encode_within
-from fedsz.update.coded_tensor import Coded
+from fedsz.update.coded_tensor import CodedTensor
 from fedsz.update.config import DEFAULT, CompressionConfig
 from fedsz.update.difference import encode_difference
 from fedsz.update.partition import is_lossy
@@ -75,11 +75,11 @@ class Tensor:
             return encode_within(self.step, self.bound, CODEC)
         return encode_within(self.x, self.rule.absolute(self.x), CODEC)
 
-    def _coded(self, way: str) -> Coded:
+    def _coded(self, way: str) -> CodedTensor:
         within = self.encode(way)
         assert within is not None, f"{self.name} cannot be coded within {self.rule}"
         base = self.base if way == "update" else None
-        return Coded(self.x.dtype, self.x.shape, CODEC, within.payload, 0, base)
+        return CodedTensor(self.x.dtype, self.x.shape, CODEC, within.payload, 0, base)
 
 
 def tensors_of(model: str, rule: ErrorBound, folder: Path, data_dir: Path | None) -> list[Tensor]:
