@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LIMIT = 1000  # bytes of a message
 GRACE = 10.0
 # What can happen on a link, and the apps' part; the server notices a loss after it has read all.
-FRAMES = ("server hears", "server writes", "client hears", "client writes")
+FRAMES = ("client writes", "server hears", "server writes", "client hears")
 WAYS = (*FRAMES, "app answers", "server notices")
 
 
