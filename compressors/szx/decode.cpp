@@ -128,29 +128,34 @@ bool bit_of(std::span<const std::byte> bitmap, std::size_t index) {
     return (std::to_integer<unsigned>(bitmap[index / 8]) >> (index % 8) & 1U) != 0;
 }
 
-}  // namespace
-
-void check_size(std::span<const std::byte> payload, std::size_t n) {
+// The mode of a payload that may have `n` elements. To be used as it is returned: another thread may
+// write to the payload, and what has been checked for one mode is not for the other.
+std::byte checked_mode(std::span<const std::byte> payload, std::size_t n) {
     if (payload.empty()) {
         throw CorruptPayload("no mode: the payload is empty");
     }
+    const std::byte mode = payload[0];
     const std::size_t blocks = blocks_of(n);
-    if (payload[0] == stored) {
+    if (mode == stored) {
         if ((payload.size() - 1) / 4 != n || (payload.size() - 1) % 4 != 0) {
             throw CorruptPayload("a stored payload of " + std::to_string(payload.size()) +
                                  " bytes for " + std::to_string(n) + " elements");
         }
-    } else if (payload[0] != coded) {
-        throw CorruptPayload("mode " + std::to_string(std::to_integer<unsigned>(payload[0])));
+    } else if (mode != coded) {
+        throw CorruptPayload("mode " + std::to_string(std::to_integer<unsigned>(mode)));
     } else if (payload.size() - 1 < bitmap_length(blocks) + sizeof(float) * blocks) {
         throw CorruptPayload("a payload of " + std::to_string(payload.size()) + " bytes for " +
                              std::to_string(n) + " elements");
     }
+    return mode;
 }
 
+}  // namespace
+
+void check_size(std::span<const std::byte> payload, std::size_t n) { checked_mode(payload, n); }
+
 void decode(std::span<const std::byte> payload, std::span<float> x) {
-    check_size(payload, x.size());
-    if (payload[0] == stored) {
+    if (checked_mode(payload, x.size()) == stored) {
         std::ranges::copy(payload.subspan(1), std::as_writable_bytes(x).begin());
         return;
     }
