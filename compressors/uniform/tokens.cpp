@@ -122,8 +122,12 @@ const RunEncoder& TokenEncoder::encode(std::size_t begin, std::span<const std::u
 }
 
 TokenDecoder::TokenDecoder(const Kernels& kernels, const Model& model, const SlotTables& tables,
-                           const ContextMap& map)
-    : kernels_(kernels), model_(model), tables_(tables), map_(map), contexts_(kBlock) {}
+                           const ContextMap& map, std::size_t chunk)
+    : kernels_(kernels), model_(model), tables_(tables), map_(map), contexts_(kBlock) {
+    if (!model.contexts.by_plane()) return;
+    planes_.reserve(chunk);
+    ordered_.reserve(chunk);
+}
 
 void TokenDecoder::start(Bytes bytes, std::size_t begin, std::size_t n) {
     run_.emplace(kernels_, model_.lanes, bytes);
