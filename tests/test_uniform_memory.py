@@ -101,6 +101,21 @@ def test_more_elements_than_31_bits_count(effort: int) -> None:
     assert np.count_nonzero(y) <= 2000
 
 
+@pytest.mark.skipif(available() < 16 << 30, reason="needs 16 GB of memory")
+def test_more_elements_than_32_bits_count() -> None:
+    n = 2**32 + 1
+    x = np.zeros(n, np.float16)
+    x[[2**31, n - 1]] = 1.0
+
+    payload = Uniform(effort=1).encode(x, 1e-3)
+    assert len(payload) < n // 20
+    y = Uniform().decode(payload, x.shape, x.dtype)
+
+    for part in (slice(1000), slice(2**31 - 1000, 2**31 + 1000), slice(n - 1000, n)):
+        assert np.array_equal(np.round(y[part]), x[part])
+        assert largest_error(x[part], y[part]) <= 1e-3
+
+
 def test_more_elements_than_memory_are_refused() -> None:
     with pytest.raises(CorruptStream, match="memory"):
         Uniform().decode(b"\x03" + bytes(20), (2**60,))
