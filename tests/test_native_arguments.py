@@ -139,8 +139,8 @@ def test_no_elements_may_lie_anywhere(offset: int) -> None:
         ({"threads": 0}, "threads must lie in 1..1024, got 0"),
         ({"threads": 2**32 - 1}, "threads must lie in 1..1024"),
         ({"level": "mmx"}, "no such level"),
-        ({"base": OCTETS[4:]}, "a base of 4316 bytes for 4320"),
-        ({"base": np.zeros(0, np.uint8)}, "a base of 0 bytes"),
+        ({"base": OCTETS[4:]}, "another size: 4316 bytes for 4320"),
+        ({"base": np.zeros(0, np.uint8)}, "another size: 0 bytes"),
         ({"dtype": FLOAT16, "rows": 2 * ROWS, "base": OCTETS}, "float32 or float64"),
     ],
 )
@@ -177,11 +177,11 @@ def test_threads_out_of_range(threads: int) -> None:
 def test_bases_of_another_size() -> None:
     short = OCTETS[4:]
 
-    with pytest.raises(ValueError, match="a base of 4316 bytes for 4320"):
+    with pytest.raises(ValueError, match="another size: 4316 bytes for 4320"):
         _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), 1, "", short)
-    with pytest.raises(ValueError, match="a base of 4316 bytes for 4320"):
+    with pytest.raises(ValueError, match="another size: 4316 bytes for 4320"):
         _uniform.compare(OCTETS, short, FLOAT32, True, 1, "")
-    with pytest.raises(ValueError, match="a base of 4320 bytes for 4316"):
+    with pytest.raises(ValueError, match="another size: 4320 bytes for 4316"):
         _uniform.compare(short, OCTETS, FLOAT32, True, 1, "")
 
 

@@ -61,8 +61,8 @@ const void* elements_of(const std::optional<In>& base, Dtype dtype, std::size_t 
     if (dtype != Dtype::float32 && dtype != Dtype::float64)
         throw nb::value_error("differences are of float32 or float64");
     if (base->size() != bytes)
-        throw std::invalid_argument("a base of " + std::to_string(base->size()) + " bytes for " +
-                                    std::to_string(bytes));
+        throw std::invalid_argument("a base of another size: " + std::to_string(base->size()) +
+                                    " bytes for " + std::to_string(bytes));
     return base->data();
 }
 
