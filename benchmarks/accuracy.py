@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from fedsz.training.events import RoundDone
+from fedsz.control.record import RoundRecord
 from fedsz.training.local_fleet import run_local
 from fedsz.training.options import RunConfig
 
@@ -30,11 +30,11 @@ CODECS = {
 }
 
 
-def run(config: RunConfig) -> list[RoundDone]:
+def run(config: RunConfig) -> list[RoundRecord]:
     """Return the rounds of one federation."""
     with tempfile.TemporaryDirectory() as folder:
         events = run_local(replace(config, run_dir=str(Path(folder) / "run")))
-        return [event for event in events if isinstance(event, RoundDone)]
+        return [event for event in events if isinstance(event, RoundRecord)]
 
 
 def spread(values: list[float], form: str) -> str:
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CODECS, default=list(CODECS), metavar="CODEC")
     arguments = parser.parse_args()
     base = RunConfig.read(arguments.config, data_dir=arguments.data_dir, samples=arguments.samples)
-    results: dict[str, list[list[RoundDone]]] = {name: [] for name in arguments.only}
+    results: dict[str, list[list[RoundRecord]]] = {name: [] for name in arguments.only}
     for seed in range(arguments.seeds):
         for name, runs in results.items():
             rounds = run(replace(base, seed=seed, **CODECS[name]))

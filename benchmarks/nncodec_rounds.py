@@ -48,6 +48,7 @@ from flwr.clientapp import ClientApp
 from nncodec_coding import Peer, Way
 
 from fedsz.arrays import as_arrays
+from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecError, ConfigError, FedszError
 from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.sweep import rows_of
@@ -56,9 +57,7 @@ from fedsz.experiments.sweep_worker import Finished
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import Arrays, to_record
 from fedsz.training.client_round import train_share
-from fedsz.training.events import RoundDone
 from fedsz.training.federation import federate, prepare
-from fedsz.training.fleet import row_of
 from fedsz.training.options import RunConfig
 from fedsz.transport.local_grid import LocalGrid
 
@@ -110,13 +109,13 @@ def app_of(config: RunConfig, peer: Peer) -> ClientApp:
     return app
 
 
-def run(config: RunConfig, way: Way, python: Path) -> list[RoundDone]:
+def run(config: RunConfig, way: Way, python: Path) -> list[RoundRecord]:
     """Return the rounds of one federation, with NNCodec's bytes, seconds and errors."""
-    rounds: list[RoundDone] = []
+    rounds: list[RoundRecord] = []
     with Peer(python, way) as peer:
 
         def on_round(done: Any) -> None:
-            tally, row = peer.take_tally(), row_of(done, {})
+            tally, row = peer.take_tally(), done
             rounds.append(
                 msgspec.structs.replace(
                     row,
@@ -143,7 +142,7 @@ def id_of(config: RunConfig, way: Way) -> str:
 
 
 def rows(
-    config: RunConfig, way: Way, rounds: list[RoundDone], error: str = ""
+    config: RunConfig, way: Way, rounds: list[RoundRecord], error: str = ""
 ) -> list[dict[str, Any]]:
     """Return a run as rows of a sweep's table: one for each round, or one with its error."""
     columns = {"run": id_of(config, way), **way.columns}

@@ -32,7 +32,8 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
-from fedsz.flower.records import Update, seal
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import seal
 from fedsz.flower.strategy import Mean
 from fedsz.update.bounded import Within, encode_within
 from fedsz.update.coded_tensor import Coded
@@ -92,7 +93,7 @@ def tensors_of(model: str, rule: ErrorBound, folder: Path, data_dir: Path | None
     ]
 
 
-def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, Update]:
+def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, ReceivedUpdate]:
     """Return what a server gets from a client, in each of `WAYS`."""
     after = {tensor.name: tensor.x for tensor in tensors}
     steps = {tensor.name: tensor.step for tensor in tensors}
@@ -101,13 +102,13 @@ def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, Update]:
     given = Settings("abs:1", CODEC, factors={tensor.name: tensor.bound for tensor in tensors})
     known = {reference.digest: reference}
     return {
-        "update": Update(seal(after, own, reference)[0], references=known),
-        "codec": Update(seal(steps, given)[0]),
-        "weights": Update(seal(after, own)[0]),
+        "update": ReceivedUpdate(seal(after, own, reference)[0], references=known),
+        "codec": ReceivedUpdate(seal(steps, given)[0]),
+        "weights": ReceivedUpdate(seal(after, own)[0]),
     }
 
 
-def average(reply: Update) -> None:
+def average(reply: ReceivedUpdate) -> None:
     """Do what a server does in a round."""
     mean = Mean()
     for weight in range(1, REPLIES + 1):

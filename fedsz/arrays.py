@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, ModelMismatch
 
 if TYPE_CHECKING:
     import torch
 
 StateDict = Mapping[str, Any]  # of torch tensors or numpy arrays
 NDArray = npt.NDArray[Any]
+Buffer = bytes | bytearray | memoryview
 
 # Position is wire id: append, never reorder.
 DTYPES: Final = tuple(
@@ -109,3 +111,59 @@ def raw(x: NDArray) -> memoryview:
     """Return the bytes of a contiguous array without copying, for dtypes of ml_dtypes too."""
     flat: Any = x.reshape(-1).view(np.uint8)
     return memoryview(flat)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and dtypes that a model's arrays must have."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, np.dtype]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray]) -> Layout:
+        """Return that of a state_dict of arrays."""
+        return cls(
+            {name: x.shape for name, x in arrays.items()},
+            {name: x.dtype for name, x in arrays.items()},
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Size of arrays that fit, in bytes."""
+        return sum(
+            int(np.prod(shape, dtype=np.int64)) * self.dtypes[name].itemsize
+            for name, shape in self.shapes.items()
+        )
+
+    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse arrays with other names or shapes.
+
+        Raises:
+            ModelMismatch: naming the first difference, and both shapes.
+        """
+        for name, shape in self.shapes.items():
+            if name not in shapes:
+                raise ModelMismatch(f"{name!r} of shape {shape} is missing")
+            if shapes[name] != shape:
+                raise ModelMismatch(
+                    f"{name!r} has shape {shapes[name]} where the model has {shape}"
+                )
+        for name, shape in shapes.items():
+            if name not in self.shapes:
+                raise ModelMismatch(f"{name!r} of shape {shape} is not in the model")
+
+    def cast(self, name: str, x: NDArray) -> NDArray:
+        """Return an array in the layout's dtype: strategies widen some of them.
+
+        FedAvg makes floats of integers and FedAdam float64 of everything. Integers are rounded.
+        """
+        return cast(x, self.dtypes[name]) if name in self.dtypes else x
+
+
+def cast(x: NDArray, dtype: np.dtype) -> NDArray:
+    """Return ``x`` in ``dtype``, rounded to the nearest where that is an integer or a bool."""
+    if x.dtype == dtype:
+        return x
+    whole = dtype.kind in "iub" and x.dtype.kind == "f"
+    return np.asarray((np.rint(x) if whole else x).astype(dtype))

@@ -107,4 +107,7 @@ class ErrorBound:
         return bound if math.isfinite(bound) else 0.0
 
     def __str__(self) -> str:
-        return f"{self.value:g}" if self.kind == "rel" else f"{self.kind}:{self.value:g}"
+        """Return it as users write it; `of` reads exactly this bound back."""
+        short = f"{self.value:g}"
+        number = short if float(short) == self.value else repr(self.value)
+        return number if self.kind == "rel" else f"{self.kind}:{number}"

@@ -10,12 +10,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:  # at run time `import fedsz` would pay for what few of its users need
-    from fedsz.codecs.base import Buffer
+    from pathlib import Path
+
+    from fedsz.arrays import Buffer
 
 PATIENCE: Final = 5.0  # seconds that a process gets to end by itself
 LENGTH: Final = 8  # bytes of a part's length, little-endian
@@ -150,12 +150,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.end(PATIENCE if kind is None else 0.0)
 
 

@@ -5,27 +5,41 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import grpc
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.client import run_client
+from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import unpack
 from fedsz.transport.grpc_grid import GrpcGrid
-from fedsz.transport.link import METHOD, SERVICE, EventKind, LinkEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-LONG = 20.0  # seconds; what is awaited comes much sooner, or the test has failed
+    Serve = Callable[..., "Server"]
+    ProxyTo = Callable[[int], "Proxy"]
+    Spawn = Callable[..., "ClientProcess"]
+
+LONG = 60.0  # seconds; what is awaited comes much sooner, or the test has failed
 
 app = ClientApp()
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closable)
 
 
 @app.train()
@@ -173,6 +187,51 @@ class Proxy:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
+
+
+CHILD = """
+import sys, threading
+import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from fedsz.transport.client import run_client
+
+app = ClientApp()
+
+@app.train()
+def large(message, context):
+    arrays = ArrayRecord([np.ones(int(sys.argv[2]) // 4, np.float32)])
+    return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+def run(client_id):
+    run_client(app, sys.argv[1], client_id=client_id)
+
+first, *others = sys.argv[3:]
+for client_id in others:
+    threading.Thread(target=run, args=(client_id,), daemon=True).start()
+run(first)
+"""
+
+
+class ClientProcess:
+    """A process with clients whose replies have a given size in bytes."""
+
+    def __init__(self, server: str, size: int, *client_ids: str) -> None:
+        command = [sys.executable, "-c", CHILD, server, str(size), *client_ids]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextlib.contextmanager
+def closing_all(kind: Callable[..., T]) -> Iterator[Callable[..., T]]:
+    """Give a maker of ``kind``; what it has made is closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(
+            contextlib.closing(kind(*args, **options))
+        )
 
 
 def waiting_app(go: threading.Event) -> ClientApp:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsz.bounds import ErrorBound
 from fedsz.control.policy import Policy, get
-from fedsz.control.record import Decision, Link, Observation
+from fedsz.control.record import ClientRecord, Decision, RoundRecord
+from fedsz.update.config import CompressionConfig
 
-BASE = Decision(update="delta", error_bound="std:3", downlink="std:1")
+BASE = CompressionConfig(update="delta", error_bound="std:3", downlink="std:1")
 
 
-def policy(spec: str, base: Decision = BASE, *, tolerance: float = 0.5, rounds: int = 9) -> Policy:
+def policy(
+    spec: str, base: CompressionConfig = BASE, *, tolerance: float = 0.5, rounds: int = 9
+) -> Policy:
     return get(spec, base, tolerance=tolerance, rounds=rounds)
 
 
-def link(node: str = "1", **fields: Any) -> Link:
+def client(node: str = "1", **fields: Any) -> ClientRecord:
     usual = {"bandwidth": 1e6, "raw_bytes": 10**6, "sent_bytes": 10**5}
-    return Link(node=node, **(usual | {"encode_seconds": 0.1, "decode_seconds": 0.1} | fields))
+    return ClientRecord(
+        node=node, **(usual | {"encode_seconds": 0.1, "decode_seconds": 0.1} | fields)
+    )
 
 
-def row(number: int, accuracy: float = 0.5, loss: float | None = 1.0, **fields: Any) -> Observation:
+def row(number: int, accuracy: float = 0.5, loss: float | None = 1.0, **fields: Any) -> RoundRecord:
     usual: dict[str, Any] = {"raw_up": 10**6, "sent_up": 10**5, "raw_down": 0, "sent_down": 0}
-    usual |= {"seconds": 60.0, "replies": int(number > 0), "links": []}
-    return Observation(round=number, accuracy=accuracy, loss=loss, **(usual | fields))
+    usual |= {"seconds": 60.0, "replies": int(number > 0), "clients": []}
+    return RoundRecord(round=number, accuracy=accuracy, loss=loss, **(usual | fields))
 
 
 def factor_of(decision: Decision) -> float:
-    return ErrorBound.of(decision.error_bound).value
+    return decision.config.bound.value

@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
 from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.sweep import rows_of
 from fedsz.experiments.sweep_plan import SweepConfig
 from fedsz.experiments.sweep_worker import Finished, execute
-from fedsz.training.events import RoundDone
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -26,7 +26,7 @@ def swept(**options: Any) -> Rows:
     found: list[Mapping[str, Any]] = []
     gc.freeze()  # each round collects garbage, and would look at all of torch every time
     for run in config.runs:
-        rounds: list[RoundDone] = []
+        rounds: list[RoundRecord] = []
         try:
             finished = Finished(execute(run, "local", rounds.append))
         except FedszError as err:

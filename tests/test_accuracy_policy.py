@@ -55,7 +55,7 @@ def test_without_a_loss_it_goes_by_the_accuracy_and_failed_rounds_say_nothing() 
     loop = Accuracy(up=1.5, down=2.0)
     history = [row(0, 0.1, None), row(1, 0.3, None), row(2, 0.5, None)]
     assert loop.factor(history, 0.5)[0] == pytest.approx(1.5**2)
-    failed = [row(3 + i, 0.5, None, replies=0, links=[]) for i in range(9)]
+    failed = [row(3 + i, 0.5, None, replies=0, clients=[]) for i in range(9)]
     assert loop.factor([*history, *failed], 0.5)[0] == pytest.approx(1.5**2)
     assert loop.factor([], 0.5)[0] == loop.factor(history[:1], 0.5)[0] == 1.0
 

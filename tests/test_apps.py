@@ -13,17 +13,17 @@ pytest.importorskip("torch")
 from safetensors.torch import save_file
 
 from fedsz.arrays import as_arrays
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, DataError, ModelMismatch
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.flower.records import to_record
 from fedsz.training.build import build_model, load
 from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
-from fedsz.training.rounds import Round
 
 
-def run(config: RunConfig, nodes: list[dict[str, Any]]) -> list[Round]:
-    rounds: list[Round] = []
+def run(config: RunConfig, nodes: list[dict[str, Any]]) -> list[RoundRecord]:
+    rounds: list[RoundRecord] = []
     federate(LocalGrid(make_client_app(), nodes), config, prepare(config), rounds.append)
     return rounds
 
@@ -40,9 +40,9 @@ def test_digits_are_learned_from_compressed_updates() -> None:
     assert start.accuracy < 0.3
     assert rounds[-1].accuracy > 0.85
     for done in rounds:
-        assert done.traffic.replies == 2
-        assert done.traffic.ratio > 4
-        assert 0 < done.traffic.max_error <= 1
+        assert done.replies == 2
+        assert done.ratio > 4
+        assert 0 < done.max_error <= 1
 
 
 def test_steps_are_learned_from_as_weights_are() -> None:
@@ -53,9 +53,9 @@ def test_steps_are_learned_from_as_weights_are() -> None:
 
     assert delta[-1].accuracy > 0.85
     for one, other in zip(weights[1:], delta[1:], strict=True):
-        assert other.traffic.replies == 2
-        assert other.traffic.max_error <= 1
-        assert other.traffic.ratio > 2 * one.traffic.ratio
+        assert other.replies == 2
+        assert other.max_error <= 1
+        assert other.ratio > 2 * one.ratio
 
 
 def test_a_bound_costs_no_accuracy_that_shows() -> None:
@@ -65,7 +65,7 @@ def test_a_bound_costs_no_accuracy_that_shows() -> None:
         for options in ({"codec": "raw", "lossless": "raw"}, {"error_bound": 1e-3})
     )
 
-    assert raw.traffic.ratio == pytest.approx(1, abs=0.01)
+    assert raw.ratio == pytest.approx(1, abs=0.01)
     assert lossy.accuracy == pytest.approx(raw.accuracy, abs=0.03)
 
 
@@ -78,7 +78,7 @@ def test_equal_seeds_give_equal_runs() -> None:
 
 
 def test_a_run_starts_from_given_weights(tmp_path: Path) -> None:
-    trained: list[Round] = []
+    trained: list[RoundRecord] = []
     config = RunConfig(rounds=2, min_clients=2)
     model = federate(
         LocalGrid(make_client_app(), shares(2)), config, prepare(config), trained.append
@@ -101,7 +101,7 @@ def test_images_are_scaled_for_clients_and_server() -> None:
     )
 
     assert large.loss != small.loss
-    assert large.traffic.replies == 1
+    assert large.replies == 1
     assert large.train_seconds > 0
     assert large.test_seconds > 0
 
@@ -111,8 +111,8 @@ def test_a_client_with_another_data_set_is_left_out() -> None:
 
     *_, last = run(RunConfig(rounds=1, min_clients=2), nodes)
 
-    assert last.traffic.replies == 1
-    ((_, reason),) = last.traffic.failures
+    assert last.replies == 1
+    (reason,) = (failure.reason for failure in last.failures)
     assert "this client has 'cifar10', the server asks for 'digits'" in reason
 
 

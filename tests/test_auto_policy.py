@@ -26,11 +26,14 @@ def test_auto_allows_no_less_for_more_tolerance() -> None:
     tolerances = [0.0, 0.1, 0.25, 0.5, 0.7, 1.0, 5.0]
     last = [policy("auto", tolerance=t).decide(smooth) for t in tolerances]
 
-    assert all((d.update, d.threshold, d.rule) == ("delta+ef", 0, "parameters") for d in last)
+    assert all(
+        (d.config.update, d.config.threshold, d.config.rule) == ("delta+ef", 0, "parameters")
+        for d in last
+    )
     assert all(a <= b for a, b in itertools.pairwise(bounds_of(last)))
     assert bounds_of(last)[0] == pytest.approx(ALLOWED[0][1] * step, rel=1e-3)
     assert bounds_of(last)[-1] == pytest.approx(ALLOWED[-1][1] * step, rel=1e-3)
-    down = [ErrorBound.of(d.downlink).value for d in last]
+    down = [ErrorBound.of(d.config.downlink).value for d in last]
     assert down[-1] == pytest.approx(ALLOWED[-1][2] * step, rel=1e-3)
 
 
@@ -45,12 +48,16 @@ def test_auto_starts_by_the_step_and_then_stays() -> None:
     ]
     auto = policy("auto")
 
-    assert auto.decide([]).error_bound == auto.decide(steps[:1]).error_bound == str(FIRST)
-    bounds = {auto.decide(shrinking[:n]).error_bound for n in range(2, 7)}
+    assert (
+        auto.decide([]).config.error_bound
+        == auto.decide(steps[:1]).config.error_bound
+        == str(FIRST)
+    )
+    bounds = {auto.decide(shrinking[:n]).config.error_bound for n in range(2, 7)}
     assert len(bounds) == 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
 def test_auto_waits_for_a_step_that_is_one(bad: float) -> None:
     history = [row(0), row(1, spread={"a.weight": (900, bad)})]
-    assert policy("auto").decide(history).error_bound == str(FIRST)
+    assert policy("auto").decide(history).config.error_bound == str(FIRST)

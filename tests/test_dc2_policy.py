@@ -11,16 +11,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedsz.control.dc2 import Dc2
-from fedsz.control.record import Observation
-from tests.policies import factor_of, link, policy, row
+from fedsz.control.record import RoundRecord
+from tests.policies import client, factor_of, policy, row
 
 
-def timed(number: int, upload: float, rho: float, **fields: Any) -> Observation:
+def timed(number: int, upload: float, rho: float, **fields: Any) -> RoundRecord:
     """Make a round whose slowest upload took so long, with a faster one beside it."""
     sent = round(rho * 10**6)
-    slow = link("1", sent_bytes=sent, bandwidth=8 * sent / upload)
-    fast = link("2", sent_bytes=sent, bandwidth=16 * sent / upload)
-    return row(number, sent_up=sent, links=[slow, fast], **fields)
+    slow = client("1", sent_bytes=sent, bandwidth=8 * sent / upload)
+    fast = client("2", sent_bytes=sent, bandwidth=16 * sent / upload)
+    return row(number, sent_up=sent, clients=[slow, fast], **fields)
 
 
 def test_controllers_are_as_written() -> None:
@@ -67,8 +67,8 @@ def test_it_finds_the_bound_that_fills_the_time(rule: str) -> None:
         rho = min(max((4.0 - math.log2(bound)) / 32, 0.002), 1.0)
         sent = round(rho * 1e7)
         uploads.append(8 * sent / 1e6)
-        seen = link(sent_bytes=sent, raw_bytes=10**7)
-        history.append(row(number, raw_up=10**7, sent_up=sent, links=[seen]))
+        seen = client(sent_bytes=sent, raw_bytes=10**7)
+        history.append(row(number, raw_up=10**7, sent_up=sent, clients=[seen]))
 
     assert 2.0 < np.mean(uploads[20:]) < 4.8
 
@@ -77,5 +77,5 @@ def test_a_share_of_the_round_and_links_that_are_not_timed() -> None:
     late = timed(1, 20.0, 0.2, seconds=60.0)  # more than a quarter of a minute
     assert factor_of(policy("dc2").decide([row(0), late])) > 3
     assert factor_of(policy("dc2:share=0.5").decide([row(0), late])) < 3
-    silent = row(1, links=[link(bandwidth=0.0), link(sent_bytes=0)])
-    assert policy("dc2").decide([row(0), silent]).error_bound == "std:3"
+    silent = row(1, clients=[client(bandwidth=0.0), client(sent_bytes=0)])
+    assert policy("dc2").decide([row(0), silent]).config.error_bound == "std:3"

@@ -13,19 +13,19 @@ pytest.importorskip("torch")
 from typer.testing import CliRunner
 
 from fedsz.cli import app
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.flower import LocalGrid, make_client_app
+from fedsz.report.source import read_source
 from fedsz.training.decisions import decisions
-from fedsz.training.events import RoundDone
 from fedsz.training.federation import federate, prepare
-from fedsz.training.fleet import row_of
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import ROUNDS, RunFolder
 
 CLIENTS = 2
 
 
-def run(folder: Path, **options: Any) -> list[RoundDone]:
+def run(folder: Path, **options: Any) -> list[RoundRecord]:
     """A run on digits, with the folder that a server leaves."""
     config = RunConfig(
         run_dir=str(folder), rounds=3, min_clients=CLIENTS, samples=400, test_samples=200, **options
@@ -34,7 +34,7 @@ def run(folder: Path, **options: Any) -> list[RoundDone]:
     nodes = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
 
     def keep(done: Any) -> None:
-        rows.append(row_of(done, {}))
+        rows.append(done)
         kept.add(rows[-1])
 
     federate(LocalGrid(make_client_app(), nodes), config, prepare(config), keep)
@@ -58,13 +58,13 @@ def test_what_was_decided_is_in_the_rows_and_is_decided_again(tmp_path: Path, po
     assert rows[0].decision is None
     assert all(row.decision is not None and row.replies == CLIENTS for row in rows[1:])
     decided = list(decisions(tmp_path / "run"))
-    assert [one.row.round for one in decided] == [1, 2, 3]
+    assert [one.record.round for one in decided] == [1, 2, 3]
     assert all(one.same for one in decided)
 
 
 def test_what_is_decided_is_what_is_done(tmp_path: Path) -> None:
     rows = run(tmp_path / "run", policy="schedule:first=std:6,last=std:0.5,shape=linear")
-    bounds = [row.decision.error_bound for row in rows[1:] if row.decision]
+    bounds = [row.decision.config.error_bound for row in rows[1:] if row.decision]
     assert bounds == ["std:6", "std:3.25", "std:0.5"]
     sent = [row.sent_up for row in rows[1:]]
     assert sent[0] < sent[1] < sent[2]
@@ -74,8 +74,9 @@ def test_auto_needs_no_other_option(tmp_path: Path) -> None:
     rows = run(tmp_path / "run", policy="auto")
     last = rows[-1].decision
     assert last is not None
-    assert (last.update, last.threshold, last.rule) == ("delta+ef", 0, "parameters")
-    assert last.error_bound.startswith("abs:")
+    config = last.config
+    assert (config.update, config.threshold, config.rule) == ("delta+ef", 0, "parameters")
+    assert config.error_bound.startswith("abs:")
     assert rows[-1].raw_up > 15 * rows[-1].sent_up
     assert rows[-1].raw_down > 10 * rows[-1].sent_down
     assert rows[-1].spread
@@ -86,7 +87,7 @@ def test_layers_measure_what_they_need(tmp_path: Path) -> None:
     assert rows[1].sensitivity.keys() <= rows[1].spread.keys()
     assert rows[1].sensitivity
     assert rows[3].decision is not None
-    assert len(set(rows[3].decision.factors.values())) > 1
+    assert len(set(rows[3].decision.config.factors.values())) > 1
 
 
 def test_the_command_tells_what_and_why(tmp_path: Path) -> None:
@@ -106,13 +107,35 @@ def test_a_record_that_was_changed_shows(tmp_path: Path) -> None:
     run(tmp_path / "run", policy="auto")
     rounds = tmp_path / "run" / ROUNDS
     rows = [json.loads(line) for line in rounds.read_text().splitlines()]
-    rows[2]["decision"]["error_bound"] = "std:9"
+    rows[2]["decision"]["config"]["error_bound"] = "std:9"
     rounds.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     result = CliRunner().invoke(app, ["decisions", str(tmp_path / "run")])
 
     assert result.exit_code == 1
     assert "differ in round 2" in result.output
+
+
+def test_a_run_of_an_older_release_is_decided_again() -> None:
+    """Of version 1 of the record, which had no number: made before there was a second."""
+    folder = Path(__file__).parent / "golden" / "run-1"
+
+    decided = list(decisions(folder))
+
+    assert [one.record.version for one in decided] == [1, 1, 1, 1]
+    assert all(one.same for one in decided)
+    assert decided[3].decision.config.codec == "uniform:effort=3"
+    (run,) = read_source(folder)
+    assert [done.number for done in run.rounds] == [0, 1, 2, 3, 4]
+
+
+def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
+    rows = run(tmp_path / "run", policy="auto")
+    path = tmp_path / "run" / ROUNDS
+    path.write_bytes(path.read_bytes()[:-9])
+
+    assert [one.record.round for one in decisions(tmp_path / "run")] == [1, 2]
+    assert len(rows) == 4
 
 
 @pytest.mark.parametrize("damage", ["absent", "empty", "garbage"])

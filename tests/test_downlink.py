@@ -14,14 +14,14 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 import fedsz
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.broadcast import FIRST_BOUND, Downlink
+from fedsz.flower.broadcast import FIRST_BOUND, Broadcast
 from fedsz.flower.records import to_array
-from fedsz.update.config import Settings
+from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
 
 COARSE = "std:1"
-SETTINGS = Settings()
+CONFIG = CompressionConfig()
 
 
 def walk(rounds: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
@@ -46,7 +46,7 @@ def same(a: Reference | None, b: Reference | None) -> bool:
 
 
 def test_clients_hold_the_same_model_whatever_they_missed() -> None:
-    downlink = Downlink(SETTINGS, COARSE)
+    downlink = Broadcast(CONFIG.replace(downlink=COARSE))
     clients: list[Reference | None] = [None] * 4
     for t, model in enumerate(walk(12)):
         downlink.put(model, reference=True)
@@ -57,7 +57,7 @@ def test_clients_hold_the_same_model_whatever_they_missed() -> None:
 
 
 def test_a_broadcast_is_small_for_those_who_hold_the_last() -> None:
-    downlink = Downlink(SETTINGS, COARSE)
+    downlink = Broadcast(CONFIG.replace(downlink=COARSE))
     first, second = walk(2)
     downlink.put(first, reference=True)
     held = downlink.model
@@ -72,7 +72,7 @@ def test_a_broadcast_is_small_for_those_who_hold_the_last() -> None:
 
 
 def test_the_first_model_is_fine() -> None:
-    downlink = Downlink(SETTINGS, "std:5")
+    downlink = Broadcast(CONFIG.replace(downlink="std:5"))
     (model,) = walk(1)
     downlink.put(model, reference=True)
 
@@ -82,7 +82,7 @@ def test_the_first_model_is_fine() -> None:
 
 
 def test_a_long_chain_gives_way_to_the_whole_model() -> None:
-    downlink = Downlink(SETTINGS, "1e-4")
+    downlink = Broadcast(CONFIG.replace(downlink="1e-4"))
     models = walk(12)
     for model in models:
         downlink.put(model, reference=True)
@@ -93,7 +93,7 @@ def test_a_long_chain_gives_way_to_the_whole_model() -> None:
 
 
 def test_a_model_that_is_sent_again_is_the_same() -> None:
-    downlink = Downlink(SETTINGS, COARSE)
+    downlink = Broadcast(CONFIG.replace(downlink=COARSE))
     for model in walk(3):
         downlink.put(model, reference=True)
         held = downlink.model
@@ -102,7 +102,7 @@ def test_a_model_that_is_sent_again_is_the_same() -> None:
 
 
 def test_another_model_is_a_key_frame() -> None:
-    downlink = Downlink(SETTINGS, COARSE)
+    downlink = Broadcast(CONFIG.replace(downlink=COARSE))
     downlink.put(walk(1)[0], reference=True)
     held = downlink.model
     downlink.put({"other.weight": np.ones((50, 50), np.float32)}, reference=True)
@@ -114,7 +114,7 @@ def test_another_model_is_a_key_frame() -> None:
 @pytest.mark.parametrize("feedback", [True, False])
 def test_errors_do_not_pile_up_over_a_hundred_rounds(feedback: bool) -> None:
     """Both directions: a server that averages what one client's codec leaves of its steps."""
-    downlink = Downlink(SETTINGS, COARSE, feedback=feedback)
+    downlink = Broadcast(CONFIG.replace(downlink=COARSE), feedback=feedback)
     rng = np.random.default_rng(0)
     start = {"fc.weight": rng.normal(size=(60, 50)).astype(np.float32)}
     exact, strategy = start["fc.weight"].astype(np.float64), start
@@ -268,7 +268,7 @@ def test_an_update_with_nan_is_left_out_and_its_residual_forgotten(update: str) 
 
     traffic = grid.take_traffic()
     assert traffic.replies == 3 * CLIENTS - 1
-    ((_, reason),) = traffic.failures
+    (reason,) = (failure.reason for failure in traffic.failures)
     assert "DivergedUpdate: training made NaN or infinities of 'fc.weight'" in reason
     assert np.isfinite(to_arrays(result.arrays)["fc.weight"]).all()
     kept = {"fedsz.residual.arrays"} if update == "delta+ef" else set()
@@ -335,7 +335,7 @@ def test_a_bound_that_is_none_is_refused(bound: str) -> None:
 
 
 def test_a_stream_of_differences_is_not_decoded_without_its_model() -> None:
-    downlink = Downlink(SETTINGS, COARSE)
+    downlink = Broadcast(CONFIG.replace(downlink=COARSE))
     for model in walk(2):
         downlink.put(model, reference=True)
     step = downlink.streams(b"")[1]

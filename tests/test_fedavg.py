@@ -24,11 +24,12 @@ from fedsz.codecs import CODECS
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CorruptStream
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.records import KEY, STYPE, Template, Update, from_array, seal, to_record
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import KEY, STYPE, Layout, from_array, seal, to_record
 from fedsz.flower.strategy import Mean
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import Reader
-from fedsz.update.config import Settings
+from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
 from tests.federation import (
     BOUND,
@@ -138,7 +139,7 @@ def test_a_payload_that_lies_late_in_the_stream_leaves_no_trace() -> None:
 
     result = run(StreamingFedAvg(fraction_evaluate=0), grid)
 
-    ((_, reason),) = grid.take_traffic().failures
+    (reason,) = (failure.reason for failure in grid.take_traffic().failures)
     assert "CorruptStream" in reason
     expected = np.sum([moved(initial(), i)["fc.bias"] * (i + 1) for i in (0, 1, 3)], axis=0) / 7
     assert np.allclose(to_arrays(result.arrays)["fc.bias"], expected, atol=1e-6)
@@ -156,7 +157,7 @@ def model(client: int) -> dict[str, np.ndarray]:
 
 
 def sealed(arrays: dict[str, np.ndarray], codec: str) -> ArrayRecord:
-    return seal(arrays, Settings(BOUND, codec))[0]
+    return seal(arrays, CompressionConfig.of(BOUND, codec=codec))[0]
 
 
 def damaged(record: ArrayRecord, payload: int, where: float = 0.5) -> ArrayRecord:
@@ -179,13 +180,13 @@ LOSSY = [codec.name for codec in CODECS if codec.lossy and not codec.missing()]
 
 
 @pytest.mark.parametrize("codec", LOSSY)
-@pytest.mark.parametrize("template", [None, Template.of(model(0))], ids=["any", "template"])
+@pytest.mark.parametrize("template", [None, Layout.of(model(0))], ids=["any", "template"])
 def test_adding_what_is_coded_is_decoding_and_adding(codec: str, template: Any) -> None:
     coded, plain = Mean(), Mean()
     for client, weight in enumerate([1.0, 0.3, 7.0, 12345.678]):
         record = sealed(model(client), codec)
-        coded.add(Update(record, template), weight)
-        plain.add(Update(to_record(Update(record).arrays()), template), weight)
+        coded.add(ReceivedUpdate(record, template), weight)
+        plain.add(ReceivedUpdate(to_record(ReceivedUpdate(record).arrays()), template), weight)
 
     assert coded.weight == plain.weight
     expected = to_arrays_of(plain)
@@ -202,7 +203,7 @@ def test_clients_may_differ_in_their_dtypes() -> None:
     mean, expected = Mean(), np.zeros((70, 50))
     for client, dtype in enumerate([np.float32, np.float64, np.float16]):
         x = model(client)["float64.weight"]
-        mean.add(Update(sealed({"weight": x.astype(dtype)}, "uniform")), 1.0)
+        mean.add(ReceivedUpdate(sealed({"weight": x.astype(dtype)}, "uniform")), 1.0)
         expected += x / 3
 
     (x,) = to_arrays_of(mean).values()
@@ -212,7 +213,7 @@ def test_clients_may_differ_in_their_dtypes() -> None:
 
 def test_native_sums_are_made_without_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     mean = Mean()
-    updates = [Update(sealed(model(client), "uniform")) for client in range(3)]
+    updates = [ReceivedUpdate(sealed(model(client), "uniform")) for client in range(3)]
     monkeypatch.setattr(Uniform, "decode", None)
 
     for update in updates:
@@ -226,11 +227,11 @@ def test_native_sums_are_made_without_an_array(monkeypatch: pytest.MonkeyPatch) 
 def test_a_corrupt_payload_leaves_the_sums_as_they_were(payload: int) -> None:
     mean = Mean()
     for client in (0, 1):
-        mean.add(Update(sealed(model(client), "uniform")), 2.0)
+        mean.add(ReceivedUpdate(sealed(model(client), "uniform")), 2.0)
     before = {name: x.copy() for name, x in mean._sums.items()}
 
     with pytest.raises(CorruptStream):
-        mean.add(Update(damaged(sealed(model(3), "uniform"), payload)), 5.0)
+        mean.add(ReceivedUpdate(damaged(sealed(model(3), "uniform"), payload)), 5.0)
 
     assert mean.weight == 4
     assert list(mean._sums) == list(before)
@@ -243,9 +244,9 @@ def test_a_corrupt_payload_leaves_the_sums_as_they_were(payload: int) -> None:
 def test_nothing_is_left_of_a_corrupt_first_reply(payload: int) -> None:
     mean = Mean()
     with pytest.raises(CorruptStream):
-        mean.add(Update(damaged(sealed(model(3), "uniform"), payload)), 5.0)
+        mean.add(ReceivedUpdate(damaged(sealed(model(3), "uniform"), payload)), 5.0)
 
-    mean.add(Update(sealed(model(1), "raw")), 0.5)
+    mean.add(ReceivedUpdate(sealed(model(1), "raw")), 0.5)
 
     for name, x in to_arrays_of(mean).items():
         assert np.allclose(x.astype(np.float64), model(1)[name].astype(np.float64)), name
@@ -271,7 +272,7 @@ def step(client: int, base: Reference | None, codec: str = "uniform") -> ArrayRe
         name: (x.astype(np.float64) + 0.01 * own).astype(x.dtype)
         for (name, x), own in zip(start.items(), tame(client).values(), strict=True)
     }
-    return seal(after, Settings(BOUND, codec), base)[0]
+    return seal(after, CompressionConfig.of(BOUND, codec=codec), base)[0]
 
 
 def assert_close(mean: Mean, expected: Mean, roundings: float) -> None:
@@ -294,8 +295,10 @@ def test_averaging_differences_is_averaging_what_they_mean(codec: str) -> None:
     bases = [BASES[0], BASES[0], BASES[0], BASES[1], None]
     for client, (base, weight) in enumerate(zip(bases, [1.0, 0.3, 7.0, 3.5, 2.0], strict=True)):
         record = step(client, base, codec)
-        mean.add(Update(record, references=KNOWN), weight)
-        plain.add(Update(to_record(Update(record, references=KNOWN).arrays())), weight)
+        mean.add(ReceivedUpdate(record, references=KNOWN), weight)
+        plain.add(
+            ReceivedUpdate(to_record(ReceivedUpdate(record, references=KNOWN).arrays())), weight
+        )
 
     assert_close(mean, plain, 2)
 
@@ -306,7 +309,9 @@ def test_many_small_steps_from_large_numbers() -> None:
     mean, steps = Mean(), []
     for weight in range(1, 41):
         after = {"weight": base.arrays["weight"] + rng.normal(size=(50, 60)).astype(np.float32)}
-        reply = Update(seal(after, Settings("abs:1e-2"), base)[0], references={base.digest: base})
+        reply = ReceivedUpdate(
+            seal(after, CompressionConfig.of("abs:1e-2"), base)[0], references={base.digest: base}
+        )
         exact = dict(reply)["weight"].astype(np.float64)
         steps.append(weight * (exact - base.arrays["weight"]))
         mean.add(reply, float(weight))
@@ -324,8 +329,8 @@ def test_a_corrupt_difference_leaves_nothing_behind(payload: int, base: int) -> 
     mean, clean = Mean(), Mean()
     for client in (0, 1):
         for each in (mean, clean):
-            each.add(Update(step(client, BASES[0]), references=KNOWN), 2.0)
-        reply = Update(damaged(step(3, BASES[base]), payload, 0), references=KNOWN)
+            each.add(ReceivedUpdate(step(client, BASES[0]), references=KNOWN), 2.0)
+        reply = ReceivedUpdate(damaged(step(3, BASES[base]), payload, 0), references=KNOWN)
         with pytest.raises(CorruptStream):
             mean.add(reply, 1000.0)
 

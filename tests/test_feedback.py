@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsz
+from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
 from fedsz.update.difference import wide
 from fedsz.update.error_feedback import ErrorFeedback
@@ -111,6 +112,10 @@ def test_nan_and_infinities_leave_no_residual(bad: float) -> None:
     assert set(left) == {"b.weight"}
 
 
-def test_a_reference_takes_a_state_with_a_residual() -> None:
+def test_a_reference_is_compared_without_any_array() -> None:
     state = {"a.weight": np.ones((2, 3), np.float32)}
-    assert Reference(state).fits(ErrorFeedback(state, {"a.weight": state["a.weight"]}))
+    fits, other = Layout.of(state), Layout.of({"a.weight": np.ones((2, 3), np.float16)})
+
+    assert Reference(state).fits(fits)
+    assert not Reference(state).fits(other)
+    assert not Reference({}).fits(fits)

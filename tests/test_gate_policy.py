@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedsz.control.gate import RAW, Gate
-from fedsz.control.transfer_time import is_worth, transfer_seconds
-from tests.policies import BASE, link, policy, row
+from fedsz.control.gate import RAW, Gate, is_worth, transfer_seconds
+from fedsz.control.record import Decision
+from tests.policies import BASE, client, policy, row
 
 bandwidths = st.floats(1.0, 1e12)
 counts = st.integers(1, 1 << 40)
@@ -21,14 +21,14 @@ short = st.floats(0.0, 1e4)
 def test_gate_is_the_inequality(
     bandwidth: float, raw: int, sent: int, encode: float, decode: float
 ) -> None:
-    seen = link(
+    seen = client(
         bandwidth=bandwidth,
         raw_bytes=raw,
         sent_bytes=sent,
         encode_seconds=encode,
         decode_seconds=decode,
     )
-    decided = policy("gate").decide([row(0), row(1, links=[seen])])
+    decided = policy("gate").decide([row(0), row(1, clients=[seen])])
     seconds, plain = encode + decode + 8 * sent / bandwidth, 8 * raw / bandwidth
     assume(not math.isclose(seconds, plain))
 
@@ -43,18 +43,23 @@ def test_gate_takes_the_fastest_codec_once_it_has_tried_them(
 ) -> None:
     chosen, raw = policy("gate:codecs=uniform/szx"), 10**6
     assert chosen.decide([]).codecs == {}
-    history = [row(0), row(1, links=[link(bandwidth=bandwidth, raw_bytes=raw)], decision=BASE)]
+    history = [
+        row(0),
+        row(
+            1, clients=[client(bandwidth=bandwidth, raw_bytes=raw)], decision=Decision(config=BASE)
+        ),
+    ]
     for codec, (sent, encode) in zip(("uniform", "szx"), costs, strict=True):
         decision = chosen.decide(history)
         assert decision.codecs == {"1": codec}
-        seen = link(
+        seen = client(
             bandwidth=bandwidth,
             raw_bytes=raw,
             sent_bytes=sent,
             encode_seconds=encode,
             decode_seconds=0.0,
         )
-        history.append(row(len(history), links=[seen], decision=decision))
+        history.append(row(len(history), clients=[seen], decision=decision))
     seconds = {
         codec: transfer_seconds(encode, sent, bandwidth)
         for codec, (sent, encode) in zip(("uniform", "szx"), costs, strict=True)
@@ -67,34 +72,34 @@ def test_gate_takes_the_fastest_codec_once_it_has_tried_them(
 
 def test_gate_asks_again_and_remembers_the_speed_of_the_codec() -> None:
     chosen = policy("gate:again=3")
-    slow = link(encode_seconds=100.0)
-    plain = link(sent_bytes=10**6, encode_seconds=0.0, decode_seconds=0.0)
+    slow = client(encode_seconds=100.0)
+    plain = client(sent_bytes=10**6, encode_seconds=0.0, decode_seconds=0.0)
     history, compressed = [row(0)], []
     for number in range(1, 13):
         decision = chosen.decide(history)
         raw = decision.codecs.get("1") == RAW
         compressed.append(not raw)
-        history.append(row(number, links=[plain if raw else slow], decision=decision))
+        history.append(row(number, clients=[plain if raw else slow], decision=decision))
 
     assert compressed == [True, False, False, False] * 3
     crawling = msgspec.structs.replace(plain, bandwidth=1e4)  # now it pays, without being asked
     for number in (13, 14):
-        history.append(row(number, links=[crawling], decision=chosen.decide(history)))
+        history.append(row(number, clients=[crawling], decision=chosen.decide(history)))
     assert chosen.decide(history).codecs == {}
 
 
 def test_gate_compresses_while_nothing_is_known() -> None:
     for unknown in (0.0, math.inf, math.nan):
-        history = [row(0), row(1, links=[link(bandwidth=unknown, encode_seconds=1e9)])]
+        history = [row(0), row(1, clients=[client(bandwidth=unknown, encode_seconds=1e9)])]
         assert policy("gate").decide(history).codecs == {}
-    empty = row(1, links=[link(raw_bytes=0, sent_bytes=0)])
+    empty = row(1, clients=[client(raw_bytes=0, sent_bytes=0)])
     assert policy("gate").decide([row(0), empty]).codecs == {}
     assert Gate().choose([]) == ""
 
 
 def test_gate_goes_by_the_median_of_the_last_three() -> None:
     rates = [1e9, 1e9, 1e3, 1e3, 1e9]  # the last three say 1e3
-    history = [row(i, links=[link(bandwidth=b)]) for i, b in enumerate(rates, 1)]
+    history = [row(i, clients=[client(bandwidth=b)]) for i, b in enumerate(rates, 1)]
 
     assert policy("gate").decide([row(0), *history[:2]]).codecs == {"1": RAW}
     assert policy("gate").decide([row(0), *history]).codecs == {}

@@ -59,28 +59,28 @@ def test_layers_with_fine_bounds_are_reverse_water_filling() -> None:
 
 def test_layers_by_squared_error_make_fine_bounds_equal() -> None:
     spread = {"a": (1000, 1.0), "b": (3000, 2.0), "c": (10, 0.7)}
-    fine = msgspec.structs.replace(BASE, error_bound="std:0.01")
-    factors = policy("layers:cost=mse", fine).decide([row(0), row(1, spread=spread)]).factors
+    fine = BASE.replace(error_bound="std:0.01")
+    factors = policy("layers:cost=mse", fine).decide([row(0), row(1, spread=spread)]).config.factors
     bounds = [factors[name] * deviation for name, (_, deviation) in spread.items()]
     assert bounds == pytest.approx([bounds[0]] * 3, rel=3e-3)
 
-    same = msgspec.structs.replace(BASE, error_bound="abs:0.001")
-    assert policy("layers:cost=mse", same).decide([row(0), row(1, spread=spread)]).factors == (
-        pytest.approx(dict.fromkeys(spread, 1.0), rel=1e-3)
-    )
+    same = BASE.replace(error_bound="abs:0.001")
+    assert policy("layers:cost=mse", same).decide(
+        [row(0), row(1, spread=spread)]
+    ).config.factors == (pytest.approx(dict.fromkeys(spread, 1.0), rel=1e-3))
 
 
 def test_layers_wait_for_what_they_need_and_leave_out_what_cannot_be_known() -> None:
     spread = {"a": (1000, 1.0), "b": (1000, 1.0), "gone": (0, 1.0), "still": (9, 0.0)}
     chosen = policy("layers")
     unknown = row(1, spread=spread)
-    assert chosen.decide([row(0), unknown]).factors == {}
+    assert chosen.decide([row(0), unknown]).config.factors == {}
     lost = msgspec.structs.replace(unknown, sensitivity={"a": math.nan, "b": 0.0})
-    assert chosen.decide([row(0), lost]).factors == {}
+    assert chosen.decide([row(0), lost]).config.factors == {}
     known = row(2, sensitivity={"a": 1.0, "b": 2.0, "gone": 1.0, "still": 1.0})
-    factors = chosen.decide([row(0), lost, known]).factors
+    factors = chosen.decide([row(0), lost, known]).config.factors
 
     assert factors.keys() == {"a", "b"}
     assert factors["a"] == pytest.approx(1.0, rel=1e-3)  # b's mean is 1, as a's is
-    before = msgspec.structs.replace(BASE, factors={"a": 0.5, "other": 2.0})
-    assert policy("layers", before).decide([row(0), unknown]).factors == before.factors
+    before = BASE.replace(factors={"a": 0.5, "other": 2.0})
+    assert policy("layers", before).decide([row(0), unknown]).config.factors == before.factors

@@ -17,7 +17,7 @@ from fedsz.arrays import LOSSY_DTYPES
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError
 from fedsz.update.compress import compress_measured
-from fedsz.update.config import Settings
+from fedsz.update.config import CompressionConfig
 from tests.strategies import state_dicts
 from tests.test_codecs import every_codec
 
@@ -232,7 +232,7 @@ def test_other_kinds_of_bounds(bound: ErrorBound | str) -> None:
 
 def test_the_report_is_measured() -> None:
     x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
-    stream, report = compress_measured({"weight": x}, Settings(1e-2, "zfp"))
+    stream, report = compress_measured({"weight": x}, CompressionConfig.of(1e-2, codec="zfp"))
 
     y = fedsz.decompress(stream, as_numpy=True)["weight"]
 

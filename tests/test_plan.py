@@ -9,7 +9,7 @@ import pytest
 
 from fedsz.errors import ConfigError
 from fedsz.experiments.results import SWEEP, read
-from fedsz.experiments.scheme import Way
+from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep_plan import (
     SweepConfig,
     codecs,
@@ -18,7 +18,6 @@ from fedsz.experiments.sweep_plan import (
     run_id,
     settings_of,
     steered,
-    way_of,
 )
 from fedsz.training.options import RunConfig
 from tests.conftest import ROOT
@@ -104,7 +103,7 @@ def test_every_combination_once() -> None:
 
 
 def ways(text: str, **options: object) -> list[str]:
-    return [str(way_of(run)) for run in SweepConfig(ways=text, **options).runs]  # type: ignore[arg-type]
+    return [str(Scheme.of_run(run)) for run in SweepConfig(ways=text, **options).runs]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -210,8 +209,8 @@ def test_the_sweeps_that_are_checked_in_go_on() -> None:
 @pytest.mark.repository
 def test_a_way_is_read_back_from_a_table() -> None:
     for row in read(RESULTS / "sweep.parquet", SWEEP).to_pylist()[::50]:
-        way = Way.of_row(row)
-        assert (way.downlink, way.policy) == ("exact", "fixed")
+        way = Scheme.of_row(row)
+        assert (way.config.downlink, way.policy) == ("exact", "fixed")
         assert str(way.bound or "") == (row["error_bound"] or "").removeprefix("rel:")
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from fedsz.bounds import ErrorBound
 from fedsz.control.dc2 import RULES
 from fedsz.control.policy import POLICIES, replay
-from fedsz.control.record import Decision, Link, Observation
+from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.update.config import EXACT
-from tests.policies import BASE, link, policy, row
+from fedsz.update.config import EXACT, CompressionConfig
+from tests.policies import BASE, client, policy, row
 
 SPECS = (
     "fixed",
@@ -40,8 +40,8 @@ SPECS = (
 sizes = st.sampled_from([0, 1, 1000, 10**6, 1 << 40])
 seconds = st.sampled_from([0.0, 1e-300, 1e-3, 1.0, 1e5, math.inf, math.nan])
 names = st.sampled_from(["conv.weight", "fc.weight", ""])
-links = st.builds(
-    Link,
+client_records = st.builds(
+    ClientRecord,
     node=st.sampled_from(["1", "2", str(1 << 63)]),
     bandwidth=st.sampled_from([0.0, 1e-300, 1e3, 1e6, 1e300, math.inf, math.nan, -1.0]),
     raw_bytes=sizes,
@@ -51,13 +51,11 @@ links = st.builds(
 )
 decisions = st.builds(
     Decision,
-    update=st.just("delta"),
-    error_bound=st.just("std:3"),
-    downlink=st.just(EXACT),
+    config=st.just(CompressionConfig(update="delta", error_bound="std:3")),
     codecs=st.dictionaries(st.sampled_from(["1", "2"]), st.sampled_from(["raw", "szx", "zfp"])),
 )
 rows = st.builds(
-    Observation,
+    RoundRecord,
     round=st.integers(0, 20),
     accuracy=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0, math.nan]),
     loss=st.sampled_from([0.0, 0.1, 1.0, 2.3, 1e308, math.nan, math.inf, None]),
@@ -67,7 +65,7 @@ rows = st.builds(
     sent_down=sizes,
     seconds=seconds,
     replies=st.integers(0, 2),
-    links=st.lists(links, max_size=3),
+    clients=st.lists(client_records, max_size=3),
     decision=st.none() | decisions,
     spread=st.dictionaries(
         names,
@@ -86,15 +84,16 @@ histories = st.lists(rows, max_size=6)
 @pytest.mark.parametrize("spec", SPECS)
 @given(history=histories)
 def test_any_history_makes_a_decision_that_can_be_carried_out(
-    spec: str, history: list[Observation]
+    spec: str, history: list[RoundRecord]
 ) -> None:
     decided = policy(spec).decide(history)
 
     assert decided == policy(spec).decide(tuple(history))
     assert decided == msgspec.json.decode(msgspec.json.encode(decided), type=Decision)
+    told = decided.config.error_bound, decided.config.downlink
     kinds = {"std", "abs"} if "auto" in spec else {"std"}
-    assert {ErrorBound.of(b).kind for b in (decided.error_bound, decided.downlink)} <= kinds
-    assert all(1 / 8 <= factor <= 8 for factor in decided.factors.values())
+    assert {ErrorBound.of(bound).kind for bound in told} <= kinds
+    assert all(1 / 8 <= factor <= 8 for factor in decided.config.factors.values())
     assert "\n" not in decided.why
 
 
@@ -102,23 +101,23 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
 def test_a_record_replays_to_the_same_decisions(spec: str) -> None:
     rng = np.random.default_rng(0)
     chosen = policy(spec)
-    history: list[Observation] = []
+    history: list[RoundRecord] = []
     for number in range(9):
         seen = row(
             number,
             float(rng.uniform()),
             float(rng.uniform()),
-            links=[link(str(node), bandwidth=float(rng.lognormal(14))) for node in range(3)],
+            clients=[client(str(node), bandwidth=float(rng.lognormal(14))) for node in range(3)],
             spread={f"layer{i}": (1000 * (i + 1), float(rng.lognormal())) for i in range(3)},
             sensitivity={f"layer{i}": float(rng.lognormal()) for i in range(3)},
             decision=chosen.decide(history) if history else None,
         )
-        history.append(msgspec.json.decode(msgspec.json.encode(seen), type=Observation))
+        history.append(msgspec.json.decode(msgspec.json.encode(seen), type=RoundRecord))
     again = list(replay(policy(spec), history))
 
     assert [number for number, _, _ in again] == list(range(1, 9))
     assert all(then == now for _, then, now in again)
-    forged = [*history[:-1], msgspec.structs.replace(history[-1], decision=BASE)]
+    forged = [*history[:-1], msgspec.structs.replace(history[-1], decision=Decision(config=BASE))]
     *_, (_, then, now) = replay(policy(spec), forged)
     assert (then == now) == (spec == "fixed")
 
@@ -151,9 +150,9 @@ def test_specs_that_cannot_be_are_refused_with_what_can() -> None:
             policy(spec)
         assert why in str(caught.value)
     with pytest.raises(ConfigError, match="layers needs update delta"):
-        policy("layers", msgspec.structs.replace(BASE, update="weights"))
+        policy("layers", BASE.replace(update="weights"))
     with pytest.raises(ConfigError, match="exact without it"):
-        policy("schedule:down_last=std:1", msgspec.structs.replace(BASE, downlink=EXACT))
+        policy("schedule:down_last=std:1", BASE.replace(downlink=EXACT))
     with pytest.raises(ConfigError, match="tolerance"):
         policy("auto", tolerance=math.nan)
 
@@ -169,7 +168,7 @@ def test_it_needs_neither_torch_nor_flower() -> None:
     script = (
         "import sys; sys.modules['torch'] = sys.modules['flwr'] = None;"
         "from fedsz.control import policy as p;"
-        "p.get('auto+layers+gate', p.Decision(update='delta', error_bound='std:1',"
+        "p.get('auto+layers+gate', c.CompressionConfig(update='delta', error_bound='std:1',"
         "downlink='exact'), tolerance=1, rounds=2).decide([])"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

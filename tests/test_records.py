@@ -11,14 +11,15 @@ from flwr.app import (
 )
 
 from fedsz.errors import CorruptStream, LimitExceeded
-from fedsz.flower.records import Template, Update, from_array, seal, to_array
-from fedsz.update.config import Settings
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import Layout, from_array, seal, to_array
+from fedsz.update.config import CompressionConfig
 
 
 def test_bfloat16_arrays_cross() -> None:
     x = np.linspace(-1, 1, 4000, dtype=np.float32).astype(ml_dtypes.bfloat16)
 
-    (back,) = Update(ArrayRecord({"x": to_array(x)})).arrays().values()
+    (back,) = ReceivedUpdate(ArrayRecord({"x": to_array(x)})).arrays().values()
 
     assert back.dtype == x.dtype
     assert np.array_equal(back, x)
@@ -44,16 +45,18 @@ def test_plain_arrays_are_read_as_flower_writes_them(x: np.ndarray) -> None:
 
 def test_a_stream_may_decode_to_twice_the_model_and_no_more() -> None:
     model = {"w": np.zeros(5000, np.float32)}
-    template = Template.of(model)
+    template = Layout.of(model)
 
     for dtype, fits in ((np.float64, True), (np.complex128, False)):
-        record, _ = seal({"w": model["w"].astype(dtype)}, Settings(codec="zstd", lossless="zstd"))
+        record, _ = seal(
+            {"w": model["w"].astype(dtype)}, CompressionConfig(codec="zstd", lossless="zstd")
+        )
         if fits:
-            (x,) = Update(record, template).arrays().values()
+            (x,) = ReceivedUpdate(record, template).arrays().values()
             assert x.dtype == np.float32
         else:
             with pytest.raises(LimitExceeded):
-                Update(record, template)
+                ReceivedUpdate(record, template)
 
 
 def npy(header: bytes, data: bytes = b"") -> bytes:

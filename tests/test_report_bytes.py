@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from fedsz.errors import ConfigError
-from fedsz.experiments.scheme import Way
+from fedsz.experiments.scheme import Scheme
 from fedsz.formatting import digits, points
 from fedsz.report import write_report
 from fedsz.report.rate_accuracy import USUAL_WAY, RateAccuracy, best, rate_accuracies
@@ -33,7 +33,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def uplink(rows_: Rows, name: str, seed: int | None = None) -> tuple[float, float]:
     """Bytes of a way up, before and after compression."""
-    mine = [row for row in rows_ if str(Way.of_row(row)) == name and seed in (None, row["seed"])]
+    mine = [row for row in rows_ if str(Scheme.of_row(row)) == name and seed in (None, row["seed"])]
     raw, sent = (sum(row.get(column) or 0 for row in mine) for column in ("raw_up", "sent_up"))
     return raw, raw if name == "raw" else sent
 
@@ -65,7 +65,9 @@ def test_ways_are_compared_by_bytes_up_plus_down(tmp_path: Path) -> None:
     assert of["delta:zstd"]["points"] == "+0.00 ± 0.00"
     assert of["delta:zstd"]["seeds"] == "3"
     ends = {
-        (str(Way.of_row(row)), row["seed"]): row["accuracy"] for row in found if row["round"] == 3
+        (str(Scheme.of_row(row)), row["seed"]): row["accuracy"]
+        for row in found
+        if row["round"] == 3
     }
     lost = [ends["weights@0.1", seed] - ends["raw", seed] for seed in range(3)]
     reach = 4.302652729911275 * statistics.stdev(lost) / math.sqrt(3)

@@ -26,7 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `fedsz run` leaves behind, made in this process."""
     from fedsz.training.apps import make_client_app
     from fedsz.training.federation import federate, prepare
-    from fedsz.training.fleet import row_of
     from fedsz.training.run_folder import RunFolder
     from fedsz.transport.local_grid import LocalGrid
 
@@ -35,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = RunFolder(config)
     places = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(make_client_app(), places)
-    model = federate(grid, config, prepare(config), lambda done: kept.add(row_of(done, {})))
+    model = federate(grid, config, prepare(config), lambda done: kept.add(done))
     kept.save(model)
     return path
 

@@ -12,10 +12,20 @@ from typing import Any
 
 import pytest
 
-from fedsz.cli.options import PANELS
 from fedsz.codecs import CODECS
-from fedsz.experiments.sweep_plan import SweepConfig
-from fedsz.training.options import RunConfig
+from fedsz.experiments.sweep_plan import SWEPT, SweepConfig
+from fedsz.paper.options import PaperConfig
+from fedsz.training.options import (
+    COMPRESSION,
+    LEARNED,
+    LEARNING,
+    RESULTS,
+    SERVER,
+    TRAVEL,
+    RunConfig,
+    options,
+    options_of,
+)
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.repository
@@ -44,14 +54,38 @@ def test_entry_points_are_plain_assignments(side: str) -> None:
     assert project["tool"]["flwr"]["app"]["components"][f"{side}app"] == f"{side}.app:app"
 
 
-def test_the_flower_app_takes_every_option_that_says_how_to_compress() -> None:
+def test_the_flower_app_takes_every_option_of_a_server() -> None:
+    """But those that say how messages travel, and where results go: Flower sees to these."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     given = {
         name.replace("-", "_"): value
         for name, value in project["tool"]["flwr"]["app"]["config"].items()
     }
-    assert set(PANELS["How updates are compressed"]) <= given.keys()
+    about = options()
+    wanted = [name for name in options_of(SERVER) if about[name].panel not in (TRAVEL, RESULTS)]
+    assert list(given) == wanted
     assert RunConfig.of(given) == RunConfig()
+
+
+def test_every_option_says_who_takes_it() -> None:
+    for kind in (RunConfig, SweepConfig, PaperConfig):
+        for name, about in options(kind).items():
+            assert about.says, name
+            assert about.panel in (LEARNED, LEARNING, COMPRESSION, TRAVEL, RESULTS, SWEPT), name
+    commands = {command for about in options().values() for command in about.commands}
+    assert commands == {"run", "server", "client", "sweep", "paper", "compress", "bench", "advise"}
+    assert all(about.commands for about in options().values())
+
+
+def test_what_defines_a_run_is_what_can_change_its_result() -> None:
+    """A sweep that forgot one would take different runs for the same."""
+    own_axes = {"dataset", "model", "codec", "error_bound", "seed", "initial"}
+    own_axes |= {"update", "downlink", "decay", "policy", "tolerance"}  # by run_id, where unusual
+    changes_nothing = {"data_dir", "round_timeout", "min_clients"}
+    about = options()
+    for name, option in about.items():
+        matters = option.panel not in (TRAVEL, RESULTS) and name not in changes_nothing
+        assert matters == (option.defines_run or name in own_axes), name
 
 
 def test_entry_points_load() -> None:

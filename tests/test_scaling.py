@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
+from fedsz.control.record import Failure, RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import scaling
 from fedsz.experiments.results import SCALING, Results, read
 from fedsz.experiments.scaling import Costs, Point, costs, point_of
 from fedsz.experiments.simulation import available, simulate
-from fedsz.training.events import Failure, RoundDone
 from fedsz.training.options import RunConfig
 
 COSTS = Costs(
@@ -27,8 +27,8 @@ COSTS = Costs(
 needs_ray = pytest.mark.skipif(not available(), reason="Ray is not installed")
 
 
-def round_of(number: int, *, replies: int = 2, seconds: float = 10.0) -> RoundDone:
-    return RoundDone(
+def round_of(number: int, *, replies: int = 2, seconds: float = 10.0) -> RoundRecord:
+    return RoundRecord(
         round=number, accuracy=0.5, loss=1.0, seconds=seconds, replies=replies,
         failures=[] if replies == 2 else [Failure("1", "gone")], raw_up=80, sent_up=20,
         raw_down=80, sent_down=60, wire_up=0, wire_down=0, ratio=4.0, encode_seconds=1.0,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from fedsz.experiments.results import SWEEP, Results, read
-from fedsz.experiments.scheme import Way
+from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import SweepConfig, run_id
 
@@ -52,7 +52,7 @@ def flags(config: SweepConfig) -> list[str]:
 
 def fedsz(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "fedsz", *arguments], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "fedsz", *arguments], capture_output=True, text=True, timeout=900
     )
 
 
@@ -106,7 +106,7 @@ def test_what_a_row_says(swept: tuple[SweepConfig, list[dict]]) -> None:
 def test_what_a_row_says_of_its_way(tmp_path: Path) -> None:
     ways = "raw,delta@std:1,weights:zfp:precision=14"
     rows = run(tiny(tmp_path / "x.parquet", ways=ways, partitions="dirichlet:5")).to_pylist()
-    last = {str(Way.of_row(row)): row for row in rows if row["round"] == 2}
+    last = {str(Scheme.of_row(row)): row for row in rows if row["round"] == 2}
 
     assert list(last) == ways.split(",")
     assert {row["partitioner"] for row in rows} == {"dirichlet"}
@@ -300,7 +300,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until(holds: object, patience: float = 120.0) -> None:
+def wait_until(holds: object, patience: float = 300.0) -> None:
     assert callable(holds)
     deadline = time.monotonic() + patience
     while not holds():

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from tests.uniform_oracle import (
-    BLOCK,
     BLOCKS,
     CODED,
     CONSTANT,
-    FREQUENCIES,
     IDS,
     NEIGHBOURS,
     NONE,
@@ -26,16 +24,20 @@ from tests.uniform_oracle import (
     SPARSE,
     STORED,
     VALUES,
+    SparseModels,
+    classes_of,
+    neighbours_of,
+    predictions_of,
+)
+from tests.uniform_oracle_codes import (
+    BLOCK,
+    FREQUENCIES,
     Bit,
     Ints,
     Number,
-    SparseModels,
     Table,
-    classes_of,
     guess,
     nearest,
-    neighbours_of,
-    predictions_of,
 )
 
 

@@ -2,8 +2,11 @@
 
 #include <nanobind/stl/pair.h>
 
+#include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "aligned.hpp"
 #include "corrupt.hpp"
 #include "floats.hpp"
 #include "python.hpp"
@@ -14,6 +17,12 @@ namespace {
 using namespace fedsz;
 
 std::pair<nb::bytes, double> encode(const ArrayIn& x, double bound) {
+    if (x.size() > 0) {
+        check_aligned<float>(x.data(), "x");
+    }
+    if (!(bound >= 0)) {
+        throw std::invalid_argument("bound must be 0 or more, got " + std::to_string(bound));
+    }
     const std::span<const float> values(x.data(), x.size());
     szx::Plan plan;
     {
@@ -47,6 +56,6 @@ ArrayOut decode(nb::handle payload, std::size_t n) {
 
 NB_MODULE(_szx, m) {
     nb::exception<CorruptPayload>(m, "CorruptPayload", PyExc_ValueError);
-    m.def("encode", &encode, nb::arg("x"), nb::arg("bound"));
+    m.def("encode", &encode, nb::arg("x").noconvert(), nb::arg("bound"));
     m.def("decode", &decode, nb::arg("payload"), nb::arg("n"));
 }

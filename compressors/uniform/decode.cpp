@@ -87,7 +87,7 @@ class Decoder {
 
 public:
     Decoder(Bytes payload, std::size_t n, const Settings& settings)
-        : kernels_(kernels_of(settings)), threads_(std::max(settings.threads, 1u)), n_(n) {
+        : kernels_(kernels_of(settings)), threads_(settings.threads), n_(n) {
         Reader reader(payload);
         const auto head = reader.get<std::uint8_t>();
         if (head >> 4 != unsigned(E::dtype)) throw CorruptPayload("payload of another dtype");
@@ -111,26 +111,32 @@ public:
     }
 
     void decode(const Sink<E>& sink) const {
-        run(sink, [](std::size_t, std::size_t) {});
+        Coders coders(threads_);
+        run(coders, sink, [](std::size_t, std::size_t) {});
     }
 
-    // As decode, but a payload that turns out corrupt leaves the sums as they were, but for
-    // rounding.
+    // As decode, but whatever ends it early leaves the sums as they were, but for rounding.
     void accumulate(Sink<E> sink) const {
         std::vector<std::size_t> added(chunks_.count());
+        Coders coders(threads_);
         try {
-            run(sink, [&](std::size_t chunk, std::size_t elements) { added[chunk] += elements; });
-        } catch (const CorruptPayload&) {
+            run(coders, sink,
+                [&](std::size_t chunk, std::size_t elements) { added[chunk] += elements; });
+        } catch (...) {
+            // Without another allocation: that memory has run out may be why we are here.
             sink.subtract();
-            const auto coder = make_coder();
+            const auto made = std::ranges::find_if(coders, [](const auto& c) { return bool(c); });
+            TokenDecoder* coder = made == coders.end() ? nullptr : made->get();
             for (std::size_t i = 0; i < added.size(); ++i)
-                if (added[i] > 0)
-                    chunk(i, added[i], coder.get(), sink, [](std::size_t, std::size_t) {});
+                if (added[i] > 0) chunk(i, added[i], coder, sink, [](std::size_t, std::size_t) {});
             throw;
         }
     }
 
 private:
+    // Of each worker, once it has begun; in the coded mode alone.
+    using Coders = std::vector<std::unique_ptr<TokenDecoder>>;
+
     void read_grid(Reader& reader) {
         grid_.step = reader.get<C>();
         if (!(grid_.step >= 0 && std::isfinite(grid_.step)))
@@ -177,21 +183,22 @@ private:
 
     std::unique_ptr<TokenDecoder> make_coder() const {
         return mode_ == Mode::coded
-                   ? std::make_unique<TokenDecoder>(kernels_, model_, *slots_, *map_)
+                   ? std::make_unique<TokenDecoder>(kernels_, model_, *slots_, *map_,
+                                                    std::min(chunks_.size, n_))
                    : nullptr;
     }
 
     // Puts all chunks into the sink, and calls done(chunk, elements) whenever some are.
     template <class Done>
-    void run(const Sink<E>& sink, const Done& done) const {
-        std::vector<std::unique_ptr<TokenDecoder>> coders(threads_);
+    void run(Coders& coders, const Sink<E>& sink, const Done& done) const {
         parallel_for(chunks_.count(), threads_, [&](unsigned worker, std::size_t i) {
             if (!coders[worker]) coders[worker] = make_coder();
             chunk(i, chunks_.length(i), coders[worker].get(), sink, done);
+            if (coders[worker]) coders[worker]->finish();
         });
     }
 
-    // Puts the first `count` elements of a chunk.
+    // Puts the first `count` elements of a chunk; how it ends is not looked at.
     template <class Done>
     void chunk(std::size_t i, std::size_t count, TokenDecoder* coder, const Sink<E>& sink,
                const Done& done) const {
@@ -224,7 +231,6 @@ private:
             }
             done(i, some.size());
         }
-        if (mode_ == Mode::coded && count == chunks_.length(i)) coder->finish();
     }
 
     const Kernels& kernels_;

@@ -2,12 +2,19 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
 namespace fedsz::uniform {
 
 enum class Dtype : std::uint8_t { float32 = 0, float64 = 1, float16 = 2, bfloat16 = 3 };
+
+// Bytes of an element, and of a sum of such elements.
+inline std::size_t size_of(Dtype dtype) {
+    return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
+}
+inline std::size_t size_of_sum(Dtype dtype) { return dtype == Dtype::float64 ? 8 : 4; }
 
 // Stored: the element in memory. Compute: the type of the grid's arithmetic. Bits: an integer as
 // wide as Compute. Key: a signed integer as wide as Stored, ordered as the values are.

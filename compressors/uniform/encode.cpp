@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::size_t kSample = 1024, kLargeSample = 4096;
 constexpr std::size_t kFewElements = 512;  // are not worth a table
+constexpr std::size_t kCountable = std::numeric_limits<std::uint32_t>::max();  // see Counts
 constexpr unsigned kFastChunk = 16;        // log2 of a chunk's elements in the blocks mode
 
 // Efforts from which on an encoder looks for more.
@@ -39,7 +41,7 @@ public:
           geometry_(geometry),
           bound_(bound),
           effort_(settings.effort),
-          threads_(std::max(settings.threads, 1u)),
+          threads_(settings.threads),
           kernels_(kernels_of(settings)),
           writer_(payload),
           worst_(threads_) {}
@@ -47,7 +49,7 @@ public:
     // False where the elements had better be stored.
     bool encode() {
         if (n_ == 0 || !(bound_ > 0) || !measure()) return false;
-        const bool blocks = effort_ < kTables || n_ < kFewElements;
+        const bool blocks = effort_ < kTables || n_ < kFewElements || n_ > kCountable;
         if (constant_)
             encode_constant();
         else if (blocks)

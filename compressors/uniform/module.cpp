@@ -7,12 +7,17 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <stdexcept>
+
 #include "kernels.hpp"
 #include "python.hpp"
 #include "uniform.hpp"
 
 namespace fedsz::uniform {
 namespace {
+
+// What does not fit together is a ValueError: here, as far as sizes go; beyond that, uniform.cpp sees
+// to it.
 
 // Elements of any dtype, as their bytes: numpy's bfloat16 has no code in the buffer protocol.
 using In = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -27,29 +32,57 @@ Settings settings_of(unsigned effort, unsigned threads, const std::string& level
     return settings;
 }
 
-// The elements that others are differences from, or null.
-const void* elements_of(const std::optional<In>& base, unsigned dtype, std::size_t bytes) {
+Dtype dtype_of(unsigned id) {
+    if (id > unsigned(Dtype::bfloat16))
+        throw std::invalid_argument("no dtype " + std::to_string(id) + "; have 0..3");
+    return Dtype(id);
+}
+
+// How many elements of so many bytes each there are.
+std::size_t count_of(std::size_t bytes, std::size_t size) {
+    if (bytes % size != 0)
+        throw std::invalid_argument(std::to_string(bytes) + " bytes are no whole number of " +
+                                    std::to_string(size) + "-byte elements");
+    return bytes / size;
+}
+
+// A geometry of n elements; its product may be more than a number can hold.
+Geometry geometry_of(std::size_t n, std::size_t rows, std::size_t columns, unsigned planes,
+                     unsigned width) {
+    if (rows == 0 ? n != 0 : n % rows != 0 || n / rows != columns)
+        throw std::invalid_argument(std::to_string(n) + " elements are not " +
+                                    std::to_string(rows) + " rows of " + std::to_string(columns));
+    return {rows, columns, planes, width};
+}
+
+// The elements that others, of so many bytes, are differences from; or null.
+const void* elements_of(const std::optional<In>& base, Dtype dtype, std::size_t bytes) {
     if (!base) return nullptr;
-    if (dtype > 1) throw nb::value_error("differences are of float32 or float64");
-    if (base->size() != bytes) throw nb::value_error("a base of another size");
+    if (dtype != Dtype::float32 && dtype != Dtype::float64)
+        throw nb::value_error("differences are of float32 or float64");
+    if (base->size() != bytes)
+        throw std::invalid_argument("a base of " + std::to_string(base->size()) + " bytes for " +
+                                    std::to_string(bytes));
     return base->data();
 }
 
-std::pair<nb::object, double> encode_array(In x, unsigned dtype, std::size_t rows,
-                                           std::size_t columns, unsigned planes, unsigned width,
-                                           double bound, unsigned effort, unsigned threads,
+std::pair<nb::object, double> encode_array(In x, unsigned id, std::size_t rows, std::size_t columns,
+                                           unsigned planes, unsigned width, double bound,
+                                           unsigned effort, unsigned threads,
                                            const std::string& level, std::optional<In> base) {
     const Settings settings = settings_of(effort, threads, level);
-    const Geometry geometry{rows, columns, planes, width};
+    const Dtype dtype = dtype_of(id);
+    const std::size_t n = count_of(x.size(), size_of(dtype));
+    const Geometry geometry = geometry_of(n, rows, columns, planes, width);
     const void* from = elements_of(base, dtype, x.size());
     // What is not written is not touched: an operating system gives it no memory.
-    PyObject* bytes = new_bytes(capacity(Dtype(dtype), geometry.size())).release().ptr();
+    PyObject* bytes = new_bytes(capacity(dtype, n)).release().ptr();
     auto* data = reinterpret_cast<std::uint8_t*>(PyBytes_AsString(bytes));
     Encoded encoded{};
     try {
         const nb::gil_scoped_release released;
-        encoded = encode(Dtype(dtype), x.data(), geometry, bound, settings,
-                         {data, capacity(Dtype(dtype), geometry.size())}, from);
+        encoded = encode(dtype, x.data(), geometry, bound, settings, {data, capacity(dtype, n)},
+                         from);
     } catch (...) {
         Py_DECREF(bytes);
         throw;
@@ -58,37 +91,36 @@ std::pair<nb::object, double> encode_array(In x, unsigned dtype, std::size_t row
     return {nb::steal(bytes), encoded.max_error};
 }
 
-std::size_t elements(std::size_t bytes, unsigned dtype, bool sums = false) {
-    return bytes / (dtype == 1 ? 8 : dtype == 0 || sums ? 4 : 2);
-}
-
-void decode_array(nb::handle payload, unsigned dtype, Out y, unsigned threads,
+void decode_array(nb::handle payload, unsigned id, Out y, unsigned threads,
                   const std::string& level, std::optional<In> base) {
     const fedsz::Bytes bytes(payload);
+    const Dtype dtype = dtype_of(id);
+    const std::size_t n = count_of(y.size(), size_of(dtype));
     const void* onto = elements_of(base, dtype, y.size());
     const Settings settings = settings_of(0, threads, level);
     const nb::gil_scoped_release released;
-    decode(Dtype(dtype), as_octets(bytes.span()), elements(y.size(), dtype), settings, y.data(),
-           onto);
+    decode(dtype, as_octets(bytes.span()), n, settings, y.data(), onto);
 }
 
-void accumulate_array(nb::handle payload, unsigned dtype, double weight, Out sums, unsigned threads,
+void accumulate_array(nb::handle payload, unsigned id, double weight, Out sums, unsigned threads,
                       const std::string& level) {
     const fedsz::Bytes bytes(payload);
+    const Dtype dtype = dtype_of(id);
+    const std::size_t n = count_of(sums.size(), size_of_sum(dtype));
     const Settings settings = settings_of(0, threads, level);
     const nb::gil_scoped_release released;
-    accumulate(Dtype(dtype), as_octets(bytes.span()), elements(sums.size(), dtype, true), weight,
-               settings, sums.data());
+    accumulate(dtype, as_octets(bytes.span()), n, weight, settings, sums.data());
 }
 
-std::tuple<double, double, double, double, double> compare_arrays(In x, In base, unsigned dtype,
+std::tuple<double, double, double, double, double> compare_arrays(In x, In base, unsigned id,
                                                                   bool deviation, unsigned threads,
                                                                   const std::string& level) {
     const Settings settings = settings_of(0, threads, level);
+    const Dtype dtype = dtype_of(id);
+    const std::size_t n = count_of(x.size(), size_of(dtype));
     const void* from = elements_of(base, dtype, x.size());
     const nb::gil_scoped_release released;
-    const Comparison c =
-        compare(Dtype(dtype), x.data(), from, elements(x.size(), dtype), deviation, settings);
+    const Comparison c = compare(dtype, x.data(), from, n, deviation, settings);
     return {c.low, c.high, c.least, c.greatest, c.deviation};
 }
 
@@ -103,12 +135,16 @@ std::vector<std::string> level_names() {
 NB_MODULE(_uniform, m) {
     using namespace nb::literals;
     nb::exception<CorruptPayload>(m, "CorruptPayload", PyExc_ValueError);
-    m.def("encode", encode_array, "x"_a, "dtype"_a, "rows"_a, "columns"_a, "planes"_a, "width"_a,
-          "bound"_a, "effort"_a, "threads"_a, "level"_a, "base"_a = nb::none());
-    m.def("decode", decode_array, "payload"_a, "dtype"_a, "y"_a, "threads"_a, "level"_a,
-          "base"_a = nb::none());
-    m.def("compare", compare_arrays);
-    m.def("accumulate", accumulate_array);
+    // An array of another kind is refused: what is written to a converted copy nobody would see.
+    const auto x = "x"_a.noconvert(), y = "y"_a.noconvert(), sums = "sums"_a.noconvert();
+    auto base = "base"_a.noconvert();
+    m.def("encode", encode_array, x, "dtype"_a, "rows"_a, "columns"_a, "planes"_a, "width"_a,
+          "bound"_a, "effort"_a, "threads"_a, "level"_a, base = nb::none());
+    m.def("decode", decode_array, "payload"_a, "dtype"_a, y, "threads"_a, "level"_a,
+          base = nb::none());
+    m.def("compare", compare_arrays, x, base, "dtype"_a, "deviation"_a, "threads"_a, "level"_a);
+    m.def("accumulate", accumulate_array, "payload"_a, "dtype"_a, "weight"_a, sums, "threads"_a,
+          "level"_a);
     m.def("levels", level_names);
 }
 

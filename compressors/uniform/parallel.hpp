@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,9 +37,10 @@ void parallel_for(std::size_t count, unsigned threads, const Task& task) {
     };
     std::vector<std::thread> helpers;
     try {
+        helpers.reserve(workers - 1);  // so that none fails to grow with threads that run in it
         for (unsigned worker = 1; worker < workers; ++worker) helpers.emplace_back(work, worker);
-    } catch (const std::system_error&) {
-        // The system has no more threads to give: those there are do it all.
+    } catch (const std::exception&) {
+        // There are no more threads to be had, or no memory for one: those there are do it all.
     }
     work(0);
     for (std::thread& helper : helpers) helper.join();

@@ -30,10 +30,6 @@ inline std::size_t low_bytes(std::size_t n, unsigned shift) {
     return (n + kPlane - 1) / kPlane * (kPlane / 8) * shift;
 }
 
-inline std::size_t size_of(Dtype dtype) {
-    return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
-}
-
 const Kernels& kernels_of(const Settings& settings);
 
 // What uniform.hpp offers, for floats as IEEE 754 has them: uniform.cpp sees to that.

@@ -59,7 +59,7 @@ std::optional<Survey> survey(const Elements<E>& x, const Geometry& geometry, dou
     found.columns.resize(scales ? columns : 0);
     const std::size_t pieces = (geometry.size() + piece - 1) / piece;
     std::vector<Extent<E>> extents(pieces, nothing<E>);
-    std::vector<std::vector<std::uint64_t>> sums(std::max(threads, 1u));
+    std::vector<std::vector<std::uint64_t>> sums(threads);
     std::vector<std::vector<std::uint32_t>> bands(sums.size());
     parallel_for(pieces, threads, [&](unsigned worker, std::size_t i) {
         const std::size_t begin = i * piece, end = std::min(begin + piece, geometry.size());

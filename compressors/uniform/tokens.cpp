@@ -69,6 +69,9 @@ void BlocksDecoder::decode(std::span<std::uint8_t> tokens) {
     for (std::size_t at = 0; at < tokens.size(); at += kPlane) {
         const std::uint8_t low = heads_[0];
         const unsigned width = heads_[1];
+        // Once more: another thread may have written to the payload since the widths were added up.
+        if (width > 8 || kPlane / 8 * width > planes_.size())
+            throw CorruptPayload("a block changed while its chunk was decoded");
         heads_ = heads_.subspan(2);
         std::uint8_t above[kPlane];
         kernels_.unpack(planes_.data(), width, above);
@@ -119,8 +122,12 @@ const RunEncoder& TokenEncoder::encode(std::size_t begin, std::span<const std::u
 }
 
 TokenDecoder::TokenDecoder(const Kernels& kernels, const Model& model, const SlotTables& tables,
-                           const ContextMap& map)
-    : kernels_(kernels), model_(model), tables_(tables), map_(map), contexts_(kBlock) {}
+                           const ContextMap& map, std::size_t chunk)
+    : kernels_(kernels), model_(model), tables_(tables), map_(map), contexts_(kBlock) {
+    if (!model.contexts.by_plane()) return;
+    planes_.reserve(chunk);
+    ordered_.reserve(chunk);
+}
 
 void TokenDecoder::start(Bytes bytes, std::size_t begin, std::size_t n) {
     run_.emplace(kernels_, model_.lanes, bytes);

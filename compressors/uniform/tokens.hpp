@@ -65,8 +65,9 @@ private:
 
 class TokenDecoder {
 public:
+    // chunk: the most tokens of one, for which it takes all its memory at once.
     TokenDecoder(const Kernels& kernels, const Model& model, const SlotTables& tables,
-                 const ContextMap& map);
+                 const ContextMap& map, std::size_t chunk);
 
     // Begins a chunk of n tokens.
     void start(Bytes bytes, std::size_t begin, std::size_t n);

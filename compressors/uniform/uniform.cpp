@@ -1,9 +1,46 @@
 #include "uniform.hpp"
 
+#include <stdexcept>
+#include <string>
+
+#include "aligned.hpp"
 #include "floats.hpp"
 #include "payload.hpp"
 
 namespace fedsz::uniform {
+namespace {
+
+constexpr unsigned kMostEffort = 9, kMostThreads = 1024;
+constexpr unsigned kMostPlanes = 255;  // a payload has a byte for them, and for their width
+
+[[noreturn]] void refuse(const char* what, unsigned value, unsigned low, unsigned high) {
+    throw std::invalid_argument(std::string(what) + " must lie in " + std::to_string(low) + ".." +
+                                std::to_string(high) + ", got " + std::to_string(value));
+}
+
+void check(const Settings& settings) {
+    if (settings.effort > kMostEffort) refuse("effort", settings.effort, 0, kMostEffort);
+    if (settings.threads < 1 || settings.threads > kMostThreads)
+        refuse("threads", settings.threads, 1, kMostThreads);
+}
+
+void check(const Geometry& geometry) {
+    if (geometry.planes < 1 || geometry.planes > kMostPlanes)
+        refuse("planes", geometry.planes, 1, kMostPlanes);
+    if (geometry.width < 1 || geometry.width > kMostPlanes)
+        refuse("width", geometry.width, 1, kMostPlanes);
+    if (geometry.columns % geometry.planes != 0)
+        throw std::invalid_argument("kernels of " + std::to_string(geometry.planes) +
+                                    " planes do not fill " + std::to_string(geometry.columns) +
+                                    " columns");
+}
+
+// Elements of any dtype, or null.
+void check_elements(Dtype dtype, const void* x, std::size_t n, const char* what) {
+    if (n > 0) visit(dtype, [&]<class E>(E) { check_aligned<typename E::Stored>(x, what); });
+}
+
+}  // namespace
 
 // Calls into other source files: within one, arithmetic could move out of the guard's scope.
 
@@ -11,24 +48,42 @@ std::size_t capacity(Dtype dtype, std::size_t n) { return n * size_of(dtype) + 6
 
 Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double bound,
                const Settings& settings, std::span<std::uint8_t> payload, const void* base) {
+    check(settings);
+    check(geometry);
+    if (!(bound >= 0))
+        throw std::invalid_argument("bound must be 0 or more, got " + std::to_string(bound));
+    if (payload.size() < capacity(dtype, geometry.size()))
+        throw std::invalid_argument("a payload may take more than " +
+                                    std::to_string(payload.size()) + " bytes");
+    check_elements(dtype, x, geometry.size(), "x");
+    check_elements(dtype, base, geometry.size(), "base");
     const DefaultFloats floats;
     return encode_elements(dtype, x, base, geometry, bound, settings, payload);
 }
 
 void decode(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
             const void* base) {
+    check(settings);
+    check_elements(dtype, y, n, "y");
+    check_elements(dtype, base, n, "base");
     const DefaultFloats floats;
     decode_elements(dtype, payload, n, settings, y, base);
 }
 
 void accumulate(Dtype dtype, Bytes payload, std::size_t n, double weight, const Settings& settings,
                 void* sums) {
+    check(settings);
+    if (n > 0)
+        visit(dtype, [&]<class E>(E) { check_aligned<typename E::Compute>(sums, "sums"); });
     const DefaultFloats floats;
     accumulate_elements(dtype, payload, n, weight, settings, sums);
 }
 
 Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, bool deviation,
                    const Settings& settings) {
+    check(settings);
+    check_elements(dtype, x, n, "x");
+    check_elements(dtype, base, n, "base");
     const DefaultFloats floats;
     return compare_elements(dtype, x, base, n, deviation, settings);
 }

@@ -12,9 +12,12 @@
 
 namespace fedsz::uniform {
 
+// All that is below throws std::invalid_argument for settings, geometries and bounds out of range,
+// and for elements that do not lie where their type wants them.
+
 struct Settings {
     unsigned effort = 5;               // 0 (fastest) to 9 (smallest)
-    unsigned threads = 1;              // at most; decides nothing but time
+    unsigned threads = 1;              // 1 to 1024, at most; decides nothing but time
     const Kernels* kernels = nullptr;  // null: the best this machine has
 };
 
@@ -27,8 +30,9 @@ struct Encoded {
 std::size_t capacity(Dtype dtype, std::size_t n);
 
 // Codes geometry.size() elements at x so that none moves by more than `bound` (0 or more) once it
-// has been decoded to its own dtype; NaN and infinities come back bit by bit. With a base, of
-// float32 or float64, as many elements of it: codes x - base, rounded, in its place.
+// has been decoded to its own dtype; NaN and infinities come back bit by bit. `payload` has the
+// capacity for them. With a base, of float32 or float64, as many elements of it: codes x - base,
+// rounded, in its place.
 Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double bound,
                const Settings& settings, std::span<std::uint8_t> payload,
                const void* base = nullptr);
@@ -39,7 +43,8 @@ void decode(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings,
             const void* base = nullptr);
 
 // Adds weight * y to n sums, of float64 for float64 and of float32 for all others, as decoding,
-// multiplying and adding would, but without an array for y.
+// multiplying and adding would, but without an array for y. Whatever is thrown, the sums are then as
+// they were before, but for rounding.
 void accumulate(Dtype dtype, Bytes payload, std::size_t n, double weight, const Settings& settings,
                 void* sums);
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsz import formatting
 from fedsz.cli.bench import (
     Bounds,
     Codecs,
@@ -19,11 +21,13 @@ from fedsz.cli.bench import (
     named_codecs,
     print_json,
     progress,
+    say,
     show_errors,
     shown_bound,
+    where_measured,
 )
 from fedsz.cli.options import Json, configured
-from fedsz.training.options import RunConfig
+from fedsz.training.options import ADVISE, RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from fedsz.transport.probe import Probed
 
 
-@configured("lossless", "threshold", "rule", "insecure", "tls_ca", "tls_cert", "tls_key")
+@configured(ADVISE)
 def command(
     config: RunConfig,
     *,
@@ -91,10 +95,32 @@ def command(
     raw_bytes, _ = sizes(state, rule=config.rule, threshold=config.threshold)
     ways = choices(rows, lossless=lossless, raw_bytes=raw_bytes)
     answers = [answer(ways, written(bound), link.bandwidth) for bound in bounds]
+    advice = Advice(data, rows, ways, answers, link.bandwidth, probed)
     if json:
-        print_json(_as_dict(data, rows, ways, answers, link, probed))
+        print_json(_as_dict(advice))
     else:
-        _show(Console(), data, rows, ways, answers, link, probed)
+        _show(Console(), advice)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """All that is printed.
+
+    Attributes:
+        data: what is sent.
+        rows: what was measured of it.
+        ways: how it can be sent, uncompressed first.
+        answers: what is best, for each bound.
+        bandwidth: of the link up, in bits a second.
+        probed: how that was measured; None if it was given.
+    """
+
+    data: str
+    rows: list[Row]
+    ways: list[Choice]
+    answers: list[Answer]
+    bandwidth: float
+    probed: Probed | None
 
 
 def _link(config: RunConfig, bandwidth: str, server: str) -> tuple[Link, Probed | None]:
@@ -123,35 +149,25 @@ def _link(config: RunConfig, bandwidth: str, server: str) -> tuple[Link, Probed 
     return Link(probed.up, probed.latency), probed
 
 
-def _as_dict(
-    data: str,
-    rows: list[Row],
-    ways: list[Choice],
-    answers: list[Answer],
-    link: Link,
-    probed: Probed | None,
-) -> dict[str, Any]:
+def _as_dict(advice: Advice) -> dict[str, Any]:
     """Return everything for machines: seconds, bytes, bits a second; null is no bound or no end."""
-    from dataclasses import asdict
-
-    bandwidth = link.bandwidth
 
     def described(way: Choice) -> dict[str, Any]:
         return {
             **asdict(way),
             "ratio": way.ratio,
-            "seconds": way.seconds(bandwidth),
-            "worth": way.is_worth(bandwidth),
+            "seconds": way.seconds(advice.bandwidth),
+            "worth": way.is_worth(advice.bandwidth),
             "worth_below": way.worth_below,
         }
 
     return {
-        "data": data,
-        "machine": rows[0]["machine"],
-        "threads": rows[0]["threads"],
-        "bandwidth": bandwidth,
-        "probe": probed._asdict() if probed else None,
-        "choices": [described(way) for way in ways],
+        "data": advice.data,
+        "machine": advice.rows[0]["machine"],
+        "threads": advice.rows[0]["threads"],
+        "bandwidth": advice.bandwidth,
+        "probe": advice.probed._asdict() if advice.probed else None,
+        "choices": [described(way) for way in advice.ways],
         "answers": [
             {
                 "error_bound": answer.error_bound,
@@ -166,113 +182,84 @@ def _as_dict(
                     for stretch in answer.stretches
                 ],
             }
-            for answer in answers
+            for answer in advice.answers
         ],
         "errors": [
             {name: row[name] for name in ("codec", "error_bound", "data", "part", "error")}
-            for row in rows
+            for row in advice.rows
             if row["error"]
         ],
     }
 
 
-def _show(
-    console: Console,
-    data: str,
-    rows: list[Row],
-    ways: list[Choice],
-    answers: list[Answer],
-    link: Link,
-    probed: Probed | None,
-) -> None:
+def _show(console: Console, advice: Advice) -> None:
     """Print everything for people, the answer last."""
-    from fedsz.cli.table import size
-    from fedsz.experiments.link_model import shown
-
-    def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-
-    bandwidth = link.bandwidth
-    if probed:
-        delay = f"{1e3 * probed.latency:.3g} ms"
-        say(f"the link: {shown(probed.up)} up, {shown(probed.down)} down, {delay} one way")
-    plain = ways[0]
-    say(f"{data}: {size(plain.raw_bytes)}, {_seconds(plain, bandwidth)} at {shown(bandwidth)}")
-    console.print(_table(ways, bandwidth))
-    show_errors(console, rows)
-    threads = rows[0]["threads"]
-    note = f"{rows[0]['machine']}, {threads} thread{'s' if threads != 1 else ''}, both ends"
-    say(note, style="dim")
-    parts = [way for way in ways if way.measured_bytes < way.raw_bytes]
+    bandwidth, plain = advice.bandwidth, advice.ways[0]
+    if probed := advice.probed:
+        up, down = formatting.bandwidth(probed.up), formatting.bandwidth(probed.down)
+        say(console, f"the link: {up} up, {down} down, {1e3 * probed.latency:.3g} ms one way")
+    whole, at = formatting.size(plain.raw_bytes), formatting.bandwidth(bandwidth)
+    say(console, f"{advice.data}: {whole}, {_time(plain.seconds(bandwidth))} at {at}")
+    console.print(_table(advice.ways, bandwidth))
+    show_errors(console, advice.rows)
+    say(console, f"{where_measured(advice.rows[0])}, both ends", style="dim")
+    parts = [way for way in advice.ways if way.measured_bytes < way.raw_bytes]
     if parts:
-        text = ", ".join(f"{way.codec} {size(way.measured_bytes)}" for way in parts)
-        say(f"~ measured on a part, the rest taken to be like it: {text}", style="dim")
-    for answer in answers:
-        say(
-            f"within {shown_bound(answer.error_bound)} of each tensor's range:"
-            if answer.error_bound.startswith("rel:")
-            else f"within {answer.error_bound}:"
-        )
+        text = ", ".join(f"{way.codec} {formatting.size(way.measured_bytes)}" for way in parts)
+        say(console, f"~ measured on a part, the rest taken to be like it: {text}", style="dim")
+    for answer in advice.answers:
+        relative = answer.error_bound.startswith("rel:")
+        of = " of each tensor's range" if relative else ""
+        say(console, f"within {shown_bound(answer.error_bound)}{of}:")
         for stretch in answer.stretches:
-            where = f"from {shown(stretch.low)} on" if stretch.low else "on the slowest links"
-            say(f"  {where}: {_named(stretch.choice)} is best")
-    for answer in answers:
-        say(_sentence(answer, plain, bandwidth), style="bold")
+            low = formatting.bandwidth(stretch.low)
+            where = f"from {low} on" if stretch.low else "on the slowest links"
+            say(console, f"  {where}: {_named(stretch.choice)} is best")
+    for answer in advice.answers:
+        say(console, _sentence(answer, plain, bandwidth), style="bold")
 
 
 def _table(ways: list[Choice], bandwidth: float) -> Table:
-    from fedsz.experiments.link_model import shown
-
-    at = f"at\n{shown(bandwidth)}"
+    at = f"at\n{formatting.bandwidth(bandwidth)}"
     numbers = ("ratio", "encode", "decode", at, "saved", "worth\nit", "worth it\nbelow")
     table = grid(("codec", "bound"), numbers)
     plain = ways[0].seconds(bandwidth)
     for way in ways[1:]:
         part = "~" if way.measured_bytes < way.raw_bytes else ""
+        seconds = (way.encode_seconds, way.decode_seconds, way.seconds(bandwidth))
         table.add_row(
             way.codec,
             "exact" if way.exact else shown_bound(way.error_bound),
             f"{part}{way.ratio:.3f}",
-            f"{part}{_number(way.encode_seconds)}",
-            f"{part}{_number(way.decode_seconds)}",
-            f"{part}{_seconds(way, bandwidth)}",
+            *(f"{part}{_time(value)}" for value in seconds),
             f"{100 * (1 - way.seconds(bandwidth) / plain):.1f} %",
             "yes" if way.is_worth(bandwidth) else "no",
-            shown(way.worth_below) if way.worth_below else "never",
+            formatting.bandwidth(way.worth_below) if way.worth_below else "never",
         )
     return table
 
 
 def _sentence(answer: Answer, plain: Choice, bandwidth: float) -> str:
-    from fedsz.experiments.link_model import shown
-
     before, after = plain.seconds(bandwidth), answer.best.seconds(bandwidth)
-    where, within = shown(bandwidth), shown_bound(answer.error_bound)
+    where, within = formatting.bandwidth(bandwidth), shown_bound(answer.error_bound)
     if answer.best is plain:
         return (
             f"At {where} do not compress: no codec within {within} is faster than the"
-            f" {_number(before)} that an update takes as it is."
+            f" {_time(before)} that an update takes as it is."
         )
     return (
-        f"At {where} compress with {_named(answer.best)}: {_number(after)} an update instead of"
-        f" {_number(before)}, {before / after:.3g} times as fast."
+        f"At {where} compress with {_named(answer.best)}: {_time(after)} an update instead of"
+        f" {_time(before)}, {before / after:.3g} times as fast."
     )
 
 
 def _named(way: Choice) -> str:
-    if way.error_bound:
-        return f"{way.codec} at {shown_bound(way.error_bound)}"
-    return way.codec
+    return f"{way.codec} at {shown_bound(way.error_bound)}" if way.error_bound else way.codec
 
 
-def _seconds(way: Choice, bandwidth: float) -> str:
-    return _number(way.seconds(bandwidth))
-
-
-def _number(seconds: float) -> str:
-    """Return a time for people, to three digits."""
+def _time(seconds: float) -> str:
+    """Return a time to three digits, or all digits of whole seconds."""
     if seconds >= 1000:
         return f"{seconds:,.0f} s"
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} us"
+    unit, factor = next((u for u in (("s", 1), ("ms", 1e3)) if seconds * u[1] >= 1), ("us", 1e6))
+    return f"{seconds * factor:.3g} {unit}"

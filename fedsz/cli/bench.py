@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from fedsz import formatting
 from fedsz.cli.options import Json, configured
-from fedsz.training.options import RunConfig
+from fedsz.training.options import BENCH, RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +39,7 @@ Threads = Annotated[int, typer.Option(help="Threads of a codec; 0 for one on eac
 SHOWN_MOST: Final = 99_999  # MB/s; a codec that says more has not touched the bytes
 
 
-@configured("threshold", "rule")
+@configured(BENCH)
 def command(
     config: RunConfig,
     *,
@@ -148,13 +149,15 @@ def print_json(value: Any) -> None:
     print(msgspec.json.encode(value).decode(), flush=True)
 
 
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print a line as it is."""
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 def show(console: Console, data: str, rows: list[Row], nbytes: tuple[int, int]) -> None:
     """Print the rows of one state_dict, of so many bytes in all and never lossy."""
-    from fedsz.cli.table import size
-
-    whole, rest = nbytes
-    text = f"{data}: {size(whole)}, of which {size(rest)} are never lossy"
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    whole, rest = map(formatting.size, nbytes)
+    say(console, f"{data}: {whole}, of which {rest} are never lossy")
     lossy = [row for row in rows if row["lossy"] and not row["error"]]
     lossless = [row for row in rows if not row["lossy"] and not row["error"]]
     if lossy:
@@ -162,9 +165,12 @@ def show(console: Console, data: str, rows: list[Row], nbytes: tuple[int, int]) 
     if lossless:
         console.print(_lossless_table(lossless, nbytes))
     show_errors(console, rows)
-    threads = rows[0]["threads"]
-    note = f"{rows[0]['machine']}; medians, {threads} thread{'s' if threads != 1 else ''}"
-    console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"medians on {where_measured(rows[0])}", style="dim")
+
+
+def where_measured(row: Row) -> str:
+    """Return the machine and the threads that a codec had."""
+    return f"{row['machine']}, {formatting.count(row['threads'], 'thread')}"
 
 
 def show_errors(console: Console, rows: list[Row]) -> None:
@@ -172,9 +178,8 @@ def show_errors(console: Console, rows: list[Row]) -> None:
     for row in rows:
         if row["error"]:
             bound = f" at {shown_bound(row['error_bound'])}" if row["error_bound"] else ""
-            of = "" if row["lossy"] else f" ({row['part']})"
-            text = f"no {row['codec']}{bound} on {row['data']}{of}: {row['error']}"
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+            part = "" if row["lossy"] else f" ({row['part']})"
+            say(console, f"no {row['codec']}{bound} on {row['data']}{part}: {row['error']}")
 
 
 def _lossy_table(rows: list[Row]) -> Table:
@@ -196,7 +201,6 @@ def _lossy_table(rows: list[Row]) -> Table:
 
 
 def _lossless_table(rows: list[Row], nbytes: tuple[int, int]) -> Table:
-    from fedsz.cli.table import size
     from fedsz.experiments.bench import EVERYTHING
 
     table = grid(
@@ -209,7 +213,7 @@ def _lossless_table(rows: list[Row], nbytes: tuple[int, int]) -> Table:
         table.add_row(
             row["codec"],
             row["part"],
-            f"{size(row['raw_bytes'])}, {share}",
+            f"{formatting.size(row['raw_bytes'])}, {share}",
             f"{row['ratio']:.3f}",
             *_speeds(row),
             _memory(row),
@@ -245,9 +249,7 @@ def _speeds(row: Row) -> tuple[str, str]:
 
 
 def _memory(row: Row) -> str:
-    from fedsz.cli.table import size
-
-    return "-" if row["peak_bytes"] is None else size(row["peak_bytes"])
+    return "-" if row["peak_bytes"] is None else formatting.size(row["peak_bytes"])
 
 
 @contextmanager

@@ -5,13 +5,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from fedsz.cli.options import Json, configured, failure_as_json
-from fedsz.training.options import RunConfig
+from fedsz.training.options import CLIENT, RunConfig
 
 
-@configured(
-    "server", "dataset", "data_dir", "device", "partition", "client_id", "max_wait",
-    "insecure", "tls_ca", "tls_cert", "tls_key",
-)  # fmt: skip
+@configured(CLIENT)
 def command(config: RunConfig, *, json: Json = False) -> None:
     """Train on this device for a server, until its run is over."""
     from fedsz.training.fleet import join

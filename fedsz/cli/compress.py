@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from fedsz.cli.options import Json, configured
-from fedsz.training.options import RunConfig
+from fedsz.training.options import COMPRESS, RunConfig
 
 
-@configured("error_bound", "codec", "lossless", "threshold", "rule")
+@configured(COMPRESS)
 def command(
     config: RunConfig,
     *,
@@ -28,7 +28,7 @@ def command(
 
     target = output or model.with_suffix(".fsz")
     check_free(target, force=force)
-    stream, report = compress_measured(read_state_dict(model), config.settings)
+    stream, report = compress_measured(read_state_dict(model), config.compression.require())
     write_bytes(target, stream, force=force)
     if json:
         import msgspec

@@ -26,7 +26,7 @@ def command(
         for one in decided:
             print(
                 msgspec.json.encode(
-                    {"round": one.row.round, "decision": one.decision, "again": one.again}
+                    {"round": one.record.round, "decision": one.decision, "again": one.again}
                 ).decode()
             )
     else:
@@ -39,19 +39,19 @@ def command(
             right = name in ("round", "accuracy", "up")
             table.add_column(name, justify="right" if right else "left", overflow="fold")
         for one in decided:
-            decision, row = one.decision, one.row
+            config, row = one.decision.config, one.record
             table.add_row(
                 str(row.round),
-                decision.update,
-                decision.error_bound,
-                decision.downlink,
-                f"{100 * row.accuracy:.2f} %",
+                config.update,
+                config.error_bound,
+                config.downlink,
+                "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %",
                 f"{row.ratio:.1f}x" if row.ratio else "-",
-                decision.why or "as the options say",
+                one.decision.why or "as the options say",
             )
         console = Console()
         console.print(table, markup=False)
-        differ = [str(one.row.round) for one in decided if not one.same]
+        differ = [str(one.record.round) for one in decided if not one.same]
         verdict = f"differ in round {', '.join(differ)}" if differ else "the same again"
         console.print(f"{len(decided)} decisions: {verdict}", highlight=False)
     if not all(one.same for one in decided):

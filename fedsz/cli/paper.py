@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsz.cli.options import PANELS, Json, configured
+from fedsz.cli.options import Json, configured
 from fedsz.experiments.link_model import bandwidth as read_bandwidth
 from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
 from fedsz.paper.options import MeasurementOptions, PaperConfig
+from fedsz.training.options import PAPER
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,17 +20,9 @@ if TYPE_CHECKING:
 
 TABLES = ", ".join(map(str, numbers("table")))
 FIGURES = f"{min(numbers('figure'))} to {max(numbers('figure'))}"
-NOT_HERE = {"dataset", "model", "min_clients", "round_timeout"}
-NAMES = [
-    name
-    for panel in ("What is learned", "How it is learned")
-    for name in PANELS[panel]
-    if name not in NOT_HERE
-]
 
 
-@configured("models", "datasets", "error_bounds", *NAMES, "lossless", "threshold", "rule",
-            of=PaperConfig)  # fmt: skip
+@configured(PAPER, of=PaperConfig)
 def command(
     config: PaperConfig,
     *,

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from fedsz.experiments.scheme import DEFAULTS, Way, partition_name
+from fedsz.experiments.scheme import DEFAULTS, Scheme, partition_name
 from fedsz.experiments.sweep import Step, Sweep
-from fedsz.experiments.sweep_plan import run_id, way_of
+from fedsz.experiments.sweep_plan import run_id
 from fedsz.training.options import RunConfig
 
 WAY: Final = 17  # characters that a way has room for, however narrow the screen
@@ -84,12 +84,12 @@ class SweepProgress:
 def named(run: RunConfig) -> str:
     """Return a run's name for people."""
     data = _data(run.dataset, run.partitioner, run.alpha)
-    return f"{run.model} {data} {way_of(run)} seed {run.seed}"
+    return f"{run.model} {data} {Scheme.of_run(run)} seed {run.seed}"
 
 
 def _data(dataset: str, partitioner: str, alpha: float) -> str:
     """Return a data set, and how it is shared out if that is unusual."""
-    unusual = partitioner != DEFAULTS["partitioner"]
+    unusual = partitioner != DEFAULTS.partitioner
     return f"{dataset} {partition_name(partitioner, alpha)}" if unusual else dataset
 
 
@@ -108,7 +108,7 @@ def summary(sweep: Sweep) -> Table:
     for row in sweep.results.rows.select(columns).to_pylist():
         if row["run"] in wanted and row["round"] in (None, row["rounds"]):
             data = _data(row["dataset"], row["partitioner"], row["alpha"])
-            of = (data, row["model"], str(Way.of_row(row)))
+            of = (data, row["model"], str(Scheme.of_row(row)))
             groups.setdefault(of, []).append(row)
     for key, rows in groups.items():
         good = [row for row in rows if row["error"] is None]

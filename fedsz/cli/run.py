@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from fedsz.cli.options import PANELS, Json, configured
-from fedsz.training.options import RunConfig
-
-LINK = {"host", "port", "server", "partition", "client_id", "max_wait", "insecure"}
-TLS = {"tls_cert", "tls_key", "tls_ca"}
-NAMES = [n for names in PANELS.values() for n in names if n not in {*LINK, *TLS, "min_clients"}]
+from fedsz.cli.options import Json, configured
+from fedsz.training.options import RUN, RunConfig
 
 
-@configured(*NAMES)
+@configured(RUN)
 def command(config: RunConfig, *, json: Json = False) -> None:
     """Train on this machine: a server and N clients, each a process, over gRPC on loopback."""
     from contextlib import closing

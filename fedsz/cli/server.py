@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from fedsz.cli.options import PANELS, Json, configured, failure_as_json
-from fedsz.training.options import RunConfig
-
-CLIENTS_OWN = {"server", "partition", "client_id", "max_wait", "clients"}
-NAMES = [name for names in PANELS.values() for name in names if name not in CLIENTS_OWN]
+from fedsz.cli.options import Json, configured, failure_as_json
+from fedsz.training.options import SERVER, RunConfig
 
 
-@configured(*NAMES)
+@configured(SERVER)
 def command(config: RunConfig, *, json: Json = False) -> None:
     """Serve a training run to clients on other machines, over gRPC."""
     from fedsz.cli.table import RunTable

@@ -6,24 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsz.cli.options import PANELS, SWEPT, Json, configured
-from fedsz.experiments.sweep_plan import PLURAL, SweepConfig
+from fedsz.cli.options import Json, configured
+from fedsz.experiments.sweep_plan import SweepConfig
+from fedsz.training.options import SWEEP
 
 if TYPE_CHECKING:
     from fedsz.experiments.sweep import Sweep
     from fedsz.training.options import RunConfig
 
-SINGLE = {*PLURAL, "min_clients", "run_dir"}
 COLUMNS = ("seed", "dataset", "model", "partition", "way")  # a way says the rest
-SHARED = [
-    name
-    for panel in ("What is learned", "How it is learned", "How updates are compressed")
-    for name in PANELS[panel]
-    if name not in SINGLE
-]
 
 
-@configured(*SWEPT, *SHARED, of=SweepConfig)
+@configured(SWEEP, of=SweepConfig)
 def command(
     config: SweepConfig,
     *,
@@ -109,21 +103,20 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
 
 def _named(run: RunConfig) -> dict[str, Any]:
     """Return what tells a run from the others of its sweep."""
-    from fedsz.experiments.scheme import partition_name
-    from fedsz.experiments.sweep_plan import way_of
+    from fedsz.experiments.scheme import Scheme, partition_name
 
-    way = way_of(run)
+    scheme = Scheme.of_run(run)
     return {
         "seed": run.seed,
         "dataset": run.dataset,
         "model": run.model,
         "partition": partition_name(run.partitioner, run.alpha),
-        "way": str(way),
-        "update": way.update,
-        "codec": way.codec,
-        "error_bound": run.error_bound if way.bound else None,
-        "downlink": way.downlink,
-        "policy": way.policy,
+        "way": str(scheme),
+        "update": scheme.config.update,
+        "codec": scheme.config.codec,
+        "error_bound": run.error_bound if scheme.bound else None,
+        "downlink": scheme.config.downlink,
+        "policy": scheme.policy,
     }
 
 

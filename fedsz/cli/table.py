@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
-from fedsz.training.events import Client, Done, Event, Listening, RoundDone
+from fedsz.control.record import RoundRecord
+from fedsz.training.events import Client, Done, Event, Listening
 
 # Each in two lines, so that eleven of them fit into 80 characters.
 COLUMNS: Final = (
@@ -28,7 +29,7 @@ class RunTable:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
-        self._rows: list[RoundDone] = []
+        self._rows: list[RoundRecord] = []
         self._connected: set[str] = set()
         self._wanted = 0
         self._done: Done | None = None
@@ -61,7 +62,7 @@ class RunTable:
                 change(event.client_id)
                 if event.what != "joined":
                     self._say(f"client {event.client_id} {event.what}: {event.detail}")
-            case RoundDone():
+            case RoundRecord():
                 if not self._rows:
                     for heads in zip(*COLUMNS, strict=True):
                         self._print_row(heads, style="bold")
@@ -105,7 +106,7 @@ class RunTable:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True, style=style)
 
 
-def cells(row: RoundDone) -> tuple[str, ...]:
+def cells(row: RoundRecord) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
     start = (str(row.round), f"{row.accuracy:.4f}", "-" if row.loss is None else f"{row.loss:.4f}")
     asked = row.replies + len(row.failures)

@@ -51,6 +51,7 @@ __all__ = [
     "get",
     "get_lossless",
     "of_wire_id",
+    "parse",
 ]
 
 
@@ -66,12 +67,22 @@ def get(spec: str, /, **settings: Any) -> Codec:
         ConfigError: no such codec or setting, or a value it cannot have.
         CodecUnavailable: the codec's library is not installed here.
     """
+    codec = parse(spec, **settings)
+    codec.require()
+    return codec
+
+
+def parse(spec: str, /, **settings: Any) -> Codec:
+    """Do as `get`, but return a codec whose library is not installed here, too.
+
+    Raises:
+        ConfigError: as `get`.
+    """
     name, _, rest = spec.partition(":")
     codec = next((codec for codec in CODECS if codec.name == name), None)
     if codec is None:
         have = ", ".join(codec.name for codec in CODECS)
         raise ConfigError(f"no codec {name!r}; have {have}")
-    codec.require()
     return configured("codec", name, codec, {**written(rest), **settings})
 
 
@@ -94,8 +105,9 @@ def get_lossless(spec: str | Codec, /) -> LosslessCodec:
         ConfigError: it is no codec, or a lossy one.
         CodecUnavailable: its library is not installed here.
     """
-    codec = get(spec) if isinstance(spec, str) else spec
+    codec = parse(spec) if isinstance(spec, str) else spec
     if not isinstance(codec, LosslessCodec):
         have = ", ".join(codec.name for codec in CODECS if not codec.lossy)
         raise ConfigError(f"codec {codec.name!r} is not lossless; have {have}")
+    codec.require()
     return codec

@@ -1,9 +1,13 @@
-"""The uniform codec in C++: compressors/uniform. Arrays are flat, contiguous, and seen as bytes."""
+"""The uniform codec in C++: compressors/uniform.
+
+Arrays are flat, contiguous, aligned to their elements, and seen as bytes. Sizes that do not fit
+together, and settings out of range, are a ValueError.
+"""
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.codecs.base import Buffer
+from fedsz.arrays import Buffer
 
 Octets = npt.NDArray[np.uint8]
 

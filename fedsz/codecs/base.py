@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedsz.arrays import Buffer
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[Any]  # of a codec's `dtypes`
-Buffer = bytes | bytearray | memoryview
+
 
 FLOAT32: Final = np.dtype(np.float32)
 
@@ -132,7 +133,7 @@ class Codec(ABC):
 
         Args:
             payload: of an array of ``dtype``, with the shape of ``sums``.
-            sums: float64 for float64, else float32; C-contiguous.
+            sums: float64 for float64, else float32; C-contiguous, aligned and writeable.
             weight: finite.
             dtype: one of `dtypes`.
 
@@ -198,6 +199,15 @@ def check_input(x: AnyArray, bound: float, dtypes: Sequence[np.dtype] = (FLOAT32
         raise CodecError(f"an array of dtype {x.dtype}; this codec takes {have}")
     if not bound >= 0:
         raise CodecError(f"an absolute bound must be 0 or more, got {bound}")
+
+
+def flat(x: AnyArray) -> AnyArray:
+    """Return the elements of ``x`` in order, contiguous and aligned, as C++ wants them.
+
+    Without a copy if they lie like that already.
+    """
+    x = np.ascontiguousarray(x)
+    return (x if x.flags.aligned else x.copy()).reshape(-1)
 
 
 def check_setting(codec: Codec, setting: str, low: float, high: float) -> None:

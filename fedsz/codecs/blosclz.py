@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from fedsz.codecs.base import Buffer, LosslessCodec, check_setting
+from fedsz.arrays import Buffer
+from fedsz.codecs.base import LosslessCodec, check_setting
 from fedsz.errors import ConfigError, CorruptStream
 
 FRAME: Final = 1 << 30  # Blosc takes less than 2 GiB at a time

@@ -6,7 +6,8 @@ import zlib
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsz.codecs.base import Buffer, LosslessCodec, check_setting
+from fedsz.arrays import Buffer
+from fedsz.codecs.base import LosslessCodec, check_setting
 from fedsz.errors import CorruptStream
 
 

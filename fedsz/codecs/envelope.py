@@ -23,7 +23,8 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.codecs.base import Array, Buffer, Codec, Encoded, check_input
+from fedsz.arrays import Buffer
+from fedsz.codecs.base import Array, Codec, Encoded, check_input
 from fedsz.errors import CorruptStream
 from fedsz.spread import half_ulp
 

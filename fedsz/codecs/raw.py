@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsz.codecs.base import Buffer, LosslessCodec
+from fedsz.arrays import Buffer
+from fedsz.codecs.base import LosslessCodec
 from fedsz.errors import CorruptStream
 
 

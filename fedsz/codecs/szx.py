@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from fedsz.arrays import Buffer
 from fedsz.codecs import _szx
-from fedsz.codecs.base import Array, Buffer, Codec, Encoded, check_input
+from fedsz.codecs.base import Array, Codec, Encoded, check_input, flat
 from fedsz.errors import CorruptStream
 
 
@@ -28,7 +27,7 @@ class Szx(Codec):
 
     def encode_measured(self, x: Array, bound: float) -> Encoded:  # noqa: D102
         check_input(x, bound)
-        return Encoded(*_szx.encode(np.ascontiguousarray(x).reshape(-1), bound))
+        return Encoded(*_szx.encode(flat(x), bound))
 
     def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:  # noqa: D102
         try:

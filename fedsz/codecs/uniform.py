@@ -13,8 +13,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from fedsz.arrays import Buffer
 from fedsz.codecs import _uniform
-from fedsz.codecs.base import FLOAT32, AnyArray, Buffer, Codec, Encoded, check_input, check_setting
+from fedsz.codecs.base import FLOAT32, AnyArray, Codec, Encoded, check_input, check_setting, flat
 from fedsz.errors import CodecError, CorruptStream
 
 DTYPE_IDS: Final = {
@@ -26,6 +27,8 @@ DTYPE_IDS: Final = {
 
 
 WIDE: Final = (FLOAT32, np.dtype(np.float64))  # dtypes whose differences need no array
+
+MOST_THREADS: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Uniform(Codec):
 
     def __post_init__(self) -> None:
         check_setting(self, "effort", 0, 9)
-        check_setting(self, "threads", 0, 1024)
+        check_setting(self, "threads", 0, MOST_THREADS)
 
     def encode_measured(self, x: AnyArray, bound: float) -> Encoded:  # noqa: D102
         return self._encode(x, None, bound)
@@ -119,8 +122,10 @@ class Uniform(Codec):
         self, payload: Buffer, sums: AnyArray, weight: float, dtype: np.dtype = FLOAT32
     ) -> None:
         wide = np.float64 if dtype == np.float64 else np.float32
-        if sums.dtype != wide or not sums.flags.c_contiguous:
-            raise CodecError(f"{dtype} adds up in contiguous {wide.__name__}, not {sums.dtype}")
+        if sums.dtype != wide:
+            raise CodecError(f"{dtype} adds up in {wide.__name__}, not {sums.dtype}")
+        if not sums.flags.carray:
+            raise CodecError("sums must be C-contiguous, aligned and writeable")
         with refusing_corrupt():
             _uniform.accumulate(
                 payload,
@@ -166,8 +171,8 @@ def compare(x: AnyArray, base: AnyArray, *, deviation: bool, threads: int = 0) -
 
 
 def octets(x: AnyArray) -> npt.NDArray[np.uint8]:
-    """Return an array's bytes, in order; without a copy if it is contiguous."""
-    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+    """Return an array's bytes, in order; without a copy if it is contiguous and aligned."""
+    return flat(x).view(np.uint8)
 
 
 @contextmanager
@@ -184,8 +189,8 @@ def threads_for(n: int) -> int:
     if n < 1 << 20:
         return 1
     if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return min(len(os.sched_getaffinity(0)), MOST_THREADS)
+    return min(os.cpu_count() or 1, MOST_THREADS)
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int, int, int]:

@@ -6,7 +6,8 @@ import lzma
 from dataclasses import dataclass
 from typing import Final
 
-from fedsz.codecs.base import Buffer, LosslessCodec, check_setting
+from fedsz.arrays import Buffer
+from fedsz.codecs.base import LosslessCodec, check_setting
 from fedsz.errors import CorruptStream
 
 MEMORY: Final = 256 << 20  # a decoder for preset 9 takes 65 MiB

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsz.codecs.base import Buffer, LosslessCodec, check_setting
+from fedsz.arrays import Buffer
+from fedsz.codecs.base import LosslessCodec, check_setting
 from fedsz.errors import CorruptStream
 
 

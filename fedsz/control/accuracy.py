@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from fedsz.control.record import Decision, Observation
+from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import Past, because, check_positive, scaled
 from fedsz.errors import ConfigError
 
@@ -69,11 +69,11 @@ class Accuracy:
         return because(
             decision,
             f"accuracy x{factor:.4g}: {told}",
-            error_bound=scaled(decision.error_bound, factor),
-            downlink=scaled(decision.downlink, factor),
+            error_bound=scaled(decision.config.error_bound, factor),
+            downlink=scaled(decision.config.downlink, factor),
         )
 
-    def factor(self, history: Sequence[Observation], tolerance: float) -> tuple[float, str]:
+    def factor(self, history: Sequence[RoundRecord], tolerance: float) -> tuple[float, str]:
         """Return what bounds are multiplied with after ``history``, and why.
 
         A worse last round never makes it larger.
@@ -103,7 +103,7 @@ class Accuracy:
         return factor, told
 
 
-def metric(history: Sequence[Observation]) -> list[float]:
+def metric(history: Sequence[RoundRecord]) -> list[float]:
     """Return a round's held-out metric, the larger the better; -inf where it is not finite.
 
     It is minus the loss where round 0 has one, else the accuracy.

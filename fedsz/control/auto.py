@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.accuracy import Accuracy
-from fedsz.control.record import Decision, Observation
+from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import SPREAD, Past, because
 from fedsz.update.config import DELTA_EF
 
@@ -65,7 +65,7 @@ class Auto:
         return GUARD.refine(chosen, past) if step else chosen
 
 
-def largest_step(history: Sequence[Observation]) -> float:
+def largest_step(history: Sequence[RoundRecord]) -> float:
     """Return the largest root mean square of an averaged step; 0 while none is known.
 
     The first is, as a rule; where training starts slowly, a later one.

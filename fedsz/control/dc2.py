@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from fedsz.control.record import Decision, Observation
+from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import Past, because, check_positive, scaled
 from fedsz.errors import ConfigError
 
@@ -94,7 +94,7 @@ class Dc2:
             asked = min(max(self.step(rho, latencies, target), self.floor), 1.0)
             factor = _stretched(factor, _BITS * (rho - asked), self.low, self.high)
             told = f"{latency:.3g} s of {target:.3g} s, ratio {rho:.4g} to be {asked:.4g}"
-        bound = scaled(decision.error_bound, factor)
+        bound = scaled(decision.config.error_bound, factor)
         return because(decision, f"dc2 {self.rule} x{factor:.4g}: {told}", error_bound=bound)
 
     def step(self, rho: float, latencies: Sequence[float], target: float) -> float:
@@ -119,18 +119,18 @@ class Dc2:
         return rho / 2 if rule == AIMD else rho - self.cut
 
 
-def upload_seconds(seen: Observation) -> float | None:
+def upload_seconds(seen: RoundRecord) -> float | None:
     """Return what a round's slowest upload took; None where no link's bandwidth is known."""
     known = [
-        8 * link.sent_bytes / link.bandwidth
-        for link in seen.links
-        if 0 < link.bandwidth < math.inf and link.sent_bytes > 0
+        8 * client.sent_bytes / client.bandwidth
+        for client in seen.clients
+        if 0 < client.bandwidth < math.inf and client.sent_bytes > 0
     ]
     slowest = max(known, default=0.0)
     return slowest if 0 < slowest < math.inf else None
 
 
-def sent_ratio(seen: Observation) -> float | None:
+def sent_ratio(seen: RoundRecord) -> float | None:
     """Return the share of a round's bytes that was sent, at most 1; None where none were."""
     return min(seen.sent_up / seen.raw_up, 1.0) if seen.raw_up > 0 < seen.sent_up else None
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from fedsz.control.record import Decision
 from fedsz.control.rule import Past
+
+FIXED: Final = "fixed"
 
 
 @dataclass(frozen=True)
 class Fixed:
     """Changes nothing."""
 
-    name: ClassVar[str] = "fixed"
+    name: ClassVar[str] = FIXED
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def refine(self, decision: Decision, _past: Past, /) -> Decision:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from fedsz import codecs as codec_list
-from fedsz.control.record import Decision, Link
+from fedsz.control.record import ClientRecord, Decision
 from fedsz.control.rule import Past, because
 from fedsz.control.transfer_time import is_worth, transfer_seconds
 from fedsz.errors import ConfigError
@@ -61,39 +61,36 @@ class Gate:
 
     def refine(self, decision: Decision, past: Past, /) -> Decision:
         """Return ``decision`` with a codec for each client that has replied so far."""
-        seen: dict[str, list[tuple[str, Link]]] = {}
+        seen: dict[str, list[tuple[str, ClientRecord]]] = {}
         for row in past.history:
-            told = row.decision.codecs if row.decision is not None else {}
-            for link in row.links:
-                seen.setdefault(link.node, []).append((self._used(told.get(link.node)), link))
+            used = row.decision.codecs if row.decision is not None else {}
+            for client in row.clients:
+                seen.setdefault(client.node, []).append((self._used(used.get(client.node)), client))
         chosen = {node: self.choose(uses) for node, uses in sorted(seen.items())}
         listed = {node: codec for node, codec in chosen.items() if codec != DEFAULT}
         raw = sum(codec == RAW for codec in chosen.values())
-        return because(
-            decision,
-            f"gate: {raw} of {len(chosen)} clients send as it is",
-            codecs=decision.codecs | listed,
-        )
+        told = f"gate: {raw} of {len(chosen)} clients send as it is"
+        return because(decision, told, codecs=listed)
 
-    def choose(self, uses: Sequence[tuple[str, Link]]) -> str:
+    def choose(self, uses: Sequence[tuple[str, ClientRecord]]) -> str:
         """Return the codec of one client.
 
         Args:
             uses: the codec that it used and what came of it, for each round that it replied in.
         """
-        ways = {}
+        measured = {}
         for candidate in self.candidates:
-            known = [link for codec, link in uses if codec == candidate and _is_known(link)]
+            known = [client for codec, client in uses if codec == candidate and _is_known(client)]
             if not known:
                 return candidate
-            ways[candidate] = _Way.of(known)
-        rates = [link.bandwidth for _, link in uses if 0 < link.bandwidth < math.inf]
+            measured[candidate] = _Measured.of(known)
+        rates = [client.bandwidth for _, client in uses if 0 < client.bandwidth < math.inf]
         if not rates:
             return self.candidates[0]
         bandwidth = statistics.median(rates[-RECENT:])
-        best = min(ways, key=lambda codec: ways[codec].seconds(bandwidth))
+        best = min(measured, key=lambda codec: measured[codec].seconds(bandwidth))
         lately = [codec for codec, _ in uses[-self.again :]]
-        if ways[best].is_worth(bandwidth) or lately == [RAW] * self.again:
+        if measured[best].is_worth(bandwidth) or lately == [RAW] * self.again:
             return best
         return RAW
 
@@ -103,7 +100,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Measured:
     """What a codec does for a client: medians of its last rounds."""
 
     coding_seconds: float
@@ -111,12 +108,12 @@ class _Way:
     sent_bytes: float
 
     @classmethod
-    def of(cls, links: Sequence[Link]) -> _Way:
-        recent = links[-RECENT:]
+    def of(cls, clients: Sequence[ClientRecord]) -> _Measured:
+        recent = clients[-RECENT:]
         return cls(
-            statistics.median(link.encode_seconds + link.decode_seconds for link in recent),
-            statistics.median(link.raw_bytes for link in recent),
-            statistics.median(link.sent_bytes for link in recent),
+            statistics.median(client.encode_seconds + client.decode_seconds for client in recent),
+            statistics.median(client.raw_bytes for client in recent),
+            statistics.median(client.sent_bytes for client in recent),
         )
 
     def seconds(self, bandwidth: float) -> float:
@@ -126,7 +123,7 @@ class _Way:
         return is_worth(self.coding_seconds, self.raw_bytes, self.sent_bytes, bandwidth)
 
 
-def _is_known(link: Link) -> bool:
+def _is_known(client: ClientRecord) -> bool:
     """Say whether a client's round tells of the codec it used."""
-    coding = link.encode_seconds + link.decode_seconds
-    return link.raw_bytes > 0 and link.sent_bytes > 0 and 0 <= coding < math.inf
+    coding = client.encode_seconds + client.decode_seconds
+    return client.raw_bytes > 0 and client.sent_bytes > 0 and 0 <= coding < math.inf

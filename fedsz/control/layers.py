@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.quantiser_rate import HIGHEST, LOWEST, bounds_of_slope, rate
-from fedsz.control.record import Decision, Observation
+from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import SENSITIVITY, SPREAD, Past, because, check_positive
 from fedsz.errors import ConfigError
 from fedsz.update.config import WEIGHTS
@@ -72,18 +72,18 @@ class Layers:
         Raises:
             ConfigError: the bound is not one of updates, by their standard deviation or absolute.
         """
-        bound = ErrorBound.of(decision.error_bound)
-        if decision.update == WEIGHTS or bound.kind == "rel":
+        bound = ErrorBound.of(decision.config.error_bound)
+        if decision.config.update == WEIGHTS or bound.kind == "rel":
             raise ConfigError(
                 "layers needs update delta or delta+ef, and a bound such as std:3 or abs:1e-3; got "
-                f"{decision.update} and {bound}"
+                f"{decision.config.update} and {bound}"
             )
         names, counts, present, logs = [], [], [], []
         costs = sensitivities(past.history)
         for name, (count, deviation) in sorted(spreads(past.history).items()):
             if not (count > 0 and 0 < deviation < math.inf):
                 continue
-            given = bound.value * decision.factors.get(name, 1.0)
+            given = bound.value * decision.config.factors.get(name, 1.0)
             now = given if bound.kind == "std" else given / deviation
             cost = 1.0 if self.cost == MSE else costs.get(name, math.nan) / count
             if LOWEST <= now < HIGHEST and math.isfinite(cost):
@@ -96,11 +96,11 @@ class Layers:
         factors = allot(np.array(counts), np.array(present), np.array(logs), self.limit)
         # Rounded, so that machines whose exponentials differ in the last bit decide the same.
         chosen = {
-            name: decision.factors.get(name, 1.0) * float(f"{factor:.4g}")
+            name: decision.config.factors.get(name, 1.0) * float(f"{factor:.4g}")
             for name, factor in zip(names, factors, strict=True)
         }
         told = f"layers: {len(chosen)} tensors, x{factors.min():.3g} to x{factors.max():.3g}"
-        return because(decision, told, factors=decision.factors | chosen)
+        return because(decision, told, factors=decision.config.factors | chosen)
 
 
 def allot(counts: _Doubles, present: _Doubles, logs: _Doubles, limit: float) -> _Doubles:
@@ -131,7 +131,7 @@ def allot(counts: _Doubles, present: _Doubles, logs: _Doubles, limit: float) -> 
     return factors(high)
 
 
-def spreads(history: Sequence[Observation]) -> dict[str, tuple[int, float]]:
+def spreads(history: Sequence[RoundRecord]) -> dict[str, tuple[int, float]]:
     """Return each tensor's elements and standard deviation, in the last round that has them."""
     known: dict[str, tuple[int, float]] = {}
     for row in history:
@@ -139,7 +139,7 @@ def spreads(history: Sequence[Observation]) -> dict[str, tuple[int, float]]:
     return known
 
 
-def sensitivities(history: Sequence[Observation]) -> dict[str, float]:
+def sensitivities(history: Sequence[RoundRecord]) -> dict[str, float]:
     """Return each tensor's mean sensitivity over the last rounds that have it."""
     known: dict[str, list[float]] = {}
     for row in history:

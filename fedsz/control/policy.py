@@ -12,21 +12,19 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from fedsz.bounds import ErrorBound
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.auto import Auto
 from fedsz.control.dc2 import Dc2
 from fedsz.control.fixed import Fixed
 from fedsz.control.gate import Gate
 from fedsz.control.layers import Layers
-from fedsz.control.record import Decision, Link, Observation
-from fedsz.control.rule import SENSITIVITY, SPREAD, Past, Rule
+from fedsz.control.record import Decision, RoundRecord
+from fedsz.control.rule import Past, Rule
 from fedsz.control.schedule import Schedule
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import configured, written
-from fedsz.update.config import EXACT, check_update
+from fedsz.update.config import CompressionConfig
 
-FIXED: Final = Fixed.name
 DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
 
 POLICIES: Final[tuple[Rule, ...]] = (
@@ -39,20 +37,6 @@ POLICIES: Final[tuple[Rule, ...]] = (
     Gate(),
 )
 
-__all__ = [
-    "DEFAULT_TOLERANCE",
-    "FIXED",
-    "POLICIES",
-    "SENSITIVITY",
-    "SPREAD",
-    "Decision",
-    "Link",
-    "Observation",
-    "Policy",
-    "get",
-    "replay",
-]
-
 
 class Policy(Protocol):
     """Decides how the next round's updates are sent."""
@@ -61,7 +45,7 @@ class Policy(Protocol):
     def needs(self) -> frozenset[str]:
         """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
 
-    def decide(self, history: Sequence[Observation]) -> Decision:
+    def decide(self, history: Sequence[RoundRecord]) -> Decision:
         """Return the decision for the round after ``history``; the same for an equal history.
 
         Args:
@@ -90,7 +74,7 @@ class Chain:
         """What any of the rules needs."""
         return frozenset[str]().union(*(rule.needs for rule in self.rules))
 
-    def decide(self, history: Sequence[Observation]) -> Decision:
+    def decide(self, history: Sequence[RoundRecord]) -> Decision:
         """Return the decision for the round after ``history``."""
         past = Past(history, self.tolerance, self.rounds)
         decision = self.base
@@ -99,14 +83,14 @@ class Chain:
         return decision
 
 
-def get(spec: str, base: Decision, *, tolerance: float, rounds: int) -> Policy:
+def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) -> Policy:
     """Return the policy that ``spec`` names, with its settings.
 
     Args:
         spec: a name, or one with settings, as the CLI and config files write them:
             ``"schedule:first=std:4,last=std:1"``; or several joined by ``+``, of which each refines
             the decision of those before: ``"auto+gate"``.
-        base: the decision that the run's options make.
+        base: what the run's options say.
         tolerance: points of accuracy that compression may cost.
         rounds: of the run.
 
@@ -115,19 +99,16 @@ def get(spec: str, base: Decision, *, tolerance: float, rounds: int) -> Policy:
             act on what it is given.
         CodecUnavailable: a codec among the settings is not installed here.
     """
-    check_update(base.update)
-    for bound in (base.error_bound, *(() if base.downlink == EXACT else (base.downlink,))):
-        ErrorBound.of(bound)
     if not 0 <= tolerance < math.inf:
         raise ConfigError(f"tolerance must be finite and not below 0, got {tolerance:g}")
     # A plus before a digit is an exponent's.
     rules = tuple(_rule(part) for part in re.split(r"\+(?!\d)", spec))
-    policy = Chain(rules, base, tolerance, rounds)
+    policy = Chain(rules, Decision(config=base), tolerance, rounds)
     policy.decide([])  # what cannot work at all is said now
     return policy
 
 
-def replay(policy: Policy, rows: Sequence[Observation]) -> Iterator[tuple[int, Decision, Decision]]:
+def replay(policy: Policy, rows: Sequence[RoundRecord]) -> Iterator[tuple[int, Decision, Decision]]:
     """Yield each round's number, what was decided for it, and what ``policy`` decides now.
 
     The two differ where a decision came from anything but the rounds before.

@@ -1,46 +1,46 @@
-"""What a policy sees of a run's rounds, and what it decides for the next one.
+"""The record of a round: what was sent, how it went, and how the next one is to be sent.
 
-They are stored, a line a round, so that a run's decisions can be worked out again from its record.
+`RoundRecord` is the one list of what there is to say of a round. The server makes it, policies
+decide by it, a line of rounds.jsonl holds it, and result tables and reports take their columns from
+it.
 """
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import msgspec
+
+from fedsz.update.config import DEFAULT, CompressionConfig
+
+# Of the JSON line and of the sweep's table. 1 had no number, and decisions without all of a config.
+VERSION: Final = 2
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """How the updates of one round are sent.
+    """How one round is sent.
 
     Attributes:
-        update: what clients send: "weights", "delta" or "delta+ef".
-        error_bound: of what they send, as `fedsz.bounds.ErrorBound` prints it.
-        downlink: "exact", or the error bound of the model's way to the clients.
-        threshold, rule: which tensors stay lossless; None leaves it to the run.
-        factors: by tensor, what its bound is multiplied with; 1 for those not named.
-        codecs: by client (its node id as text), its codec where it is not the run's; "raw" sends
+        config: for all clients.
+        codecs: by client (its node id as text), its codec where it is not the config's; "raw" sends
             the update as it is.
         why: one line for people, with the numbers that decided.
     """
 
-    update: str
-    error_bound: str
-    downlink: str
-    threshold: int | None = None
-    rule: str | None = None
-    factors: dict[str, float] = {}
+    config: CompressionConfig
     codecs: dict[str, str] = {}
     why: str = ""
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One client in one round.
+class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One client's update in one round.
 
     Attributes:
         node: its node id, as text.
         bandwidth: of its way to the server, in bits a second; 0 where it is not known.
         raw_bytes: of its update, before compression.
         sent_bytes: of what it sent.
-        encode_seconds: it took to compress.
+        encode_seconds: it took to compress, as it reports.
         decode_seconds: the server took to decompress.
     """
 
@@ -52,37 +52,95 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     decode_seconds: float
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a round when it is over.
+class Failure(msgspec.Struct, frozen=True):
+    """A client whose reply a round went on without, and why."""
+
+    client: str
+    reason: str
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What crossed a Grid, counted exactly.
 
     Attributes:
-        round: from 1; 0 is the model before any training.
-        accuracy: of the averaged model on held-out data, in [0, 1]; None where nobody measured it.
-        loss: its mean cross-entropy there, in nats; None where it is not finite, or not measured.
+        replies: updates that were decoded.
+        failures: messages that got no usable reply.
         raw_up, sent_up: bytes of the updates, before and after compression.
         raw_down, sent_down: bytes of the model, once for each client it went to.
-        seconds: since the round before.
-        train_seconds: the clients' time to train, added up.
-        replies: how many updates went into the average.
-        links: the clients that replied.
-        decision: what this round used; None in round 0.
-        spread: by lossy tensor, its elements and the standard deviation of this round's averaged
-            update.
-        sensitivity: by lossy tensor, the rise of the held-out loss, in nats, over the mean squared
-            error of its elements, as `fedsz.training.sensitivity` measures it.
+        wire_up, wire_down: bytes of gRPC messages either way; 0 on a Grid that does not count them.
+        encode_seconds: the clients' time to compress, added up, as they report it.
+        decode_seconds: the server's time to decode.
+        max_error: the largest error as a share of its bound, as the clients report it.
+        clients: what each update took.
     """
 
+    replies: int = 0
+    failures: list[Failure] = []
+    raw_up: int = 0
+    sent_up: int = 0
+    raw_down: int = 0
+    sent_down: int = 0
+    wire_up: int = 0
+    wire_down: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    max_error: float = 0.0
+    clients: list[ClientRecord] = msgspec.field(default_factory=list, name="links")
+
+    @property
+    def ratio(self) -> float | None:
+        """Raw over sent bytes of the updates; None if there were none."""
+        return self.raw_up / self.sent_up if self.sent_up else None
+
+
+class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="round"):
+    """One round that is over.
+
+    Attributes:
+        version: of this record.
+        round: from 1; 0 is the model before any training, when nothing has been sent.
+        accuracy: of the averaged model on held-out data, in [0, 1]; None where nobody measured it.
+        loss: its mean cross-entropy there, in nats; None where it is not finite, or not measured.
+        seconds: since the round before.
+        train_seconds: the clients' time to train, added up, as they report it.
+        test_seconds: the server's time to test the averaged model.
+        decision: how this round was sent; None in round 0.
+        spread: by lossy tensor, its elements and the standard deviation of this round's averaged
+            update; empty unless the policy asks for it.
+        sensitivity: by lossy tensor, the rise of the held-out loss, in nats, over the mean squared
+            error of its elements, as `fedsz.training.sensitivity` measures it; likewise.
+    """
+
+    version: int = VERSION
     round: int
-    accuracy: float | None
-    loss: float | None
-    raw_up: int
-    sent_up: int
-    raw_down: int
-    sent_down: int
-    seconds: float
+    accuracy: float | None = None
+    loss: float | None = None
+    seconds: float = 0.0
     train_seconds: float = 0.0
-    replies: int
-    links: list[Link]
+    test_seconds: float = 0.0
     decision: Decision | None = None
     spread: dict[str, tuple[int, float]] = {}
     sensitivity: dict[str, float] = {}
+
+
+def as_builtins(record: RoundRecord) -> dict[str, Any]:
+    """Return a record as JSON has it, with its ratio for those who read the file by hand."""
+    return {**msgspec.to_builtins(record), "ratio": record.ratio}
+
+
+def upgraded(line: dict[str, Any], base: CompressionConfig = DEFAULT) -> dict[str, Any]:
+    """Return a record's JSON, of any version, as this version has it.
+
+    Args:
+        line: as `as_builtins` returned it, in this release or an older one.
+        base: of its run, for what older decisions do not say.
+    """
+    old = line.get("decision")
+    if "version" in line:
+        return line
+    if not old:
+        return {**line, "version": 1}
+    told = {key: old[key] for key in old.keys() - {"codecs", "why"} if old[key] is not None}
+    config = {**msgspec.to_builtins(base), **told}
+    decision = {"config": config, "codecs": old.get("codecs", {}), "why": old.get("why", "")}
+    return {**line, "version": 1, "decision": decision}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Protocol
 
-import msgspec
-
 from fedsz.bounds import ErrorBound
-from fedsz.control.record import Decision, Observation
+from fedsz.control.record import Decision, RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT
 
@@ -27,7 +26,7 @@ class Past:
         rounds: how many there will be.
     """
 
-    history: Sequence[Observation]
+    history: Sequence[RoundRecord]
     tolerance: float
     rounds: int
 
@@ -63,10 +62,24 @@ class Rule(Protocol):
         """
 
 
-def because(decision: Decision, reason: str, **changes: Any) -> Decision:
-    """Return ``decision`` with ``changes``, and ``reason`` after the reasons it had."""
+def because(
+    decision: Decision,
+    reason: str,
+    *,
+    codecs: Mapping[str, str] = MappingProxyType({}),
+    **changes: Any,
+) -> Decision:
+    """Return ``decision`` with changes of its config, and ``reason`` after those it had.
+
+    Args:
+        decision: of the rules before.
+        reason: for people.
+        codecs: by client, other codecs than the config's, beside those there are.
+        changes: of the config's fields.
+    """
     why = f"{decision.why}; {reason}" if decision.why else reason
-    return msgspec.structs.replace(decision, why=why, **changes)
+    config = decision.config.replace(**changes)
+    return Decision(config=config, codecs=decision.codecs | dict(codecs), why=why)
 
 
 def scaled(bound: str, factor: float) -> str:

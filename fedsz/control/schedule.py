@@ -56,8 +56,8 @@ class Schedule:
             raise ConfigError("schedule needs an end: first=, last=, down_first= or down_last=")
         number = past.next_round
         share = min((number - 1) / (past.rounds - 1), 1.0) if past.rounds > 1 else 1.0
-        up = self._between(self.first, self.last, decision.error_bound, share)
-        down = self._between(self.down_first, self.down_last, decision.downlink, share)
+        up = self._between(self.first, self.last, decision.config.error_bound, share)
+        down = self._between(self.down_first, self.down_last, decision.config.downlink, share)
         told = f"schedule at {share:.0%}: {up} up, {down} down"
         return because(decision, told, error_bound=up, downlink=down)
 

@@ -28,7 +28,7 @@ from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.bench_worker import Job, Outcome, Tensor
 from fedsz.experiments.environment import DIGEST_LENGTH, cores, environment
 from fedsz.experiments.sweep_plan import settings_of, steered
-from fedsz.update.config import DEFAULT_THRESHOLD
+from fedsz.update.config import DEFAULT
 from fedsz.update.partition import check_rule, is_lossy
 
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ def measure(
     seconds: float = SECONDS,
     threads: int = 1,
     rule: str = "paper",
-    threshold: int = DEFAULT_THRESHOLD,
+    threshold: int = DEFAULT.threshold,
     on_row: Callable[[Row], object] | None = None,
 ) -> list[Row]:
     """Measure codecs on one state_dict, each in a process of its own.
@@ -151,7 +151,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What one row is about."""
+    """What one row is about: a part, its bound, and which tensors it is."""
 
     part: str
     bound: ErrorBound | None

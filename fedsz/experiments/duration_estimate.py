@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,9 @@ def seconds(run: RunConfig) -> float | None:
         step, test = _step_seconds(
             run.model, run.dataset, run.image_size, run.batch_size, run.device, run.seed
         )
-        code = _code_seconds(run)
+        code = _code_seconds(
+            run.model, run.dataset, run.codec, run.lossless, run.error_bound, run.rule
+        )
     except FedszError:
         return None
     train_images = run.samples or train_images
@@ -90,9 +92,10 @@ def _step_seconds(
 
 
 @lru_cache(maxsize=64)
-def _code_seconds_of(
+def _code_seconds(
     model: str, dataset: str, codec: str, lossless: str, bound: float | str, rule: str
 ) -> float:
+    """Return the seconds to compress an update and to decode it again."""
     from fedsz.arrays import as_arrays
     from fedsz.training.build import build_model
     from fedsz.update.compress import compress
@@ -107,18 +110,6 @@ def _code_seconds_of(
     return _timed(both)
 
 
-def _code_seconds(run: RunConfig) -> float:
-    """Return the seconds to compress an update and to decode it again."""
-    return _code_seconds_of(
-        run.model, run.dataset, run.codec, run.lossless, run.error_bound, run.rule
-    )
-
-
 def _timed(action: Callable[[], object]) -> float:
     """Return the least of three times; the first pays for what is set up once."""
-    times = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+    return min(timeit.repeat(action, number=1, repeat=3))

@@ -5,6 +5,7 @@ psutil knows what is resident now, but neither peaks nor how to begin them anew;
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -53,14 +54,9 @@ class Memory:
 
 def _sum(processes: Sequence[Path], field: str) -> int | None:
     """Return a field of /proc/PID/status, in bytes; None where the system has none."""
-    total = 0
-    for process in processes:
-        try:
-            lines = (process / "status").read_text().splitlines()
-        except OSError:
-            return None
-        values = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
-        if not values:
-            return None
-        total += int(values[0]) << 10
-    return total
+    try:
+        texts = [(process / "status").read_text() for process in processes]
+    except OSError:
+        return None
+    kilobytes = [re.search(rf"^{field}:\s*(\d+) kB", text, re.MULTILINE) for text in texts]
+    return sum(int(found[1]) << 10 for found in kilobytes if found) if all(kilobytes) else None

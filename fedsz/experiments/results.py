@@ -12,13 +12,14 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, get_type_hints
 
 import filelock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedsz.control.record import VERSION as RECORD_VERSION
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY
 
@@ -34,13 +35,15 @@ class Table:
         name: "sweep", "bench" or "scaling".
         version: of the schema. It is raised when a column goes or changes its meaning.
         columns: name -> type, in the file's order.
-        added: those that files of this version, written before there were any, lack.
+        added: those that older files lack.
+        older: versions that are read, too: their columns mean what they mean now.
     """
 
     name: str
     version: int
     columns: Mapping[str, pa.DataType]
     added: tuple[str, ...] = ()
+    older: tuple[int, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -72,37 +75,53 @@ DISTRIBUTION: Final = pa.struct(
     )
 )
 
+
+def round_schema() -> dict[str, pa.DataType]:
+    """Return the columns of a round: every number of `RoundRecord`, and how many clients failed."""
+    kinds = {int: BIG, float: REAL, float | None: REAL}
+    columns = {
+        name: kinds[kind]
+        for name, kind in get_type_hints(RoundRecord).items()
+        if kind in kinds and name != "version"
+    }
+    return {**columns, "failures": BIG, "ratio": REAL}
+
+
+def round_columns(record: RoundRecord) -> dict[str, Any]:
+    """Return what a round's row holds in these columns."""
+    columns = {name: getattr(record, name) for name in round_schema()}
+    return {**columns, "failures": len(record.failures)}
+
+
 SWEEP: Final = Table(
     "sweep",
-    1,
-    _columns(
-        (TEXT, "run model initial dataset codec codec_settings lossless error_bound bound_kind"),
-        (REAL, "bound_value"),
-        (TEXT, "update downlink policy"),
-        (REAL, "tolerance"),
-        (BIG, "threshold"),
-        (TEXT, "rule"),
-        (BIG, "seed"),
-        (TEXT, "grid"),
-        (COUNT, "clients"),
-        (TEXT, "partitioner"),
-        (REAL, "alpha"),
-        (BIG, "samples test_samples"),
-        (COUNT, "image_size rounds epochs batch_size"),
-        (REAL, "learning_rate momentum"),
-        (TEXT, "device"),
-        (COUNT, "threads"),
-        (TEXT, "dataset_digest"),
-        (COUNT, "round"),
-        (REAL, "accuracy loss seconds train_seconds encode_seconds decode_seconds test_seconds"),
-        (COUNT, "replies failures"),
-        (BIG, "raw_up sent_up raw_down sent_down"),
-        (REAL, "ratio max_error"),
-        (pa.list_(DISTRIBUTION), "distributions"),
-        (TEXT, "error"),
-        *ENVIRONMENT,
-    ),
-    added=("downlink", "policy", "tolerance"),
+    RECORD_VERSION,
+    {
+        **_columns(
+            (TEXT, "run model initial dataset codec codec_settings lossless error_bound"),
+            (TEXT, "bound_kind"),
+            (REAL, "bound_value"),
+            (TEXT, "update downlink policy"),
+            (REAL, "tolerance decay"),
+            (BIG, "threshold"),
+            (TEXT, "rule"),
+            (BIG, "seed"),
+            (TEXT, "grid"),
+            (COUNT, "clients"),
+            (TEXT, "partitioner"),
+            (REAL, "alpha"),
+            (BIG, "samples test_samples"),
+            (COUNT, "image_size rounds epochs batch_size"),
+            (REAL, "learning_rate momentum"),
+            (TEXT, "device"),
+            (COUNT, "threads"),
+            (TEXT, "dataset_digest"),
+        ),
+        **round_schema(),
+        **_columns((pa.list_(DISTRIBUTION), "distributions"), (TEXT, "error"), *ENVIRONMENT),
+    },
+    added=("downlink", "policy", "tolerance", "decay", "wire_up", "wire_down"),
+    older=(1,),
 )
 
 BENCH: Final = Table(
@@ -210,12 +229,7 @@ class Results:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -250,26 +264,27 @@ def read(path: Path, *tables: Table) -> pa.Table:
 
 
 def table_of(rows: pa.Table) -> Table | None:
-    """Return which table of this version of fedsz these rows are; None if they are none."""
+    """Return which table these rows are, in this version or an older one; None if they are none."""
     marks = rows.schema.metadata or {}
     for table in TABLES:
-        ours = table.schema
-        same = all(marks.get(mark) == ours.metadata[mark] for mark in (TABLE, VERSION))
-        if same and _completed(rows, table).schema.equals(ours, check_metadata=False):
+        versions = {str(version).encode() for version in (table.version, *table.older)}
+        lacking = set(table.columns) - set(rows.column_names) - set(table.added)
+        unknown = set(rows.column_names) - set(table.columns)
+        named = marks.get(TABLE) == table.name.encode() and marks.get(VERSION) in versions
+        if named and not lacking and not unknown:
             return table
     return None
 
 
 def _completed(rows: pa.Table, table: Table) -> pa.Table:
-    """Return rows with the columns that were added since, null, in their places."""
-    for name in table.added:
-        if name not in rows.column_names:
-            kind, place = table.columns[name], list(table.columns).index(name)
-            nulls = pa.nulls(rows.num_rows, kind)
-            rows = rows.add_column(min(place, rows.num_columns), pa.field(name, kind), nulls)
-            if name == "part":
-                rows = _with_parts(rows)
-    return rows
+    """Return rows of an older file with the columns of today, those it lacks null."""
+    if "part" in set(table.columns) - set(rows.column_names):
+        rows = _with_parts(rows.append_column("part", pa.nulls(rows.num_rows, TEXT)))
+    columns = [
+        rows.column(name).cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
+        for name, kind in table.columns.items()
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _with_parts(rows: pa.Table) -> pa.Table:

@@ -27,10 +27,10 @@ from typing import Any, Final
 
 import msgspec
 
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.environment import environment
 from fedsz.experiments.simulation import TIMEOUT, simulate
-from fedsz.training.events import RoundDone
 from fedsz.training.options import RunConfig
 
 Row = dict[str, Any]
@@ -134,7 +134,7 @@ def measure(
     return points
 
 
-def point_of(kind: str, clients: int, workers: int, rounds: Sequence[RoundDone]) -> Point:
+def point_of(kind: str, clients: int, workers: int, rounds: Sequence[RoundRecord]) -> Point:
     """Return what rounds came to, each number the median over them.
 
     Raises:

@@ -1,85 +1,158 @@
-"""Ways of updating: what clients send, how exactly, what they are sent, and who decides that."""
+"""Schemes: what a run does with its updates, as ``--ways`` write it and result tables hold it."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from fedsz.bounds import ErrorBound
+from fedsz.control.fixed import FIXED
+from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig
-from fedsz.update.config import EXACT, WEIGHTS
+from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig
 
-RAW: Final = "raw"
-FIXED: Final = "fixed"
+RAW: Final = "raw"  # the codec of what is not compressed
 AUTO: Final = "auto"  # the policy that asks for a tolerance and nothing else
 DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
-DEFAULTS: Final[dict[str, Any]] = {
-    field.name: field.default for field in dataclasses.fields(RunConfig)
-}
+DEFAULTS: Final = RunConfig()
+FORM: Final = (
+    f"{RAW}, {AUTO}[@POINTS] and UPDATE[:CODEC][@BOUND][/DOWNLINK][ by POLICY[@POINTS]], where"
+    f" UPDATE is one of {', '.join(UPDATES)}"
+)
 
 
 @dataclass(frozen=True)
-class Way:
+class Scheme:
     """What a run does with its updates.
 
     Attributes:
-        update: as `RunConfig` has it.
-        codec: as users write it.
-        bound: None where no bound steers what is sent.
-        downlink: "exact", or an error bound.
-        policy: who decides; "fixed" if the above does.
+        config: how it compresses, as far as no policy decides otherwise.
+        policy: that decides; "fixed" if the above is all.
         tolerance: points of accuracy that a policy may cost.
     """
 
-    update: str = WEIGHTS
-    codec: str = DEFAULTS["codec"]
-    bound: ErrorBound | None = None
-    downlink: str = EXACT
+    config: CompressionConfig = DEFAULT
     policy: str = FIXED
-    tolerance: float = DEFAULTS["tolerance"]
+    tolerance: float = DEFAULTS.tolerance
 
-    def __str__(self) -> str:
-        """Return it as a sweep's ``ways`` take it, without what is a default."""
-        text = self.update if self.codec == DEFAULTS["codec"] else f"{self.update}:{self.codec}"
-        if self.codec == RAW:
-            text = RAW
-        if self.bound:
-            text += f"@{self.bound}"
-        if self.downlink != EXACT:
-            text += f"/{self.downlink}"
-        if self.policy == FIXED:
-            return text
-        points = "" if self.tolerance == DEFAULTS["tolerance"] else f"@{self.tolerance:g}"
-        decides = f"{self.policy}{points}"
-        return decides if asks_nothing(self.policy) and text == WEIGHTS else f"{text} by {decides}"
+    @classmethod
+    def of_run(cls, run: RunConfig) -> Self:
+        """Return the scheme of a run."""
+        return cls(run.compression, run.policy, run.tolerance)
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
-        """Return the way of a run by a row of a sweep's table; older ones lack some of it."""
-        kind, value = row["bound_kind"], row["bound_value"]
-        given = {name: row[name] for name in ("update", "codec", "downlink", "policy", "tolerance")}
-        known = {name: value for name, value in given.items() if value is not None}
-        return cls(bound=ErrorBound(kind, value or 0.0) if kind else None, **known)
+        """Return the scheme of a run by a row of a sweep's table; older ones lack some of it."""
+        known = {name: value for name, value in row.items() if value is not None}
+        config: dict[str, Any] = {name: known[name] for name in STORED if name in known}
+        if known.get("bound_kind"):
+            bound = ErrorBound(known["bound_kind"], known.get("bound_value", 0.0))
+            config["error_bound"] = str(bound)
+        base = CompressionConfig(update=WEIGHTS)  # the only one before there was a choice
+        return cls(
+            base.replace(**config),
+            known.get("policy", FIXED),
+            known.get("tolerance", DEFAULTS.tolerance),
+        )
+
+    @property
+    def bound(self) -> ErrorBound | None:
+        """Of what clients send; None where no bound steers that."""
+        from fedsz import codecs  # numpy and native libraries; --help needs none
+
+        codec = codecs.parse(self.config.codec)
+        steered = codec.lossy and codec.keeps_bound and not asks_nothing(self.policy)
+        return self.config.bound if steered else None
 
     @property
     def plain(self) -> bool:
-        """Whether weights go up, as they do without any of this."""
-        return (self.update, self.downlink, self.policy) == (WEIGHTS, EXACT, FIXED)
+        """Whether weights go up, the model comes down as it is, and nothing is decided."""
+        return (self.config.update, self.config.downlink, self.policy) == (WEIGHTS, EXACT, FIXED)
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of `RunConfig` that say all this."""
-        options = {
-            name: getattr(self, name)
-            for name in ("update", "codec", "downlink", "policy", "tolerance")
-        }
+        options = {name: getattr(self.config, name) for name in STORED}
+        options |= {"policy": self.policy, "tolerance": self.tolerance}
         if self.bound:
-            options["error_bound"] = str(self.bound)
-        if self.codec == RAW:
+            options["error_bound"] = self.config.error_bound
+        if self.config.codec == RAW:
             options["lossless"] = RAW
         return options
+
+    @property
+    def label(self) -> str:
+        """What it is called whatever its bound."""
+        return self._written("")
+
+    def __str__(self) -> str:
+        """Return it as a sweep's ``ways`` take it, without what is a default."""
+        return self._written(f"@{self.bound}" if self.bound else "")
+
+    def _written(self, bound: str) -> str:
+        config = self.config
+        text = config.update if config.codec == DEFAULT.codec else f"{config.update}:{config.codec}"
+        if config.codec == RAW:
+            text = RAW
+        text += bound
+        if config.downlink != EXACT:
+            text += f"/{config.downlink}"
+        if self.policy == FIXED:
+            return text
+        points = "" if self.tolerance == DEFAULTS.tolerance else f"@{self.tolerance:g}"
+        decides = f"{self.policy}{points}"
+        return decides if asks_nothing(self.policy) and text == WEIGHTS else f"{text} by {decides}"
+
+
+# Of a config, what a scheme writes besides the bound; a table has a column for each.
+STORED: Final = ("update", "codec", "downlink", "decay")
+
+
+def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
+    """Return a scheme and the bounds that were written for it; "" if none were.
+
+    Args:
+        text: as `FORM` says.
+        usual: what schemes have that do not say it.
+
+    Raises:
+        ConfigError: it is not of that form, or names what does not exist.
+    """
+    what, by, decides = (part.strip() for part in f" {text} ".partition(" by "))
+    if not by and _names_auto(what):
+        what, by, decides = WEIGHTS, "by", what
+    front, slash, downlink = what.partition("/")
+    front, at, bounds = front.partition("@")
+    update, colon, codec = front.partition(":")
+    policy, of, points = decides.partition("@")
+    written = (colon, codec), (at, bounds), (slash, downlink), (by, policy)
+    if update not in (RAW, *UPDATES) or any(bool(mark) != bool(part) for mark, part in written):
+        raise ConfigError(f"no way {text!r}; have {FORM}")
+    try:
+        tolerance = float(points) if of else usual.tolerance
+    except ValueError:
+        raise ConfigError(f"no way {text!r}: {points!r} is no number of points") from None
+    raw = RAW in (update, codec)
+    config = usual.config.replace(
+        update=WEIGHTS if raw else update,
+        codec=RAW if raw else codec or usual.config.codec,
+        downlink=downlink or (EXACT if raw else usual.config.downlink),
+    )
+    scheme = Scheme(config, policy or (FIXED if raw else usual.policy), tolerance)
+    if bounds and scheme.bound is None:
+        raise ConfigError("no bound steers it")
+    if raw and scheme.policy != FIXED:
+        raise ConfigError(f"{RAW} leaves a policy nothing to decide")
+    return scheme, bounds
+
+
+def at(scheme: Scheme, bounds: tuple[ErrorBound, ...]) -> list[Scheme]:
+    """Return a scheme at each bound, or once if none steers it."""
+    if scheme.bound is None:
+        return [scheme]
+    configs = [scheme.config.replace(error_bound=str(bound)) for bound in bounds]
+    return [replace(scheme, config=config) for config in configs]
 
 
 def asks_nothing(policy: str) -> bool:
@@ -90,3 +163,8 @@ def asks_nothing(policy: str) -> bool:
 def partition_name(partitioner: str, alpha: float | None) -> str:
     """Return how images are shared out, as a sweep's ``partitions`` take it."""
     return f"{partitioner}:{alpha:g}" if partitioner == DIRICHLET and alpha else partitioner
+
+
+def _names_auto(text: str) -> bool:
+    name = text.partition("@")[0].partition("+")[0].partition(":")[0]
+    return name == AUTO

@@ -1,7 +1,7 @@
 """A federation on Flower's simulation engine: the apps unchanged, clients as jobs of Ray's actors.
 
 The engine lives in a process of its own, ``python -m fedsz.experiments.simulation``, whose stdin is
-a `Setting` and whose stdout has a `RoundDone` a line: so its children end with it, whatever it or
+a `Setting` and whose stdout has a `RoundRecord` a line: so its children end with it, whatever it or
 they do, and what it sets in the process stays there.
 """
 
@@ -17,8 +17,8 @@ import msgspec
 
 from fedsz import flower_environment
 from fedsz.child_process import Child, private_stdout, write_line
+from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecUnavailable, ConfigError, FedszError
-from fedsz.training.events import RoundDone
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def available() -> bool:
     return importlib.util.find_spec("ray") is not None
 
 
-def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> list[RoundDone]:
+def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> list[RoundRecord]:
     """Run ``config.clients`` clients on the engine and return the rounds, from 0.
 
     Every process has one thread, and all have ended on return.
@@ -80,7 +80,7 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
     ):
         with process.limited(timeout):
             process.tell(Setting(config.as_dict(), workers, folder))
-            rounds = [msgspec.json.decode(line, type=RoundDone) for line in process.lines()]
+            rounds = [msgspec.json.decode(line, type=RoundRecord) for line in process.lines()]
             status = process.wait()
         if process.timed_out:
             raise FedszError(
@@ -122,7 +122,6 @@ def main() -> None:
 
     from fedsz.training.apps import make_client_app
     from fedsz.training.federation import federate, prepare
-    from fedsz.training.fleet import row_of
 
     problem = prepare(config)
     failed: list[BaseException] = []
@@ -131,7 +130,7 @@ def main() -> None:
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:  # noqa: ARG001 - our config is not Flower's
         try:
-            federate(grid, config, problem, lambda done: write_line(out, row_of(done, {})))
+            federate(grid, config, problem, lambda done: write_line(out, done))
         except BaseException as err:
             failed.append(err)
             raise

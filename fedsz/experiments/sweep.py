@@ -16,13 +16,14 @@ import msgspec
 import pyarrow.compute as pc
 
 from fedsz.child_process import Child
+from fedsz.control.fixed import FIXED
+from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
 from fedsz.experiments.environment import cores, dataset_digest, environment, file_digest
-from fedsz.experiments.results import Results
-from fedsz.experiments.scheme import FIXED
-from fedsz.experiments.sweep_plan import SAME, SweepConfig, run_id, settings_of, way_of
+from fedsz.experiments.results import Results, round_columns
+from fedsz.experiments.scheme import STORED, Scheme
+from fedsz.experiments.sweep_plan import SweepConfig, defining_options, run_id, settings_of
 from fedsz.experiments.sweep_worker import Finished, Job
-from fedsz.training.events import RoundDone
 from fedsz.training.options import RunConfig
 
 
@@ -39,7 +40,7 @@ class Step:
     """
 
     run: RunConfig
-    round: RoundDone | None = None
+    round: RoundRecord | None = None
     error: str = ""
     over: bool = False
     seconds: float = 0.0
@@ -87,7 +88,7 @@ class Sweep:
             waiting.put(run)
         jobs = min(self.config.jobs, len(self.todo))
         threads = max(1, cores() // max(jobs, 1))
-        rounds: dict[RunConfig, list[RoundDone]] = {}
+        rounds: dict[RunConfig, list[RoundRecord]] = {}
         with ExitStack() as stack:
             log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
             workers = [_Worker(log / f"{i}.log", threads, self.config.grid) for i in range(jobs)]
@@ -99,7 +100,7 @@ class Sweep:
                 news = told.get()
                 if news is None:
                     working -= 1
-                elif isinstance(news.what, RoundDone):
+                elif isinstance(news.what, RoundRecord):
                     rounds.setdefault(news.run, []).append(news.what)
                     yield Step(news.run, news.what)
                 else:
@@ -117,7 +118,7 @@ class Sweep:
 @dataclass(frozen=True)
 class _Told:
     run: RunConfig
-    what: RoundDone | Finished
+    what: RoundRecord | Finished
 
 
 class _Worker:
@@ -129,12 +130,12 @@ class _Worker:
         self._closed = False
         self._lock = threading.Lock()
 
-    def run(self, run: RunConfig) -> Iterator[RoundDone | Finished]:
+    def run(self, run: RunConfig) -> Iterator[RoundRecord | Finished]:
         """Make a run; the last that comes is its `Finished`."""
         process = self._started()
         process.tell(Job(run.as_dict(), self._grid))
         for line in process.lines():
-            told: RoundDone | Finished = _DECODER.decode(line)
+            told: RoundRecord | Finished = _DECODER.decode(line)
             yield told
             if isinstance(told, Finished):
                 return
@@ -159,7 +160,7 @@ class _Worker:
             return self._process
 
 
-_DECODER: Final = msgspec.json.Decoder(RoundDone | Finished)
+_DECODER: Final = msgspec.json.Decoder(RoundRecord | Finished)
 
 
 def _work(
@@ -181,7 +182,7 @@ def _work(
 def rows_of(
     run: RunConfig,
     sweep: SweepConfig,
-    rounds: list[RoundDone],
+    rounds: list[RoundRecord],
     finished: Finished,
     threads: int,
 ) -> list[Mapping[str, Any]]:
@@ -194,8 +195,8 @@ def rows_of(
         finished: how it ended.
         threads: processors that each of its processes might use.
     """
-    bound = way_of(run).bound
-    own = ("model", "dataset", "codec", "seed", "update", "downlink", "policy", *SAME)
+    bound = Scheme.of_run(run).bound
+    own = ("model", "dataset", "seed", "policy", *STORED, *defining_options())
     same = {
         **{name: getattr(run, name) for name in own},
         **environment(),
@@ -213,17 +214,9 @@ def rows_of(
     }
     if finished.error:
         return [{**same, "error": finished.error}]
-    rows = [{**same, **_columns(row)} for row in rounds]
+    rows = [{**same, **round_columns(row)} for row in rounds]
     rows[-1]["distributions"] = [msgspec.to_builtins(found) for found in finished.distributions]
     return list(rows)
-
-
-def _columns(row: RoundDone) -> dict[str, Any]:
-    columns: dict[str, Any] = msgspec.to_builtins(row)
-    columns["failures"] = len(row.failures)
-    for name in ("event", "wire_up", "wire_down"):
-        del columns[name]
-    return columns
 
 
 def _digest(run: RunConfig) -> str | None:

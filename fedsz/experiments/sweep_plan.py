@@ -7,17 +7,21 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from fedsz.bounds import ErrorBound
-from fedsz.errors import CodecUnavailable, ConfigError
+from fedsz.control.fixed import FIXED
+from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
-from fedsz.experiments.scheme import AUTO, DEFAULTS, DIRICHLET, FIXED, RAW, Way, asks_nothing
-from fedsz.training.options import RunConfig, option
-from fedsz.update.config import EXACT, UPDATES, WEIGHTS
+from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
+from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, option, options
+from fedsz.update.config import EXACT, WEIGHTS
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     from fedsz.codecs import Codec
@@ -33,18 +37,7 @@ LISTS: Final = (*PLURAL.values(), "ways", "partitions")
 GRIDS: Final = ("local", "grpc")
 ID_LENGTH: Final = 12
 
-_WAY: Final = re.compile(
-    rf"(?P<update>{RAW}|{'|'.join(map(re.escape, UPDATES))})"
-    r"(:(?P<codec>[^@/\s]+))?(@(?P<bound>[^/\s]+))?(/(?P<downlink>\S+))?"
-    r"(\s+by\s+(?P<policy>[^@\s]+)(@(?P<points>\d+(\.\d+)?))?)?"
-)
-_AUTO: Final = re.compile(rf"{AUTO}\b(?! by)")
-
-# What a run is, beside the axes of the sweep: not where its data lies, nor who listens where.
-SAME: Final = (
-    "lossless", "threshold", "rule", "clients", "partitioner", "alpha", "samples", "test_samples",
-    "image_size", "rounds", "epochs", "batch_size", "learning_rate", "momentum", "device",
-)  # fmt: skip
+SWEPT: Final = "What is swept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,35 +48,44 @@ class SweepConfig(RunConfig):
         ConfigError: a value is out of range or does not exist.
     """
 
-    update: str = option("weights", "What clients send: weights, delta or delta+ef.")
-    models: str = option("cnn", "Models, separated by commas.")
-    datasets: str = option("digits", "Data sets, separated by commas.")
-    codecs: str = option(
-        "raw,sz2,szx,uniform", "Codecs, separated by commas; raw is the uncompressed baseline."
+    update: str = option(
+        WEIGHTS, "What clients send: weights, delta or delta+ef.", COMPRESSION, (SWEEP,)
     )
-    error_bounds: str = option(
-        "1e-3..1e-1", "Bounds: 1e-5..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1."
-    )
-    ways: str = option(
-        "",
-        "In place of --codecs: whole ways of updating, UPDATE:CODEC@BOUND/DOWNLINK each, such as"
-        " raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto.",
-    )
+    models: str = option("cnn", "Models, separated by commas.", SWEPT, (SWEEP,))
+    datasets: str = option("digits", "Data sets, separated by commas.", SWEPT, (SWEEP,))
     partitions: str = option(
-        "", "In place of --partitioner: such as iid,dirichlet:0.5,dirichlet:0.1."
+        "", "In place of --partitioner: such as iid,dirichlet:0.5,dirichlet:0.1.", SWEPT, (SWEEP,)
     )
-    seeds: int = option(1, "Seeds that every combination runs with, from --seed on.")
-    grid: str = option("local", "Clients: local, all in one process, or grpc, a process each.")
-    jobs: int = option(1, "Runs at a time; they share the processors.")
-    results: str = option("runs/sweep.parquet", "Parquet file that rows are added to.")
+    codecs: str = option(
+        "raw,sz2,szx,uniform", "Codecs, separated by commas; raw is the uncompressed baseline.",
+        SWEPT, (SWEEP,),
+    )  # fmt: skip
+    error_bounds: str = option(
+        "1e-3..1e-1", "Bounds: 1e-5..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1.", SWEPT,
+        (SWEEP,),
+    )  # fmt: skip
+    ways: str = option(
+        "", "In place of --codecs: whole ways of updating, UPDATE:CODEC@BOUND/DOWNLINK each, such"
+        " as raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto.", SWEPT, (SWEEP,),
+    )  # fmt: skip
+    seeds: int = option(
+        1, "Seeds that every combination runs with, from --seed on.", SWEPT, (SWEEP,),
+        low=1, high=10_000,
+    )  # fmt: skip
+    grid: str = option(
+        "local", "Clients: local, all in one process, or grpc, a process each.", SWEPT, (SWEEP,)
+    )
+    jobs: int = option(
+        1, "Runs at a time; they share the processors.", SWEPT, (SWEEP,), low=1, high=256
+    )
+    results: str = option(
+        "runs/sweep.parquet", "Parquet file that rows are added to.", SWEPT, (SWEEP,)
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.grid not in GRIDS:
             raise ConfigError(f"no grid {self.grid!r}; have {', '.join(GRIDS)}")
-        for name, high in (("seeds", 10_000), ("jobs", 256)):
-            if not 1 <= getattr(self, name) <= high:
-                raise ConfigError(f"{name} must lie in 1..{high}, got {getattr(self, name)}")
         _ = self.runs
 
     @classmethod
@@ -114,68 +116,58 @@ class SweepConfig(RunConfig):
             names(self.datasets, "data sets"),
             names(self.models, "models"),
             partitions(self.partitions, self.alpha) or [(self.partitioner, self.alpha)],
-            self._ways(),
+            self._schemes(),
         )
-        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunConfig)}
+        shared = {name: getattr(self, name) for name in options()}
         # LocalGrid's clients are there from the start.
         shared["min_clients"] = self.clients
         runs = []
-        for seed, dataset, model, (partitioner, alpha), way in axes:
+        for seed, dataset, model, (partitioner, alpha), scheme in axes:
             chosen = {**shared, "seed": seed, "dataset": dataset, "model": model}
-            chosen |= {"partitioner": partitioner, "alpha": alpha, **way.options}
+            chosen |= {"partitioner": partitioner, "alpha": alpha, **scheme.options}
             chosen["initial"] = self.initial.replace("{model}", model)
             runs.append(RunConfig(**chosen))
         return tuple(dict.fromkeys(runs))
 
-    def _ways(self) -> list[Way]:
+    def _schemes(self) -> list[Scheme]:
         bounds = error_bounds(self.error_bounds)
-        usual = Way(self.update, self.codec, None, self.downlink, self.policy, self.tolerance)
+        usual = Scheme.of_run(self)
         if self.ways:
-            return list(ways(self.ways, bounds, usual))
-        asked = (
-            Way(tolerance=self.tolerance, codec=RAW)
-            if spec == RAW
-            else dataclasses.replace(usual, codec=spec)
-            for spec in codecs(self.codecs)
-        )
-        return [way for one in asked for way in _at(bounds, one)]
+            return list(schemes(self.ways, bounds, usual))
+        named = [(RAW if spec == RAW else f"{self.update}:{spec}") for spec in codecs(self.codecs)]
+        return [scheme for text in named for scheme in at(parse(text, usual)[0], bounds)]
 
 
 def run_id(run: RunConfig, grid: str) -> str:
     """Return what names a run in a result file: equal for runs that should give equal results."""
     axes = {name: getattr(run, name) for name in (*PLURAL, "seed")}
-    if way_of(run).bound is None:
+    if Scheme.of_run(run).bound is None:
         del axes["error_bound"]
     initial = file_digest(run.initial) if run.initial else ""
-    what = {**axes, "grid": grid, "initial": initial, **{name: getattr(run, name) for name in SAME}}
+    what = {**axes, "grid": grid, "initial": initial}
+    what |= {name: getattr(run, name) for name in defining_options()}
     # Older files do not say these of themselves.
-    if run.update != WEIGHTS:
-        what["update"] = run.update
-    if run.downlink != EXACT:
-        what["downlink"] = run.downlink
+    usual = {"update": WEIGHTS, "downlink": EXACT, "decay": 1.0}
+    what |= {n: getattr(run, n) for n, value in usual.items() if getattr(run, n) != value}
     if run.policy != FIXED:
         what |= {"policy": run.policy, "tolerance": run.tolerance}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:ID_LENGTH]
 
 
-def way_of(run: RunConfig) -> Way:
-    """Return what a run does with its updates."""
-    steers = steered(run.codec) and not asks_nothing(run.policy)
-    bound = ErrorBound.of(run.error_bound) if steers else None
-    return Way(run.update, run.codec, bound, run.downlink, run.policy, run.tolerance)
+def defining_options() -> list[str]:
+    """Return what a run is beside the axes of a sweep: not where its data lies, nor who listens."""
+    return [name for name, about in options().items() if about.defines_run]
 
 
 def steered(spec: str) -> bool:
     """Say whether a codec's error depends on a bound."""
     codec = _codec(spec)
-    return codec is None or (codec.lossy and codec.keeps_bound)
+    return codec.lossy and codec.keeps_bound
 
 
 def settings_of(spec: str) -> str:
     """Return all settings of a codec, defaults too, as ``name=value,...``."""
     codec = _codec(spec)
-    if codec is None:
-        return ""
     fields = dataclasses.fields(codec)
     return ",".join(f"{field.name}={getattr(codec, field.name)}" for field in fields)
 
@@ -198,9 +190,9 @@ def codecs(text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: there is none, or one that does not exist.
     """
-    specs = _items(text, "codecs")
     # One whose library is missing stays: its runs fail, each with a row that says so.
-    return tuple(dict.fromkeys(map(_written, specs)))
+    specs = (str(_codec(spec)) for spec in _items(text, "codecs"))
+    return tuple(dict.fromkeys(specs))
 
 
 def partitions(text: str, alpha: float) -> list[tuple[str, float]]:
@@ -223,7 +215,7 @@ def partitions(text: str, alpha: float) -> list[tuple[str, float]]:
         except ValueError:
             raise ConfigError(f"{part!r}: {number!r} is no concentration") from None
         # What no number steers has the default's, and so one name whatever the others have.
-        found.append((name, own if name == DIRICHLET else DEFAULTS["alpha"]))
+        found.append((name, own if name == DIRICHLET else DEFAULTS.alpha))
     return found
 
 
@@ -254,57 +246,26 @@ def error_bounds(text: str) -> tuple[ErrorBound, ...]:
     return tuple(dict.fromkeys(bounds))
 
 
-def ways(text: str, bounds: Sequence[ErrorBound], usual: Way) -> Iterator[Way]:
-    """Yield the ways of a comma list.
-
-    Each is UPDATE[:CODEC][@BOUND][/DOWNLINK][ by POLICY[@POINTS]], where ``raw`` may stand for
-    update and codec, and ``auto[@POINTS]`` for all of it.
+def schemes(text: str, bounds: tuple[ErrorBound, ...], usual: Scheme) -> Iterator[Scheme]:
+    """Yield the schemes of a comma list.
 
     Args:
-        text: the list.
-        bounds: of ways that name none and that a bound steers.
-        usual: codec, downlink, policy and tolerance of ways that name none.
+        text: the list, of what `fedsz.experiments.scheme.parse` reads.
+        bounds: of schemes that name none and that a bound steers.
+        usual: what schemes have that do not say it.
 
     Raises:
         ConfigError: there is none, or one that is not as above.
     """
     for part in _items(text, "ways"):
-        found = _WAY.fullmatch(f"{WEIGHTS} by {part}" if _AUTO.match(part) else part)
-        if not found:
-            raise ConfigError(
-                f"no way {part!r}; have {RAW}, {AUTO}[@POINTS] and UPDATE[:CODEC][@BOUND]"
-                f"[/DOWNLINK][ by POLICY[@POINTS]], where UPDATE is one of {', '.join(UPDATES)}"
-            )
-        spec = RAW if found["update"] == RAW else found["codec"] or usual.codec
         try:
-            way = Way(
-                WEIGHTS if spec == RAW else found["update"],
-                _written(spec),
-                None,
-                _downlink(found["downlink"] or (EXACT if spec == RAW else usual.downlink)),
-                found["policy"] or (FIXED if spec == RAW else usual.policy),
-                float(found["points"] or usual.tolerance),
-            )
-            if found["bound"] and not _steers(way):
-                raise ConfigError("no bound steers it")
-            if spec == RAW and way.policy != FIXED:
-                raise ConfigError(f"{RAW} leaves a policy nothing to decide")
-            yield from _at(error_bounds(found["bound"]) if found["bound"] else bounds, way)
+            scheme, own = parse(part, usual)
+            yield from at(scheme, error_bounds(own) if own else bounds)
         except ConfigError as err:
-            raise ConfigError(f"way {part!r}: {err}") from None
-
-
-def _at(bounds: Sequence[ErrorBound], way: Way) -> list[Way]:
-    """Return a way at each bound, or once if none steers it."""
-    return [dataclasses.replace(way, bound=bound) for bound in (bounds if _steers(way) else [None])]
-
-
-def _steers(way: Way) -> bool:
-    return steered(way.codec) and not asks_nothing(way.policy)
-
-
-def _downlink(text: str) -> str:
-    return text if text == EXACT else str(ErrorBound.of(text))
+            told = str(err)
+            raise ConfigError(
+                told if told.startswith("no way") else f"way {part!r}: {told}"
+            ) from None
 
 
 def _items(text: str, what: str) -> list[str]:
@@ -318,15 +279,7 @@ def _items(text: str, what: str) -> list[str]:
     return items
 
 
-def _written(spec: str) -> str:
-    """Return a codec as fedsz writes it; one whose library is missing as it is."""
-    return str(_codec(spec) or spec)
-
-
-def _codec(spec: str) -> Codec | None:
+def _codec(spec: str) -> Codec:
     from fedsz import codecs  # numpy and native libraries; --help needs none
 
-    try:
-        return codecs.get(spec)
-    except CodecUnavailable:
-        return None
+    return codecs.parse(spec)

@@ -1,6 +1,6 @@
 """A process that runs what it is told: ``python -m fedsz.experiments.sweep_worker``.
 
-A line of JSON on stdin is a `Job`; lines on stdout are its `RoundDone`s and in the end one
+A line of JSON on stdin is a `Job`; lines on stdout are its `RoundRecord`s and in the end one
 `Finished`. The process ends when stdin does, in the middle of a run too: so it does not outlive
 whoever started it.
 """
@@ -27,10 +27,10 @@ import numpy as np
 from fedsz.arrays import as_arrays
 from fedsz.child_process import private_stdout, write_line
 from fedsz.codecs import get
+from fedsz.control.fixed import FIXED
+from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
 from fedsz.experiments.error_distribution import Distribution, distribution
-from fedsz.experiments.scheme import FIXED
-from fedsz.training.events import RoundDone
 from fedsz.training.options import RunConfig
 from fedsz.update.config import WEIGHTS
 from fedsz.update.partition import is_lossy
@@ -38,7 +38,7 @@ from fedsz.update.partition import is_lossy
 if TYPE_CHECKING:
     from flwr.app import UserConfig
 
-OnRound = Callable[[RoundDone], None]
+OnRound = Callable[[RoundRecord], None]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def distributions(
         reference: the model that steps are from. Without it the error of a step is not known;
             that of a bound which a policy chooses never is.
     """
-    settings = config.settings
+    settings = config.compression
     lossy = {
         name: x
         for name, x in state.items()
@@ -134,7 +134,6 @@ def _trained_once_more(state: Mapping[str, np.ndarray], config: RunConfig) -> di
 def _local(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
     from fedsz.training.apps import make_client_app
     from fedsz.training.federation import federate, prepare
-    from fedsz.training.fleet import row_of
     from fedsz.transport.local_grid import LocalGrid
 
     places: list[UserConfig] = [
@@ -148,7 +147,7 @@ def _local(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
     ]
     problem = prepare(config)
     grid = LocalGrid(make_client_app(), places)
-    model = federate(grid, config, problem, lambda done: on_round(row_of(done, {})))
+    model = federate(grid, config, problem, on_round)
     return as_arrays(model.state_dict())
 
 
@@ -166,7 +165,7 @@ def _grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
             run_local(dataclasses.replace(config, run_dir=str(folder)))
         ) as events:
             for event in events:
-                if isinstance(event, RoundDone):
+                if isinstance(event, RoundRecord):
                     on_round(event)
         return load_file(folder / MODEL)
 
@@ -180,7 +179,7 @@ def main() -> None:
     jobs: queue.Queue[Job] = queue.Queue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
 
-    def tell(what: RoundDone | Finished) -> None:
+    def tell(what: RoundRecord | Finished) -> None:
         write_line(out, what)
 
     import fedsz.training.apps

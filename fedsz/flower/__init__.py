@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from fedsz import flower_environment  # noqa: F401 - before Flower is imported
-from fedsz.flower.grid import FedSZGrid, Traffic
+from fedsz.control.record import Traffic
+from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.transport.client import run_client

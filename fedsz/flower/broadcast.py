@@ -9,20 +9,20 @@ model without loss. So all clients of a round hold the same model, to the bit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.update.compress import compress_measured
-from fedsz.update.config import EXACT, Settings
+from fedsz.update.config import EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
 # weights would lose them at the bounds that differences do with.
-FIRST_BOUND: Final = 2e-3
+FIRST_BOUND: Final = str(ErrorBound.rel(2e-3))
 
 # A chain of differences longer than this share of the model is not kept.
 LONGEST: Final = 0.9
@@ -37,12 +37,11 @@ class _Step:
     key_frame: bool
 
 
-class Downlink:
+class Broadcast:
     """One model as the clients of a run hold it.
 
     Args:
-        settings: how it is packed; their bound is not its.
-        bound: "exact", or the error that each broadcast may have.
+        config: how it is packed, within the error of its downlink.
         feedback: whether what one broadcast leaves out goes into the next.
 
     Attributes:
@@ -50,11 +49,9 @@ class Downlink:
             and nobody asked for a reference.
         raw_bytes: its size.
 
-    Raises:
-        ConfigError: the bound is none.
     """
 
-    def __init__(self, settings: Settings, bound: str = EXACT, *, feedback: bool = True) -> None:
+    def __init__(self, config: CompressionConfig, *, feedback: bool = True) -> None:
         self.model: Reference | None = None
         self.raw_bytes = 0
         self._feedback = feedback
@@ -62,18 +59,14 @@ class Downlink:
         self._given = b""  # the digest of what was last put
         self._steps: list[_Step] = []
         self._whole: bytes | None = None  # the model without loss, once somebody needs it
-        self.steer(settings, bound)
+        self.steer(config)
 
-    def steer(self, settings: Settings, bound: str) -> None:
-        """Pack what is put from now on in another way.
-
-        Raises:
-            ConfigError: the bound is none.
-        """
-        self._exactly = replace(settings, codec=settings.lossless, factors={})
+    def steer(self, config: CompressionConfig) -> None:
+        """Pack what is put from now on in another way."""
+        self._exactly = config.replace(codec=config.lossless, factors={})
         self._within = None
-        if bound != EXACT:
-            self._within = replace(settings, error_bound=ErrorBound.of(bound), factors={})
+        if config.downlink != EXACT:
+            self._within = config.replace(error_bound=config.downlink, factors={})
 
     def put(self, arrays: Mapping[str, NDArray], *, reference: bool) -> None:
         """Take the model that clients are to hold, or as much of it as the bound lets through.
@@ -94,16 +87,18 @@ class Downlink:
             return  # sent to be tested and again to be trained, or a round had no replies
         self._given, self._whole = given.digest, None
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
-        self._add_step(ErrorFeedback(given.arrays, self._residual), self._within)
+        fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
+        before = self.model if fits else None
+        self._add_step(ErrorFeedback(given.arrays, self._residual), self._within, before)
 
-    def _add_step(self, meant: ErrorFeedback, settings: Settings) -> None:
-        before = self.model if self.model and self.model.fits(meant) else None
+    def _add_step(
+        self, meant: ErrorFeedback, config: CompressionConfig, before: Reference | None
+    ) -> None:
         if before is None:
             self._steps = []
-            settings = replace(settings, error_bound=FIRST_BOUND)
-        else:
-            settings = meant.settings(settings, before)
-        stream, _ = compress_measured(meant, settings, before)
+            config = config.replace(error_bound=FIRST_BOUND)
+        bounds = meant.bounds(config, before) if before else {}
+        stream, _ = compress_measured(meant, config, before, bounds=bounds)
         decoded = decompress(stream, reference=before, as_numpy=True)
         self._residual = meant.left_out(decoded) if self._feedback else {}
         self.model = Reference(decoded)

@@ -21,7 +21,7 @@ _RESIDUAL: Final = "fedsz.residual."
 _TURN: Final = "fedsz.turn."
 
 
-class Memory:
+class ClientState:
     """A client's state, by the keys of a message's ArrayRecords.
 
     What cannot be read, because somebody else wrote into the state, counts as forgotten.

@@ -4,77 +4,33 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
 
-from flwr.app import ConfigRecord, Message
+import msgspec
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
-from fedsz.control.autopilot import Autopilot
-from fedsz.control.policy import DEFAULT_TOLERANCE, FIXED
-from fedsz.control.record import Decision, Link
+from fedsz.control.controller import Controller
+from fedsz.control.fixed import FIXED
+from fedsz.control.policy import DEFAULT_TOLERANCE
+from fedsz.control.record import Decision, RoundRecord, Traffic
+from fedsz.control.rule import SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, FedszError
-from fedsz.flower.instructions import Orders
+from fedsz.flower.admission import admit, takes_sealed
 from fedsz.flower.mod import lacks_model
-from fedsz.flower.packing import Outbox, is_training
-from fedsz.flower.records import KEY, Update, array_records, replaced, to_record
+from fedsz.flower.packing import Packer, is_training
+from fedsz.flower.records import array_records
+from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.flower_compat import error_reply
-from fedsz.update.config import (
-    DEFAULT_CODEC,
-    DEFAULT_ERROR_BOUND,
-    DEFAULT_LOSSLESS,
-    DEFAULT_THRESHOLD,
-    DEFAULT_UPDATE,
-    EXACT,
-    Settings,
-    check_update,
-)
-
-Send = Callable[..., Iterable[Message]]
+from fedsz.transport.replies import Replies
+from fedsz.update.config import DEFAULT, CompressionConfig
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Traffic:
-    """What crossed a `FedSZGrid`, counted exactly.
-
-    Attributes:
-        replies: replies with arrays that were decoded.
-        failures: (node id, reason) of each message that got no usable reply.
-        raw_up, sent_up: bytes of the arrays in these replies, before and after compression.
-        raw_down, sent_down: the same for what was sent to clients, once for each client.
-        wire_up, wire_down: bytes of gRPC messages, 0 on a Grid that does not count them.
-        encode_seconds: the clients' time to compress, added up, as they report it.
-        decode_seconds: the server's time to decode.
-        max_error: the largest error as a share of its bound, as the clients report it.
-        links: what each reply took.
-    """
-
-    replies: int = 0
-    failures: list[tuple[int, str]] = field(default_factory=list)
-    raw_up: int = 0
-    sent_up: int = 0
-    raw_down: int = 0
-    sent_down: int = 0
-    wire_up: int = 0
-    wire_down: int = 0
-    encode_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    max_error: float = 0.0
-    links: list[Link] = field(default_factory=list)
-
-    @property
-    def ratio(self) -> float:
-        """Raw over sent bytes of the replies; NaN if there were none."""
-        return self.raw_up / self.sent_up if self.sent_up else math.nan
 
 
 class FedSZGrid(WrappedGrid):
@@ -115,59 +71,72 @@ class FedSZGrid(WrappedGrid):
     def __init__(
         self,
         inner: Grid,
-        error_bound: ErrorBound | float | str = DEFAULT_ERROR_BOUND,
+        error_bound: ErrorBound | float | str = DEFAULT.error_bound,
         *,
-        codec: str | Codec = DEFAULT_CODEC,
-        lossless: str | Codec = DEFAULT_LOSSLESS,
-        threshold: int = DEFAULT_THRESHOLD,
-        rule: str = "paper",
-        update: str = DEFAULT_UPDATE,
-        decay: float = 1.0,
-        downlink: ErrorBound | float | str = EXACT,
+        codec: str | Codec = DEFAULT.codec,
+        lossless: str | Codec = DEFAULT.lossless,
+        threshold: int = DEFAULT.threshold,
+        rule: str = DEFAULT.rule,
+        update: str = DEFAULT.update,
+        decay: float = DEFAULT.decay,
+        downlink: ErrorBound | float | str = DEFAULT.downlink,
         downlink_feedback: bool = True,
         policy: str = FIXED,
         tolerance: float = DEFAULT_TOLERANCE,
         rounds: int = 100,
         same_model: bool = True,
     ) -> None:
-        check_update(update)
-        if not 0 <= decay <= 1:
-            raise ConfigError(f"decay must lie in [0, 1], got {decay}")
-        super().__init__(inner)
-        self._given = Settings(error_bound, codec, lossless, threshold, rule)
-        self._orders = Orders(self._given, update, decay)
-        self._outbox = Outbox(str(downlink), feedback=downlink_feedback)
-        self._autopilot: Autopilot | None = None
-        if policy != FIXED:
-            base = Decision(
-                update=update, error_bound=str(self._given.bound), downlink=self._outbox.bound
-            )
-            self._autopilot = Autopilot(policy, base, tolerance=tolerance, rounds=rounds)
-        self._codecs: Mapping[int, str] = {}  # by node id, for those that use another
+        config = CompressionConfig.of(
+            error_bound,
+            codec=codec,
+            lossless=lossless,
+            threshold=threshold,
+            rule=rule,
+            update=update,
+            decay=decay,
+            downlink=downlink,
+        )
+        controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
+        if SENSITIVITY in controller.needs:
+            raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
+        self._set_up(inner, controller, feedback=downlink_feedback, same_model=same_model)
+
+    @classmethod
+    def controlled(cls, inner: Grid, controller: Controller) -> Self:
+        """Return a Grid for a server that ends its rounds itself; see `end_round`.
+
+        Args:
+            inner: the Grid that carries the messages.
+            controller: decides how each round is sent, from what `end_round` is told.
+        """
+        grid = cls.__new__(cls)
+        grid._set_up(inner, controller, feedback=True, same_model=True)
+        return grid
+
+    def _set_up(
+        self, inner: Grid, controller: Controller, *, feedback: bool, same_model: bool
+    ) -> None:
+        WrappedGrid.__init__(self, inner)
+        self._controller = controller
+        self._decision = Decision(config=controller.base)
+        self._packer = Packer(feedback=feedback)
         self._same_model = same_model
-        self._traffic = Traffic()
-        self._wire = self._wire_counters()
+        self._taken, self._of_round = TrafficCounter(inner), TrafficCounter(inner)
+        self._measured: tuple[float | None, float | None] = None, None
+        self._round_ended = False
+        self._last = time.monotonic()
 
     def steer(self, decision: Decision) -> None:
-        """Compress otherwise from the next message on; see `fedsz.control`.
+        """Compress otherwise from the next message on.
 
         Raises:
-            ConfigError: a bound, an update or a codec does not exist.
             CodecUnavailable: a codec's library is not installed here.
         """
-        given = self._given
-        settings = replace(
-            given,
-            error_bound=decision.error_bound,
-            factors=decision.factors,
-            threshold=given.threshold if decision.threshold is None else decision.threshold,
-            rule=decision.rule or given.rule,
-        )
-        for codec in decision.codecs.values():
-            _ = replace(settings, codec=codec)
-        self._outbox.steer(decision.downlink)
-        self._orders = replace(self._orders, settings=settings, update=decision.update)
-        self._codecs = {int(node): codec for node, codec in decision.codecs.items()}
+        if decision == self._decision:
+            return
+        for codec in (decision.config.codec, *decision.codecs.values()):
+            decision.config.replace(codec=codec).require()
+        self._decision = decision
 
     def observe(self, *, accuracy: float | None = None, loss: float | None = None) -> None:
         """Tell the policy how good the model is that goes out next, where the app measures that.
@@ -176,110 +145,89 @@ class FedSZGrid(WrappedGrid):
             accuracy: on held-out data, in [0, 1].
             loss: mean cross-entropy there, in nats.
         """
-        if self._autopilot:
-            self._autopilot.observe(accuracy, loss)
+        self._measured = accuracy, loss
+
+    def end_round(self, **measured: Any) -> RoundRecord:
+        """Return the record of the round that is over, and decide how the next one is sent.
+
+        An app need not call this: otherwise a round ends when the next one's model goes out, with
+        what `observe` was told.
+
+        Args:
+            measured: fields of `fedsz.control.record.RoundRecord` that no Grid can know: accuracy,
+                loss, spread, sensitivity, train_seconds and test_seconds.
+        """
+        now = time.monotonic()
+        record = RoundRecord(
+            **msgspec.structs.asdict(self._of_round.take()),
+            round=self._controller.next_round,
+            seconds=now - self._last,
+            decision=self._controller.decision,
+            **measured,
+        )
+        self._last, self._measured, self._round_ended = now, (None, None), True
+        self.steer(self._controller.decide(record))
+        return record
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack and push; see Flower's `Grid`."""
-        return self.inner.push_messages(self._packed(messages))
+        return self.inner.push_messages(self._packed(list(messages)))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull and unpack; see Flower's `Grid`."""
         replies = list(self.inner.pull_messages(message_ids))
         for reply in replies:
             self._note(reply)
-        return [self._plain(reply) for reply in replies]
+        return [self._admitted(reply, sealed=False) for reply in replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """Return the replies to ``messages``, their arrays plain."""
-        replies = self._exchange(self.inner.send_and_receive, messages, timeout)
-        return [self._plain(reply) for reply in replies]
+    ) -> Replies:
+        """Return the replies to ``messages``, as they come, with plain arrays.
+
+        Those to `StreamedRequest`s keep theirs sealed.
+        """
+        return Replies(self.stream_replies(messages, timeout=timeout))
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Yield the replies to ``messages`` as they come, still sealed; `open` each."""
-        replies = self._exchange(super().stream_replies, messages, timeout)
+        """Yield the replies of `send_and_receive`, and keep none."""
+        pushed = list(messages)
+        sealed = takes_sealed(pushed)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        replies = super().stream_replies(self._packed(pushed), timeout=timeout)
+        del pushed  # or the model would stay until the last reply
         # Flower's records refer to each other in circles: where the inner Grid has parked what it
         # sends, only this frees the packed model before the last reply.
         gc.collect()
-        return replies
-
-    def open(self, reply: Message) -> Update:
-        """Return the arrays of a reply that `stream_replies` yielded, not yet decoded.
-
-        Raises:
-            FedszError: they are damaged, or not those of the model.
-        """
-        return the_only(self._opened(reply))
-
-    def count(self, reply: Message, *updates: Update) -> None:
-        """Count a reply of which every array was decoded."""
-        node = reply.metadata.src_node_id
-        note = reply.content.config_records.get(KEY, ConfigRecord())
-        link = Link(
-            node=str(node),
-            bandwidth=getattr(self.inner, "bandwidths", {}).get(node, 0.0),
-            raw_bytes=sum(update.raw_bytes for update in updates),
-            sent_bytes=sum(update.sent_bytes for update in updates),
-            encode_seconds=number(note, "encode-seconds"),
-            decode_seconds=sum(update.seconds for update in updates),
+        return (
+            self._admitted(reply, sealed=sealed)
+            for reply in self._with_second_tries(replies, deadline)
         )
-        traffic = self._traffic
-        traffic.replies += 1
-        traffic.links.append(link)
-        if self._autopilot:
-            self._autopilot.count(link)
-        traffic.raw_up += link.raw_bytes
-        traffic.sent_up += link.sent_bytes
-        traffic.encode_seconds += link.encode_seconds
-        traffic.decode_seconds += link.decode_seconds
-        traffic.max_error = max(traffic.max_error, number(note, "max-error"))
-
-    def fail(self, reply: Message, reason: str) -> None:
-        """Count and log a message that got no usable reply."""
-        node_id = reply.metadata.src_node_id
-        self._traffic.failures.append((node_id, reason))
-        logger.warning("node %d left out: %s", node_id, reason)
 
     def take_traffic(self) -> Traffic:
         """Return what was counted since the last call, or since the start."""
-        traffic, self._traffic = self._traffic, Traffic()
-        before, self._wire = self._wire, self._wire_counters()
-        traffic.wire_up, traffic.wire_down = (
-            now - then for now, then in zip(self._wire, before, strict=True)
-        )
-        return traffic
-
-    def _exchange(
-        self, send: Send, messages: Iterable[Message], timeout: float | None
-    ) -> Iterator[Message]:
-        """Send ``messages``; yield a reply to each, though a client lack what it was to hold."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        packed = self._packed(messages)
-        replies = iter(send(packed, timeout=timeout))
-        # Without the messages: they would stay, with the model, until the last reply.
-        return self._with_second_tries(replies, send, deadline)
+        return self._taken.take()
 
     def _with_second_tries(
-        self, replies: Iterator[Message], send: Send, deadline: float | None
+        self, replies: Iterator[Message], deadline: float | None
     ) -> Iterator[Message]:
+        """Yield a reply to each message, though a client lack what it was to hold."""
         again: list[Iterator[Message]] = []
         for reply in replies:
-            if not lacks_model(reply):
+            whole = None
+            if lacks_model(reply):
+                whole = self._packer.whole(reply.metadata.src_node_id)
+            if whole is None:
                 self._note(reply)
                 yield reply
                 continue
-            whole = self._outbox.whole(reply.metadata.src_node_id)
-            if whole is None:
-                yield reply
-                continue
-            self._traffic.sent_down += whole.sent_bytes
+            for counter in (self._taken, self._of_round):
+                counter.sent(0, whole.sent_bytes)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             # Now: it has a round's training before it.
-            again.append(iter(send([whole.message], timeout=left)))
+            again.append(super().stream_replies([whole.message], timeout=left))
         for second in again:
             for reply in second:
                 self._note(reply)
@@ -288,86 +236,56 @@ class FedSZGrid(WrappedGrid):
     def _note(self, reply: Message) -> None:
         """Note what the sender of a reply holds, whatever comes of the reply."""
         if not reply.has_error():
-            self._outbox.received(reply.metadata.src_node_id)
+            self._packer.received(reply.metadata.src_node_id)
 
-    def _packed(self, messages: Iterable[Message]) -> list[Message]:
-        """Return ``messages`` with their arrays sealed. The caller's messages stay as they are.
+    def _packed(self, pushed: list[Message]) -> list[Message]:
+        """Return ``pushed`` with their arrays sealed. The caller's messages stay as they are.
 
         A list, for Flower's own Grids go through it twice.
         """
-        pushed = list(messages)
-        if self._autopilot and is_training(pushed):
-            self.steer(self._autopilot.decide(self._outbox.spread(pushed, self._given)))
-        packed = self._outbox.pack(pushed, self._orders, self._codecs)
-        self._traffic.raw_down += sum(p.raw_bytes for p in packed)
-        self._traffic.sent_down += sum(p.sent_bytes for p in packed)
+        if is_training(pushed):
+            if not self._round_ended:
+                self._end_round_here(pushed)
+            self._round_ended = False
+        codecs = {int(node): codec for node, codec in self._decision.codecs.items()}
+        packed = self._packer.pack(pushed, self._decision.config, codecs)
+        for counter in (self._taken, self._of_round):
+            counter.sent(sum(p.raw_bytes for p in packed), sum(p.sent_bytes for p in packed))
         return [p.message for p in packed]
 
-    def _plain(self, reply: Message) -> Message:
-        """Return a reply with plain arrays, or the error reply that takes its place."""
+    def _end_round_here(self, pushed: list[Message]) -> None:
+        """End a round whose app does not do it."""
+        accuracy, loss = self._measured
+        spread = {}
+        if SPREAD in self._controller.needs:
+            spread = self._packer.spread(pushed, self._controller.base)
+        self.end_round(accuracy=accuracy, loss=loss, spread=spread)
+
+    def _admitted(self, reply: Message, *, sealed: bool) -> Message:
+        """Return a reply that has passed admission, or the error reply that takes its place."""
+        node = reply.metadata.src_node_id
         if reply.has_error():
-            self.fail(reply, str(reply.error.reason))
-            return reply
-        if not array_records(reply.content):
-            return reply
-        try:
-            updates = self._opened(reply)
-            plain = {key: to_record(update.arrays()) for key, update in updates.items()}
-        except FedszError as err:
-            reason = f"{type(err).__name__}: {err}"
-            self.fail(reply, reason)
-            return failed(reply, reason)
-        self.count(reply, *updates.values())
-        reply.content = replaced(reply.content, plain, None)
+            self._fail(node, str(reply.error.reason))
+        elif array_records(reply.content):
+            expected = self._packer.layouts if self._same_model else {}
+            try:
+                admitted = admit(reply, expected, self._packer.references, sealed=sealed)
+            except FedszError as err:
+                reason = f"{type(err).__name__}: {err}"
+                self._fail(node, reason)
+                return failed(reply, reason)
+            for counter in (self._taken, self._of_round):
+                counter.received(admitted)
         return reply
 
-    def _opened(self, reply: Message) -> dict[str, Update]:
-        """Return what each ArrayRecord of a reply holds, checked against the one sent."""
-        records = array_records(reply.content)
-        expected = dict(self._outbox.templates) if self._same_model else {}
-        if len(records) == len(expected) == 1:
-            # A client may call its model otherwise.
-            expected = dict(zip(records, expected.values(), strict=True))
-        return {
-            key: Update(record, expected.get(key), self._outbox.references)
-            for key, record in records.items()
-        }
-
-    def _wire_counters(self) -> tuple[int, int]:
-        counters: Any = getattr(self.inner, "counters", None)
-        if counters is None:
-            return 0, 0
-        return counters.wire_bytes_received, counters.wire_bytes_sent
+    def _fail(self, node: int, reason: str) -> None:
+        logger.warning("node %d left out: %s", node, reason)
+        for counter in (self._taken, self._of_round):
+            counter.failed(node, reason)
 
 
 def failed(reply: Message, reason: str) -> Message:
     """Return the error reply that stands in for ``reply``."""
     code = compat.ErrorCode.MOD_FAILED_PRECONDITION
-    error = error_reply(reply.metadata, code, reason).error
+    error = compat.error_reply(reply.metadata, code, reason).error
     return compat.make_message(reply.metadata, error=error)
-
-
-def open_reply(reply: Message) -> Update:
-    """Return the arrays of a reply from a plain Grid, be they sealed or not.
-
-    Raises:
-        FedszError: there is not exactly one ArrayRecord, or it is damaged.
-    """
-    return the_only({key: Update(r) for key, r in array_records(reply.content).items()})
-
-
-def the_only(updates: dict[str, Update]) -> Update:
-    """Return the update of a reply that is to hold one.
-
-    Raises:
-        ConfigError: it holds none, or several.
-    """
-    if len(updates) != 1:
-        raise ConfigError(f"a reply holds {len(updates)} ArrayRecords, not one")
-    return next(iter(updates.values()))
-
-
-def number(note: ConfigRecord, key: str) -> float:
-    """Return a finite number of at least 0 that a client reports, else 0."""
-    value = note.get(key, 0.0)
-    return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else 0.0

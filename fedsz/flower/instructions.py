@@ -6,67 +6,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 from flwr.app import ConfigRecord
 
 from fedsz.errors import ConfigError
 from fedsz.flower.records import KEY
-from fedsz.update.config import DELTA, DELTA_EF, WEIGHTS, Settings, check_update
+from fedsz.update.config import CompressionConfig
 
-_SETTINGS: Final = ("error-bound", "codec", "lossless", "threshold", "rule")
 _HOLDS: Final = "holds."  # and the key of an ArrayRecord
+
+# A ConfigRecord holds no mapping, and clients are not concerned with how the model comes to them.
+_PLAIN: Final = [
+    name for name in CompressionConfig.__struct_fields__ if name not in ("factors", "downlink")
+]
 
 
 @dataclass(frozen=True)
-class Orders:
+class Instructions:
     """How a client compresses its reply, and what it holds once it has received the message.
 
     Attributes:
-        settings: of the codec, the bound and so on.
-        update: "weights", "delta" or "delta+ef".
-        decay: of the residual, for each round that it waits.
+        config: all but its downlink.
         turn: counts the messages of a server, so that a residual has an age.
         holds: by the key of an ArrayRecord, the digest of the model that the record's streams lead
             to; of models that clients need not keep, nothing.
     """
 
-    settings: Settings
-    update: str = WEIGHTS
-    decay: float = 1.0
+    config: CompressionConfig
     turn: int = 0
     holds: Mapping[str, bytes] = field(default_factory=dict)
 
-    @property
-    def differences(self) -> bool:
-        """Whether the reply is coded by what it differs from the model in the message."""
-        return self.update in (DELTA, DELTA_EF)
-
-    @property
-    def feedback(self) -> bool:
-        """Whether the client keeps what its codec leaves out, for the next round."""
-        return self.update == DELTA_EF
-
     def record(self) -> ConfigRecord:
         """Return the record that carries them."""
-        settings = self.settings
-        return ConfigRecord(
-            {
-                "error-bound": str(settings.bound),
-                "codec": str(settings.lossy_codec),
-                "lossless": str(settings.lossless_codec),
-                "threshold": settings.threshold,
-                "rule": settings.rule,
-                "factor-names": list(settings.factors),
-                "factors": [float(factor) for factor in settings.factors.values()],
-                "update": self.update,
-                "decay": self.decay,
-                "turn": self.turn,
-                **{_HOLDS + key: digest for key, digest in self.holds.items()},
-            }
-        )
+        told: dict[str, Any] = {}
+        for name in CompressionConfig.__struct_fields__:
+            value = getattr(self.config, name)
+            if name in _PLAIN:
+                told[_key(name)] = value
+            elif name == "factors":
+                told |= {"factor-names": list(value), "factors": list(value.values())}
+        held = {_HOLDS + key: digest for key, digest in self.holds.items()}
+        return ConfigRecord({**told, "turn": self.turn, **held})
 
     @classmethod
-    def read(cls, record: ConfigRecord) -> Orders:
-        """Return the orders in a record.
+    def read(cls, record: ConfigRecord) -> Instructions:
+        """Return the instructions in a record.
 
         Raises:
             ConfigError: they are incomplete, or not ones that this release knows.
@@ -74,30 +58,27 @@ class Orders:
         """
         told: dict[str, Any] = dict(record)
         try:
-            bound, codec, lossless, threshold, rule = (told[key] for key in _SETTINGS)
-            factors = dict(zip(told["factor-names"], told["factors"], strict=True))
-            update, decay, turn = told["update"], float(told["decay"]), int(told["turn"])
+            config: dict[str, Any] = {name: told[_key(name)] for name in _PLAIN}
+            config["factors"] = dict(zip(told["factor-names"], told["factors"], strict=True))
+            turn = int(told["turn"])
+            read = msgspec.convert(config, CompressionConfig)
         except KeyError as err:
             raise ConfigError(f"the server sent no {err} to compress by") from None
-        except (TypeError, ValueError) as err:
-            raise ConfigError(f"the server sent orders that make no sense: {err}") from None
-        check_update(update)
-        return cls(
-            Settings(
-                str(bound), str(codec), str(lossless), int(str(threshold)), str(rule), factors
-            ),
-            update,
-            decay,
-            turn,
-            {key.removeprefix(_HOLDS): told[key] for key in told if key.startswith(_HOLDS)},
-        )
+        except (TypeError, ValueError) as err:  # msgspec's own are ValueErrors
+            raise ConfigError(f"the server sent instructions that make no sense: {err}") from None
+        holds = {key.removeprefix(_HOLDS): told[key] for key in told if key.startswith(_HOLDS)}
+        return cls(read.require(), turn, holds)
 
 
-def orders_in(records: Mapping[str, ConfigRecord]) -> Orders | None:
-    """Return the orders among the ConfigRecords of a message, if a `FedSZGrid` has sent it.
+def instructions_in(records: Mapping[str, ConfigRecord]) -> Instructions | None:
+    """Return those among the ConfigRecords of a message, if a `FedSZGrid` has sent it.
 
     Raises:
-        ConfigError, CodecUnavailable: as `Orders.read`.
+        ConfigError, CodecUnavailable: as `Instructions.read`.
     """
     record = records.get(KEY)
-    return Orders.read(record) if isinstance(record, ConfigRecord) else None
+    return Instructions.read(record) if isinstance(record, ConfigRecord) else None
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")

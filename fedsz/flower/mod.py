@@ -10,12 +10,13 @@ from flwr.app import ArrayRecord, Context, Error, Message
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
-from fedsz.flower.client_state import Memory
-from fedsz.flower.instructions import Orders, orders_in
+from fedsz.flower.client_state import ClientState
+from fedsz.flower.instructions import Instructions, instructions_in
+from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     Arrays,
-    Update,
     array_records,
+    layout_of,
     replaced,
     report_record,
     seal,
@@ -54,13 +55,15 @@ class FedSZMod:
                 error then, and what error feedback had kept is forgotten.
         """
         # Before hours of training, not after: the codec may be missing here.
-        orders = orders_in(message.content.config_records) if message.has_content() else None
-        if orders is None:
+        if not message.has_content():
             return call_next(message, context)
-        memory = Memory(context)
+        told = instructions_in(message.content.config_records)
+        if told is None:
+            return call_next(message, context)
+        state = ClientState(context)
         try:
             sent = {
-                key: _received(key, record, orders, memory)
+                key: _received(key, record, told, state)
                 for key, record in array_records(message.content).items()
             }
         except ReferenceMismatch as err:
@@ -68,10 +71,10 @@ class FedSZMod:
             return Message(Error(code, f"{LACKS_MODEL}: {err}"), reply_to=message)
         plain = {key: to_record(dict(model.arrays)) for key, model in sent.items()}
         for key, record in plain.items():
-            memory.keep_model(key, record if key in orders.holds else None)
+            state.keep_model(key, record if key in told.holds else None)
         message.content = replaced(message.content, plain, None)
         finite = {key: _finite(model.arrays) for key, model in sent.items()}
-        if not orders.differences:
+        if not told.config.sends_differences:
             sent.clear()
 
         reply = call_next(message, context)
@@ -81,10 +84,9 @@ class FedSZMod:
         records = array_records(reply.content)
         replies, report = {}, None
         for key, record in records.items():
-            arrays = Arrays(record)
             origin = _the_one_for(key, finite, records)
-            _check_finite(arrays, finite.get(origin, frozenset()), memory, key)
-            replies[key], report = _sealed(key, arrays, orders, sent.get(origin), memory)
+            _check_finite(Arrays(record), finite.get(origin, frozenset()), state, key)
+            replies[key], report = _sealed(key, record, told, sent.get(origin), state)
         reply.content = replaced(reply.content, replies, report_record(report) if report else None)
         return reply
 
@@ -94,41 +96,46 @@ def lacks_model(reply: Message) -> bool:
     return reply.has_error() and str(reply.error.reason).startswith(LACKS_MODEL)
 
 
-def _received(key: str, record: ArrayRecord, orders: Orders, memory: Memory) -> Reference:
+def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientState) -> Reference:
     """Return the model in a message, whole or as what it differs by from the one held here.
 
     Raises:
         ReferenceMismatch: it differs from a model that is not held here.
         CorruptStream: a stream is damaged.
     """
-    if key not in orders.holds:
-        return Reference(Update(record).arrays())
-    model = memory.model(key)
+    if key not in told.holds:
+        return Reference(ReceivedUpdate(record).arrays())
+    model = state.model(key)
     for stream in streams_of(record):
         model = Reference(decompress(stream, reference=model, as_numpy=True))
     if model is None:
         raise ReferenceMismatch("the message holds nothing new, and nothing is held here")
-    model.require(orders.holds[key])
+    model.require(told.holds[key])
     return model
 
 
 def _sealed(
-    key: str, arrays: Mapping[str, NDArray], orders: Orders, sent: Reference | None, memory: Memory
+    key: str,
+    record: ArrayRecord,
+    told: Instructions,
+    sent: Reference | None,
+    state: ClientState,
 ) -> tuple[ArrayRecord, Report]:
     """Return a reply's arrays as a stream: weights, or differences from what was sent."""
-    if sent is None or not sent.fits(arrays):
-        memory.keep_residual(key, {}, orders.turn)
-        return seal(arrays, orders.settings)  # another model, or other dtypes
-    if not orders.feedback:
-        memory.keep_residual(key, {}, orders.turn)
-        return seal(arrays, orders.settings, sent)
-    residual, age = memory.residual(key, orders.turn)
-    meant = ErrorFeedback(arrays, residual, decay=orders.decay, age=age)
-    record, report = seal(meant, meant.settings(orders.settings, sent), sent)
-    (stream,) = streams_of(record)
+    arrays, config = Arrays(record), told.config
+    if sent is None or not sent.fits(layout_of(record)):
+        state.keep_residual(key, {}, told.turn)
+        return seal(arrays, config)  # another model, or other dtypes
+    if not config.feeds_back:
+        state.keep_residual(key, {}, told.turn)
+        return seal(arrays, config, sent)
+    residual, age = state.residual(key, told.turn)
+    meant = ErrorFeedback(arrays, residual, decay=config.decay, age=age)
+    reply, report = seal(meant, config, sent, bounds=meant.bounds(config, sent))
+    (stream,) = streams_of(reply)
     left = meant.left_out(decompress(stream, reference=sent, as_numpy=True))
-    memory.keep_residual(key, left, orders.turn)
-    return record, report
+    state.keep_residual(key, left, told.turn)
+    return reply, report
 
 
 def _finite(arrays: Mapping[str, NDArray]) -> frozenset[str]:
@@ -137,7 +144,7 @@ def _finite(arrays: Mapping[str, NDArray]) -> frozenset[str]:
 
 
 def _check_finite(
-    arrays: Mapping[str, NDArray], finite: frozenset[str], memory: Memory, key: str
+    arrays: Mapping[str, NDArray], finite: frozenset[str], state: ClientState, key: str
 ) -> None:
     """Refuse an update that has diverged.
 
@@ -146,7 +153,7 @@ def _check_finite(
     """
     for name in finite:
         if name in arrays and not np.isfinite(arrays[name]).all():
-            memory.keep_residual(key, {}, 0)
+            state.keep_residual(key, {}, 0)
             raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")
 
 

@@ -1,4 +1,4 @@
-"""Messages on their way out: arrays sealed, orders put beside them, each client's own version."""
+"""Messages on their way out: arrays sealed, instructions added, each client's own version."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any, Final
 from flwr.app import Message, Metadata, RecordDict
 
 from fedsz import flower_compat as compat
-from fedsz.bounds import ErrorBound
-from fedsz.flower.broadcast import Downlink
-from fedsz.flower.instructions import Orders
+from fedsz.arrays import Layout
+from fedsz.flower.broadcast import Broadcast
+from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import (
     KEY,
     Arrays,
-    Template,
     array_records,
+    layout_of,
     sealed,
     streams_of,
-    template_of,
 )
-from fedsz.update.config import EXACT, Settings
+from fedsz.update.config import EXACT, CompressionConfig
 from fedsz.update.reference import Reference
 from fedsz.update.step_spread import spread
 
@@ -42,71 +41,59 @@ class Packed:
     sent_bytes: int
 
 
-class Outbox:
+class Packer:
     """Packs what a Grid sends, and remembers which client holds what.
 
-    A model that a push sends to everybody is a step of one `Downlink`. Where a push holds different
-    models, for different clients, each goes out exactly.
+    A model that a push sends to everybody is a step of one `Broadcast`. Where a push holds
+    different models, for different clients, each goes out exactly.
 
     Args:
-        bound, feedback: see `Downlink`.
+        feedback: see `Broadcast`.
 
     Attributes:
-        templates: the models last sent, by the keys of their ArrayRecords.
+        layouts: of the models last sent, by the keys of their ArrayRecords.
         references: what replies to the last push may be differences from, by digest.
-        bound: of the models sent, or "exact".
     """
 
-    def __init__(self, bound: str = EXACT, *, feedback: bool = True) -> None:
-        self.templates: dict[str, Template] = {}
+    def __init__(self, *, feedback: bool = True) -> None:
+        self.layouts: dict[str, Layout] = {}
         self.references: dict[bytes, Reference] = {}
         self._feedback = feedback
-        self._downlinks: dict[str, Downlink] = {}
+        self._broadcasts: dict[str, Broadcast] = {}
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
         self._out: dict[int, tuple[Metadata, _Content]] = {}  # by node: of the last push
-        self.steer(bound)
-
-    def steer(self, bound: str) -> None:
-        """Send models within another bound from now on.
-
-        Raises:
-            ConfigError: it is none.
-        """
-        self.bound = bound if bound == EXACT else str(ErrorBound.of(bound))
 
     def spread(
-        self, messages: Iterable[Message], settings: Settings
+        self, messages: Iterable[Message], config: CompressionConfig
     ) -> dict[str, tuple[int, float]]:
         """Return the spread of the step from what clients hold to what these messages do."""
         found: dict[str, tuple[int, float]] = {}
         for key, record in array_records(next(iter(messages)).content).items():
-            downlink = self._downlinks.get(key)
-            held = downlink.model if downlink else None
+            broadcast = self._broadcasts.get(key)
+            held = broadcast.model if broadcast else None
             if held is not None:
-                arrays = Arrays(record, self.templates[key])
-                found |= spread(
-                    held.arrays, arrays, rule=settings.rule, threshold=settings.threshold
-                )
+                arrays = Arrays(record, self.layouts[key])
+                found |= spread(held.arrays, arrays, rule=config.rule, threshold=config.threshold)
         return found
 
     def pack(
-        self, messages: Iterable[Message], orders: Orders, codecs: Mapping[int, str]
+        self, messages: Iterable[Message], config: CompressionConfig, codecs: Mapping[int, str]
     ) -> list[Packed]:
         """Return the messages of a push, packed: once for all clients that are in the same case.
 
         Args:
             messages: not changed.
-            orders: for all clients.
+            config: for all clients.
             codecs: by node, for those that use another codec.
         """
         pushed = list(messages)
         self._turn += is_training(pushed)
-        orders = replace(orders, turn=self._turn)
+        told = Instructions(config, self._turn)
         self.references, self._out = {}, {}
         records = {id(message.content): message.content for message in pushed}
         contents = {
-            identity: self._content(content, orders, everybody=len(records) == 1)
+            identity: self._content(content, told, everybody=len(records) == 1)
             for identity, content in records.items()
         }
         versions: dict[Any, tuple[RecordDict, int]] = {}
@@ -132,7 +119,7 @@ class Outbox:
     def received(self, node: int) -> None:
         """Note that a node has answered the last push, and so holds what was in it."""
         if node in self._out:
-            self._held[node] = self._out[node][1].orders.holds
+            self._held[node] = self._out[node][1].instructions.holds
 
     def whole(self, node: int) -> Packed | None:
         """Return what a node was last sent, for one that holds nothing of it; None at second call.
@@ -141,7 +128,7 @@ class Outbox:
         """
         self._held.pop(node, None)
         metadata, content = self._out.get(node, (None, None))
-        if metadata is None or content is None or not content.orders.holds:
+        if metadata is None or content is None or not content.instructions.holds:
             return None
         del self._out[node]
         version, nbytes = content.version({})
@@ -149,31 +136,32 @@ class Outbox:
         message = compat.make_message(metadata, content=version)
         return Packed(message, content.raw_bytes, nbytes)
 
-    def _content(self, content: RecordDict, orders: Orders, *, everybody: bool) -> _Content:
-        downlinks = {}
+    def _content(self, content: RecordDict, told: Instructions, *, everybody: bool) -> _Content:
+        broadcasts = {}
         for key, record in array_records(content).items():
-            template = template_of(record)
-            if key not in self.templates or self.templates[key].shapes != template.shapes:
-                self.templates[key] = template
+            layout = layout_of(record)
+            if key not in self.layouts or self.layouts[key].shapes != layout.shapes:
+                self.layouts[key] = layout
             if everybody:
-                downlink = self._downlinks.get(key)
-                if downlink is None:
-                    downlink = Downlink(orders.settings, self.bound, feedback=self._feedback)
-                    self._downlinks[key] = downlink
-                downlink.steer(orders.settings, self.bound)
+                broadcast = self._broadcasts.get(key)
+                if broadcast is None:
+                    broadcast = Broadcast(told.config, feedback=self._feedback)
+                    self._broadcasts[key] = broadcast
+                broadcast.steer(told.config)
             else:
-                downlink = Downlink(orders.settings)
-            downlink.put(Arrays(record, self.templates[key]), reference=orders.differences)
-            downlinks[key] = downlink
-            if downlink.model is not None:
-                self.references[downlink.model.digest] = downlink.model
+                broadcast = Broadcast(told.config.replace(downlink=EXACT))
+            arrays = Arrays(record, self.layouts[key])
+            broadcast.put(arrays, reference=told.config.sends_differences)
+            broadcasts[key] = broadcast
+            if broadcast.model is not None:
+                self.references[broadcast.model.digest] = broadcast.model
         kept = {
-            key: downlink.model.digest
-            for key, downlink in downlinks.items()
-            if downlink.model is not None and not downlink.exact
+            key: broadcast.model.digest
+            for key, broadcast in broadcasts.items()
+            if broadcast.model is not None and not broadcast.exact
         }
-        rest = {k: v for k, v in content.items() if k not in downlinks and k != KEY}
-        return _Content(rest, downlinks, replace(orders, holds=kept))
+        others = {k: v for k, v in content.items() if k not in broadcasts and k != KEY}
+        return _Content(others, broadcasts, replace(told, holds=kept))
 
 
 def is_training(messages: Iterable[Message]) -> bool:
@@ -186,34 +174,35 @@ class _Content:
     """What messages of one RecordDict hold.
 
     Attributes:
-        rest: its records without arrays.
-        downlinks: those of its arrays, by their keys.
-        orders: for those who receive it.
+        others: its records without arrays.
+        broadcasts: those of its arrays, by their keys.
+        instructions: for those who receive it.
     """
 
-    rest: Mapping[str, Any]
-    downlinks: Mapping[str, Downlink]
-    orders: Orders
+    others: Mapping[str, Any]
+    broadcasts: Mapping[str, Broadcast]
+    instructions: Instructions
 
     @property
     def raw_bytes(self) -> int:
-        return sum(downlink.raw_bytes for downlink in self.downlinks.values())
+        return sum(broadcast.raw_bytes for broadcast in self.broadcasts.values())
 
     def with_codec(self, codec: str) -> _Content:
         """Return the same for a client that is to use another codec."""
-        settings = replace(self.orders.settings, codec=codec)
-        return replace(self, orders=replace(self.orders, settings=settings))
+        told = self.instructions
+        return replace(self, instructions=replace(told, config=told.config.replace(codec=codec)))
 
     def version(self, held: Mapping[str, bytes]) -> tuple[RecordDict, int]:
         """Return it for a client that holds these models, by key; and the bytes of its streams."""
         records = {
-            key: sealed(downlink.streams(held.get(key, b"")))
-            for key, downlink in self.downlinks.items()
+            key: sealed(broadcast.streams(held.get(key, b"")))
+            for key, broadcast in self.broadcasts.items()
         }
         nbytes = sum(len(s) for record in records.values() for s in streams_of(record))
-        return RecordDict({**self.rest, **records, KEY: self.orders.record()}), nbytes
+        told = self.instructions.record()
+        return RecordDict({**self.others, **records, KEY: told}), nbytes
 
     def pack_away(self) -> None:
         """Free what only a first version needs."""
-        for downlink in self.downlinks.values():
-            downlink.pack_away()
+        for broadcast in self.broadcasts.values():
+            broadcast.pack_away()

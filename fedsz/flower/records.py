@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import io
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsz.arrays import DTYPE_IDS, DTYPES, NDArray, raw
-from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
-from fedsz.stream import Limits, Reader
-from fedsz.update import decompress as pipeline
-from fedsz.update.coded_tensor import Coded
+from fedsz.arrays import DTYPE_IDS, DTYPES, Layout, NDArray, raw
+from fedsz.errors import ConfigError, CorruptStream
 from fedsz.update.compress import Report, compress_measured
-from fedsz.update.config import Settings
+from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
 
 KEY: Final = "fedsz"
@@ -34,62 +28,6 @@ STYPE: Final = "fedsz.v1"
 NUMPY: Final = "numpy.ndarray"
 
 _DTYPES_BY_NAME: Final = {dtype.name: dtype for dtype in DTYPES}
-
-
-@dataclass(frozen=True)
-class Template:
-    """Names, shapes and dtypes that a model's arrays must have."""
-
-    shapes: Mapping[str, tuple[int, ...]]
-    dtypes: Mapping[str, np.dtype]
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, NDArray]) -> Template:
-        """Return the template that ``arrays`` fit."""
-        return cls(
-            {name: x.shape for name, x in arrays.items()},
-            {name: x.dtype for name, x in arrays.items()},
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Size of arrays that fit, in bytes."""
-        return sum(
-            int(np.prod(shape, dtype=np.int64)) * self.dtypes[name].itemsize
-            for name, shape in self.shapes.items()
-        )
-
-    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Refuse arrays with other names or shapes.
-
-        Raises:
-            ModelMismatch: naming the first difference, and both shapes.
-        """
-        for name, shape in self.shapes.items():
-            if name not in shapes:
-                raise ModelMismatch(f"{name!r} of shape {shape} is missing")
-            if shapes[name] != shape:
-                raise ModelMismatch(
-                    f"{name!r} has shape {shapes[name]} where the model has {shape}"
-                )
-        for name, shape in shapes.items():
-            if name not in self.shapes:
-                raise ModelMismatch(f"{name!r} of shape {shape} is not in the model")
-
-    def cast(self, name: str, x: NDArray) -> NDArray:
-        """Return an array in the template's dtype: strategies widen some of them.
-
-        FedAvg makes floats of integers and FedAdam float64 of everything. Integers are rounded.
-        """
-        return cast(x, self.dtypes[name]) if name in self.dtypes else x
-
-
-def cast(x: NDArray, dtype: np.dtype) -> NDArray:
-    """Return ``x`` in ``dtype``, rounded to the nearest where that is an integer or a bool."""
-    if x.dtype == dtype:
-        return x
-    whole = dtype.kind in "iub" and x.dtype.kind == "f"
-    return np.asarray((np.rint(x) if whole else x).astype(dtype))
 
 
 def to_array(x: NDArray) -> Array:
@@ -169,9 +107,9 @@ def dtype_of(array: Array) -> np.dtype:
         raise ConfigError(f"an array of dtype {array.dtype!r}, which streams do not have") from None
 
 
-def template_of(record: ArrayRecord) -> Template:
-    """Return the template of a plain record, from what its Arrays say of themselves."""
-    return Template(
+def layout_of(record: ArrayRecord) -> Layout:
+    """Return the layout of a plain record, from what its Arrays say of themselves."""
+    return Layout(
         {name: tuple(array.shape) for name, array in record.items()},
         {name: dtype_of(array) for name, array in record.items()},
     )
@@ -185,13 +123,13 @@ class Arrays(Mapping[str, NDArray]):
         CorruptStream: its bytes are not an array.
     """
 
-    def __init__(self, record: ArrayRecord, template: Template | None = None) -> None:
+    def __init__(self, record: ArrayRecord, layout: Layout | None = None) -> None:
         self._record = record
-        self._template = template
+        self._layout = layout
 
     def __getitem__(self, name: str) -> NDArray:
         x = from_array(name, self._record[name])
-        return self._template.cast(name, x) if self._template else x
+        return self._layout.cast(name, x) if self._layout else x
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._record)
@@ -201,134 +139,15 @@ class Arrays(Mapping[str, NDArray]):
 
 
 def seal(
-    arrays: Mapping[str, NDArray], settings: Settings, reference: Reference | None = None
+    arrays: Mapping[str, NDArray],
+    config: CompressionConfig,
+    reference: Reference | None = None,
+    *,
+    bounds: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[ArrayRecord, Report]:
-    """Return ``arrays`` as a sealed record, and what compressing them took."""
-    stream, report = compress_measured(arrays, settings, reference)
+    """Return ``arrays`` as a sealed record, and what that took; see `compress_measured`."""
+    stream, report = compress_measured(arrays, config, reference, bounds=bounds)
     return sealed([stream]), report
-
-
-class Update:
-    """The arrays of a record that somebody sent, sealed or plain; checked, not yet decoded.
-
-    Iterating decodes them one at a time, in no particular order and as often as one likes. All
-    that can be checked without decoding has been when this exists: structure, names, shapes,
-    checksums.
-
-    Args:
-        record: from anybody.
-        template: what the arrays must look like, and the dtypes they are returned in.
-        references: by their digests, the models that differences may refer to.
-
-    Attributes:
-        names: in the sender's order.
-        raw_bytes: size of the arrays.
-        sent_bytes: size of what was sent.
-        seconds: time spent on checking and decoding so far.
-
-    Raises:
-        ModelMismatch: names or shapes are not the template's.
-        ReferenceMismatch: they are differences from a model that is not at hand.
-        CorruptStream: the bytes are no stream.
-    """
-
-    def __init__(
-        self,
-        record: ArrayRecord,
-        template: Template | None = None,
-        references: Mapping[bytes, Reference] = MappingProxyType({}),
-    ) -> None:
-        start = time.perf_counter()
-        self.sent_bytes = sum(len(array.data) for array in record.values())
-        self._record = record
-        self._template = template
-        self._reader: Reader | None = None
-        self._reference: Reference | None = None
-        if is_sealed(record):
-            if len(record) != 1:
-                raise CorruptStream(f"a reply of {len(record)} streams, not one")
-            self._reader = reader = self._read()
-            header = reader.header
-            if header.reference is not None:
-                self._reference = references.get(header.reference)
-                pipeline.require_reference(header.reference, self._reference)
-            self.raw_bytes = header.decoded_bytes
-            shapes = {tensor.name: tensor.shape for tensor in header.tensors}
-        else:
-            self.raw_bytes = self.sent_bytes
-            shapes = {name: tuple(array.shape) for name, array in record.items()}
-        self.names = list(shapes)
-        if template:
-            template.check(shapes)
-        if self._reader:
-            self._reader.check()
-        self.seconds = time.perf_counter() - start
-
-    def __iter__(self) -> Iterator[tuple[str, NDArray]]:
-        """Yield name and array, each its receiver's own.
-
-        Raises:
-            CorruptStream: an array does not decode, or is not what it was said to be.
-            CodecUnavailable: a codec's library is not installed here.
-        """
-        for name, x in self.unpacked():
-            if isinstance(x, Coded):
-                with self.clock():
-                    x = x.decode()
-            yield name, x
-
-    def unpacked(self) -> Iterator[tuple[str, NDArray | Coded]]:
-        """Do as iterating does, but leave coded what can be decoded one by one; see `clock`."""
-        fitted = ((name, self._fitted(name, x)) for name, x in self._sent())
-        while True:
-            with self.clock():
-                item = next(fitted, None)
-            if item is None:
-                return
-            yield item
-
-    @contextmanager
-    def clock(self) -> Iterator[None]:
-        """Count the time spent inside as time spent on decoding."""
-        start = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - start
-
-    def arrays(self) -> dict[str, NDArray]:
-        """Return all arrays, in the sender's order; raises as iterating does."""
-        decoded = dict(self)
-        return {name: decoded.pop(name) for name in self.names}
-
-    def _fitted(self, name: str, x: NDArray | Coded) -> NDArray | Coded:
-        if self._template is None or x.dtype == self._template.dtypes[name]:
-            return x
-        return self._template.cast(name, x.decode() if isinstance(x, Coded) else x)
-
-    def _sent(self) -> Iterator[tuple[str, NDArray | Coded]]:
-        if self._reader:
-            yield from pipeline.unpack(self._reader, self._reference)
-            return
-        for name, array in self._record.items():
-            x = from_array(name, array)
-            if x.shape != tuple(array.shape):
-                raise CorruptStream(f"array {name!r} has another shape than it says")
-            yield name, x
-
-    def _read(self) -> Reader:
-        limits = Limits()
-        if self._template:
-            limits = Limits(decoded_bytes=2 * self._template.nbytes, expansion=0)
-        return Reader(next(iter(self._record.values())).data, limits)
-
-
-def release(content: RecordDict) -> None:
-    """Free the arrays of a message that nobody needs any more.
-
-    Flower's records refer to each other in circles, so without this they would stay until the
-    garbage collector comes by, and megabytes do not make it come sooner.
-    """
-    for record in array_records(content).values():
-        record.clear()
 
 
 def report_record(report: Report) -> ConfigRecord:

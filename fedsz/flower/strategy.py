@@ -10,16 +10,16 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import Layout, NDArray, cast
 from fedsz.errors import ConfigError, FedszError
-from fedsz.flower.grid import FedSZGrid, open_reply
-from fedsz.flower.records import Template, Update, cast, release, to_array
-from fedsz.flower.wrapped_grid import LazyGrid
-from fedsz.update.coded_tensor import Coded
+from fedsz.flower.admission import release, streamed, update_of
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import array_records, to_array
+from fedsz.update.coded_tensor import CodedTensor
 from fedsz.update.difference import add_scaled
 
 logger = logging.getLogger(__name__)
@@ -34,18 +34,15 @@ class StreamingFedAvg(FedAvg):
     weighted by ``weighted_by_key`` and comes in the dtypes of the replies: integer buffers are
     rounded, not turned into floats.
 
-    Works on any Grid; on a `FedSZGrid` it takes replies still compressed. All arguments are those
-    of Flower's FedAvg.
+    Works on any Grid, or wrapper of one; replies of a `FedSZGrid` come still compressed. All
+    arguments are those of Flower's FedAvg.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._grid: FedSZGrid | None = None
-
-    def start(self, grid: Grid, *args: Any, **options: Any) -> Result:
-        """Run the rounds; the arguments are those of Flower's FedAvg."""
-        self._grid = grid if isinstance(grid, FedSZGrid) else None
-        return super().start(LazyGrid(grid), *args, **options)
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the round's messages, which ask for replies that are still sealed."""
+        return streamed(super().configure_train(server_round, arrays, config, grid))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -57,13 +54,13 @@ class StreamingFedAvg(FedAvg):
         for reply in replies:
             if reply.has_error():
                 failures += 1
-                self._fail(reply, str(reply.error.reason))
                 continue
             try:
                 contents.append(self._add(mean, reply))
             except FedszError as err:
                 failures += 1
-                self._fail(reply, f"{type(err).__name__}: {err}")
+                node, reason = reply.metadata.src_node_id, f"{type(err).__name__}: {err}"
+                logger.warning("node %d left out: %s", node, reason)
             finally:
                 release(reply.content)
         logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
@@ -73,25 +70,25 @@ class StreamingFedAvg(FedAvg):
 
     def _add(self, mean: Mean, reply: Message) -> RecordDict:
         """Add a reply and return its metrics."""
-        metrics: dict[str, Any] = dict(reply.content.metric_records)
-        if len(metrics) != 1:
-            raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")
-        weight = next(iter(metrics.values())).get(self.weighted_by_key)
-        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise ConfigError(
-                f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
-            )
-        update = self._grid.open(reply) if self._grid else open_reply(reply)
-        mean.add(update, float(weight))
-        if self._grid:
-            self._grid.count(reply, update)
-        return RecordDict(metrics)
-
-    def _fail(self, reply: Message, reason: str) -> None:
-        if self._grid:
-            self._grid.fail(reply, reason)
-        else:
-            logger.warning("node %d left out: %s", reply.metadata.src_node_id, reason)
+        records, metrics = array_records(reply.content), dict(reply.content.metric_records)
+        updates = [update_of(record) for record in records.values()]
+        try:
+            if len(metrics) != 1:
+                raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")
+            weight = next(iter(metrics.values())).get(self.weighted_by_key)
+            if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+                raise ConfigError(
+                    f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
+                )
+            if len(updates) != 1:
+                raise ConfigError(f"a reply holds {len(updates)} ArrayRecords, not one")
+            mean.add(updates[0], float(weight))
+        except FedszError as err:
+            for update in updates:
+                update.refused = f"{type(err).__name__}: {err}"
+            raise
+        kept: dict[str, Any] = dict(metrics)
+        return RecordDict(kept)
 
 
 @dataclass
@@ -112,10 +109,10 @@ class Mean:
     def __init__(self) -> None:
         self._sums: dict[str, NDArray] = {}
         self._bases: dict[str, list[Base]] = {}  # what differences among the sums refer to
-        self._template: Template | None = None
+        self._template: Layout | None = None
         self.weight = 0.0
 
-    def add(self, update: Update, weight: float) -> None:
+    def add(self, update: ReceivedUpdate, weight: float) -> None:
         """Add ``update``, or nothing of it.
 
         Raises:
@@ -132,7 +129,7 @@ class Mean:
                     self._put(name, x, weight, new=first)
                 shapes[name], dtypes[name] = x.shape, x.dtype
             if self._template is None:
-                self._template = Template({name: shapes[name] for name in update.names}, dtypes)
+                self._template = Layout({name: shapes[name] for name in update.names}, dtypes)
             self._template.check(shapes)
         except FedszError:
             if first:
@@ -144,7 +141,7 @@ class Mean:
             raise
         self.weight += weight
 
-    def _put(self, name: str, x: NDArray | Coded, weight: float, *, new: bool) -> None:
+    def _put(self, name: str, x: NDArray | CodedTensor, weight: float, *, new: bool) -> None:
         if new and isinstance(x, np.ndarray):
             self._sums[name] = scaled(x, weight, sum_dtype(x.dtype))
             return
@@ -152,13 +149,13 @@ class Mean:
             self._sums[name] = np.zeros(x.shape, sum_dtype(x.dtype))
         sums = self._sums.get(name)
         if sums is None or x.shape != sums.shape:
-            return  # there is nowhere to add it; `Template.check` will refuse it
-        if isinstance(x, Coded) and sums.dtype == sum_dtype(x.dtype):
+            return  # there is nowhere to add it; `Layout.check` will refuse it
+        if isinstance(x, CodedTensor) and sums.dtype == sum_dtype(x.dtype):
             x.accumulate(sums, weight)
             if x.reference is not None:
                 self._base(name, x.reference).weight += weight
         else:
-            sums += scaled(x.decode() if isinstance(x, Coded) else x, weight, sums.dtype)
+            sums += scaled(x.decode() if isinstance(x, CodedTensor) else x, weight, sums.dtype)
 
     def _base(self, name: str, x: NDArray) -> Base:
         bases = self._bases.setdefault(name, [])

@@ -64,13 +64,3 @@ class WrappedGrid(Grid):
         stream = getattr(self.inner, "stream_replies", self.inner.send_and_receive)
         # Not a generator: its frame would keep the messages, with the model, until the last reply.
         return iter(stream(messages, timeout=timeout))
-
-
-class LazyGrid(WrappedGrid):
-    """Hands a strategy each reply as it comes, not a list of all of them."""
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterator[Message]:
-        """Yield the replies to ``messages``."""
-        return self.stream_replies(messages, timeout=timeout)

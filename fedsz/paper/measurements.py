@@ -21,7 +21,7 @@ from fedsz.paper.options import MeasurementOptions, PaperConfig
 from fedsz.paper.trained_models import OnStep, TrainedModel
 from fedsz.training.options import RunConfig
 from fedsz.update.compress import compress_measured
-from fedsz.update.config import Settings
+from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.partition import is_lossy
 
@@ -93,10 +93,9 @@ class Measurements:
         state = trained.state.items()
         return {name: x for name, x in state if is_lossy(name, x, rule=rule, threshold=threshold)}
 
-    def settings(self, codec: str, bound: float) -> Settings:
+    def settings(self, codec: str, bound: float) -> CompressionConfig:
         """Return how updates are compressed by a codec at a relative bound."""
-        config, rel = self.config, ErrorBound.rel(bound)
-        return Settings(rel, codec, config.lossless, config.threshold, config.rule)
+        return self.config.compression.replace(error_bound=str(bound), codec=codec).require()
 
     def codec_costs(
         self, trained: TrainedModel, codecs: Sequence[str], bounds: Sequence[float]
@@ -122,7 +121,7 @@ class Measurements:
             self._costs[key] = self._measured(trained.state, self.settings(codec, bound))
         return self._costs[key]
 
-    def _measured(self, state: dict[str, NDArray], settings: Settings) -> UpdateCost:
+    def _measured(self, state: dict[str, NDArray], settings: CompressionConfig) -> UpdateCost:
         from fedsz.report.runs import UpdateCost
 
         encode: list[float] = []

@@ -10,7 +10,8 @@ from typing import Any, Self
 from fedsz.errors import ConfigError
 from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
 from fedsz.paper.published import BANDWIDTH, DATASETS, MODELS
-from fedsz.training.options import RunConfig, option
+from fedsz.training.options import COMPRESSION, LEARNED, PAPER, RunConfig, option, otherwise
+from fedsz.update.config import WEIGHTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +25,19 @@ class PaperConfig(RunConfig):
         ConfigError: a value is out of range or does not exist.
     """
 
-    update: str = option("weights", "What clients send: weights, as the paper has it.")
-    models: str = option(",".join(MODELS), "Models, separated by commas.")
-    datasets: str = option("cifar10", "Data sets, separated by commas.")
-    error_bounds: str = option(
-        "1e-5..1e-1", "Bounds of Table V and Figures 5, 7 and 10; 1e-5..1e-1 is one a decade."
+    update: str = option(
+        WEIGHTS, "What clients send: weights, as the paper has it.", COMPRESSION, ()
     )
-    samples: int = option(2000, "Take this many training images in all; 0 for all there are.")
-    test_samples: int = option(500, "Judge models by this many test images; 0 for all there are.")
-    rounds: int = option(2, "Federated rounds.")
-    batch_size: int = option(32, "Images per SGD step.")
+    models: str = option(",".join(MODELS), "Models, separated by commas.", LEARNED, (PAPER,))
+    datasets: str = option("cifar10", "Data sets, separated by commas.", LEARNED, (PAPER,))
+    error_bounds: str = option(
+        "1e-5..1e-1", "Bounds of Table V and Figures 5, 7 and 10; 1e-5..1e-1 is one a decade.",
+        COMPRESSION, (PAPER,),
+    )  # fmt: skip
+    samples: int = otherwise("samples", 2000)
+    test_samples: int = otherwise("test_samples", 500)
+    rounds: int = otherwise("rounds", 2)
+    batch_size: int = otherwise("batch_size", 32)
 
     def __post_init__(self) -> None:
         super().__post_init__()

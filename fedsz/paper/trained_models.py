@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +14,8 @@ from fedsz.experiments.environment import dataset_digest, environment, file_dige
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
+    from fedsz.control.record import RoundRecord
     from fedsz.training.datasets import Images
-    from fedsz.training.rounds import Round
 
 OnStep = Callable[[str], None]
 
@@ -122,22 +121,22 @@ def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -
     problem = prepare(run)
     rounds = []
 
-    def on_round(done: Round) -> None:
+    def on_round(done: RoundRecord) -> None:
         rounds.append(done)
         on_step(
-            f"{run.model} on {run.dataset}: round {done.number} of {run.rounds},"
+            f"{run.model} on {run.dataset}: round {done.round} of {run.rounds},"
             f" accuracy {done.accuracy:.4f}, {done.seconds:.0f} s"
         )
 
     model = federate(grid, run, problem, on_round)
     for done in rounds:
-        for _, reason in done.traffic.failures:
-            raise FedszError(f"{run.model} could not be trained on {run.dataset}: {reason}")
+        for failure in done.failures:
+            raise FedszError(f"{run.model} could not be trained on {run.dataset}: {failure.reason}")
     facts = {
         **asked,
         "test_samples": len(problem.held_out),
         "accuracy": rounds[-1].accuracy,
-        "loss": rounds[-1].loss if math.isfinite(rounds[-1].loss) else None,
+        "loss": rounds[-1].loss,
         "train_seconds": sum(done.train_seconds for done in rounds),
         **environment(),
     }

@@ -10,12 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.bounds import ErrorBound
-from fedsz.experiments.scheme import Way
+from fedsz.experiments.scheme import Scheme
 from fedsz.report.runs import UNCOMPRESSED, Round, Run, Setting, paired
 from fedsz.report.statistics import Interval
+from fedsz.update.config import CompressionConfig
 
-USUAL_WAY: Final = Way(codec="sz2", bound=ErrorBound.rel(1e-2))  # what the FedSZ paper recommends
+USUAL_WAY: Final = Scheme(
+    CompressionConfig(update="weights", codec="sz2", error_bound="1e-2")
+)  # of the paper
 NEARLY: Final = 0.95  # of the best accuracy without compression
 LOSS: Final = 0.05  # accuracy below uncompressed, as a share, at which a way is of no interest
 

@@ -7,14 +7,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
 from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
-from fedsz.experiments.scheme import DEFAULTS, RAW, Way, asks_nothing
+from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
 from fedsz.formatting import NOTHING, count, listed
 
 UNCOMPRESSED: Final = "uncompressed"
@@ -26,7 +26,7 @@ CONDITIONS: Final = (
     "learning_rate", "momentum", "device",
 )  # fmt: skip
 
-USUAL_TENSORS: Final = f"{DEFAULTS['rule']}>{DEFAULTS['threshold']}"
+USUAL_TENSORS: Final = f"{DEFAULTS.rule}>{DEFAULTS.threshold}"
 USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
 
 
@@ -85,7 +85,7 @@ class UpdateCost:
 class Run:
     """A training run."""
 
-    way: Way
+    way: Scheme
     lossless: str  # the codec for everything else, as users write it
     lossy: str  # which tensors are not that, ``paper>1024``: by rule and threshold
     seed: int
@@ -177,7 +177,7 @@ class Setting:
     def label(self, run: Run) -> str:
         """Return what a run is called among the others, whatever its bound."""
         way = run.way
-        return self._named(run, way.codec if way.plain else str(replace(way, bound=None)))
+        return self._named(run, way.config.codec if way.plain else way.label)
 
     def way(self, run: Run) -> str:
         """Return what a run is called among the others, its bound included."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from fedsz.control.fixed import FIXED
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.results import SWEEP, read
-from fedsz.experiments.scheme import FIXED, Way, partition_name
-from fedsz.experiments.sweep_plan import way_of
+from fedsz.experiments.scheme import Scheme, partition_name
 from fedsz.experiments.sweep_worker import distributions
 from fedsz.report.runs import CONDITIONS, Round, Run
 from fedsz.training.options import RunConfig
@@ -58,7 +58,7 @@ def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
     ]
     rounds = [_round_of(row) for row in rows if row["round"] is not None]
     return Run(
-        way=Way.of_row(last),
+        way=Scheme.of_row(last),
         lossless=last["lossless"] or "unknown",
         lossy=_lossy(last),
         seed=last["seed"] or 0,
@@ -122,7 +122,7 @@ def _read_folder(folder: Path) -> Run:
     known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
     known["initial"] = Path(config.initial).name
     return Run(
-        way=way_of(config),
+        way=Scheme.of_run(config),
         lossless=config.lossless,
         lossy=_lossy(known),
         seed=config.seed,

@@ -6,7 +6,7 @@ sends, with every round, all that a client needs but its own share of the data.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -17,11 +17,13 @@ from fedsz.errors import ConfigError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
 from fedsz.training.client_round import train_share
-from fedsz.training.federation import SENT, federate, prepare
-from fedsz.training.options import RunConfig
+from fedsz.training.federation import federate, prepare
+from fedsz.training.options import RunConfig, options
 
 if TYPE_CHECKING:
     pass
+
+_SENT: Final = [name for name, about in options().items() if about.sent]
 
 
 def make_client_app() -> ClientApp:
@@ -35,7 +37,7 @@ def make_client_app() -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         told = {
-            key: message.content.config_records["config"][key] for key in (*SENT, "server-round")
+            key: message.content.config_records["config"][key] for key in (*_SENT, "server-round")
         }
         server_round = int(str(told.pop("server-round")))
         config = RunConfig.of(told)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord
 
-from fedsz.arrays import NDArray, as_arrays, as_tensor
+from fedsz.arrays import Layout, NDArray, as_arrays, as_tensor
 from fedsz.errors import ConfigError
-from fedsz.flower.records import Arrays, Template, template_of
+from fedsz.flower.records import Arrays, layout_of
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def load(model: nn.Module, record: ArrayRecord) -> Mapping[str, NDArray]:
     Raises:
         ModelMismatch: names or shapes differ; the first of them is named.
     """
-    template = Template.of(as_arrays(model.state_dict()))
-    template.check(template_of(record).shapes)
+    template = Layout.of(as_arrays(model.state_dict()))
+    template.check(layout_of(record).shapes)
     arrays = dict(Arrays(record, template))
     model.load_state_dict({name: as_tensor(x) for name, x in arrays.items()})
     return arrays
@@ -80,5 +80,5 @@ def start_from(model: nn.Module, path: Path) -> None:
     except (OSError, SafetensorError) as err:
         raise ConfigError(f"cannot read the initial weights {path}: {err}") from err
     arrays = as_arrays(state)
-    Template.of(as_arrays(model.state_dict())).check({name: x.shape for name, x in arrays.items()})
+    Layout.of(as_arrays(model.state_dict())).check({name: x.shape for name, x in arrays.items()})
     model.load_state_dict(state)

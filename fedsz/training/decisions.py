@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsz.control.policy import replay
-from fedsz.control.record import Decision, Observation
-from fedsz.errors import ConfigError, FedszError
-from fedsz.training.events import RoundDone, from_json
+import msgspec
+
+from fedsz.bounds import ErrorBound
+from fedsz.control.policy import get, replay
+from fedsz.control.record import Decision, RoundRecord
 from fedsz.training.options import RunConfig
-from fedsz.training.rounds import policy_of
-from fedsz.training.run_folder import CONFIG, ROUNDS
+from fedsz.training.run_folder import CONFIG, read_rounds
+from fedsz.update.config import EXACT
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,12 @@ class Decided:
     """A round's decision.
 
     Attributes:
-        row: the round.
+        record: the round.
         decision: what it used.
         again: what the policy decides now, from the rounds before it.
     """
 
-    row: RoundDone
+    record: RoundRecord
     decision: Decision
     again: Decision
 
@@ -41,18 +42,26 @@ def decisions(folder: Path) -> Iterator[Decided]:
     Raises:
         ConfigError: it is no folder of a run, or its policy does not exist here.
     """
-    config = RunConfig.read(folder / CONFIG)
-    try:
-        lines = (folder / ROUNDS).read_text("utf-8").splitlines()
-        rows = [row for line in lines if isinstance(row := from_json(line), RoundDone)]
-    except (OSError, FedszError) as err:
-        raise ConfigError(f"cannot read {folder / ROUNDS}: {err}") from err
-    by_number = {row.round: row for row in rows}
-    for number, decision, again in replay(policy_of(config), [observed(row) for row in rows]):
-        yield Decided(by_number[number], decision, again)
+    run = RunConfig.read(folder / CONFIG)
+    policy = get(run.policy, run.compression, tolerance=run.tolerance, rounds=run.rounds)
+    records = list(read_rounds(folder, run.compression))
+    by_number = {record.round: record for record in records}
+    for number, decision, again in replay(policy, records):
+        record = by_number[number]
+        yield Decided(record, decision, again if record.version > 1 else rounded(again))
 
 
-def observed(row: RoundDone) -> Observation:
-    """Return a line of rounds.jsonl as its policy saw it."""
-    names = Observation.__struct_fields__
-    return Observation(**{name: getattr(row, name) for name in names})
+def rounded(decision: Decision) -> Decision:
+    """Return a decision as version 1 of the record had it: bounds of six digits."""
+
+    def six_digits(text: str) -> str:
+        if text == EXACT:
+            return text
+        bound = ErrorBound.of(text)
+        return str(ErrorBound(bound.kind, float(f"{bound.value:g}")))
+
+    config = decision.config
+    config = config.replace(
+        error_bound=six_digits(config.error_bound), downlink=six_digits(config.downlink)
+    )
+    return msgspec.structs.replace(decision, config=config)

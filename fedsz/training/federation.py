@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedsz.arrays import as_arrays
+from fedsz.arrays import NDArray, as_arrays
+from fedsz.control.controller import Controller
+from fedsz.control.record import RoundRecord
+from fedsz.control.rule import SENSITIVITY
 from fedsz.errors import ConfigError
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.records import to_record
@@ -19,18 +24,15 @@ from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.training.build import build_model, check_device, load, start_from
 from fedsz.training.client_round import folder
 from fedsz.training.datasets import Images
-from fedsz.training.options import RunConfig
-from fedsz.training.rounds import OnRound, Pilot, Round, policy_of
+from fedsz.training.options import RunConfig, options
+from fedsz.update.step_spread import spread
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-# What the server tells its clients each round.
-SENT: Final = (
-    "dataset", "samples", "model", "partitioner", "alpha", "seed",
-    "epochs", "batch_size", "learning_rate", "momentum", "image_size",
-)  # fmt: skip
+OnRound = Callable[[RoundRecord], None]
+AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def prepare(config: RunConfig) -> Problem:
     """
     from fedsz.training import datasets
 
-    _ = policy_of(config)
+    _ = controller_of(config), config.compression.require()
     if config.partitioner not in datasets.PARTITIONERS:
         have = ", ".join(datasets.PARTITIONERS)
         raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
@@ -78,71 +80,103 @@ def federate(
         problem: what `prepare` returned for it.
         on_round: called after each round, and before the first with what was there to start from.
     """
-    from fedsz.training import loop as training
-
-    model = problem.model
-    compressing = FedSZGrid(
-        grid,
-        config.error_bound,
-        codec=config.codec,
-        lossless=config.lossless,
-        threshold=config.threshold,
-        rule=config.rule,
-        update=config.update,
-        downlink=config.downlink,
-    )
-    pilot = Pilot(config)
-    last = time.monotonic()
-    train_seconds = 0.0
-
-    def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
-        nonlocal last, train_seconds
-        begin = time.monotonic()
-        averaged = load(model, arrays)
-        result = training.evaluate(model, problem.held_out, image_size=config.image_size)
-        tested = time.monotonic()
-        spread, sensitivity = pilot.measure(model, averaged, problem.held_out)
-        now = time.monotonic()
-        seconds, last = now - last, now
-        done = Round(
-            number,
-            result.accuracy,
-            result.loss,
-            seconds,
-            train_seconds,
-            tested - begin,
-            compressing.take_traffic(),
-            pilot.decision,
-            spread,
-            sensitivity,
-        )
-        train_seconds = 0.0
-        if on_round:
-            on_round(done)
-        compressing.steer(pilot.decide(done))
-        return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
-
-    def average(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-        nonlocal train_seconds
-        train_seconds = sum(_reported_seconds(content) for content in contents)
-        return strategy_average(contents, weighted_by)
-
     # The fleet is complete once; after that a round goes on with those who are there.
     wait_for(grid, config.min_clients)
+    rounds = _Rounds(grid, config, problem, on_round)
     strategy = StreamingFedAvg(
         fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
     )
-    strategy_average = strategy.train_metrics_aggr_fn
-    strategy.train_metrics_aggr_fn = average
+    strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
+    sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
-        compressing,
-        to_record(as_arrays(model.state_dict())),
+        rounds.grid,
+        to_record(as_arrays(problem.model.state_dict())),
         num_rounds=config.rounds,
         timeout=config.round_timeout,
-        train_config=ConfigRecord({key: getattr(config, key) for key in SENT}),
-        evaluate_fn=evaluate,
+        train_config=ConfigRecord(sent),
+        evaluate_fn=rounds.end,
     )
-    return model
+    return problem.model
+
+
+class _Rounds:
+    """The rounds of a run as they end: each average is tested, recorded and told of.
+
+    Attributes:
+        grid: that compresses, as a controller decides from each round.
+    """
+
+    def __init__(
+        self, grid: Grid, config: RunConfig, problem: Problem, on_round: OnRound | None
+    ) -> None:
+        self._config, self._problem, self._on_round = config, problem, on_round
+        controller = controller_of(config)
+        self._needs = controller.needs
+        self.grid = FedSZGrid.controlled(grid, controller)
+        self._before: Mapping[str, NDArray] = {}  # the average of the round before
+        self._train_seconds = 0.0
+
+    def timed(self, average: AverageMetrics) -> AverageMetrics:
+        """Return a function that averages clients' metrics, and adds up how long they trained."""
+
+        def averaged(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+            self._train_seconds = sum(_reported_seconds(content) for content in contents)
+            return average(contents, weighted_by)
+
+        return averaged
+
+    def end(self, number: int, arrays: ArrayRecord) -> MetricRecord:
+        """Test a round's average, record the round, and have the next one decided."""
+        from fedsz.training import loop
+
+        model, held_out = self._problem.model, self._problem.held_out
+        begin = time.monotonic()
+        averaged = load(model, arrays)
+        result = loop.evaluate(model, held_out, image_size=self._config.image_size)
+        test_seconds = time.monotonic() - begin
+        record = self.grid.end_round(
+            accuracy=result.accuracy,
+            loss=result.loss if math.isfinite(result.loss) else None,
+            train_seconds=self._train_seconds,
+            test_seconds=test_seconds,
+            **self._measured(number, averaged),
+        )
+        self._train_seconds = 0.0
+        if self._on_round:
+            self._on_round(record)
+        return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
+
+    def _measured(self, number: int, averaged: Mapping[str, NDArray]) -> dict[str, Any]:
+        """Return the spread of a round's step and the sensitivity to errors, if they are needed."""
+        if not self._needs:
+            return {}
+        config = self._config
+        moved = spread(self._before, averaged, rule=config.rule, threshold=config.threshold)
+        self._before = averaged
+        steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
+        if SENSITIVITY not in self._needs or not steps:
+            return {"spread": moved}
+        from fedsz.training.sensitivity import measure
+
+        found = measure(
+            self._problem.model,
+            self._problem.held_out,
+            steps,
+            seed=config.seed + number,  # other noise each round, since policies average
+            image_size=config.image_size,
+        )
+        return {"spread": moved, "sensitivity": found}
+
+
+def controller_of(config: RunConfig) -> Controller:
+    """Return what decides how each round of a run is sent.
+
+    Raises:
+        ConfigError: there is no such policy, or it cannot act on the run's options.
+    """
+    return Controller(
+        config.policy, config.compression, tolerance=config.tolerance, rounds=config.rounds
+    )
 
 
 def wait_for(grid: Grid, count: int) -> None:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import math
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.training.events import Client, Done, Event, Failure, Listening, RoundDone
+from fedsz.training.events import Client, Done, Event, Listening
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedsz.training.rounds import Round
-    from fedsz.transport.link import LinkEvent
+    from fedsz.transport.events import LinkEvent
 
 OnEvent = Callable[[Event], None]
 
@@ -40,23 +39,18 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
     """
     from fedsz.flower import GrpcGrid
     from fedsz.training.federation import federate, prepare
-    from fedsz.transport.link import EventKind
-    from fedsz.transport.node import node_id
+    from fedsz.transport.events import EventKind
     from fedsz.transport.tls import server_credentials
 
-    names: dict[int, str] = {}
-
     def tell_link(event: LinkEvent) -> None:
-        names[node_id(event.client_id)] = event.client_id
         told = (EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED, EventKind.FAILED)
         if event.kind in told:
             on_event(Client(event.client_id, str(event.kind), event.detail))
 
-    def tell_round(done: Round) -> None:
-        row = row_of(done, names)
+    def tell_round(done: RoundRecord) -> None:
         folder.save(problem.model)  # what a server that is restarted goes on from
-        folder.add(row)
-        on_event(row)
+        folder.add(done)
+        on_event(done)
 
     check_secured(config)
     problem = prepare(config)
@@ -139,29 +133,6 @@ def check_secured(config: RunConfig) -> None:
     """
     if not config.insecure and not config.tls_cert:
         raise ConfigError("give --tls-cert and --tls-key, or ask for plaintext by --insecure")
-
-
-def row_of(done: Round, names: dict[int, str]) -> RoundDone:
-    """Return a finished round as a line of rounds.jsonl."""
-    traffic: dict[str, Any] = vars(done.traffic).copy()
-    failures = [
-        Failure(names.get(node_id, str(node_id)), reason)
-        for node_id, reason in traffic.pop("failures")
-    ]
-    return RoundDone(
-        round=done.number,
-        accuracy=done.accuracy,
-        loss=done.loss if math.isfinite(done.loss) else None,
-        seconds=done.seconds,
-        train_seconds=done.train_seconds,
-        test_seconds=done.test_seconds,
-        failures=failures,
-        ratio=done.traffic.ratio if traffic["sent_up"] else None,
-        decision=done.decision,
-        spread=done.spread,
-        sensitivity=done.sensitivity,
-        **traffic,
-    )
 
 
 def _require(config: RunConfig, *names: str) -> None:

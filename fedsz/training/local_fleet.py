@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from fedsz.child_process import PATIENCE, Child
+from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
-from fedsz.training.events import Done, Event, Failed, Listening, RoundDone, from_json
-from fedsz.training.options import RunConfig
+from fedsz.training.events import Done, Event, Failed, Listening, from_json
+from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig, options_of
 
 CLIENT_WAIT: Final = 60.0  # seconds a client looks for its server, which has just been there
 
@@ -30,7 +31,7 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
         server = stack.enter_context(command(
-            "server", *flags(config, SERVER), "--json", "--insecure",
+            "server", *flags(config, options_of(RUN, SERVER)), "--json", "--insecure",
             "--host", "127.0.0.1", "--port", "0", "--min-clients", str(config.clients),
             log=folder / "server.log", share=1,
         ))  # fmt: skip
@@ -49,7 +50,7 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
                 threading.Thread(
                     target=watch, args=(server, clients, begun, finished), daemon=True
                 ).start()
-            elif isinstance(event, RoundDone):
+            elif isinstance(event, RoundRecord):
                 begun.set()
             elif isinstance(event, Done):
                 finished.set()
@@ -64,7 +65,7 @@ def client(config: RunConfig, i: int, port: int, log: Path) -> Child:
     return command(
         "client", "--json", "--server", f"127.0.0.1:{port}", "--insecure",
         "--partition", f"{i}/{config.clients}", "--max-wait", str(CLIENT_WAIT),
-        *flags(config, ("dataset", "data_dir", "device")),
+        *flags(config, options_of(RUN, CLIENT)),
         log=log, share=config.clients,
     )  # fmt: skip
 
@@ -96,16 +97,7 @@ def watch(
             return
 
 
-# What the server process is told; the rest has no meaning for it, or is set here.
-SERVER: Final = (
-    "dataset", "data_dir", "samples", "image_size", "test_samples", "model", "initial",
-    "partitioner", "alpha", "seed", "rounds", "epochs", "batch_size", "learning_rate", "momentum",
-    "device", "round_timeout", "update", "downlink", "policy", "tolerance", "error_bound", "codec",
-    "lossless", "threshold", "rule", "reconnect_grace", "run_dir",
-)  # fmt: skip
-
-
-def flags(config: RunConfig, names: tuple[str, ...]) -> list[str]:
+def flags(config: RunConfig, names: Iterable[str]) -> list[str]:
     """Return options as the command line has them."""
     return [
         word

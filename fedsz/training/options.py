@@ -1,4 +1,4 @@
-"""Every option of a training run: its name, default, meaning and range, once."""
+"""Every option of a training run: its name, default, meaning, range and readers, once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,56 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Any, Final, Self, get_type_hints
 
 from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
-from fedsz.update.config import DEFAULT_UPDATE, EXACT, Settings, check_update
-from fedsz.update.partition import check_rule
+from fedsz.update.config import DEFAULT, CompressionConfig
+
+# Panels of --help, in its order.
+LEARNED: Final = "What is learned"
+LEARNING: Final = "How it is learned"
+COMPRESSION: Final = "How updates are compressed"
+TRAVEL: Final = "How they travel"
+RESULTS: Final = "Results"
+
+# Commands that take options of a run.
+RUN, SERVER, CLIENT, SWEEP, PAPER = "run", "server", "client", "sweep", "paper"
+COMPRESS, BENCH, ADVISE = "compress", "bench", "advise"
+ALONE: Final = (RUN, SERVER)  # a sweep has many of these
+SHARED: Final = (RUN, SERVER, SWEEP)
+TRAINING: Final = (*SHARED, PAPER)
+TENSORS: Final = (*SHARED, PAPER, COMPRESS, BENCH, ADVISE)
+LINK: Final = (SERVER, CLIENT, ADVISE)
 
 
-def option(default: Any, says: str) -> Any:
-    """Return a field with its one-line description, which ``--help`` shows."""
-    return dataclasses.field(default=default, metadata={"help": says})
+@dataclass(frozen=True)
+class Option:
+    """What there is to know of an option besides its name, type and default.
+
+    Attributes:
+        says: its description, which ``--help`` shows.
+        panel: of ``--help``.
+        commands: that take it.
+        low, high: its range, both ends included.
+        sent: whether the server tells it to clients each round.
+        defines_run: whether runs that differ in it are different runs to a sweep; the axes of a
+            sweep, which do so too, are not among these.
+    """
+
+    says: str
+    panel: str
+    commands: tuple[str, ...]
+    low: float = -math.inf
+    high: float = math.inf
+    sent: bool = False
+    defines_run: bool = False
+
+
+def option(default: Any, says: str, panel: str, commands: tuple[str, ...], **more: Any) -> Any:
+    """Return a field with what `Option` says of it."""
+    about = Option(says, panel, commands, **more)
+    return dataclasses.field(default=default, metadata={"option": about})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,87 +72,167 @@ class RunConfig:
         ConfigError: a value is out of range or does not exist.
     """
 
-    # What is learned
-    dataset: str = option("digits", "Data set: digits, cifar10, fashion_mnist or caltech101.")
-    data_dir: str = option("", "Folder with the data set's parquet files; without it, the hub.")
-    samples: int = option(0, "Take this many training images in all; 0 for all there are.")
-    model: str = option("cnn", "Model: cnn, alexnet, mobilenetv2 or resnet50.")
-    initial: str = option("", "Start from the weights in this .safetensors file, not from random.")
-    partitioner: str = option("iid", "How images are shared out: iid or dirichlet.")
-    alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.")
-    image_size: int = option(0, "Scale images to this many pixels a side; 0 leaves them alone.")
-    test_samples: int = option(0, "Judge the model by this many test images; 0 for all there are.")
-    seed: int = option(0, "Seed of the model, the partition and the order of the images.")
+    dataset: str = option(
+        "digits", "Data set: digits, cifar10, fashion_mnist or caltech101.", LEARNED,
+        (RUN, SERVER, CLIENT), sent=True,
+    )  # fmt: skip
+    data_dir: str = option(
+        "",
+        "Folder with the data set's parquet files; without it, the hub.",
+        LEARNED,
+        (*TRAINING, CLIENT),
+    )
+    samples: int = option(
+        0, "Take this many training images in all; 0 for all there are.", LEARNED, TRAINING,
+        low=0, high=1 << 40, sent=True, defines_run=True,
+    )  # fmt: skip
+    image_size: int = option(
+        0, "Scale images to this many pixels a side; 0 leaves them alone.", LEARNED, TRAINING,
+        low=0, high=4096, sent=True, defines_run=True,
+    )  # fmt: skip
+    test_samples: int = option(
+        0, "Judge the model by this many test images; 0 for all there are.", LEARNED, TRAINING,
+        low=0, high=1 << 40, defines_run=True,
+    )  # fmt: skip
+    model: str = option(
+        "cnn", "Model: cnn, alexnet, mobilenetv2 or resnet50.", LEARNED, ALONE, sent=True
+    )
+    initial: str = option(
+        "", "Start from the weights in this .safetensors file, not from random.", LEARNED, TRAINING
+    )
+    partitioner: str = option(
+        "iid", "How images are shared out: iid or dirichlet.", LEARNED, TRAINING,
+        sent=True, defines_run=True,
+    )  # fmt: skip
+    alpha: float = option(
+        0.5, "Dirichlet concentration: the smaller, the more skewed the labels.", LEARNED, TRAINING,
+        low=1e-6, high=1e6, sent=True, defines_run=True,
+    )  # fmt: skip
+    seed: int = option(
+        0, "Seed of the model, the partition and the order of the images.", LEARNED, TRAINING,
+        low=0, high=(1 << 32) - 1, sent=True,
+    )  # fmt: skip
 
-    # How it is learned
-    rounds: int = option(5, "Federated rounds.")
-    epochs: int = option(1, "Passes over a client's images each round.")
-    batch_size: int = option(16, "Images per SGD step.")
-    learning_rate: float = option(0.01, "SGD learning rate.")
-    momentum: float = option(0.9, "SGD momentum.")
-    device: str = option("cpu", "Where to train and test: cpu, cuda or cuda:1, as torch names it.")
-    min_clients: int = option(2, "Start as soon as this many clients are there.")
-    round_timeout: float = option(3600.0, "Seconds a round waits for its slowest client.")
+    rounds: int = option(
+        5, "Federated rounds.", LEARNING, TRAINING, low=1, high=1_000_000, defines_run=True
+    )
+    epochs: int = option(
+        1, "Passes over a client's images each round.", LEARNING, TRAINING,
+        low=1, high=10_000, sent=True, defines_run=True,
+    )  # fmt: skip
+    batch_size: int = option(
+        16, "Images per SGD step.", LEARNING, TRAINING,
+        low=1, high=1 << 20, sent=True, defines_run=True,
+    )  # fmt: skip
+    learning_rate: float = option(
+        0.01, "SGD learning rate.", LEARNING, TRAINING, low=0, high=1e6, sent=True, defines_run=True
+    )
+    momentum: float = option(
+        0.9, "SGD momentum.", LEARNING, TRAINING, low=0, high=0.9999, sent=True, defines_run=True
+    )
+    device: str = option(
+        "cpu", "Where to train and test: cpu, cuda or cuda:1, as torch names it.", LEARNING,
+        (*TRAINING, CLIENT), defines_run=True,
+    )  # fmt: skip
+    min_clients: int = option(
+        2, "Start as soon as this many clients are there.", LEARNING, (SERVER,),
+        low=1, high=1_000_000,
+    )  # fmt: skip
+    clients: int = option(
+        4, "Client processes that `fedsz run` starts.", LEARNING, (RUN, SWEEP, PAPER),
+        low=1, high=1000, defines_run=True,
+    )  # fmt: skip
+    round_timeout: float = option(
+        3600.0, "Seconds a round waits for its slowest client.", LEARNING, SHARED, low=1, high=1e9
+    )
 
-    # How updates are compressed
-    error_bound: float | str = option(
-        1e-2, "Largest error: 1e-2 (of each tensor's range), abs:1e-3 or std:0.1."
-    )
-    update: str = option(
-        DEFAULT_UPDATE,
-        "What clients send: weights; delta, the step from the model they were sent; or delta+ef,"
-        " which adds what earlier rounds left out.",
-    )
-    downlink: str = option(
-        "exact", "The model that clients are sent: exact, or within a bound, such as std:1."
-    )
     policy: str = option(
-        "fixed", "Who decides how hard to compress: fixed, these options; or auto and others."
-    )
+        "fixed", "Compression policy: fixed uses the options given here; auto chooses them to stay"
+        " within --tolerance; docs/choosing.md has the others.", COMPRESSION, SHARED,
+    )  # fmt: skip
     tolerance: float = option(
-        0.5, "Points of accuracy that compression may cost, for policies that ask."
-    )
+        0.5, "Points of accuracy that compression may cost, for policies that ask.", COMPRESSION,
+        SHARED, low=0, high=100,
+    )  # fmt: skip
+    update: str = option(
+        DEFAULT.update, "What clients send: weights; delta, the step from the model they were sent;"
+        " or delta+ef, which adds what earlier rounds left out.", COMPRESSION, SHARED,
+    )  # fmt: skip
+    error_bound: float | str = option(
+        1e-2, "Largest error: 1e-2 (of each tensor's range), abs:1e-3 or std:0.1.", COMPRESSION,
+        (*ALONE, COMPRESS),
+    )  # fmt: skip
+    decay: float = option(
+        DEFAULT.decay, "With delta+ef: what a client's residual is multiplied with for each round"
+        " that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1,
+    )  # fmt: skip
+    downlink: str = option(
+        DEFAULT.downlink, "The model that clients are sent: exact, or within a bound, such as"
+        " std:1.", COMPRESSION, SHARED,
+    )  # fmt: skip
     codec: str = option(
-        "uniform", "Codec for weights, such as uniform:effort=9, sz2, zfp:precision=14 or raw."
-    )
-    lossless: str = option("blosclz", "Codec for everything else, such as blosclz, zstd or raw.")
-    threshold: int = option(1024, "Tensors of up to this many elements stay lossless.")
+        DEFAULT.codec, "Codec for weights, such as uniform:effort=9, sz2, zfp:precision=14 or raw.",
+        COMPRESSION, (*ALONE, COMPRESS),
+    )  # fmt: skip
+    lossless: str = option(
+        DEFAULT.lossless, "Codec for everything else, such as blosclz, zstd or raw.", COMPRESSION,
+        (*TRAINING, COMPRESS, ADVISE), defines_run=True,
+    )  # fmt: skip
+    threshold: int = option(
+        DEFAULT.threshold, "Tensors of up to this many elements stay lossless.", COMPRESSION,
+        TENSORS, defines_run=True,
+    )  # fmt: skip
     rule: str = option(
-        "paper",
-        "Which tensors may be lossy: paper (weights, by name), ndim (by shape) or parameters (all"
-        " but BatchNorm's statistics).",
+        DEFAULT.rule, "Which tensors may be lossy: paper (weights, by name), ndim (by shape) or"
+        " parameters (all but BatchNorm's statistics).", COMPRESSION, TENSORS, defines_run=True,
+    )  # fmt: skip
+
+    host: str = option("127.0.0.1", "Address the server listens on.", TRAVEL, (SERVER,))
+    port: int = option(
+        8080, "Port the server listens on; 0 for any that is free.", TRAVEL, (SERVER,),
+        low=0, high=65535,
+    )  # fmt: skip
+    server: str = option(
+        "127.0.0.1:8080", "HOST:PORT that a client connects to.", TRAVEL, (CLIENT,)
     )
+    partition: str = option(
+        "0/1", "This client's share of the data: I/N, from 0/N to N-1/N.", TRAVEL, (CLIENT,)
+    )
+    client_id: str = option(
+        "", "Name of this client; HOSTNAME/PARTITION by default.", TRAVEL, (CLIENT,)
+    )
+    max_wait: float = option(
+        300.0, "Seconds a client keeps trying to reach the server.", TRAVEL, (CLIENT,),
+        low=0, high=1e9,
+    )  # fmt: skip
+    reconnect_grace: float = option(
+        10.0, "Seconds a client that left may take to come back.", TRAVEL, ALONE, low=0, high=1e6
+    )
+    insecure: bool = option(
+        False, "Speak plaintext: anybody on the way can read and change it.", TRAVEL,
+        LINK,
+    )  # fmt: skip
+    tls_cert: str = option("", "PEM file with this side's certificate.", TRAVEL, LINK)
+    tls_key: str = option("", "PEM file with its private key.", TRAVEL, LINK)
+    tls_ca: str = option(
+        "", "PEM file with the authority that the other side's must come from.", TRAVEL,
+        LINK,
+    )  # fmt: skip
 
-    # How they travel
-    host: str = option("127.0.0.1", "Address the server listens on.")
-    port: int = option(8080, "Port the server listens on; 0 for any that is free.")
-    server: str = option("127.0.0.1:8080", "HOST:PORT that a client connects to.")
-    partition: str = option("0/1", "This client's share of the data: I/N, from 0/N to N-1/N.")
-    client_id: str = option("", "Name of this client; HOSTNAME/PARTITION by default.")
-    max_wait: float = option(300.0, "Seconds a client keeps trying to reach the server.")
-    reconnect_grace: float = option(10.0, "Seconds a client that left may take to come back.")
-    insecure: bool = option(False, "Speak plaintext: anybody on the way can read and change it.")
-    tls_cert: str = option("", "PEM file with this side's certificate.")
-    tls_key: str = option("", "PEM file with its private key.")
-    tls_ca: str = option("", "PEM file with the authority that the other side's must come from.")
-
-    # What runs here
-    clients: int = option(4, "Client processes that `fedsz run` starts.")
-    run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.")
+    run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            object.__setattr__(self, name, _typed(name, getattr(self, name), kind))
+        kinds = get_type_hints(type(self))
+        for name, about in options(type(self)).items():
+            value = _typed(name, getattr(self, name), kinds[name])
+            if not isinstance(value, str) and not about.low <= value <= about.high:
+                raise ConfigError(
+                    f"{name} must lie in {about.low:g}..{about.high:g}, got {value:g}"
+                )
+            object.__setattr__(self, name, value)
         bound = ErrorBound.of(self.error_bound)
         object.__setattr__(self, "error_bound", bound.value if bound.kind == "rel" else str(bound))
-        check_rule(self.rule, self.threshold)
-        check_update(self.update)
-        if self.downlink != EXACT:
-            object.__setattr__(self, "downlink", str(ErrorBound.of(self.downlink)))
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} must lie in {low:g}..{high:g}, got {value:g}")
+        object.__setattr__(self, "downlink", self.compression.downlink)
         _ = self.share
 
     @property
@@ -125,14 +244,15 @@ class RunConfig:
         return int(index), int(count)
 
     @property
-    def settings(self) -> Settings:
-        """How updates are compressed.
+    def compression(self) -> CompressionConfig:
+        """How updates and models are compressed.
 
         Raises:
             ConfigError: no such codec.
-            CodecUnavailable: its library is not installed here.
         """
-        return Settings(self.error_bound, self.codec, self.lossless, self.threshold, self.rule)
+        names = CompressionConfig.__struct_fields__
+        given = {name: getattr(self, name) for name in names if name in options(RunConfig)}
+        return CompressionConfig(**{**given, "error_bound": str(ErrorBound.of(self.error_bound))})
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -141,7 +261,7 @@ class RunConfig:
         Raises:
             ConfigError: an unknown name, or a value that its option cannot have.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        known = list(options(cls))
         # Flower's run config and users' habits write dashes.
         named = {name.replace("-", "_"): value for name, value in values.items()}
         for name in named:
@@ -174,25 +294,19 @@ class RunConfig:
         return dataclasses.asdict(self)
 
 
-_RANGES = (
-    ("samples", 0, 1 << 40),
-    ("test_samples", 0, 1 << 40),
-    ("image_size", 0, 4096),
-    ("alpha", 1e-6, 1e6),
-    ("seed", 0, (1 << 32) - 1),
-    ("rounds", 1, 1_000_000),
-    ("epochs", 1, 10_000),
-    ("batch_size", 1, 1 << 20),
-    ("learning_rate", 0, 1e6),
-    ("momentum", 0, 0.9999),
-    ("tolerance", 0, 100),
-    ("min_clients", 1, 1_000_000),
-    ("round_timeout", 1, 1e9),
-    ("port", 0, 65535),
-    ("max_wait", 0, 1e9),
-    ("reconnect_grace", 0, 1e6),
-    ("clients", 1, 1000),
-)
+def options(of: type[RunConfig] = RunConfig) -> dict[str, Option]:
+    """Return the options of a kind of run, by their names, in order."""
+    return {field.name: field.metadata["option"] for field in dataclasses.fields(of)}
+
+
+def otherwise(name: str, default: Any) -> Any:
+    """Return an option of `RunConfig` with another default, for a kind of run of its own."""
+    return dataclasses.field(default=default, metadata={"option": options()[name]})
+
+
+def options_of(*commands: str, of: type[RunConfig] = RunConfig) -> list[str]:
+    """Return the names of the options that all of these commands take."""
+    return [name for name, about in options(of).items() if set(commands) <= set(about.commands)]
 
 
 def _typed(name: str, value: Any, kind: Any) -> Any:
@@ -206,7 +320,7 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-_KINDS = {
+_KINDS: Final = {
     bool: "true or false",
     int: "a whole number",
     float: "a finite number",

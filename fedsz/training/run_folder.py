@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tomli_w
 
-from fedsz.errors import ConfigError
-from fedsz.training.events import RoundDone, to_json
+from fedsz.control.record import RoundRecord
+from fedsz.errors import ConfigError, FedszError
+from fedsz.training.events import from_json, to_json
 from fedsz.training.options import RunConfig
+from fedsz.update.config import CompressionConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,7 +41,7 @@ class RunFolder:
         except OSError as err:
             raise ConfigError(f"cannot write to {self.path}: {err.strerror}") from err
 
-    def add(self, done: RoundDone) -> None:
+    def add(self, done: RoundRecord) -> None:
         """Append a round."""
         with (self.path / ROUNDS).open("a", encoding="utf-8") as lines:
             lines.write(to_json(done) + "\n")
@@ -57,6 +60,28 @@ class RunFolder:
         options = {name: value for name, value in config.as_dict().items() if name != "run_dir"}
         text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(options)}"
         (self.path / CONFIG).write_text(text, encoding="utf-8")
+
+
+def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
+    """Yield the rounds that a run's folder holds, in order, but for a line that a crash cut short.
+
+    Args:
+        folder: of a run, of this release or an older one.
+        base: how the run compresses.
+
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    path = folder / ROUNDS
+    try:
+        lines = path.read_text("utf-8").splitlines(keepends=True)
+        for line in lines:
+            if line.endswith("\n"):
+                event = from_json(line, base)
+                if isinstance(event, RoundRecord):
+                    yield event
+    except (OSError, FedszError) as err:
+        raise ConfigError(f"cannot read {path}: {err}") from err
 
 
 def _fresh() -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 
@@ -131,26 +131,15 @@ def frames(encoded: Encoded) -> Iterator[bytes]:
         yield b"".join((bytes((_DATA,)), *chunk))
 
 
-class Sink(Protocol):
-    """Where the bytes of an arriving message go."""
-
-    def write(self, piece: memoryview, /) -> object:
-        """Append ``piece``."""
-
-
-_S = TypeVar("_S", bound=Sink)
-
-
-class Arrival(Generic[_S]):
+class Arrival:
     """A message on its way in: BEGIN announced it, DATA frames fill it.
 
     Attributes:
-        sink: what it is written to; None drops it, for a message that nobody waits for.
         received: bytes so far.
         wire_bytes: what it has cost on the wire, gRPC's prefixes included.
     """
 
-    def __init__(self, begin: Begin, sink: _S | None, *, limit: int) -> None:
+    def __init__(self, begin: Begin, *, limit: int) -> None:
         """Believe ``begin``.
 
         Raises:
@@ -160,7 +149,6 @@ class Arrival(Generic[_S]):
             raise LimitExceeded(f"a message of {megabytes(begin.size)}, at most {megabytes(limit)}")
         self.message_id = begin.message_id
         self.size = begin.size
-        self.sink = sink
         self.received = 0
         self.wire_bytes = wire_size(pack(begin))
 
@@ -170,7 +158,7 @@ class Arrival(Generic[_S]):
         return self.received == self.size
 
     def feed(self, piece: memoryview) -> None:
-        """Take the body of one DATA frame.
+        """Count the body of one DATA frame.
 
         Raises:
             CorruptStream: it is empty, or runs past the announced size.
@@ -181,8 +169,6 @@ class Arrival(Generic[_S]):
             )
         self.received += len(piece)
         self.wire_bytes += wire_size(piece) + 1  # the type byte
-        if self.sink is not None:
-            self.sink.write(piece)
 
 
 def wire_size(frame: bytes | memoryview) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import secrets
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from flwr.app import Message, Metadata
+from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
@@ -22,24 +21,17 @@ from fedsz.transport.messages import (
     encode_content,
     encode_message,
 )
+from fedsz.transport.replies import Replies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from flwr.app import RecordDict
 
-
-@dataclass(frozen=True)
-class Outgoing:
-    """A message that has an id and is ready for the wire.
-
-    Attributes:
-        encoded: its bytes.
-        metadata: a copy: the app may send the same Message again.
-    """
+class Outgoing(NamedTuple):
+    """A message that has an id and is ready for the wire."""
 
     encoded: Encoded
-    metadata: Metadata
+    metadata: Metadata  # a copy: the app may send the same Message again
 
 
 class GridBase(Grid):
@@ -93,9 +85,9 @@ class GridBase(Grid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """Return the outcomes of ``messages`` as a list; see `stream_replies`."""
-        return list(self.stream_replies(messages, timeout=timeout))
+    ) -> Replies:
+        """Return the outcomes of ``messages``, which come while they are read."""
+        return Replies(self.stream_replies(messages, timeout=timeout))
 
     def _prepare(self, messages: Iterable[Message]) -> list[Outgoing]:
         """Give ``messages`` their ids and encode them, each RecordDict once."""
@@ -132,24 +124,15 @@ def open_reply(source: Source, size: int, asked: Metadata, client: str) -> Messa
     except CorruptStream as err:
         reason = f"client {client!r} sent a reply that cannot be read: {err}"
         return error_reply(asked, compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)
-    metadata = Metadata(
-        run_id=asked.run_id,
-        message_id=new_message_id(),
-        src_node_id=asked.dst_node_id,
-        dst_node_id=asked.src_node_id,
-        reply_to_message_id=asked.message_id,
-        group_id=asked.group_id,
-        created_at=reply.metadata.created_at,
-        ttl=reply.metadata.ttl,
-        message_type=asked.message_type,
-        src_task_id=asked.dst_task_id,
-        dst_task_id=asked.src_task_id,
+    ours = Message(
+        reply.content if reply.has_content() else reply.error,
+        reply_to=compat.make_message(asked, content=RecordDict()),
     )
-    return compat.make_message(
-        metadata,
-        content=reply.content if reply.has_content() else None,
-        error=reply.error if reply.has_error() else None,
+    times = reply.metadata
+    ours.metadata.__dict__.update(
+        _message_id=new_message_id(), _created_at=times.created_at, _ttl=times.ttl
     )
+    return ours
 
 
 def _identify(run_id: int) -> None:

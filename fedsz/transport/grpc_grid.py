@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import socket
 import threading
@@ -16,22 +17,15 @@ from flwr.app import Error
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.flower_compat import error_reply
-from fedsz.transport.connection import Delivery, Outcome, Stored
+from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES, METHOD, SERVER_OPTIONS, SERVICE
+from fedsz.transport.events import Counters, OnEvent
 from fedsz.transport.grid_base import GridBase, open_reply
-from fedsz.transport.link import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    METHOD,
-    SERVER_OPTIONS,
-    SERVICE,
-    Counters,
-    OnEvent,
-)
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
+from fedsz.transport.server_session import Delivery, Outcome, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
 
     from flwr.app import Message
 
@@ -103,12 +97,16 @@ class GrpcGrid(GridBase):
     @property
     def counters(self) -> Counters:
         """What has crossed the links so far; the difference of two snapshots tells of a round."""
-        return self._hub.meter.snapshot()
+        return copy.copy(self._hub.counters)
 
     @property
     def bandwidths(self) -> Mapping[int, float]:
         """By node id, the bandwidth of its way here, in bits a second, as last measured."""
-        return self._hub.bandwidths.copy()  # in one step, as the hub's thread sees it
+        return self._hub.session.bandwidths.copy()  # in one step, as the hub's thread sees it
+
+    def client_name(self, node: int) -> str:
+        """Return the id by which a client has named itself; its node id if it never has."""
+        return self._hub.session.client_name(node)
 
     def start(self) -> Self:
         """Begin to listen.
@@ -147,12 +145,7 @@ class GrpcGrid(GridBase):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -160,7 +153,7 @@ class GrpcGrid(GridBase):
 
     def get_node_ids(self) -> list[int]:
         """Return the node ids of the clients that are connected now."""
-        return list(self._hub.connected)
+        return list(self._hub.session.connected)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send ``messages`` and return their ids; a missing reply is an error after its ttl.
@@ -291,6 +284,7 @@ def _open(delivery: Delivery, outcome: Outcome) -> Message:
     if isinstance(outcome, Error):
         return error_reply(asked, outcome.code, outcome.reason or "")
     with outcome.file as file:
+        file.seek(0)
         return open_reply(file, outcome.size, asked, delivery.client_id)
 
 

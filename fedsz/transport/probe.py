@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import grpc
 
-from fedsz.errors import ConfigError, LinkError
+from fedsz.errors import LinkError
+from fedsz.transport.channel import SERVICE, check_address, explain, open_channel
 from fedsz.transport.frames import CHUNK_BYTES
-from fedsz.transport.link import CHANNEL_OPTIONS, SERVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,17 +43,11 @@ _NUMBER: Final = 8  # bytes of a number
 
 
 class Probed(NamedTuple):
-    """What a probe has measured.
+    """What a probe has measured."""
 
-    Attributes:
-        up: bits a second from the client to the server, as gRPC's messages carry them.
-        down: the same from the server to the client.
-        latency: seconds one way: half of what a small message takes there and back.
-    """
-
-    up: float
-    down: float
-    latency: float
+    up: float  # bits a second from the client to the server, as gRPC's messages carry them
+    down: float  # the same from the server to the client
+    latency: float  # seconds one way: half of what a small message takes there and back
 
 
 def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) -> Probed:
@@ -71,24 +65,17 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
         LinkError: there is no server, or it has no time or no probe; or the link is too slow for
             16 kB each way in 30 s.
     """
-    if not server.rpartition(":")[2].isdecimal():
-        raise ConfigError(f"a server is host:port, got {server!r}")
-    channel = (
-        grpc.insecure_channel(server, CHANNEL_OPTIONS)
-        if credentials is None
-        else grpc.secure_channel(server, credentials, CHANNEL_OPTIONS)
-    )
+    check_address(server)
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    with channel:
+    with open_channel(server, credentials) as channel:
         call = channel.stream_stream(f"/{SERVICE}/{PROBE_METHOD}")(
             iter(outbox.get, None), timeout=MAX_SECONDS
         )
         try:
             return _Prober(call, outbox.put).measure()
         except grpc.RpcError as err:
-            details = (err.details() or "").strip().partition("\n")[0]
-            raise LinkError(f"no probe of {server}: {err.code().name}: {details}") from err
-        except EOFError:
+            raise LinkError(f"no probe of {server}: {explain(err)}") from err
+        except StopIteration:
             raise LinkError(f"no probe of {server}: it ended the stream early") from None
         finally:
             outbox.put(None)
@@ -96,7 +83,7 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
 
 
 class _Prober:
-    """The client's end of a probe."""
+    """The client's end of a probe; StopIteration tells that the server has ended it."""
 
     def __init__(self, answers: Iterator[bytes], put: Callable[[bytes], None]) -> None:
         self._answers = answers
@@ -114,18 +101,8 @@ class _Prober:
     def _ping(self) -> float:
         start = time.perf_counter()
         self._put(PING)
-        self._answer()
+        next(self._answers)
         return time.perf_counter() - start
-
-    def _answer(self) -> bytes:
-        """Return the next frame.
-
-        Raises:
-            EOFError: there is none.
-        """
-        for frame in self._answers:
-            return frame
-        raise EOFError
 
     def _bandwidth(self, send: Callable[[int], None], there_and_back: float) -> float:
         nbytes = _FIRST_BYTES
@@ -149,7 +126,7 @@ class _Prober:
     def _down(self, nbytes: int) -> None:
         self._put(DOWN + nbytes.to_bytes(_NUMBER, "little"))
         while nbytes > 0:
-            nbytes -= len(self._answer())
+            nbytes -= len(next(self._answers))
 
 
 class Probes:

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import NDArray
-from fedsz.codecs.base import Buffer
+from fedsz.arrays import Buffer, NDArray
 
 CHUNK: Final = 1 << 15  # elements worked on at a time, which a cache holds
 

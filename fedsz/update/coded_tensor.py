@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import Buffer, NDArray
 from fedsz.codecs import Codec
-from fedsz.codecs.base import Buffer
 from fedsz.errors import CorruptStream
 from fedsz.update.difference import moved, wide
 
 
 @dataclass(frozen=True)
-class Coded:
+class CodedTensor:
     """A lossy tensor of a stream that has arrived and is not decoded yet.
 
     Attributes:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
-from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_array
+from fedsz.arrays import DTYPE_IDS, StateDict, as_array
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
 from fedsz.update.bounded import encode_within
-from fedsz.update.config import (
-    DEFAULT_CODEC,
-    DEFAULT_ERROR_BOUND,
-    DEFAULT_LOSSLESS,
-    DEFAULT_THRESHOLD,
-    Settings,
-)
+from fedsz.update.config import DEFAULT, CompressionConfig
 from fedsz.update.difference import encode_difference
-from fedsz.update.lossless import Rest, encode_lossless
+from fedsz.update.lossless import Entry, encode_lossless
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 
@@ -47,12 +43,12 @@ class Report:
 
 def compress(
     state_dict: StateDict,
-    error_bound: ErrorBound | float | str = DEFAULT_ERROR_BOUND,
+    error_bound: ErrorBound | float | str = DEFAULT.error_bound,
     *,
-    codec: str | Codec = DEFAULT_CODEC,
-    lossless: str | Codec = DEFAULT_LOSSLESS,
-    threshold: int = DEFAULT_THRESHOLD,
-    rule: str = "paper",
+    codec: str | Codec = DEFAULT.codec,
+    lossless: str | Codec = DEFAULT.lossless,
+    threshold: int = DEFAULT.threshold,
+    rule: str = DEFAULT.rule,
     reference: Reference | StateDict | None = None,
 ) -> bytes:
     """Return a state_dict as one self-describing stream.
@@ -78,54 +74,71 @@ def compress(
             lacks.
         CodecUnavailable: a codec's library is not installed here.
     """
-    settings = Settings(error_bound, codec, lossless, threshold, rule)
-    return compress_measured(state_dict, settings, Reference.of(reference))[0]
+    config = CompressionConfig.of(
+        error_bound, codec=codec, lossless=lossless, threshold=threshold, rule=rule
+    )
+    return compress_measured(state_dict, config, Reference.of(reference))[0]
 
 
 def compress_measured(
-    state_dict: StateDict, settings: Settings, reference: Reference | None = None
+    state_dict: StateDict,
+    config: CompressionConfig,
+    reference: Reference | None = None,
+    *,
+    bounds: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[bytes, Report]:
-    """Return what `compress` does, and what it measured on the way."""
+    """Return what `compress` does, and what it measured on the way.
+
+    Args:
+        state_dict: as `compress` takes it.
+        config: how to compress it.
+        reference: as `compress` takes it.
+        bounds: by the names of tensors, absolute bounds that take the place of the config's.
+
+    Raises:
+        ConfigError, CodecUnavailable: as `compress`.
+    """
     start = time.perf_counter()
+    codec, lossless = config.lossy_codec, config.lossless_codec
     tensors: list[Tensor] = []
     parts: list[Part] = []
-    shared: dict[int, list[Rest]] = {}  # item size -> tensors of one payload
+    shared: dict[int, list[Entry]] = {}  # item size -> tensors of one payload
     raw_bytes, max_error = 0, 0.0
     # One by one: a mapping may make its arrays as they are asked for.
     for i, (name, value) in enumerate(state_dict.items()):
         x = as_array(name, value)
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
-        if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
-            coded = _encode_weight(i, name, x, settings, reference)
+        if is_lossy(name, x, rule=config.rule, threshold=config.threshold):
+            bound = ErrorBound.abs(bounds[name]) if name in bounds else config.bound_of(name)
+            coded = _encode_lossy(Entry(i, name, x), codec, bound, reference)
             if coded is not None:
                 parts.append(coded[0])
                 max_error = max(max_error, coded[1])
                 continue
         if x.nbytes >= SHARED_BELOW:
-            parts.append(encode_lossless([Rest(i, name, x)], settings.lossless_codec, reference))
+            parts.append(encode_lossless([Entry(i, name, x)], lossless, reference))
         else:
-            shared.setdefault(x.itemsize, []).append(Rest(i, name, x))
-    parts += (encode_lossless(s, settings.lossless_codec, reference) for s in shared.values())
+            shared.setdefault(x.itemsize, []).append(Entry(i, name, x))
+    parts += (encode_lossless(s, lossless, reference) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     stream = write(tensors, parts, reference.digest if reference and differs else None)
     return stream, Report(raw_bytes, len(stream), time.perf_counter() - start, max_error)
 
 
-def _encode_weight(
-    i: int, name: str, x: NDArray, settings: Settings, reference: Reference | None
+def _encode_lossy(
+    entry: Entry, codec: Codec, error_bound: ErrorBound, reference: Reference | None
 ) -> tuple[Part, float] | None:
     """Code a tensor that may be lossy, and say how much of its bound the error takes.
 
     None where that would hardly save anything, or where the bound cannot be kept.
     """
-    codec = settings.lossy_codec
     if isinstance(codec, LosslessCodec):
-        return encode_lossless([Rest(i, name, x)], codec, reference), 0.0
+        return encode_lossless([entry], codec, reference), 0.0
+    x = entry.x
     encoded, transform = None, VALUES
-    error_bound = settings.bound_of(name)
     if reference:
-        encoded = encode_difference(x, reference.tensor(name, x), error_bound, codec)
+        encoded = encode_difference(x, reference.tensor(entry.name, x), error_bound, codec)
         transform = DIFFERENCE
     # A bound by the spread of the differences is none for values: what did not move would be lost.
     if encoded is None and not (reference and error_bound.kind == "std"):
@@ -136,4 +149,4 @@ def _encode_weight(
         return None
     stated = encoded.bound if codec.keeps_bound else encoded.max_error
     share = encoded.max_error / stated if stated else 0.0
-    return Part(codec.wire_id, encoded.payload, stated, (i,), transform), share
+    return Part(codec.wire_id, encoded.payload, stated, (entry.i,), transform), share

@@ -1,11 +1,11 @@
-"""How a state_dict is compressed: codecs, error bounds, and which tensors they are for."""
+"""How to compress: every choice there is, once, as text and numbers that any file can hold."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
@@ -17,70 +17,173 @@ if TYPE_CHECKING:
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
 DELTA_EF: Final = "delta+ef"  # with error feedback
-DEFAULT_UPDATE: Final = DELTA
 UPDATES: Final = (WEIGHTS, DELTA, DELTA_EF)
 
 EXACT: Final = "exact"  # a broadcast without any error
 
-DEFAULT_CODEC: Final = "uniform"
-DEFAULT_LOSSLESS: Final = "blosclz"
-DEFAULT_ERROR_BOUND: Final = 1e-2
-DEFAULT_THRESHOLD: Final = 1024
 
-
-@dataclass(frozen=True)
-class Settings:
-    """How a state_dict is compressed; the arguments of `compress`, checked.
-
-    Attributes:
-        factors: by the names of tensors, what to multiply their bounds with; 1 for all others.
-        bounds: by the names of tensors, absolute bounds that take the place of the rule's.
+def broadcast_bound(text: str) -> str:
+    """Return the error of a model's way to the clients in its one form: "exact" or a bound.
 
     Raises:
-        ConfigError: one of them is out of range or does not exist.
-        CodecUnavailable: a codec's library is not installed here.
+        ConfigError: it is neither.
+    """
+    return text if text == EXACT else str(ErrorBound.of(text))
+
+
+def codec_text(text: str) -> str:
+    """Return a codec with its settings in its one form.
+
+    Raises:
+        ConfigError: there is no such codec or setting.
+    """
+    from fedsz import codecs  # numpy and native libraries
+
+    return str(codecs.parse(text))
+
+
+def bound_text(text: str) -> str:
+    """Return an error bound in its one form.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    return str(ErrorBound.of(text))
+
+
+_FORMS: Final = {
+    "error_bound": bound_text,
+    "codec": codec_text,
+    "lossless": codec_text,
+    "downlink": broadcast_bound,
+}
+
+
+class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How updates and models are compressed.
+
+    Every field is text or a number, and is written and read without loss: by the command line, in
+    TOML, in JSON, and in the messages that tell clients. Texts are brought into one form, so that
+    equal configurations compare equal.
+
+    Attributes:
+        error_bound: the largest error of an element, as `ErrorBound.of` reads it.
+        codec: for tensors that may be lossy, with its settings.
+        lossless: codec for everything else.
+        threshold: tensors of up to this many elements stay lossless.
+        rule: which other tensors stay lossless; see `fedsz.update.partition.is_lossy`.
+        factors: by the names of tensors, what to multiply their bounds with; 1 for all others.
+        update: what clients send: "weights", "delta" (how they differ from the model that clients
+            were sent) or "delta+ef" (with error feedback).
+        decay: what a residual is multiplied with for each round that it waits, in [0, 1].
+        downlink: "exact", or the error bound of the model that clients are sent.
+
+    Raises:
+        ConfigError: a value is out of range or does not exist.
     """
 
-    error_bound: ErrorBound | float | str = DEFAULT_ERROR_BOUND
-    codec: str | Codec = DEFAULT_CODEC
-    lossless: str | Codec = DEFAULT_LOSSLESS
-    threshold: int = DEFAULT_THRESHOLD
+    error_bound: str = "0.01"
+    codec: str = "uniform"
+    lossless: str = "blosclz"
+    threshold: int = 1024
     rule: str = "paper"
-    factors: Mapping[str, float] = field(default_factory=dict)
-    bounds: Mapping[str, float] = field(default_factory=dict)
-
-    bound: ErrorBound = field(init=False)
-    lossy_codec: Codec = field(init=False)
-    lossless_codec: LosslessCodec = field(init=False)
+    factors: dict[str, float] = {}
+    update: str = DELTA
+    decay: float = 1.0
+    downlink: str = EXACT
 
     def __post_init__(self) -> None:
-        from fedsz import codecs  # numpy and native libraries; options need none
-
         check_rule(self.rule, self.threshold)
-        codec = codecs.get(self.codec) if isinstance(self.codec, str) else self.codec
+        if self.update not in UPDATES:
+            raise ConfigError(f"no update {self.update!r}; have {', '.join(UPDATES)}")
+        if not 0 <= self.decay <= 1:
+            raise ConfigError(f"decay must lie in [0, 1], got {self.decay}")
         for name, factor in self.factors.items():
             if not 0 < factor < math.inf:
                 raise ConfigError(f"the factor of {name!r} must be above 0, got {factor}")
-        object.__setattr__(self, "bound", ErrorBound.of(self.error_bound))
-        object.__setattr__(self, "lossy_codec", codec)
-        object.__setattr__(self, "lossless_codec", codecs.get_lossless(self.lossless))
+        for name, form in _FORMS.items():
+            text = getattr(self, name)
+            # A default is in its form, and so needs no codecs: options have it in --help.
+            if text != _DEFAULTS.get(name):
+                msgspec.structs.force_setattr(self, name, form(text))
 
-    def bound_of(self, name: str) -> ErrorBound:
-        """Return the rule for a tensor.
+    @classmethod
+    def of(
+        cls,
+        error_bound: ErrorBound | float | str,
+        *,
+        codec: str | Codec = "uniform",
+        lossless: str | Codec = "blosclz",
+        downlink: ErrorBound | float | str = EXACT,
+        **more: Any,
+    ) -> CompressionConfig:
+        """Return what a caller asked for, to be used here: bounds and codecs may be objects, too.
 
         Raises:
-            ConfigError: its bound is not finite or not above 0.
+            ConfigError: as the class does.
+            CodecUnavailable: a codec's library is not installed here.
         """
-        if name in self.bounds:
-            return ErrorBound.abs(self.bounds[name])
+        return cls(
+            error_bound=str(ErrorBound.of(error_bound)),
+            codec=str(codec),
+            lossless=str(lossless),
+            downlink=str(downlink),
+            **more,
+        ).require()
+
+    def replace(self, **changes: Any) -> CompressionConfig:
+        """Return it with other values of some fields; raises as the class does."""
+        return msgspec.structs.replace(self, **changes)
+
+    def require(self) -> CompressionConfig:
+        """Return it if its codecs can be used here.
+
+        Raises:
+            ConfigError: the codec for everything else is lossy.
+            CodecUnavailable: a codec's library is not installed here.
+        """
+        _ = self.lossy_codec, self.lossless_codec
+        return self
+
+    @property
+    def bound(self) -> ErrorBound:
+        """The error bound of what clients send."""
+        return ErrorBound.of(self.error_bound)
+
+    @property
+    def lossy_codec(self) -> Codec:
+        """The codec for tensors that may be lossy."""
+        from fedsz import codecs
+
+        return codecs.get(self.codec)
+
+    @property
+    def lossless_codec(self) -> LosslessCodec:
+        """The codec for everything else."""
+        from fedsz import codecs
+
+        return codecs.get_lossless(self.lossless)
+
+    @property
+    def sends_differences(self) -> bool:
+        """Whether clients send how they differ from the model that they were sent."""
+        return self.update != WEIGHTS
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether clients keep what their codec leaves out, for the next round."""
+        return self.update == DELTA_EF
+
+    def bound_of(self, name: str) -> ErrorBound:
+        """Return the error bound of a tensor.
+
+        Raises:
+            ConfigError: it is not finite or not above 0.
+        """
         return self.bound.scaled(self.factors.get(name, 1.0))
 
 
-def check_update(update: str) -> None:
-    """Refuse a way of updating that does not exist.
-
-    Raises:
-        ConfigError: naming those that do.
-    """
-    if update not in UPDATES:
-        raise ConfigError(f"no update {update!r}; have {', '.join(UPDATES)}")
+_DEFAULTS: Final = {
+    field.name: field.default for field in msgspec.structs.fields(CompressionConfig)
+}
+DEFAULT: Final = CompressionConfig()

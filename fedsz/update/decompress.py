@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedsz import codecs
-from fedsz.arrays import NDArray, StateDict, as_tensor
+from fedsz.arrays import Buffer, NDArray, StateDict, as_tensor
 from fedsz.codecs import Codec
-from fedsz.codecs.base import Buffer
 from fedsz.errors import ReferenceMismatch
 from fedsz.stream import BITS, DIFFERENCE, Limits, Reader, Tensor
 from fedsz.update.bounded import narrow
-from fedsz.update.coded_tensor import Coded, located
+from fedsz.update.coded_tensor import CodedTensor, located
 from fedsz.update.difference import moved, wide
 from fedsz.update.lossless import base_of, decode_lossless
 from fedsz.update.reference import Reference, shown
@@ -59,12 +58,12 @@ def decode(reader: Reader, reference: Reference | None = None) -> Iterator[tuple
         CodecUnavailable: a codec's library is not installed here.
     """
     for name, x in unpack(reader, reference):
-        yield name, x.decode() if isinstance(x, Coded) else x
+        yield name, x.decode() if isinstance(x, CodedTensor) else x
 
 
 def unpack(
     reader: Reader, reference: Reference | None = None
-) -> Iterator[tuple[str, NDArray | Coded]]:
+) -> Iterator[tuple[str, NDArray | CodedTensor]]:
     """Do as `decode`, but leave coded what a codec holds in its own dtype."""
     if reader.header.reference is not None:
         require_reference(reader.header.reference, reference)
@@ -81,7 +80,7 @@ def unpack(
                 assert reference is not None
                 yield tensor.name, _difference(codec, data, offset, tensor, reference)
             elif tensor.dtype in codec.dtypes:
-                yield tensor.name, Coded(tensor.dtype, tensor.shape, codec, data, offset)
+                yield tensor.name, CodedTensor(tensor.dtype, tensor.shape, codec, data, offset)
             else:
                 yield tensor.name, narrow(codec.decode(data, tensor.shape), tensor.dtype)
 
@@ -99,8 +98,8 @@ def require_reference(digest: bytes, reference: Reference | None) -> None:
 
 def _difference(
     codec: Codec, data: Buffer, offset: int, tensor: Tensor, reference: Reference
-) -> NDArray | Coded:
+) -> NDArray | CodedTensor:
     base = base_of(tensor, reference)
     if wide(tensor.dtype) in codec.dtypes:
-        return Coded(tensor.dtype, tensor.shape, codec, data, offset, base)
+        return CodedTensor(tensor.dtype, tensor.shape, codec, data, offset, base)
     return moved(base, codec.decode(data, tensor.shape))

@@ -19,7 +19,7 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32
-from fedsz.codecs.uniform import Uniform, compare
+from fedsz.codecs.uniform import compare
 from fedsz.spread import finfo, half_ulp
 from fedsz.update.bounded import Within, encode_within, narrow
 
@@ -41,7 +41,7 @@ def encode_difference(
     if not x.size:
         return None
     whole, start = (side.astype(wide(x.dtype), copy=False) for side in (x, base))
-    threads = codec.threads if isinstance(codec, Uniform) else 0
+    threads = getattr(codec, "threads", 0)
     seen = compare(whole, start, deviation=error_bound.kind == "std", threads=threads)
     # NaN and infinities come back exactly only as they are.
     if not (math.isfinite(seen.least) and math.isfinite(seen.greatest)):

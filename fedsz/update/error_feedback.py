@@ -12,13 +12,12 @@ the rounding of narrow dtypes too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.update.bounded import narrow
-from fedsz.update.config import Settings
+from fedsz.update.config import CompressionConfig
 from fedsz.update.difference import wide
 from fedsz.update.reference import Reference
 
@@ -59,23 +58,24 @@ class ErrorFeedback(Mapping[str, NDArray]):
     def __len__(self) -> int:
         return len(self._state)
 
-    def settings(self, settings: Settings, reference: Reference) -> Settings:
-        """Return how to code it as differences from ``reference``.
+    def bounds(self, config: CompressionConfig, reference: Reference) -> dict[str, float]:
+        """Return the absolute bounds of tensors to be coded as differences from ``reference``.
 
         Bounds of kind ``std`` are of the step alone. Of the step and the residual, they would grow
-        with what they leave out: at 2 standard deviations to twice that, at 3 to four times.
+        with what they leave out: at 2 standard deviations to twice that, at 3 to four times. Other
+        bounds are the config's, and none are returned.
         """
-        if settings.bound.kind != "std":
-            return settings
+        if config.bound.kind != "std":
+            return {}
         bounds = {}
         for name in self._residual.keys() & self._state.keys():
             x = self._state[name]
             if self._meant(name, x) is not None:
                 with np.errstate(over="ignore", invalid="ignore"):
                     step = np.subtract(x, reference.tensor(name, x), dtype=wide(x.dtype))
-                bounds[name] = settings.bound_of(name).absolute(step)
+                bounds[name] = config.bound_of(name).absolute(step)
         # A tensor that did not move has no bound of its own: the residual's will do.
-        return replace(settings, bounds={name: b for name, b in bounds.items() if b > 0})
+        return {name: b for name, b in bounds.items() if b > 0}
 
     def left_out(self, decoded: Mapping[str, NDArray]) -> dict[str, NDArray]:
         """Return the residual, given what was sent as its receiver decodes it.

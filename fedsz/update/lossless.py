@@ -7,9 +7,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from fedsz.arrays import COMPLEX_DTYPES, NDArray, raw
+from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, raw
 from fedsz.codecs import Codec, LosslessCodec, Raw
-from fedsz.codecs.base import Buffer
 from fedsz.codecs.zstd import Zstd
 from fedsz.errors import CorruptStream
 from fedsz.stream import BITS, Part, Tensor
@@ -20,8 +19,8 @@ from fedsz.update.reference import Reference
 BITS_CODEC: Final = Zstd(level=1)
 
 
-class Rest(NamedTuple):
-    """A tensor that stays lossless: its place in the state_dict, its name and its array."""
+class Entry(NamedTuple):
+    """A tensor of a state_dict: its place there, its name and its array."""
 
     i: int
     name: str
@@ -29,24 +28,24 @@ class Rest(NamedTuple):
 
 
 def encode_lossless(
-    rest: Sequence[Rest], codec: LosslessCodec, reference: Reference | None
+    entries: Sequence[Entry], codec: LosslessCodec, reference: Reference | None
 ) -> Part:
     """Code tensors as one payload.
 
     Args:
-        rest: at least one, of dtypes of one item size.
+        entries: at least one, of dtypes of one item size.
         codec: for the bytes as they are.
         reference: what else they may be coded from, by `BITS_CODEC`, if ``codec`` is not ``raw``.
 
     Raises:
         ConfigError: the reference lacks one of them.
     """
-    members, tensors = tuple(t.i for t in rest), [t.x for t in rest]
+    members, tensors = tuple(t.i for t in entries), [t.x for t in entries]
     data = raw(tensors[0]) if len(tensors) == 1 else memoryview(b"".join(map(raw, tensors)))
     best = Part(codec.wire_id, codec.pack(data, tensors[0].itemsize), None, members)
     real = not any(x.dtype in COMPLEX_DTYPES for x in tensors)
     if reference and real and not isinstance(codec, Raw):
-        bases = [reference.tensor(t.name, t.x) for t in rest]
+        bases = [reference.tensor(t.name, t.x) for t in entries]
         packed = BITS_CODEC.pack(raw(bits.difference(tensors, bases)), 1)
         if len(packed) < len(best.data):
             best = Part(BITS_CODEC.wire_id, packed, None, members, BITS)

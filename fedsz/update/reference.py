@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from fedsz.arrays import NDArray, StateDict, as_arrays
+from fedsz.arrays import Layout, NDArray, StateDict, as_arrays
 from fedsz.errors import ConfigError, ReferenceMismatch
 
 SHOWN: Final = 8  # bytes of a digest in messages
@@ -66,12 +66,12 @@ class Reference:
             raise ConfigError(f"the reference has {have} for {name!r}: {like.dtype} {like.shape}")
         return found
 
-    def fits(self, state_dict: StateDict) -> bool:
-        """Say whether it has every tensor of a state_dict, in the same dtype and shape."""
+    def fits(self, layout: Layout) -> bool:
+        """Say whether it has all tensors of a layout, in the same dtypes and shapes."""
         return all(
             name in self.arrays
-            and (self.arrays[name].shape, self.arrays[name].dtype) == (x.shape, x.dtype)
-            for name, x in as_arrays(state_dict).items()
+            and (self.arrays[name].shape, self.arrays[name].dtype) == (shape, layout.dtypes[name])
+            for name, shape in layout.shapes.items()
         )
 
     def require(self, digest: bytes) -> None:

@@ -1,0 +1,222 @@
+// What the codecs must stand, and Python cannot put them to: tests/test_sanitized.py.
+//
+//   checks NAME     exits with 0 if they do
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "corrupt.hpp"
+#include "parallel.hpp"
+#include "payload.hpp"
+#include "szx.hpp"
+#include "tokens.hpp"
+#include "uniform.hpp"
+
+namespace {
+
+// Asked at every allocation whether that shall fail, where it is not null.
+std::atomic<bool (*)()> out_of_memory{nullptr};
+
+void* allocate(std::size_t size) {
+    const auto asked = out_of_memory.load();
+    void* memory = asked && asked() ? nullptr : std::malloc(size);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+using namespace fedsz;
+using namespace fedsz::uniform;
+
+void expect(bool holds, const std::string& what) {
+    if (!holds) throw std::runtime_error(what);
+}
+
+// Whether `work` throws an exception of type Error.
+template <class Error, class Work>
+bool throws(const Work& work) {
+    try {
+        work();
+    } catch (const Error&) {
+        return true;
+    }
+    return false;
+}
+
+// Memory fails where `when` says, while `work` is done.
+template <class Work>
+void with_little_memory(bool (*when)(), const Work& work) {
+    struct Guard {
+        ~Guard() { out_of_memory = nullptr; }
+    } guard;
+    out_of_memory = when;
+    work();
+}
+
+template <class T>
+std::vector<T> noise(std::size_t n) {
+    std::vector<T> x(n);
+    std::uint32_t random = 1;
+    for (T& v : x) {
+        random = random * 1664525 + 1013904223;
+        v = T(std::int32_t(random)) * T(0x1p-31);
+    }
+    return x;
+}
+
+std::vector<std::uint8_t> payload_of(const std::vector<float>& x, const Geometry& geometry,
+                                     double bound, unsigned effort) {
+    std::vector<std::uint8_t> payload(capacity(Dtype::float32, x.size()));
+    payload.resize(
+        encode(Dtype::float32, x.data(), geometry, bound, {effort, 1, nullptr}, payload).size);
+    return payload;
+}
+
+// An element that lies at an odd address is refused, in whatever way it comes.
+void misaligned() {
+    constexpr std::size_t n = 1000;
+    const Settings settings;
+    std::vector<double> memory(n + 1), aligned(n);
+    void* odd = reinterpret_cast<char*>(memory.data()) + 1;
+    std::vector<std::uint8_t> payload(capacity(Dtype::float64, n));
+    const auto refused = [](const char* what, const auto& work) {
+        expect(throws<std::invalid_argument>(work), std::string(what) + " may lie anywhere");
+    };
+    for (const Dtype dtype : {Dtype::float32, Dtype::float64, Dtype::float16, Dtype::bfloat16}) {
+        const Geometry geometry{1, n, 1, 1};
+        refused("x", [&] { encode(dtype, odd, geometry, 0.1, settings, payload); });
+        const Encoded zeros = encode(dtype, aligned.data(), geometry, 0.1, settings, payload);
+        const auto some = uniform::Bytes(payload).first(zeros.size);
+        refused("y", [&] { decode(dtype, some, n, settings, odd); });
+        refused("sums", [&] { accumulate(dtype, some, n, 1.0, settings, odd); });
+        if (dtype != Dtype::float32 && dtype != Dtype::float64) continue;
+        refused("a base of x",
+                [&] { encode(dtype, aligned.data(), geometry, 0.1, settings, payload, odd); });
+        refused("a base of y", [&] { decode(dtype, some, n, settings, aligned.data(), odd); });
+        refused("x", [&] { compare(dtype, odd, aligned.data(), n, true, settings); });
+        refused("a base", [&] { compare(dtype, aligned.data(), odd, n, true, settings); });
+    }
+}
+
+std::atomic<int> allocations_left;
+
+// What threads were to do is done without them, whichever allocation fails.
+void threads() {
+    std::vector<std::atomic<int>> done(1000);
+    for (int allowed = 0; allowed < 50; ++allowed) {
+        for (auto& times : done) times = 0;
+        allocations_left = allowed;
+        with_little_memory([] { return allocations_left-- <= 0; },
+                           [&] {
+                               parallel_for(done.size(), 9, [&](unsigned, std::size_t i) {
+                                   ++done[i];
+                               });
+                           });
+        for (const auto& times : done) expect(times == 1, "not all was done once");
+    }
+}
+
+std::thread::id adding;
+const std::vector<float>* sums_so_far;
+
+// Sums are what they were when a thread finds no memory for its work while another has added some.
+void sums() {
+    constexpr std::size_t planes = 9, rows = 1024, columns = 200 * planes;
+    const std::vector<float> x = noise<float>(rows * columns);
+    const auto payload = payload_of(x, {rows, columns, planes, 3}, 1e-3, 4);
+    const std::vector<float> before(x.size(), 1.0f);
+    adding = std::this_thread::get_id();
+    int failed = 0;
+    for (int trial = 0; trial < 10; ++trial) {
+        std::vector<float> now = before;
+        sums_so_far = &now;
+        const auto when = [] {
+            if (std::this_thread::get_id() == adding) return false;
+            const auto untouched = [](const volatile float& first) { return first == 1.0f; };
+            while (untouched(sums_so_far->front())) std::this_thread::yield();
+            return true;
+        };
+        with_little_memory(when, [&] {
+            failed += throws<std::bad_alloc>([&] {
+                accumulate(Dtype::float32, payload, now.size(), 100.0, {0, 2, nullptr}, now.data());
+            });
+        });
+        if (failed == trial) break;  // a thread that comes too late allocates nothing
+        for (std::size_t i = 0; i < now.size(); ++i)
+            expect(std::abs(now[i] - before[i]) < 1e-3f, "an element was added and stayed");
+    }
+    expect(failed > 0, "no allocation failed");
+}
+
+// Widths of blocks are those that were checked, though their bytes change.
+void widths() {
+    constexpr std::size_t n = 3 * kPlane;
+    std::vector<std::uint8_t> tokens(n), bytes(blocks_capacity(n));
+    for (std::size_t i = 0; i < n; ++i) tokens[i] = std::uint8_t(i);
+    for (std::size_t i = 0; i < levels().count; ++i) {
+        const Kernels& kernels = *levels().level[i];
+        bytes.resize(encode_blocks(kernels, tokens, bytes.data()));
+        for (const unsigned width : {8, 9, 255}) {
+            std::vector<std::uint8_t> changing = bytes;
+            BlocksDecoder decoder(kernels, changing, n);
+            changing[1] = changing[3] = changing[5] = std::uint8_t(width);
+            expect(throws<CorruptPayload>([&] { decoder.decode(tokens); }), "a width was believed");
+        }
+    }
+}
+
+// The mode of szx is the one that was checked, though its byte changes. A payload that is long for
+// its elements fails to decode in either mode, but it must not be copied over what lies behind them.
+void mode() {
+    std::vector<std::byte> payload(std::size_t(1) << 26);
+    std::vector<float> x(szx::block_length);
+    volatile auto* head = reinterpret_cast<unsigned char*>(payload.data());
+    std::atomic<bool> ended{false};
+    std::thread changing([&] {
+        while (!ended) *head = !*head;
+    });
+    bool all = true;
+    for (int trial = 0; trial < 200'000; ++trial)
+        all = throws<CorruptPayload>([&] { szx::decode(payload, x); }) && all;
+    ended = true;
+    changing.join();
+    expect(all, "a payload of another size was decoded");
+}
+
+const std::map<std::string, std::function<void()>> kChecks{
+    {"misaligned", misaligned}, {"threads", threads}, {"sums", sums},
+    {"widths", widths},         {"mode", mode},
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    const auto check = count == 2 ? kChecks.find(arguments[1]) : kChecks.end();
+    if (check == kChecks.end()) {
+        std::fprintf(stderr, "usage: checks NAME\n");
+        return 2;
+    }
+    try {
+        check->second();
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "checks: %s: %s\n", arguments[1], error.what());
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,144 @@
+"""Admission: the one place where a reply is opened and checked before anybody uses its arrays.
+
+A reply that passes holds plain arrays, or `AdmittedRecord`s for a strategy that decodes them as it
+adds them up. Strategies ask for these by sending `StreamedRequest`s, which no wrapper between them
+and the Grid has to know of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedsz.arrays import Layout
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import KEY, array_records, replaced, to_record
+from fedsz.update.reference import Reference
+
+
+class StreamedRequest(RecordDict):
+    """The content of a message whose sender takes the replies' arrays sealed.
+
+    On the wire it is its records and nothing more.
+    """
+
+
+class AdmittedRecord(ArrayRecord):
+    """A record that has passed admission, still sealed.
+
+    Attributes:
+        received: its arrays.
+    """
+
+    def __init__(self, update: ReceivedUpdate) -> None:
+        super().__init__()
+        self.received = update
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What there is to count of a reply, once it has been used.
+
+    Attributes:
+        node: who sent it.
+        updates: its arrays, of which each says how long it took, and whether it was of use.
+        encode_seconds, max_error: as its sender reports them.
+    """
+
+    node: int
+    updates: tuple[ReceivedUpdate, ...]
+    encode_seconds: float
+    max_error: float
+
+    @property
+    def refused(self) -> str:
+        """Why it was of no use after all, or ""."""
+        return next((update.refused for update in self.updates if update.refused), "")
+
+
+def admit(
+    reply: Message,
+    expected: Mapping[str, Layout],
+    references: Mapping[bytes, Reference],
+    *,
+    sealed: bool,
+) -> Admitted:
+    """Check a reply's arrays, and put what its receiver takes into their place.
+
+    Args:
+        reply: without an error; its content is replaced.
+        expected: by key, what its records must look like; others may look like anything.
+        references: by digest, what they may be differences from.
+        sealed: whether its receiver decodes them itself; else they are decoded here.
+
+    Raises:
+        FedszError: a record is damaged, or not of the model. The reply is as it was.
+    """
+    records = array_records(reply.content)
+    if len(records) == len(expected) == 1:
+        # A client may call its model otherwise.
+        expected = dict(zip(records, expected.values(), strict=True))
+    updates = {
+        key: ReceivedUpdate(record, expected.get(key), references)
+        for key, record in records.items()
+    }
+    taken: dict[str, ArrayRecord] = {}
+    for key, update in updates.items():
+        if sealed:
+            taken[key] = AdmittedRecord(update)
+        else:
+            taken[key] = to_record(update.arrays())
+            update.release()
+    note = reply.content.config_records.get(KEY, ConfigRecord())
+    reply.content = replaced(reply.content, taken, None)
+    return Admitted(
+        reply.metadata.src_node_id,
+        tuple(updates.values()),
+        _number(note, "encode-seconds"),
+        _number(note, "max-error"),
+    )
+
+
+def update_of(record: ArrayRecord) -> ReceivedUpdate:
+    """Return the arrays of a record: as they were admitted, or from a Grid that checks nothing.
+
+    Raises:
+        FedszError: they are damaged.
+    """
+    return record.received if isinstance(record, AdmittedRecord) else ReceivedUpdate(record)
+
+
+def streamed(messages: Iterable[Message]) -> list[Message]:
+    """Return messages whose replies are to come sealed; those that share a content still do."""
+    asked = list(messages)
+    contents = {id(message.content): StreamedRequest(dict(message.content)) for message in asked}
+    originals = [message.content for message in asked]  # or an id could be used again
+    for message, content in zip(asked, originals, strict=True):
+        message.content = contents[id(content)]
+    return asked
+
+
+def takes_sealed(messages: Iterable[Message]) -> bool:
+    """Say whether the sender of these messages takes the replies' arrays sealed."""
+    return any(isinstance(message.content, StreamedRequest) for message in messages)
+
+
+def release(content: RecordDict) -> None:
+    """Free the arrays of a message that nobody needs any more.
+
+    Flower's records refer to each other in circles, so without this they would stay until the
+    garbage collector comes by, and megabytes do not make it come sooner.
+    """
+    for record in array_records(content).values():
+        if isinstance(record, AdmittedRecord):
+            record.received.release()
+        record.clear()
+
+
+def _number(note: ConfigRecord, key: str) -> float:
+    """Return a finite number of at least 0 that a client reports, else 0."""
+    value = note.get(key, 0.0)
+    return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else 0.0

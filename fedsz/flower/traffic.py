@@ -1,0 +1,87 @@
+"""What crosses a Grid, counted exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedsz.control.record import ClientRecord, Failure, Traffic
+from fedsz.flower.admission import Admitted
+
+
+class TrafficCounter:
+    """Counts until somebody takes the sums.
+
+    Replies are looked at when the sums are taken: by then whoever used them has said how long each
+    took to decode, and which was of no use.
+
+    Args:
+        grid: that carries the messages. Its ``counters``, ``bandwidths`` and ``client_name`` are
+            used where it has them.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid: Any = grid
+        self._wire = self._wire_now()
+        self._raw_down = self._sent_down = 0
+        self._failures: list[Failure] = []
+        self._admitted: list[tuple[Admitted, float]] = []
+
+    def sent(self, raw_bytes: int, sent_bytes: int) -> None:
+        """Count a message's arrays, before and after compression."""
+        self._raw_down += raw_bytes
+        self._sent_down += sent_bytes
+
+    def received(self, reply: Admitted) -> None:
+        """Count a reply that has passed admission."""
+        bandwidth = getattr(self._grid, "bandwidths", {}).get(reply.node, 0.0)
+        self._admitted.append((reply, bandwidth))
+
+    def failed(self, node: int, reason: str) -> None:
+        """Count a message that got no usable reply."""
+        self._failures.append(Failure(getattr(self._grid, "client_name", str)(node), reason))
+
+    def take(self) -> Traffic:
+        """Return what has been counted since the last call, or since the start."""
+        for reply, _ in self._admitted:
+            if reply.refused:
+                self.failed(reply.node, reply.refused)
+        used = [(reply, bandwidth) for reply, bandwidth in self._admitted if not reply.refused]
+        clients = [_client_record(reply, bandwidth) for reply, bandwidth in used]
+        wire_up, wire_down = self._wire_now()
+        traffic = Traffic(
+            replies=len(clients),
+            failures=self._failures,
+            raw_up=sum(client.raw_bytes for client in clients),
+            sent_up=sum(client.sent_bytes for client in clients),
+            raw_down=self._raw_down,
+            sent_down=self._sent_down,
+            wire_up=wire_up - self._wire[0],
+            wire_down=wire_down - self._wire[1],
+            encode_seconds=sum(client.encode_seconds for client in clients),
+            decode_seconds=sum(client.decode_seconds for client in clients),
+            max_error=max((reply.max_error for reply, _ in used), default=0.0),
+            clients=clients,
+        )
+        self._wire = wire_up, wire_down
+        self._raw_down = self._sent_down = 0
+        self._failures, self._admitted = [], []
+        return traffic
+
+    def _wire_now(self) -> tuple[int, int]:
+        counters = getattr(self._grid, "counters", None)
+        if counters is None:
+            return 0, 0
+        return counters.wire_bytes_received, counters.wire_bytes_sent
+
+
+def _client_record(reply: Admitted, bandwidth: float) -> ClientRecord:
+    return ClientRecord(
+        node=str(reply.node),
+        bandwidth=bandwidth,
+        raw_bytes=sum(update.raw_bytes for update in reply.updates),
+        sent_bytes=sum(update.sent_bytes for update in reply.updates),
+        encode_seconds=reply.encode_seconds,
+        decode_seconds=sum(update.seconds for update in reply.updates),
+    )

@@ -1,0 +1,141 @@
+"""The client's part of the protocol: what it holds, works on and owes. No sockets.
+
+A `ClientSession` is a state machine like `ServerSession`: frames and replies go in, what is to be
+done comes out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from fedsz.errors import CorruptStream
+from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.frames import (
+    Ack,
+    Arrival,
+    Begin,
+    Bye,
+    Hello,
+    Welcome,
+    message_wire_size,
+    pack,
+    unpack,
+)
+from fedsz.transport.messages import Buffer, Encoded
+
+
+class Request(NamedTuple):
+    """To do: answer a message that has arrived whole."""
+
+    message_id: str
+    buffer: Buffer
+    size: int  # bytes in the buffer
+    reply_limit: int  # bytes of the largest reply that the server takes
+
+
+# To do: answer a request; send a reply for as long as it is owed; tell of an event.
+Output = Request | Encoded | LinkEvent
+
+
+class ClientSession:
+    """What a client and its server know of each other, over any number of connections.
+
+    What a method returns is to be done in its order, before the next call.
+
+    Args:
+        hello: what the client says of itself.
+        max_message_bytes: the largest message taken.
+
+    Attributes:
+        client_id: who the client is.
+        bye: the server's last word, once it has said it.
+    """
+
+    def __init__(self, hello: Hello, *, max_message_bytes: int) -> None:
+        self.client_id = hello.client_id
+        self.bye: Bye | None = None
+        self._hello = hello
+        self._max_message_bytes = max_message_bytes
+        # Requests that have arrived whole, and the reply to each as soon as there is one. An entry
+        # stays until the server acknowledges the reply or says that it does not want it any more.
+        self._owed: dict[str, Encoded | None] = {}
+        self._welcome: Welcome | None = None  # of this connection
+        self._arrival: Arrival | None = None
+        self._buffer = Buffer()  # of what arrives
+
+    def connect(self) -> bytes:
+        """Begin a new connection; return its first frame."""
+        self.disconnect()
+        return pack(msgspec.structs.replace(self._hello, have=list(self._owed)))
+
+    def disconnect(self) -> None:
+        """Note that the connection is over; what is owed stays owed."""
+        self._welcome = self._arrival = None
+        self._buffer = Buffer()
+
+    def owes(self, message_id: str) -> bool:
+        """Return whether the server still waits for the reply to this request."""
+        return message_id in self._owed
+
+    def hand_in(self, reply: Encoded) -> list[Output]:
+        """Take a reply; it goes out now or on the next connections, until the server has it."""
+        if reply.message_id not in self._owed:
+            return []
+        self._owed[reply.message_id] = reply
+        return [] if self._welcome is None else [reply]
+
+    def receive(self, raw: bytes) -> list[Output]:
+        """Take a frame.
+
+        Raises:
+            CorruptStream: the server breaks the rules.
+        """
+        frame = unpack(raw)
+        if isinstance(frame, memoryview) and self._arrival is not None:
+            self._arrival.feed(frame)
+            self._buffer.write(frame)
+        elif isinstance(frame, Begin):
+            self._arrival = Arrival(frame, limit=self._max_message_bytes)
+            self._buffer = Buffer()
+        elif isinstance(frame, Welcome):
+            return self._welcomed(frame)
+        elif isinstance(frame, Ack):
+            return self._acknowledged(frame)
+        elif isinstance(frame, Bye):
+            self.bye = frame
+        else:
+            raise CorruptStream(f"a frame of type {raw[0]} out of place")
+        arrival = self._arrival
+        return self._arrived(arrival) if arrival is not None and arrival.complete else []
+
+    def _welcomed(self, welcome: Welcome) -> list[Output]:
+        self._welcome = welcome
+        self._owed = {i: self._owed[i] for i in welcome.wanted if i in self._owed}
+        replies = [reply for reply in self._owed.values() if reply is not None]
+        return [*replies, self._event(EventKind.JOINED)]
+
+    def _arrived(self, arrival: Arrival) -> list[Output]:
+        self._arrival = None
+        message_id, size = arrival.message_id, arrival.size
+        if message_id in self._owed:
+            return []
+        self._owed[message_id] = None
+        limit = 0 if self._welcome is None else self._welcome.max_message_bytes
+        received = self._event(EventKind.RECEIVED, message_id, arrival.wire_bytes)
+        return [received, Request(message_id, self._buffer, size, limit)]
+
+    def _acknowledged(self, ack: Ack) -> list[Output]:
+        reply = self._owed.pop(ack.message_id, None)
+        if not ack.received:
+            detail = "the server no longer waits for this reply"
+            return [self._event(EventKind.FAILED, ack.message_id, detail=detail)]
+        if reply is None:
+            return []
+        return [self._event(EventKind.SENT, ack.message_id, message_wire_size(reply))]
+
+    def _event(
+        self, kind: EventKind, message_id: str = "", wire_bytes: int = 0, detail: str = ""
+    ) -> LinkEvent:
+        return LinkEvent(kind, self.client_id, message_id, wire_bytes, detail)

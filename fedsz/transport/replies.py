@@ -1,0 +1,53 @@
+"""Replies as they come, for strategies that take them one by one and for those that want a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+
+class Replies(Sequence["Message"]):
+    """A sequence that is filled while it is read.
+
+    Going through it yields each reply as it comes, and again whenever that is done again. Its
+    length, and its members by their places, are there when all replies are.
+
+    Args:
+        coming: the replies.
+    """
+
+    def __init__(self, coming: Iterator[Message]) -> None:
+        self._coming = coming
+        self._here: list[Message] = []
+
+    def __iter__(self) -> Iterator[Message]:
+        at = 0
+        while at < len(self._here) or self._take():
+            yield self._here[at]
+            at += 1
+
+    def __len__(self) -> int:
+        while self._take():
+            pass
+        return len(self._here)
+
+    def __bool__(self) -> bool:
+        return bool(self._here) or self._take()
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Message]: ...
+    def __getitem__(self, at: int | slice) -> Message | list[Message]:
+        _ = len(self)
+        return self._here[at]
+
+    def _take(self) -> bool:
+        """Wait for another reply; say whether there was one."""
+        for reply in self._coming:
+            self._here.append(reply)
+            return True
+        return False

@@ -1,0 +1,350 @@
+"""The server's part of the protocol: what each client owes, has, and is told. No sockets.
+
+A `ServerSession` is a state machine. It is told what happens - messages posted, frames received,
+connections lost, time gone by - and returns what is to be done about it. It waits for nothing and
+reads no clock, so a test can take it through any order of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from flwr.app import Error
+
+from fedsz.errors import CorruptStream, UnsupportedStream
+from fedsz.flower_compat import ErrorCode
+from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, unpack
+from fedsz.transport.messages import megabytes
+from fedsz.transport.node import node_id
+from fedsz.transport.upload import Upload
+
+if TYPE_CHECKING:
+    from fedsz.transport.frames import Control
+    from fedsz.transport.grid_base import Outgoing
+
+
+class Stored(NamedTuple):
+    """A complete reply: the ``size`` bytes written to ``file``, which its reader closes."""
+
+    file: IO[bytes]
+    size: int
+
+
+Outcome = Stored | Error
+
+
+@dataclass(eq=False)
+class Delivery:
+    """One message for a client, until it has its outcome."""
+
+    out: Outgoing
+    timeout: float  # seconds in which the reply is awaited, once it is posted
+    settle: Callable[[Delivery, Outcome], None]  # called once
+    client_id: str = ""  # whom it is for, once it is posted
+    sent: bool = False  # all of it is out, to a client that still has it
+    done: bool = False  # nobody waits for the reply, so what is left of it need not be sent
+    expires: float = 0.0
+    mishap: str = ""  # what was going on when the connection broke
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message."""
+        return self.out.encoded.message_id
+
+
+@dataclass(eq=False)
+class Peer:
+    """A client by its id, connected or not."""
+
+    client_id: str
+    node_id: int
+    connection: Hashable | None = None
+    pending: dict[str, Delivery] = field(default_factory=dict)
+    upload: Upload | None = None  # in progress; without a sink it is read and dropped
+    grace_ends: float | None = None  # while it may still return
+
+    def upload_of(self, delivery: Delivery) -> Upload | None:
+        """Return the upload in progress if it is the reply to this message."""
+        upload = self.upload
+        return upload if upload and upload.message_id == delivery.message_id else None
+
+    def progress(self, delivery: Delivery) -> str:
+        """Say how far an exchange has come."""
+        if (upload := self.upload_of(delivery)) is not None:
+            return f"during upload ({upload.received / 1e6:.1f} of {megabytes(upload.size)})"
+        return "before it replied" if delivery.sent else "before the message reached it"
+
+    def drop_upload(self) -> None:
+        """Keep nothing of the upload in progress."""
+        if self.upload is not None and self.upload.sink is not None:
+            self.upload.sink.close()
+            self.upload.sink = None
+
+
+class Send(NamedTuple):
+    """To do: queue an item on a connection, which ends with BYE whatever else is queued.
+
+    The frames of a `Delivery` are sent as long as it is not `done`.
+    """
+
+    connection: Hashable
+    item: Control | Delivery
+
+
+class Settle(NamedTuple):
+    """To do: call the delivery's ``settle``."""
+
+    delivery: Delivery
+    outcome: Outcome
+
+
+Output = Send | Settle | LinkEvent
+
+
+class ServerSession:
+    """All clients of a server and the replies they owe.
+
+    A connection is whatever hashable object its owner knows it by. All times are seconds on one
+    monotonic clock. What a method returns is to be done in its order, before the next call.
+
+    Args:
+        max_message_bytes: the largest reply accepted.
+        reconnect_grace: seconds that a client has to come back.
+        open_sink: makes a place for the bytes of one reply. The session closes those it drops; an
+            OSError on writing fails the delivery.
+
+    Attributes:
+        connected: the node ids of the connected clients; replaced, never changed.
+        bandwidths: by node id, how fast its last upload came in, in bits a second.
+    """
+
+    def __init__(
+        self, *, max_message_bytes: int, reconnect_grace: float, open_sink: Callable[[], IO[bytes]]
+    ) -> None:
+        self.connected: tuple[int, ...] = ()
+        self.bandwidths: dict[int, float] = {}
+        self._max_message_bytes = max_message_bytes
+        self._reconnect_grace = reconnect_grace
+        self._open_sink = open_sink
+        self._peers: dict[int, Peer] = {}
+        self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
+        self._closing: Bye | None = None
+        self._outputs: list[Output] = []
+
+    def post(self, deliveries: Iterable[Delivery], now: float) -> list[Output]:
+        """Send each message to its node; what cannot be sent has its outcome at once."""
+        for delivery in deliveries:
+            node = delivery.out.metadata.dst_node_id
+            peer = self._peers.get(node)
+            if peer is None or (peer.connection is None and peer.grace_ends is None):
+                who = f"node {node}" if peer is None else f"client {peer.client_id!r}"
+                error = Error(ErrorCode.NODE_UNAVAILABLE, f"{who} is not connected")
+                self._outputs.append(Settle(delivery, error))
+                continue
+            delivery.client_id = peer.client_id
+            delivery.expires = now + delivery.timeout
+            peer.pending[delivery.message_id] = delivery
+            self._send(peer, delivery)
+        return self._flush()
+
+    def forget(self, deliveries: Iterable[Delivery]) -> list[Output]:
+        """Await these replies no longer, and tell nobody but the clients."""
+        for delivery in deliveries:
+            peer = self._peers.get(delivery.out.metadata.dst_node_id)
+            if peer is not None and delivery.message_id in peer.pending:
+                self._release(peer, delivery, received=False)
+        return self._flush()
+
+    def shut(self, reason: str) -> list[Output]:
+        """Give up what is pending and send all clients home, also those that come later."""
+        self._closing = Bye(ByeKind.FINISHED, reason)
+        for peer in self._peers.values():
+            self._fail_all(peer, f"the server was closed before client {peer.client_id!r} replied")
+            peer.grace_ends = None
+            self._send(peer, self._closing)
+        return self._flush()
+
+    def client_name(self, node: int) -> str:
+        """Return what a client calls itself; its node id if it has never been here."""
+        peer = self._peers.get(node)
+        return str(node) if peer is None else peer.client_id
+
+    def connect(self, connection: Hashable) -> None:
+        """Note a new connection; its client is unknown until its first frame."""
+        self._connections[connection] = None
+
+    def serves(self, connection: Hashable) -> bool:
+        """Return whether frames from it are still read: not once it is lost, replaced, refused."""
+        return connection in self._connections
+
+    def receive(self, connection: Hashable, raw: bytes, now: float) -> list[Output]:
+        """Take a frame; a client that breaks the rules is refused."""
+        if connection not in self._connections:
+            return []
+        peer = self._connections[connection]
+        try:
+            frame = unpack(raw)
+            if peer is None:
+                self._admit(connection, frame)
+            elif isinstance(frame, memoryview) and peer.upload is not None:
+                self._feed(peer, peer.upload, frame, now)
+            elif isinstance(frame, Begin):
+                self._begin(peer, frame, now)
+            else:
+                raise CorruptStream(f"a frame of type {raw[0]} out of place")
+        except CorruptStream as err:
+            return self.refuse(connection, err.what)
+        return self._flush()
+
+    def sent(self, connection: Hashable, delivery: Delivery, wire_bytes: int) -> list[Output]:
+        """Note that all frames of a message are out."""
+        if self._peers[delivery.out.metadata.dst_node_id].connection == connection:
+            delivery.sent = True
+        return [LinkEvent(EventKind.SENT, delivery.client_id, delivery.message_id, wire_bytes)]
+
+    def lost(self, connection: Hashable, now: float) -> list[Output]:
+        """Note that a connection is over; its client has a while to come back."""
+        peer = self._connections.pop(connection, None)
+        if peer is not None and self._closing is None:
+            self._disconnect(peer, "connection lost")
+            peer.grace_ends = now + self._reconnect_grace
+        elif peer is not None:
+            self._disconnect(peer, "server closed")
+        return self._flush()
+
+    def refuse(self, connection: Hashable, reason: str) -> list[Output]:
+        """Send a client home for good; nothing is expected of it any more."""
+        peer = self._connections.pop(connection)
+        client_id = "" if peer is None else peer.client_id
+        event = LinkEvent(EventKind.REFUSED, client_id, detail=reason)
+        self._outputs += event, Send(connection, Bye(ByeKind.REFUSED, reason))
+        if peer is not None:
+            self._disconnect(peer, reason)
+            self._fail_all(peer, f"client {client_id!r} was refused: {reason}")
+        return self._flush()
+
+    def next_deadline(self) -> float | None:
+        """Return when `tick` is due; None while nothing is awaited."""
+        expiries = [d.expires for peer in self._peers.values() for d in peer.pending.values()]
+        graces = [p.grace_ends for p in self._peers.values() if p.grace_ends is not None]
+        return min(expiries + graces, default=None)
+
+    def tick(self, now: float) -> list[Output]:
+        """Give up the replies and the clients whose time is over."""
+        for peer in self._peers.values():
+            who = f"client {peer.client_id!r}"
+            for delivery in [d for d in peer.pending.values() if d.expires <= now]:
+                reason = f"no reply from {who} within {delivery.timeout:g} s"
+                if peer.upload_of(delivery):
+                    reason += f", given up {peer.progress(delivery)}"
+                self._fail(peer, delivery, reason)
+            if peer.grace_ends is not None and peer.grace_ends <= now:
+                peer.grace_ends = None
+                for delivery in list(peer.pending.values()):
+                    reason = (
+                        f"{who} left {delivery.mishap or peer.progress(delivery)} and did not "
+                        f"return within {self._reconnect_grace:g} s"
+                    )
+                    self._fail(peer, delivery, reason, ErrorCode.NODE_UNAVAILABLE)
+        return self._flush()
+
+    def _flush(self) -> list[Output]:
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _send(self, peer: Peer, item: Control | Delivery) -> None:
+        if peer.connection is not None:
+            self._outputs.append(Send(peer.connection, item))
+
+    def _admit(self, connection: Hashable, hello: Control | memoryview) -> None:
+        """Take a client; tell it and the sender what is still to do."""
+        if not isinstance(hello, Hello):
+            raise CorruptStream("the first frame is not HELLO")
+        if hello.protocol != PROTOCOL:
+            raise UnsupportedStream(f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
+        node = node_id(hello.client_id)
+        peer = self._peers.setdefault(node, Peer(hello.client_id, node))
+        if peer.connection is not None:
+            reason = f"another connection came with the client id {peer.client_id!r}"
+            self._send(peer, Bye(ByeKind.REPLACED, reason))
+            del self._connections[peer.connection]
+            self._disconnect(peer, reason)
+        self._connections[connection] = peer
+        peer.connection = connection
+        peer.grace_ends = None
+        self.connected = (*self.connected, node)
+        have = peer.pending.keys() & set(hello.have)
+        self._send(peer, Welcome(node, self._max_message_bytes, sorted(have)))
+        for delivery in peer.pending.values():
+            if delivery.message_id not in have:
+                delivery.sent = False
+                self._send(peer, delivery)
+        joined = LinkEvent(EventKind.JOINED, peer.client_id, node_config=hello.node_config)
+        self._outputs.append(joined)
+        if self._closing is not None:
+            self._send(peer, self._closing)
+
+    def _begin(self, peer: Peer, begin: Begin, now: float) -> None:
+        peer.drop_upload()  # if this one breaks it off
+        wanted = begin.message_id in peer.pending
+        peer.upload = Upload(begin, None, now, limit=self._max_message_bytes)
+        if wanted:
+            peer.upload.sink = self._open_sink()
+        else:
+            self._send(peer, Ack(begin.message_id, received=False))
+
+    def _feed(self, peer: Peer, upload: Upload, piece: memoryview, now: float) -> None:
+        try:
+            upload.take(piece, now)
+        except OSError as err:
+            reason = f"the reply of client {peer.client_id!r} could not be stored: {err.strerror}"
+            self._fail(peer, peer.pending[upload.message_id], reason)
+        if upload.complete:
+            self._arrived(peer, upload, now)
+
+    def _arrived(self, peer: Peer, upload: Upload, now: float) -> None:
+        peer.upload = None
+        known = self.bandwidths.get(peer.node_id, 0.0)
+        self.bandwidths[peer.node_id] = upload.bandwidth(known, now)
+        detail = "" if upload.sink else "dropped: nobody waits for this reply any more"
+        received, cost = EventKind.RECEIVED, upload.wire_bytes
+        self._outputs.append(LinkEvent(received, peer.client_id, upload.message_id, cost, detail))
+        if upload.sink is not None:
+            delivery = peer.pending[upload.message_id]
+            self._release(peer, delivery, received=True)
+            self._outputs.append(Settle(delivery, Stored(upload.sink, upload.size)))
+
+    def _disconnect(self, peer: Peer, reason: str) -> None:
+        peer.connection = None
+        self.connected = tuple(node for node in self.connected if node != peer.node_id)
+        for delivery in peer.pending.values():
+            delivery.mishap = peer.progress(delivery)
+        peer.drop_upload()
+        peer.upload = None
+        self._outputs.append(LinkEvent(EventKind.LEFT, peer.client_id, detail=reason))
+
+    def _fail_all(self, peer: Peer, reason: str) -> None:
+        for delivery in list(peer.pending.values()):
+            self._fail(peer, delivery, reason)
+
+    def _fail(
+        self,
+        peer: Peer,
+        delivery: Delivery,
+        reason: str,
+        code: int = ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ) -> None:
+        self._release(peer, delivery, received=False)
+        event = LinkEvent(EventKind.FAILED, peer.client_id, delivery.message_id, detail=reason)
+        self._outputs += event, Settle(delivery, Error(code, reason))
+
+    def _release(self, peer: Peer, delivery: Delivery, *, received: bool) -> None:
+        """End an exchange; a connected client is told, so that it wastes no more on it."""
+        del peer.pending[delivery.message_id]
+        delivery.done = True
+        if peer.upload_of(delivery):
+            peer.drop_upload()
+        self._send(peer, Ack(delivery.message_id, received))

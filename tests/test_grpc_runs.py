@@ -1,0 +1,161 @@
+"""Runs over real gRPC on loopback: messages, replies and their counting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedsz.flower_compat import ErrorCode
+from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.node import node_id
+from tests.links import (
+    LONG,
+    Events,
+    Server,
+    closing_all,
+    waiting_app,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.links import Serve
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with closing_all(Server) as start:
+        yield start
+
+
+def test_unmodified_flower_apps_run(serve: Serve) -> None:
+    server = serve()
+    clients = [server.client(f"c{i}", node_config={"number": i}) for i in range(3)]
+    server_app = ServerApp()
+    results = []
+
+    @server_app.main()
+    def main(grid: Any, context: Context) -> None:
+        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=3)
+        initial = ArrayRecord([np.zeros((2, 3), np.float32)])
+        results.append(strategy.start(grid, initial, num_rounds=3, timeout=LONG))
+
+    server_app(server.grid, Context(0, 1, {}, RecordDict(), {}))
+    server.grid.close()
+
+    np.testing.assert_allclose(results[0].arrays["0"].numpy(), np.full((2, 3), 3.0), rtol=1e-5)
+    assert results[0].train_metrics_clientapp[3]["calls"] == pytest.approx(3)  # Contexts last
+    assert [client.ended() for client in clients] == [None] * 3
+
+
+def test_large_messages_pass_and_are_counted(serve: Serve) -> None:
+    server = serve()
+    client = server.client("big")
+    before = server.grid.counters
+    size = 2_000_000  # floats: 8 MB, twice what gRPC passes by default
+    (reply,) = server.grid.send_and_receive(server.requests(size=size), timeout=LONG)
+    after = server.grid.counters
+
+    assert reply.content["arrays"]["0"].numpy().shape == (size,)
+    assert (after.messages_sent, after.messages_received) == (1, 1)
+    up = after.wire_bytes_received - before.wire_bytes_received
+    down = after.wire_bytes_sent - before.wire_bytes_sent
+    assert 4 * size < up == server.events.wait(EventKind.RECEIVED).wire_bytes < 4.01 * size
+    sent = server.events.wait(EventKind.SENT).wire_bytes
+    assert 4 * size < sent <= down < 4.01 * size  # WELCOME and ACK are in the total only
+    assert client.events.wait(EventKind.RECEIVED).wire_bytes == sent
+    assert client.events.wait(EventKind.SENT).wire_bytes == up
+
+
+def test_a_failing_app_is_an_error_reply_and_goes_on(serve: Serve) -> None:
+    server = serve()
+    server.client("c")
+    (failed,) = server.grid.send_and_receive(server.requests("query"), timeout=LONG)
+    (reply,) = server.grid.send_and_receive(server.requests(), timeout=LONG)
+
+    assert failed.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    assert failed.error.reason == "ValueError: no such thing"
+    assert reply.has_content()
+
+
+def test_push_and_pull(serve: Serve) -> None:
+    server = serve()
+    server.client("a")
+    server.client("b")
+    ids = server.grid.push_messages(server.requests())
+    server.events.wait(EventKind.RECEIVED, n=2)
+    pulled: list[Message] = []
+    deadline = time.monotonic() + LONG
+    while len(pulled) < 2 and time.monotonic() < deadline:
+        pulled += server.grid.pull_messages(ids)
+
+    assert {reply.metadata.reply_to_message_id for reply in pulled} == set(ids)
+    assert server.grid.pull_messages(ids) == []
+
+
+def test_replies_stream_in_the_order_they_come(serve: Serve) -> None:
+    server = serve()
+    go = threading.Event()
+    server.client("slow", waiting_app(go))
+    server.client("quick")
+    replies = server.grid.stream_replies(server.requests(), timeout=LONG)
+    first = next(replies)
+    go.set()
+
+    assert first.metadata.src_node_id == node_id("quick")
+    assert [reply.metadata.src_node_id for reply in replies] == [node_id("slow")]
+
+
+def test_a_stream_that_is_closed_early_gives_up_the_rest(serve: Serve) -> None:
+    server = serve()
+    go = threading.Event()
+    slow = server.client("slow", waiting_app(go))
+    server.client("quick")
+    replies = server.grid.stream_replies(server.requests())
+    next(replies)
+    slow.events.wait(EventKind.RECEIVED)
+    replies.close()  # type: ignore[attr-defined]
+    slow.events.wait(EventKind.FAILED)
+    go.set()
+
+    assert server.events.count(EventKind.RECEIVED) == 1
+
+
+def test_reply_metadata_is_the_servers_own(serve: Serve) -> None:
+    liar = ClientApp()
+
+    @liar.train()
+    def lie(message: Message, context: Context) -> Message:
+        reply = Message(RecordDict(), reply_to=message)
+        reply.metadata.__dict__.update(_src_node_id=7, _reply_to_message_id="other", _run_id=9)
+        return reply
+
+    server = serve()
+    server.client("liar", liar)
+    (request,) = server.requests()
+    (reply,) = server.grid.send_and_receive([request], timeout=LONG)
+
+    assert reply.metadata.src_node_id == node_id("liar")
+    assert reply.metadata.reply_to_message_id == request.metadata.message_id
+    assert reply.metadata.run_id == server.grid.run.run_id
+
+
+def test_on_event_may_fail(serve: Serve) -> None:
+    def spoil(event: LinkEvent) -> None:
+        events(event)
+        raise RuntimeError("a broken display")
+
+    events = Events()
+    server = serve(on_event=spoil)
+    server.events = events
+    server.client("c")
+
+    assert len(server.grid.send_and_receive(server.requests(), timeout=LONG)) == 1

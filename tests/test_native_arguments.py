@@ -1,0 +1,210 @@
+"""What the native codecs ask of their arguments: alignment, and sizes that fit together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsz.codecs import _szx, _uniform
+from fedsz.codecs.szx import Szx
+from fedsz.codecs.uniform import DTYPE_IDS, Uniform, compare
+from tests.uniform_cases import DTYPES, every_dtype, flat, rng
+
+ROWS, COLUMNS = 30, 36
+FLOAT32, FLOAT64, FLOAT16 = 0, 1, 2
+
+
+def weights(dtype: Any = np.float32) -> np.ndarray:
+    return rng().normal(size=(ROWS, COLUMNS)).astype(dtype)
+
+
+def misaligned(x: np.ndarray) -> np.ndarray:
+    """A copy of x at an odd address."""
+    memory = np.empty(x.nbytes + 1, np.uint8)
+    memory[1:] = flat(x)
+    y = memory[1:].view(x.dtype).reshape(x.shape)
+    assert not y.flags.aligned
+    return y
+
+
+def encode(x: np.ndarray, **changes: Any) -> Any:
+    what = {
+        "dtype": FLOAT32,
+        "rows": ROWS,
+        "columns": COLUMNS,
+        "planes": 9,
+        "width": 3,
+        "bound": 0.1,
+        "effort": 5,
+        "threads": 1,
+        "level": "",
+    }
+    return _uniform.encode(x, **(what | changes))
+
+
+X = weights()
+OCTETS = flat(X)
+PAYLOAD = encode(OCTETS)[0]
+
+
+# Misaligned arrays
+
+
+@every_dtype
+def test_misaligned_arrays_are_coded_as_any(dtype: np.dtype) -> None:
+    x = weights(dtype)
+    payload = Uniform().encode(x, 0.1)
+
+    assert Uniform().encode(misaligned(x), 0.1) == payload
+    if dtype.itemsize >= 4:
+        base = weights(dtype)[::-1]
+        onto = Uniform().decode_onto(payload, base)
+        difference = Uniform().encode_difference(x, base, 0.1)
+        assert Uniform().encode_difference(misaligned(x), misaligned(base), 0.1) == difference
+        assert np.array_equal(Uniform().decode_onto(payload, misaligned(base)), onto)
+        assert compare(misaligned(x), misaligned(base), deviation=True) == compare(
+            x, base, deviation=True
+        )
+
+
+def test_misaligned_arrays_are_coded_as_any_by_szx() -> None:
+    assert Szx().encode(misaligned(X), 0.1) == Szx().encode(X, 0.1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_natives_refuse_misaligned_arrays(dtype: np.dtype) -> None:
+    id_, x = DTYPE_IDS[dtype], weights(dtype)
+    odd, payload = flat(misaligned(x)), Uniform().encode(x, 0.1)
+    sums = np.zeros(x.shape, np.float64 if dtype == np.float64 else np.float32)
+
+    with pytest.raises(ValueError, match="x must be aligned"):
+        encode(odd, dtype=id_)
+    with pytest.raises(ValueError, match="y must be aligned"):
+        _uniform.decode(payload, id_, odd, 1, "")
+    with pytest.raises(ValueError, match="sums must be aligned"):
+        _uniform.accumulate(payload, id_, 1.0, flat(misaligned(sums)), 1, "")
+    if dtype.itemsize >= 4:
+        with pytest.raises(ValueError, match="base must be aligned"):
+            encode(flat(x), dtype=id_, base=odd)
+        with pytest.raises(ValueError, match="base must be aligned"):
+            _uniform.decode(payload, id_, flat(x), 1, "", odd)
+        with pytest.raises(ValueError, match="x must be aligned"):
+            _uniform.compare(odd, flat(x), id_, True, 1, "")
+        with pytest.raises(ValueError, match="base must be aligned"):
+            _uniform.compare(flat(x), odd, id_, True, 1, "")
+
+
+def test_szx_refuses_misaligned_arrays() -> None:
+    with pytest.raises(ValueError, match="x must be aligned"):
+        _szx.encode(misaligned(X).reshape(-1), 0.1)
+
+
+@pytest.mark.parametrize("offset", range(4))
+def test_no_elements_may_lie_anywhere(offset: int) -> None:
+    none = np.empty(8, np.uint8)[offset : offset + 0]
+
+    payload, _ = encode(none, rows=0, planes=1, width=1)
+    _uniform.decode(payload, FLOAT32, none, 1, "")
+    _uniform.accumulate(payload, FLOAT32, 1.0, none, 1, "")
+    assert _szx.decode(_szx.encode(none.view(np.float32), 0.1)[0], 0).size == 0
+
+
+# Sizes that do not fit together
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rows": ROWS + 1}, "1080 elements are not 31 rows of 36"),
+        ({"columns": COLUMNS + 9}, "1080 elements are not 30 rows of 45"),
+        ({"rows": 1, "columns": 1}, "1080 elements are not 1 rows of 1"),
+        ({"rows": 0}, "1080 elements are not 0 rows"),
+        ({"rows": ROWS, "columns": 0}, "1080 elements are not 30 rows of 0"),
+        ({"rows": 2**63, "columns": 2}, "elements are not"),
+        ({"rows": 2**62 + ROWS, "columns": 4}, "elements are not"),
+        ({"dtype": FLOAT64}, "540 elements are not"),
+        ({"dtype": FLOAT16}, "2160 elements are not"),
+        ({"dtype": 4}, "no dtype 4"),
+        ({"dtype": 256}, "no dtype 256"),
+        ({"planes": 0}, "planes must lie in 1..255, got 0"),
+        ({"planes": 256}, "planes must lie in 1..255, got 256"),
+        ({"planes": 5}, "5 planes do not fill 36 columns"),
+        ({"width": 0}, "width must lie in 1..255, got 0"),
+        ({"width": 256}, "width must lie in 1..255, got 256"),
+        ({"bound": -1.0}, "bound must be 0 or more"),
+        ({"bound": np.nan}, "bound must be 0 or more"),
+        ({"effort": 10}, "effort must lie in 0..9, got 10"),
+        ({"threads": 0}, "threads must lie in 1..1024, got 0"),
+        ({"threads": 2**32 - 1}, "threads must lie in 1..1024"),
+        ({"level": "mmx"}, "no such level"),
+        ({"base": OCTETS[4:]}, "a base of 4316 bytes for 4320"),
+        ({"base": np.zeros(0, np.uint8)}, "a base of 0 bytes"),
+        ({"dtype": FLOAT16, "rows": 2 * ROWS, "base": OCTETS}, "float32 or float64"),
+    ],
+)
+def test_what_encode_refuses(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        encode(OCTETS, **changes)
+
+
+def test_an_array_that_is_not_whole_elements_is_refused() -> None:
+    part = np.zeros(4322, np.uint8)
+
+    for refused in (
+        lambda: encode(part),
+        lambda: _uniform.decode(PAYLOAD, FLOAT32, part, 1, ""),
+        lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, part, 1, ""),
+        lambda: _uniform.accumulate(PAYLOAD, FLOAT16, 1.0, part, 1, ""),
+        lambda: _uniform.compare(part, part, FLOAT32, True, 1, ""),
+    ):
+        with pytest.raises(ValueError, match="4322 bytes are no whole number of 4-byte elements"):
+            refused()
+
+
+@pytest.mark.parametrize("threads", [0, 1025, 2**32 - 1])
+def test_threads_out_of_range(threads: int) -> None:
+    for refused in (
+        lambda: _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), threads, ""),
+        lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, OCTETS.copy(), threads, ""),
+        lambda: _uniform.compare(OCTETS, OCTETS, FLOAT32, True, threads, ""),
+    ):
+        with pytest.raises(ValueError, match=r"threads must lie in 1\.\.1024"):
+            refused()
+
+
+def test_bases_of_another_size() -> None:
+    short = OCTETS[4:]
+
+    with pytest.raises(ValueError, match="a base of 4316 bytes for 4320"):
+        _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), 1, "", short)
+    with pytest.raises(ValueError, match="a base of 4316 bytes for 4320"):
+        _uniform.compare(OCTETS, short, FLOAT32, True, 1, "")
+    with pytest.raises(ValueError, match="a base of 4320 bytes for 4316"):
+        _uniform.compare(short, OCTETS, FLOAT32, True, 1, "")
+
+
+@pytest.mark.parametrize("bound", [-1.0, -0.001, np.nan])
+def test_bounds_that_szx_refuses(bound: float) -> None:
+    with pytest.raises(ValueError, match="bound must be 0 or more"):
+        _szx.encode(X.reshape(-1), bound)
+
+
+# Arrays of another kind: nobody would see what is written to a copy of them
+
+
+def test_other_kinds_of_arrays_are_refused() -> None:
+    sums = np.zeros(X.size, np.float32)
+
+    for refused in (
+        lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, sums, 1, ""),
+        lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, flat(sums)[::2], 1, ""),
+        lambda: _uniform.decode(PAYLOAD, FLOAT32, sums, 1, ""),
+        lambda: encode(X.reshape(-1)),
+        lambda: _szx.encode(X.reshape(-1).astype(np.float64), 0.1),
+        lambda: _szx.encode(X, 0.1),
+    ):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            refused()
+    assert not sums.any()

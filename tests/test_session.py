@@ -1,0 +1,215 @@
+"""The sessions of both ends in any order of events: posts, frames, losses, returns, time."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from fedsz.transport import frames
+from fedsz.transport.node import node_id
+from fedsz.transport.server_session import Stored
+from tests.session_links import FRAMES, GRACE, Device, Sink, World
+
+CLIENTS = ("a", "b")
+clients = st.sampled_from(CLIENTS)
+picks = st.integers(0, 99)  # of whatever there is to pick from
+
+
+class Sessions(RuleBasedStateMachine):
+    """A server and its clients; every rule is one thing that can happen next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chunks = mock.patch.object(frames, "CHUNK_BYTES", 7)  # several frames a message
+        self.chunks.start()
+        self.world = World()
+
+    def teardown(self) -> None:
+        self.come_to_rest()
+        self.world.wait(1000.0)
+        for message_id, outcomes in self.world.outcomes.items():
+            if message_id not in self.world.forgotten:
+                assert len(outcomes) == 1, f"{message_id} has no outcome"
+        assert self.world.server.next_deadline() is None
+        self.world.post(list(CLIENTS), 100.0)
+        self.world.do(self.world.server.shut("over"))
+        self.a_device_starts("late")
+        self.world.drain()
+        assert all(device.link is None for device in self.world.devices)
+        assert all(len(o) == 1 for o in list(self.world.outcomes.values())[-len(CLIENTS) :])
+        Sink.full = False
+        self.chunks.stop()
+
+    def linked(self) -> list[Device]:
+        return [device for device in self.world.devices if device.link]
+
+    def alone(self) -> list[Device]:
+        """Return the devices that may come back."""
+        return [d for d in self.world.devices if not d.link and not d.session.bye]
+
+    @initialize()
+    def everybody_joins(self) -> None:
+        for client_id in CLIENTS:
+            self.a_device_starts(client_id)
+        self.world.drain()
+
+    # What people and clocks do
+
+    @rule(
+        client_ids=st.lists(clients, min_size=1, max_size=3),
+        timeout=st.sampled_from([0.0, 15.0, 500.0]),
+    )
+    def messages_are_posted(self, client_ids: list[str], timeout: float) -> None:
+        self.world.post(client_ids, timeout)
+
+    @precondition(lambda self: self.world.posted)
+    @rule(pick=picks)
+    def a_reply_is_not_awaited_any_more(self, pick: int) -> None:
+        message_id = list(self.world.posted)[pick % len(self.world.posted)]
+        if not self.world.outcomes[message_id]:
+            self.world.forgotten.add(message_id)
+        self.world.do(self.world.server.forget([self.world.posted[message_id]]))
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, GRACE, 20.0]))
+    def time_goes_by(self, seconds: float) -> None:
+        away = [c for c in CLIENTS if node_id(c) not in self.world.server.connected]
+        self.world.wait(seconds)
+        if seconds >= GRACE:
+            assert not any(map(self.world.awaited, away)), "awaited after the grace"
+
+    @rule(full=st.booleans())
+    def the_disk_is_full_or_not(self, full: bool) -> None:
+        Sink.full = full
+
+    # What links and apps do
+
+    @rule(
+        ways=st.lists(st.sampled_from(FRAMES), min_size=1, max_size=6),
+        steps=st.integers(1, 5),
+    )
+    def frames_move(self, ways: list[str], steps: int) -> None:
+        """Move a few frames of every link each of these ways."""
+        for way in ways:
+            for _ in range(steps):
+                self.world.step(way)
+
+    @rule()
+    def apps_answer(self) -> None:
+        self.world.step("app answers")
+
+    @rule()
+    def everything_under_way_arrives(self) -> None:
+        self.world.drain(FRAMES)
+
+    # What breaks
+
+    @precondition(lambda self: self.linked())
+    @rule(pick=picks, frames_lost=st.booleans(), returns=st.booleans())
+    def a_link_breaks(self, pick: int, frames_lost: bool, returns: bool) -> None:
+        device = self.linked()[pick % len(self.linked())]
+        assert device.link is not None
+        if frames_lost:
+            device.link.up.clear()
+        device.leave()
+        if returns:  # maybe before the server has noticed
+            self.world.connect(device)
+
+    @precondition(lambda self: any(link.lossy for link in self.world.links))
+    @rule()
+    def the_server_notices(self) -> None:
+        self.world.step("server notices")
+
+    @precondition(lambda self: self.alone())
+    @rule()
+    def clients_come_back(self) -> None:
+        for device in self.alone():
+            self.world.connect(device)
+
+    @rule(client_id=clients, kind=st.sampled_from(["twin", "rules", "crash", "again"]))
+    def something_rare_happens(self, client_id: str, kind: str) -> None:
+        linked = [d.link for d in self.linked() if d.client_id == client_id]
+        if kind == "twin":
+            self.a_device_starts(client_id)
+        elif kind == "again" and linked and linked[-1] is not None and linked[-1].uploading:
+            linked[-1].outbox.appendleft(linked[-1].uploading[0])
+            linked[-1].uploading = None
+        elif kind == "crash":
+            self.world.crash()
+        elif kind == "rules" and linked and linked[-1] is not None:
+            linked[-1].uploading = None
+            linked[-1].up.append(b"\x04data" if linked[-1].outbox else b"\xff")
+
+    def a_device_starts(self, client_id: str) -> None:
+        """Start one, maybe beside another of the same id."""
+        self.world.devices.append(Device(client_id))
+        self.world.connect(self.world.devices[-1])
+
+    @rule()
+    def come_to_rest(self) -> None:
+        """Let one device of each id come back and all that is under way arrive."""
+        self.world.drain()
+        for client_id in CLIENTS:
+            own = [d for d in self.alone() if d.client_id == client_id]
+            if node_id(client_id) not in self.world.server.connected:
+                device = own[-1] if own else Device(client_id)
+                self.world.devices += [device] * (not own)
+                self.world.connect(device)
+        self.world.drain()
+
+        assert set(self.world.server.connected) == {node_id(client_id) for client_id in CLIENTS}
+        assert self.world.server.next_deadline() is None, "a reply is owed over a link that is up"
+        assert all(sink.closed for sink in self.world.sinks)
+        for device in self.linked():
+            assert not any(map(device.session.owes, self.world.posted)), "a client still owes"
+
+    # What holds at every moment
+
+    @invariant()
+    def nothing_has_two_outcomes(self) -> None:
+        assert all(len(outcomes) <= 1 for outcomes in self.world.outcomes.values())
+        unwanted = [i for i in self.world.forgotten if self.world.outcomes[i]]
+        assert not unwanted, "a reply that nobody awaits has an outcome"
+
+    @invariant()
+    def a_reply_is_taken_once(self) -> None:
+        outcomes = [o for outcomes in self.world.outcomes.values() for o in outcomes]
+        assert self.world.taken == sum(isinstance(outcome, Stored) for outcome in outcomes)
+
+    @invariant()
+    def no_device_trains_a_message_twice(self) -> None:
+        assert all(max(d.trained.values(), default=0) <= 1 for d in self.world.devices)
+
+    @invariant()
+    def who_is_connected_is_known(self) -> None:
+        present = [node_id(c) for c in CLIENTS if self.world.present[c]]
+        assert sorted(self.world.server.connected) == sorted(present)
+        assert all(n in (0, 1) for n in self.world.present.values())
+
+    @invariant()
+    def nothing_piles_up(self) -> None:
+        open_sinks = sum(not sink.closed for sink in self.world.sinks)
+        assert open_sinks <= len(self.world.server.connected)
+        ended = [link for link in self.world.links if link.bye and link.bye.kind != "finished"]
+        assert not any(map(self.world.server.serves, ended))
+        for device in self.world.devices:
+            owed = [i for i in self.world.posted if device.session.owes(i)]
+            assert len(owed) <= device.trained.total() + len(device.requests)
+
+    @invariant()
+    def what_is_settled_is_not_sent(self) -> None:
+        for message_id, outcomes in self.world.outcomes.items():
+            settled = outcomes and "not connected" not in getattr(outcomes[0], "reason", "")
+            assert not settled or self.world.posted[message_id].done
+
+
+TestSessions = Sessions.TestCase
+TestSessions.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
