@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from codecs_report import OURS, Result, find
 
 from fedsz.report.chart import Chart, Panel
-from fedsz.report.style import files, log_axis
+from fedsz.report.series import log_axis
+from fedsz.report.style import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

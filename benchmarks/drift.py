@@ -22,8 +22,8 @@ from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg, make_client_app
 from fedsz.flower.records import to_record
 from fedsz.training import loop as training
 from fedsz.training.build import load
-from fedsz.training.federation import SENT, prepare
-from fedsz.training.options import RunConfig
+from fedsz.training.federation import prepare
+from fedsz.training.options import RunConfig, options
 from tests.test_drift import STEP, drift
 
 BOUND = "std:2"
@@ -64,7 +64,9 @@ def learn(update: str, downlink: str, *, feedback: bool, rounds: int, seed: int)
         grid,
         to_record(as_arrays(problem.model.state_dict())),
         num_rounds=rounds,
-        train_config=ConfigRecord({key: getattr(config, key) for key in SENT}),
+        train_config=ConfigRecord(
+            {name: getattr(config, name) for name, about in options().items() if about.sent}
+        ),
         evaluate_fn=test,
     )
     sent = grid.take_traffic()

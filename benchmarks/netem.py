@@ -47,9 +47,9 @@ from netem_report import Cell, Exchange, as_json, modelled_table, rounds_table, 
 
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import link_model as links
-from fedsz.experiments.environment import origin
+from fedsz.experiments.environment import environment
 from fedsz.experiments.link_model import Link
-from fedsz.update.config import Settings
+from fedsz.update.config import CompressionConfig
 
 PEER: Final = Path(__file__).with_name("netem_peer.py")
 PATIENCE: Final = 5.0  # seconds that processes get to end by themselves
@@ -91,7 +91,7 @@ class Plan:
             raise ConfigError(f"repeats must be at least 1, got {self.repeats}")
         if self.model and self.model not in models.MODELS:
             raise ConfigError(f"no model {self.model!r}; have {', '.join(models.MODELS)}")
-        Settings(self.error_bound, self.codec)
+        CompressionConfig(error_bound=self.error_bound, codec=self.codec)
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Self:
@@ -262,17 +262,18 @@ def _alone(model: str, settings: dict[str, str]) -> Exchange:
     """Pack, unpack, encode and decode as a round does, in this process."""
     from netem_peer import arrays_of
 
-    from fedsz.update import compress as pipeline
+    from fedsz.update.compress import compress_measured
+    from fedsz.update.decompress import decompress
 
     state = arrays_of(model)
-    up = Settings(**settings)  # type: ignore[arg-type]
-    down = Settings(codec=up.lossless, lossless=up.lossless)
+    up = CompressionConfig(**settings)  # type: ignore[arg-type]
+    down = up.replace(codec=up.lossless)
     streams, taken = [], []
     for way in (down, up):
         start = time.perf_counter()
-        streams.append(pipeline.compress_measured(state, way)[0])
+        streams.append(compress_measured(state, way)[0])
         middle = time.perf_counter()
-        pipeline.decompress(streams[-1], as_numpy=True)
+        decompress(streams[-1], as_numpy=True)
         taken += [middle - start, time.perf_counter() - middle]
     return Exchange(
         seconds=sum(taken),
@@ -301,7 +302,7 @@ def measured(plan: Plan, *, as_machine: bool) -> None:
             what = f"{links.shown(link.bandwidth)}, {link.latency * 1e3:g} ms"
             print(f"{what}: {seconds:.1f} s", file=sys.stderr, flush=True)
     facts = {
-        **origin(),
+        **environment(),
         "line": here.line.how,
         "congestion_control": here.congestion,
         "tcp_rmem": _sysctl("tcp_rmem"),

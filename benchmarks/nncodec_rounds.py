@@ -115,12 +115,11 @@ def run(config: RunConfig, way: Way, python: Path) -> list[RoundRecord]:
     with Peer(python, way) as peer:
 
         def on_round(done: Any) -> None:
-            tally, row = peer.take_tally(), done
+            tally = peer.take_tally()
             rounds.append(
                 msgspec.structs.replace(
-                    row,
+                    done,
                     sent_up=tally.sent,
-                    ratio=row.raw_up / tally.sent if tally.sent else None,
                     encode_seconds=tally.encode,
                     decode_seconds=tally.decode,
                     max_error=tally.max_error,

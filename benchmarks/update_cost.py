@@ -36,8 +36,8 @@ from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import seal
 from fedsz.flower.strategy import Mean
 from fedsz.update.bounded import Within, encode_within
-from fedsz.update.coded_tensor import Coded
-from fedsz.update.compress import DEFAULT_THRESHOLD, Settings
+from fedsz.update.coded_tensor import CodedTensor
+from fedsz.update.config import DEFAULT, CompressionConfig
 from fedsz.update.difference import encode_difference
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
@@ -75,11 +75,11 @@ class Tensor:
             return encode_within(self.step, self.bound, CODEC)
         return encode_within(self.x, self.rule.absolute(self.x), CODEC)
 
-    def _coded(self, way: str) -> Coded:
+    def _coded(self, way: str) -> CodedTensor:
         within = self.encode(way)
         assert within is not None, f"{self.name} cannot be coded within {self.rule}"
         base = self.base if way == "update" else None
-        return Coded(self.x.dtype, self.x.shape, CODEC, within.payload, 0, base)
+        return CodedTensor(self.x.dtype, self.x.shape, CODEC, within.payload, 0, base)
 
 
 def tensors_of(model: str, rule: ErrorBound, folder: Path, data_dir: Path | None) -> list[Tensor]:
@@ -89,7 +89,7 @@ def tensors_of(model: str, rule: ErrorBound, folder: Path, data_dir: Path | None
     return [
         Tensor(name, before[name], before[name] + step, rule)
         for name, step in update.items()
-        if is_lossy(name, step, rule="paper", threshold=DEFAULT_THRESHOLD)
+        if is_lossy(name, step, rule="paper", threshold=DEFAULT.threshold)
     ]
 
 
@@ -98,8 +98,10 @@ def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, ReceivedUpdate
     after = {tensor.name: tensor.x for tensor in tensors}
     steps = {tensor.name: tensor.step for tensor in tensors}
     reference = Reference({tensor.name: tensor.base for tensor in tensors})
-    own = Settings(rule, CODEC)
-    given = Settings("abs:1", CODEC, factors={tensor.name: tensor.bound for tensor in tensors})
+    own = CompressionConfig.of(rule, codec=CODEC)
+    given = CompressionConfig.of(
+        "abs:1", codec=CODEC, factors={tensor.name: tensor.bound for tensor in tensors}
+    )
     known = {reference.digest: reference}
     return {
         "update": ReceivedUpdate(seal(after, own, reference)[0], references=known),

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsz.bounds import ErrorBound, standard_deviation
+from fedsz.bounds import ErrorBound
 from fedsz.codecs import CODECS, Codec, _uniform
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform, compare, matrix_shape
 from fedsz.errors import CodecError, CorruptStream
+from fedsz.spread import standard_deviation
 from tests.peak_memory import LARGE, MB, linux, peak
 from tests.strategies import bits_of, finite, layers, relative, seeds, specials, weights
 from tests.uniform_cases import LEVELS, SHAPES, flat, layer, rng

@@ -1,0 +1,140 @@
+"""The way of a reply: each room once, whatever stands between strategy and Grid."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from fedsz.flower import FedSZGrid, StreamingFedAvg, admission
+from fedsz.flower.admission import AdmittedRecord
+from fedsz.flower.strategy import Mean
+from fedsz.transport.replies import Replies
+from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
+
+
+class Wrapper(Grid):
+    """Somebody's Grid, written without a thought of fedsz."""
+
+    def __init__(self, inner: Grid) -> None:
+        self.inner = inner
+
+    def set_run(self, run: Any) -> None:
+        self.inner.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        return self.inner.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        return self.inner.create_message(*args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.inner.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        return self.inner.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self.inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self.inner.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self.inner.send_and_receive(messages, timeout=timeout)
+
+
+def test_a_wrapper_that_knows_nothing_keeps_streaming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next client starts after the last one's reply has been added, not after all are here."""
+    happened: list[str] = []
+    add = Mean.add
+
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        happened.append("train")
+        return moved(arrays, client)
+
+    def noted(mean: Mean, *args: Any) -> None:
+        happened.append("add")
+        add(mean, *args)
+
+    monkeypatch.setattr(Mean, "add", noted)
+    grid = FedSZGrid(Wrapper(grid_of(app_of(edit))), 1e-2)
+
+    result = run(StreamingFedAvg(fraction_evaluate=0), Wrapper(Wrapper(grid)))
+
+    assert happened == ["train", "add"] * CLIENTS
+    direct = run(StreamingFedAvg(fraction_evaluate=0), FedSZGrid(grid_of(app_of()), 1e-2))
+    theirs, ours = to_arrays(result.arrays), to_arrays(direct.arrays)
+    assert all(np.allclose(theirs[name], ours[name], atol=1e-5) for name in ours)
+    assert grid.take_traffic().replies == CLIENTS
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_checksums_of_a_reply_are_computed_once(
+    strategy: type[FedAvg], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums: list[int] = []
+    compute = zlib.crc32
+
+    def counted(data: Any, *start: int) -> int:
+        sums.append(len(data))
+        return compute(data, *start)
+
+    packed: list[int] = []
+    admit = admission.admit
+
+    def admitted(reply: Message, *args: Any, **options: Any) -> Any:
+        (array,) = reply.content.array_records["arrays"].values()
+        packed.append(len(array.data))
+        with monkeypatch.context() as patch:
+            patch.setattr("fedsz.stream.reader.zlib.crc32", counted)
+            return admit(reply, *args, **options)
+
+    monkeypatch.setattr("fedsz.flower.grid.admit", admitted)
+    run(strategy(fraction_evaluate=0), FedSZGrid(grid_of(app_of()), 1e-2))
+
+    # Every byte of every stream but the checksum itself, once: the 16 before it, all after it.
+    assert sum(sums) == sum(size - 4 for size in packed)
+    assert len(packed) == CLIENTS
+
+
+def test_a_strategy_that_did_not_ask_gets_plain_arrays() -> None:
+    grid = FedSZGrid(grid_of(app_of()), 1e-2)
+    asked = FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid)
+    streamed = StreamingFedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid)
+
+    plain = list(grid.send_and_receive(asked))
+    sealed = list(grid.send_and_receive(streamed))
+
+    kinds = [{type(r) for r in m.content.array_records.values()} for m in (*plain, *sealed)]
+    assert kinds[:CLIENTS].count({AdmittedRecord}) == 0
+    assert kinds[CLIENTS:] == [{AdmittedRecord}] * CLIENTS
+
+
+def test_replies_are_a_sequence_that_fills_while_it_is_read() -> None:
+    made: list[int] = []
+
+    def coming() -> Any:
+        for i in range(3):
+            made.append(i)
+            yield i
+
+    replies = Replies(coming())
+
+    assert made == []
+    assert bool(replies)
+    assert made == [0]
+    assert [x for _, x in zip(range(2), replies, strict=False)] == [0, 1]
+    assert made == [0, 1]
+    assert (len(replies), list(replies), list(replies)) == (3, [0, 1, 2], [0, 1, 2])
+    assert (replies[-1], replies[1:]) == (2, [1, 2])
+    assert not Replies(iter(()))

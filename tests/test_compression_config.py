@@ -1,0 +1,129 @@
+"""How to compress is one thing, written and read exactly wherever it goes."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsz.bounds import KINDS, ErrorBound
+from fedsz.errors import CodecUnavailable, ConfigError
+from fedsz.experiments.scheme import Scheme, parse
+from fedsz.flower.instructions import Instructions
+from fedsz.training.options import RunConfig
+from fedsz.update.config import DEFAULT, EXACT, UPDATES, CompressionConfig
+
+numbers = st.floats(1e-300, 1.0, exclude_max=True)
+bounds = st.builds(ErrorBound, st.sampled_from(KINDS), numbers)
+texts = st.builds(str, bounds)
+configs = st.builds(
+    CompressionConfig,
+    error_bound=texts,
+    codec=st.sampled_from(["uniform", "uniform:effort=9", "szx", "raw", "zfp:precision=14", "sz3"]),
+    lossless=st.sampled_from(["blosclz", "zstd:level=3", "raw"]),
+    threshold=st.integers(0, 1 << 40),
+    rule=st.sampled_from(["paper", "ndim", "parameters"]),
+    factors=st.dictionaries(st.text(max_size=9), st.floats(1e-9, 1e9), max_size=3),
+    update=st.sampled_from(UPDATES),
+    decay=st.floats(0, 1),
+    downlink=st.just(EXACT) | texts,
+)
+
+
+@given(bound=bounds)
+def test_a_bound_is_read_as_it_was_written(bound: ErrorBound) -> None:
+    assert ErrorBound.of(str(bound)) == bound
+
+
+def test_a_bound_does_not_grow_on_its_way() -> None:
+    bound = ErrorBound.rel(0.0123456789)
+    told = Instructions(CompressionConfig.of(bound)).record()
+
+    assert told["error-bound"] == "0.0123456789"
+    assert Instructions.read(told).config.bound == bound
+
+
+@given(config=configs)
+def test_json_and_messages_keep_all_of_it(config: CompressionConfig) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(config), type=CompressionConfig) == config
+    told = Instructions(config, turn=3).record()
+    try:
+        read = Instructions.read(told).config
+    except CodecUnavailable:
+        return  # sz3 is not everywhere
+    assert read == config.replace(downlink=EXACT)  # which is no client's business
+
+
+@given(config=configs)
+def test_options_keep_all_that_an_option_can_say(config: CompressionConfig) -> None:
+    said = {name: getattr(config, name) for name in msgspec.structs.asdict(config)}
+    del said["factors"]
+    run = RunConfig(**said)
+    toml = tomllib.loads(tomli_w.dumps(run.as_dict()))
+
+    assert run.compression == RunConfig.of(toml).compression == config.replace(factors={})
+
+
+@given(config=configs)
+def test_a_scheme_is_read_as_it_was_written(config: CompressionConfig) -> None:
+    if config.codec == "raw":
+        config = DEFAULT.replace(update="weights", codec="raw")
+    scheme = Scheme(config.replace(factors={}))
+    read, bound = parse(str(scheme), Scheme(config.replace(factors={}, error_bound="0.5")))
+    assert str(read).partition("@")[0] == str(scheme).partition("@")[0]
+    assert bound == (str(scheme.bound) if scheme.bound else "")
+    assert (read.config.update, read.config.codec) == (scheme.config.update, scheme.config.codec)
+    assert read.config.downlink == scheme.config.downlink
+
+
+def test_equal_choices_are_equal() -> None:
+    one = CompressionConfig(error_bound="1e-2", codec="uniform:effort=5", downlink="std:1.0")
+
+    assert one == CompressionConfig(downlink="std:1")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"error_bound": "0"}, "above 0"),
+        ({"error_bound": "tight"}, "no error bound"),
+        ({"codec": "sz4"}, "no codec 'sz4'"),
+        ({"codec": "uniform:depth=3"}, "no setting 'depth'"),
+        ({"downlink": "almost"}, "no error bound"),
+        ({"update": "gradients"}, "no update 'gradients'; have weights, delta, delta"),
+        ({"decay": 1.5}, r"decay must lie in \[0, 1\]"),
+        ({"threshold": -1}, "threshold must be 0 or more"),
+        ({"rule": "some"}, "no partition rule 'some'"),
+        ({"factors": {"a": 0.0}}, "factor of 'a' must be above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        CompressionConfig(**wrong)
+
+
+def test_a_file_may_name_a_codec_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record can be read on another machine; only compressing needs the library."""
+    import fedsz
+
+    monkeypatch.setattr(type(fedsz.codecs.get("zfp")), "library", "zfpy_that_is_not_there")
+    config = msgspec.json.decode(b'{"codec": "zfp"}', type=CompressionConfig)
+
+    with pytest.raises(CodecUnavailable, match="zfpy_that_is_not_there"):
+        config.require()
+
+
+def test_decay_has_a_flag(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from fedsz.cli import app
+
+    shown = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
+    assert "--decay" in shown
+    assert RunConfig(decay=0.25, update="delta+ef").compression.decay == 0.25

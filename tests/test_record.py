@@ -1,0 +1,106 @@
+"""The one record of a round: its line, its columns, and those of older releases."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import get_type_hints
+
+import pytest
+
+from fedsz.control.record import (
+    VERSION,
+    ClientRecord,
+    Decision,
+    Failure,
+    RoundRecord,
+    as_builtins,
+)
+from fedsz.errors import FedszError
+from fedsz.training.events import from_json, to_json
+from fedsz.update.config import CompressionConfig
+
+RECORD = RoundRecord(
+    round=3,
+    accuracy=0.75,
+    loss=0.5,
+    seconds=1.25,
+    replies=1,
+    failures=[Failure("pi/0", "gone")],
+    raw_up=1000,
+    sent_up=10,
+    clients=[
+        ClientRecord(
+            node="7", bandwidth=1e6, raw_bytes=1000, sent_bytes=10, encode_seconds=0.1,
+            decode_seconds=0.2,
+        )
+    ],
+    decision=Decision(
+        config=CompressionConfig(error_bound="std:0.123456789", factors={"a": 0.1}),
+        codecs={"7": "raw"},
+        why="because",
+    ),
+    spread={"a": (9, 0.5)},
+    sensitivity={"a": 2.0},
+)  # fmt: skip
+
+
+def test_a_line_holds_all_of_it() -> None:
+    line = to_json(RECORD)
+
+    assert from_json(line) == RECORD
+    told = json.loads(line)
+    assert (told["event"], told["version"], told["ratio"]) == ("round", VERSION, 100.0)
+
+
+def test_a_line_without_replies_has_no_ratio() -> None:
+    assert as_builtins(RoundRecord(round=0))["ratio"] is None
+
+
+def test_numbers_that_are_none_are_not_written() -> None:
+    assert json.loads(to_json(RoundRecord(round=0, loss=math.nan)))["loss"] is None
+
+
+def test_a_decision_of_an_older_release_is_completed_by_the_run() -> None:
+    old = json.loads(to_json(RECORD))
+    del old["version"]
+    old["decision"] = {
+        "update": "delta+ef", "error_bound": "std:3", "downlink": "exact", "threshold": None,
+        "rule": None, "factors": {}, "codecs": {"7": "raw"}, "why": "because",
+    }  # fmt: skip
+    base = CompressionConfig(codec="szx", threshold=5, rule="ndim")
+
+    read = from_json(json.dumps(old), base)
+
+    assert isinstance(read, RoundRecord)
+    assert read.version == 1
+    assert read.decision is not None
+    assert read.decision.config == base.replace(update="delta+ef", error_bound="std:3")
+    assert (read.decision.codecs, read.decision.why) == ({"7": "raw"}, "because")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "[]", "7", "{}", '{"event": "round"}', '{"event": "round", "round": "three"}',
+     '{"event": "round", "round": 1, "decision": 7}',
+     '{"event": "round", "round": 1, "decision": {"error_bound": "tight"}}'],
+)  # fmt: skip
+def test_what_is_no_record_is_refused(line: str) -> None:
+    with pytest.raises(FedszError, match="not an event"):
+        from_json(line)
+
+
+def test_a_sweep_has_a_column_for_every_number() -> None:
+    results = pytest.importorskip("fedsz.experiments.results")
+    numbers = {
+        name
+        for name, kind in get_type_hints(RoundRecord).items()
+        if kind in (int, float, float | None) and name != "version"
+    }
+
+    columns = results.round_columns(RECORD)
+
+    assert columns.keys() == numbers | {"failures", "ratio"}
+    assert columns.keys() <= results.SWEEP.columns.keys()
+    assert (columns["failures"], columns["ratio"], columns["sent_up"]) == (1, 100.0, 10)
+    assert results.SWEEP.version == VERSION
