@@ -148,16 +148,19 @@ def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -
 
 
 def _load(path: Path, model: str, dataset: str) -> dict[str, NDArray]:
+    """Return a file's tensors in its order and dtypes; refuse those of another model."""
+    from safetensors.numpy import load_file
+
     from fedsz.training.build import build_model, start_from
 
-    network = build_model(RunConfig(model=model, dataset=dataset))
     try:
-        start_from(network, path)
+        start_from(build_model(RunConfig(model=model, dataset=dataset)), path)
     except ConfigError as err:
         raise ConfigError(f"{path} is no safetensors file: {err.__cause__}") from err
     except ModelMismatch as err:
         raise ConfigError(f"{path} is no {model} for {dataset}: {err}") from err
-    return as_arrays(network.state_dict())
+    state: dict[str, NDArray] = load_file(path)
+    return state
 
 
 def _facts(path: Path) -> dict[str, Any]:
