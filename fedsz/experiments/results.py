@@ -7,7 +7,6 @@ the process, what lies there is whole. docs/experiments.md describes every colum
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -244,10 +243,10 @@ def read(path: Path, *tables: Table) -> pa.Table:
         ConfigError: it cannot be read, is no Parquet file, or holds another table or version.
     """
     try:
-        rows = pq.read_table(path)
+        with path.open("rb") as file:  # opened once: a writer may replace it at any moment
+            rows = pq.read_table(file)
     except OSError as err:
-        why = os.strerror(err.errno or errno.ENOENT)  # pyarrow gives no number to a missing file
-        raise ConfigError(f"cannot read {path}: {why}") from err
+        raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
     except pa.ArrowInvalid as err:
         raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
     wanted = tables or TABLES
