@@ -262,7 +262,8 @@ def _alone(model: str, settings: dict[str, str]) -> Exchange:
     """Pack, unpack, encode and decode as a round does, in this process."""
     from netem_peer import arrays_of
 
-    from fedsz.update import compress as pipeline
+    from fedsz.update.compress import compress_measured
+    from fedsz.update.decompress import decompress
 
     state = arrays_of(model)
     up = Settings(**settings)  # type: ignore[arg-type]
@@ -270,9 +271,9 @@ def _alone(model: str, settings: dict[str, str]) -> Exchange:
     streams, taken = [], []
     for way in (down, up):
         start = time.perf_counter()
-        streams.append(pipeline.compress_measured(state, way)[0])
+        streams.append(compress_measured(state, way)[0])
         middle = time.perf_counter()
-        pipeline.decompress(streams[-1], as_numpy=True)
+        decompress(streams[-1], as_numpy=True)
         taken += [middle - start, time.perf_counter() - middle]
     return Exchange(
         seconds=sum(taken),
