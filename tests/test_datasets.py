@@ -174,6 +174,7 @@ def test_decoded_images(data_dir: Path, spec: DatasetSpec) -> None:
         assert 0 <= images.y.min() <= images.y.max() < spec.num_classes
 
 
+@pytest.mark.slow
 @in_folders
 def test_test_images_are_those_in_the_file(data_dir: Path, spec: DatasetSpec) -> None:
     rows = hf.Dataset.from_parquet(str(data_dir / spec.name / "test.parquet"))
