@@ -21,7 +21,7 @@ from fedsz.report import write_report
 from fedsz.report.rate_accuracy import USUAL_WAY, RateAccuracy, best, rate_accuracies
 from fedsz.report.runs import settings_of
 from fedsz.report.source import read_source
-from fedsz.report.statistics import Interval, Spread
+from fedsz.report.statistics import Spread
 from tests.reports import cells, few, report, rows
 from tests.sweeps import Rows, swept, written
 
@@ -132,7 +132,7 @@ def test_bytes_to_an_accuracy(tmp_path: Path) -> None:
 
 def test_eight_ways_at_most_have_names() -> None:
     def way(name: str, total: float, mean: float) -> RateAccuracy:
-        return RateAccuracy(name, total, 1.0, total, 1.0, Interval(mean, 0.01, 3), (), ())
+        return RateAccuracy(name, total, 1.0, total, 1.0, Spread.of([mean] * 3), (), ())
 
     front = [way(f"f{i}", 10.0 + i, -0.001 * i) for i in range(3)]
     rest = [way(f"r{i}", 2.0 + i / 10, -0.01) for i in range(20)]
@@ -150,14 +150,16 @@ def test_intervals_are_those_of_student() -> None:
     printed = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 30: 2.042, 120: 1.980}
     for freedom, t in printed.items():
         values = [float(x) for x in range(freedom + 1)]
-        found = Interval.of(values)
+        found = Spread.of(values)
         assert found is not None
         error_of_mean = statistics.stdev(values) / math.sqrt(len(values))
         assert round(found.reach / error_of_mean, 3) == t
-    found = Interval.of([1.0, 2.0, 3.0, math.nan])
-    assert found == Interval(2.0, pytest.approx(4.302653 / math.sqrt(3)), 3)
-    single = Interval.of([1.0])
+    found = Spread.of([1.0, 2.0, 3.0, math.nan])
+    assert found is not None
+    assert (found.mean, found.count) == (2.0, 3)
+    assert found.reach == pytest.approx(4.302653 / math.sqrt(3))
+    single = Spread.of([1.0])
     assert single is not None
     assert math.isnan(single.reach)
-    assert Interval.of([math.inf]) is None
+    assert Spread.of([math.inf]) is None
     assert Spread.of([math.nan]) is None
