@@ -133,7 +133,7 @@ class Group(NamedTuple):
     @property
     def updates(self) -> list[UpdateCost]:
         """The mean update of each run that has one."""
-        return updates(self.runs)
+        return [run.update for run in self.runs if run.update]
 
     @property
     def ratio(self) -> Spread | None:
@@ -180,6 +180,11 @@ class Setting:
             key=lambda b: (b.kind != "rel", abs(math.log10(b.value / USUAL_BOUND))),
             default=None,
         )
+
+    @property
+    def updates(self) -> list[UpdateCost]:
+        """The mean update of each run that has one."""
+        return [run.update for run in self.runs if run.update]
 
     @property
     def baseline(self) -> list[Run]:
@@ -284,8 +289,3 @@ def settings_of(runs: Iterable[Run]) -> list[Setting]:
 def named(bound: ErrorBound | None, otherwise: str = NOTHING) -> str:
     """Return a bound with its kind, as in the result files."""
     return f"{bound.kind}:{bound.value:g}" if bound else otherwise
-
-
-def updates(runs: Iterable[Run]) -> list[UpdateCost]:
-    """Return the mean update of each run that has one."""
-    return [update for run in runs if (update := run.update)]

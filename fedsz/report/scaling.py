@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.errors import ConfigError
-from fedsz.experiments.results import SCALING, read
 from fedsz.formatting import bandwidth, seconds
 from fedsz.report.chart import Chart, Omitted, Panel
 from fedsz.report.series import time_axis
@@ -27,17 +25,6 @@ LINKS: Final = {"own": "a link each", "shared": "one link for all"}
 
 Point = Mapping[str, Any]
 Key = tuple[str, str]  # "measured" or "calculated", and of what
-
-
-def read_points(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a table of scaling.
-
-    Raises:
-        ConfigError: the file is not there, or is no such table.
-    """
-    if not path.exists():
-        raise ConfigError(f"there is no {path}")
-    return list(read(path, SCALING).to_pylist())
 
 
 def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import NOTHING, bandwidth, digits, percent, points, seconds, size_in_digits
 from fedsz.report.chart import Omitted, Table
-from fedsz.report.runs import Group, Run, Setting, named, updates
+from fedsz.report.runs import Group, Run, Setting, named
 from fedsz.report.statistics import Spread, spread
 from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, uncompressed
 
@@ -87,7 +87,7 @@ def accuracies(setting: Setting) -> Table:
 def timings(setting: Setting, link: Link) -> Table | Omitted:
     """Return what an update costs, and the bandwidths at which compressing pays."""
     title = "Time of an update"
-    if not updates(setting.runs):
+    if not setting.updates:
         return Omitted(title, NO_UPDATE)
     plain = uncompressed(setting, link)
 

@@ -19,7 +19,7 @@ from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth, seconds
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted, Panel
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, UpdateCost, named, updates
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, UpdateCost, named
 from fedsz.report.statistics import Spread, spread
 from fedsz.report.style import LIGHT
 
@@ -40,7 +40,7 @@ def compressed(update: UpdateCost, link: Link) -> float:
 
 def uncompressed(setting: Setting, link: Link) -> Spread:
     """Return the seconds of an update as it is; there must be a run with updates."""
-    found = Spread.of(link.seconds(update.raw) for update in updates(setting.runs))
+    found = Spread.of(link.seconds(update.raw) for update in setting.updates)
     assert found is not None
     return found
 
@@ -56,7 +56,7 @@ def compressing_pays(found: Sequence[UpdateCost]) -> str:
 def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
     """Draw what a client's round is made of, a bar for each way at the usual bound."""
     title = "Where the time of a round goes"
-    everyone = updates(setting.runs)
+    everyone = setting.updates
     if not everyone:
         return Omitted(title, NO_UPDATE)
     found = {group.label: group.updates for group in setting.at(setting.usual) if group.updates}
@@ -87,7 +87,7 @@ def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
 def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link]) -> Chart | Omitted:
     """Draw the time of an update over the bound, a panel for each link."""
     title = "Time of an update over error bound"
-    if not updates(setting.runs):
+    if not setting.updates:
         return Omitted(title, NO_UPDATE)
     if few := series.too_few_bounds(setting):
         return Omitted(title, few)
@@ -120,7 +120,7 @@ def bandwidths_chart(
     All bandwidths have the latency of the first link.
     """
     title = "Time of an update over bandwidth"
-    everyone = updates(setting.runs)
+    everyone = setting.updates
     found = {
         group.label: group.updates
         for group in setting.at(setting.usual)
