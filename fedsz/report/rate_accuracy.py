@@ -146,7 +146,7 @@ def _course(runs: Sequence[Run], plain: Mapping[int, Run]) -> tuple[tuple[float,
     for run in runs:
         if run.seed in plain or not plain:
             zero = plain[run.seed].accuracy if plain else 0.0
-            rounds.append(zip(_spent(run), (y - zero for y in run.accuracies), strict=True))
+            rounds.append(list(zip(_spent(run), [y - zero for y in run.accuracies], strict=True)))
     together = zip(*rounds, strict=False)  # as far as all seeds went
     means = [tuple(map(fmean, zip(*seeds, strict=True))) for seeds in together]
     return tuple((x, y) for x, y in means if x > 0 and math.isfinite(y))

@@ -114,7 +114,8 @@ def drawing(**more: Any) -> Iterator[None]:
         warnings.filterwarnings("ignore", module="matplotlib")
         warnings.filterwarnings("ignore", message=".*(Glyph|layout).*")
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**_DRAWN, **more})  # type: ignore[arg-type]
+        settings: Any = {**_DRAWN, **more}
+        matplotlib.rcParams.update(settings)
         yield
 
 
