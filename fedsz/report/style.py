@@ -144,7 +144,14 @@ def files(chart: Chart) -> dict[str, bytes]:
         figure.text(left, 1 - 0.08 / height, chart.title, va="top", size=11)
         figure.text(left, 1 - 0.29 / height, "\n".join(note), va="top", size=7, color=soft)
         grid = figure.add_gridspec(
-            2, 1, height_ratios=(top, height - top), hspace=0, left=0, right=1, top=1, bottom=0
+            2,
+            1,
+            height_ratios=(top / height, 1 - top / height),
+            hspace=0,
+            left=0,
+            right=1,
+            top=1,
+            bottom=0,
         )
         parts: Any = figure.add_subfigure(grid[1]).subfigures(down, across, squeeze=False)
         for part, panel in zip(parts.flat, chart.panels, strict=False):
