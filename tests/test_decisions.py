@@ -126,7 +126,7 @@ def test_a_run_of_an_older_release_is_decided_again() -> None:
     assert all(one.same for one in decided)
     assert decided[3].decision.config.codec == "uniform:effort=3"
     (run,) = read_source(folder)
-    assert [done.number for done in run.rounds] == [0, 1, 2, 3, 4]
+    assert [done.round for done in run.rounds] == [0, 1, 2, 3, 4]
 
 
 def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_run_that_goes_on_has_what_there_is(folder: Path, tmp_path: Path) -> N
 
     assert why["Weights"] == "there is no model.safetensors: the run has not ended"
     (run,) = read_source(going)
-    assert [done.number for done in run.rounds] == [0, 1]
+    assert [done.round for done in run.rounds] == [0, 1]
 
     (going / "rounds.jsonl").write_text(lines[0])  # nobody has trained yet
     why = left_out(report(going, tmp_path))

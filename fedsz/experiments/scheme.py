@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+import msgspec
+
 from fedsz.bounds import ErrorBound
 from fedsz.control.fixed import FIXED
 from fedsz.errors import ConfigError
@@ -51,7 +53,7 @@ class Scheme:
             config["error_bound"] = str(bound)
         base = CompressionConfig(update=WEIGHTS)  # the only one before there was a choice
         return cls(
-            base.replace(**config),
+            _replaced(base, config),
             known.get("policy", FIXED),
             known.get("tolerance", DEFAULTS.tolerance),
         )
@@ -61,7 +63,10 @@ class Scheme:
         """Of what clients send; None where no bound steers that."""
         from fedsz import codecs  # numpy and native libraries; --help needs none
 
-        codec = codecs.parse(self.config.codec)
+        try:
+            codec = codecs.parse(self.config.codec)
+        except ConfigError:  # see `_replaced`
+            return self.config.bound if self.config.error_bound else None
         steered = codec.lossy and codec.keeps_bound and not asks_nothing(self.policy)
         return self.config.bound if steered else None
 
@@ -103,6 +108,24 @@ class Scheme:
         points = "" if self.tolerance == DEFAULTS.tolerance else f"@{self.tolerance:g}"
         decides = f"{self.policy}{points}"
         return decides if asks_nothing(self.policy) and text == WEIGHTS else f"{text} by {decides}"
+
+
+def _replaced(base: CompressionConfig, changes: dict[str, Any]) -> CompressionConfig:
+    """Return a config as a table tells it; its codec may be a benchmark's or another release's.
+
+    Of such a codec nobody knows whether it keeps a bound: without one, its error_bound is "".
+    """
+    from fedsz import codecs
+
+    try:
+        codecs.parse(changes.get("codec", base.codec))
+    except ConfigError:
+        unknown = {name: changes.pop(name, "") for name in ("codec", "error_bound")}
+        config = base.replace(**changes)
+        for name, text in unknown.items():
+            msgspec.structs.force_setattr(config, name, text)
+        return config
+    return base.replace(**changes)
 
 
 # Of a config, what a scheme writes besides the bound; a table has a column for each.

@@ -61,12 +61,12 @@ def write_report(
     if target.is_dir():
         raise ConfigError(f"{target} is a folder; a report is a file")
 
+    from fedsz.experiments.results import SCALING, read
     from fedsz.report.contents import contents
     from fedsz.report.page import render, write, write_figures
-    from fedsz.report.scaling import read_points
     from fedsz.report.source import read_source
 
-    points = read_points(scaling) if scaling else None
+    points = read(scaling, SCALING).to_pylist() if scaling else None
     sources = [source] if isinstance(source, Path) else list(source)
     title, facts, sections = contents(sources, read_source(*sources), links, points, reach)
     write(target, render(title, facts, sections).encode())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.formatting import percent
 from fedsz.report import series
-from fedsz.report.chart import Chart, Omitted, Panel
+from fedsz.report.chart import Chart, Omitted
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, named
 from fedsz.report.statistics import Spread, spread
 
@@ -27,18 +27,19 @@ def rounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     bounds: Sequence[ErrorBound | None] = series.thinned(setting.bounds, PANELS) or [None]
     panels = []
     for bound in bounds:
-        found = {label: _over_rounds(runs) for label, runs in setting.at(bound)}
-        lines = {label: line for label, line in found.items() if line}
-        draw = partial(_draw_rounds, lines=lines, styles=styles)
-        panels.append(Panel(named(bound, ""), draw, _says(lines, "after the last round")))
-    return Chart(
-        f"{setting.name}-accuracy-rounds",
+        lines = {group.label: _over_rounds(group.runs) for group in setting.at(bound)}
+        says = _says(lines, "after the last round")
+        panels.append(
+            series.lines_panel(named(bound, ""), lines, styles, says, _rounds_axes, factor=100)
+        )
+    return Chart.of(
+        setting,
+        "accuracy-rounds",
         title,
         "Accuracy of the averaged model on the server's held-out images; round 0 is before"
         f" training. {series.spread_note(setting.runs)}"
         f"{series.others_note(len(setting.bounds) - len(panels))}",
-        setting.provenance,
-        tuple(panels),
+        *panels,
     )
 
 
@@ -47,50 +48,49 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     title = "Accuracy over error bound"
     if few := series.too_few_bounds(setting):
         return Omitted(title, few)
-    flat = series.levels(setting, _accuracy)
-    level = spread(flat.get(UNCOMPRESSED), percent)
-    more = f"; uncompressed {level}" if UNCOMPRESSED in flat else ""
-    return Chart(
-        f"{setting.name}-accuracy-bound",
+    levels = series.levels(setting, lambda run: run.accuracy)
+    level = levels.get(UNCOMPRESSED)
+    more = f"; uncompressed {spread(level, percent)}" if level else ""
+    return Chart.of(
+        setting,
+        "accuracy-bound",
         title,
         "Accuracy of the averaged model after the last round. What no bound steers is a level."
         f" {series.spread_note(setting.runs)}",
-        setting.provenance,
-        tuple(
-            series.bounds_panels(
-                setting, _accuracy, flat, styles,
-                lambda lines: _says(lines, "at the largest bound") + more,
-                series.percent_axis, factor=100,
-            )
+        *series.bounds_panels(
+            setting,
+            lambda run: run.accuracy,
+            levels,
+            styles,
+            lambda lines: _says(lines, "at the largest bound") + more,
+            _percent_axis,
+            factor=100,
         ),
-    )  # fmt: skip
-
-
-def _accuracy(run: Run) -> float:
-    return run.accuracy
+    )
 
 
 def _over_rounds(runs: Sequence[Run]) -> series.Series:
-    values: dict[int, list[float]] = {}
+    values: dict[int, list[float]] = defaultdict(list)
     for run in runs:
-        for done in run.rounds:
-            values.setdefault(done.number, []).append(done.accuracy)
-    spreads = {number: Spread.of(found) for number, found in sorted(values.items())}
-    return {number: found for number, found in spreads.items() if found}
+        for done, accuracy in zip(run.rounds, run.accuracies, strict=True):
+            values[done.round].append(accuracy)
+    return {number: known for number in sorted(values) if (known := Spread.of(values[number]))}
 
 
 def _says(lines: Mapping[str, series.Series], where: str) -> str:
-    ends = (
+    ends = [
         f"{label} {spread(list(line.values())[-1], percent)}"
         for label, line in lines.items()
         if line
-    )
-    return f"Accuracy in percent {where}: " + "; ".join(ends)
+    ]
+    return f"Accuracy in percent {where}: {'; '.join(ends)}"
 
 
-def _draw_rounds(ax: Axes, lines: Mapping[str, series.Series], styles: series.Styles) -> None:
-    for label, line in lines.items():
-        series.draw_series(ax, label, line, styles[label], 100, markers=len(line) <= 20)
+def _percent_axis(ax: Axes) -> None:
+    ax.set_ylabel("accuracy, %")
+
+
+def _rounds_axes(ax: Axes) -> None:
     ax.set_xlabel("round")
-    series.percent_axis(ax)
+    _percent_axis(ax)
     ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]

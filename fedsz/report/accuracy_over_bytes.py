@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from fedsz.formatting import NOTHING, count, digits, percent, points, size_in_digits, tick
@@ -12,8 +11,8 @@ from fedsz.report.chart import Chart, Item, Omitted, Panel, Table
 from fedsz.report.point_labels import Line, Spot, write_names
 from fedsz.report.rate_accuracy import LOSS, NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
 from fedsz.report.runs import UNCOMPRESSED, Setting
-from fedsz.report.series import Styles, log_axis
-from fedsz.report.statistics import Interval, Spread, spread
+from fedsz.report.series import CROWDED, Styles, log_axis
+from fedsz.report.statistics import Spread, spread
 from fedsz.report.style import LIGHT, LineStyle, line_styles
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ DEEP: Final = 25.0  # points below uncompressed at which the figure along the ro
 BEYOND: Final = 2.0  # points that whiskers are seen beyond the means
 HEIGHT: Final = 4.2  # inches, which leave room for the names
 NO_BYTES: Final = "the bytes of no run are recorded"
-NO_BASELINE: Final = "there is no uncompressed run (raw) to compare with"
 SEEDS: Final = " Interval: 95 %, Student's t over the seeds."
 
 Course = Sequence[tuple[float, float]]  # bytes so far and accuracy, after each round
@@ -70,14 +68,31 @@ def rounds_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles)
         f"{name} {show(course[-1][1])} after {size_in_digits(course[-1][0])}"
         for name, course in courses.items()
     )
-    draw = partial(_draw_rounds, courses=courses, styles=styles, what=what, lowest=lowest)
-    return Chart(
-        f"{setting.name}-accuracy-bytes",
+
+    def draw(ax: Axes) -> None:
+        ends: list[Spot] = []
+        lines: list[Line] = []
+        for name, course in courses.items():
+            line = [(at, 100 * accuracy) for at, accuracy in course]
+            x, y = zip(*line, strict=True)
+            if style := styles.get(name):
+                ax.plot(x, y, markersize=3.5, **style.line(markers=len(x) <= CROWDED))
+                ends.append(Spot(x[-1], y[-1], name, style.colour))
+                lines.append(line)
+            else:
+                ax.plot(x, y, color=LIGHT["soft"], linewidth=0.8, alpha=0.6, zorder=1.5)
+        ax.set_xlabel("bytes up plus down")
+        ax.set_ylabel(what)
+        _bytes_axes(ax, lowest, math.inf, lambda value: tick(value, size_in_digits), room=60)
+        write_names(ax, ends, lines)
+
+    return Chart.of(
+        setting,
+        "accuracy-bytes",
         title,
         "A mark for each round: all bytes up plus down until then, of all clients, and the accuracy"
         f" of the averaged model; means over the seeds. {zero}{_grey(courses, styles)}",
-        setting.provenance,
-        (Panel("", draw, says, HEIGHT),),
+        Panel("", draw, says, HEIGHT),
     )
 
 
@@ -85,7 +100,7 @@ def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) ->
     """Draw the difference of accuracy after the last round over the ratio of all bytes."""
     title = f"Accuracy over ratio, {setting.title}"
     if not setting.baseline:
-        return Omitted(title, NO_BASELINE)
+        return Omitted(title, "there is no uncompressed run (raw) to compare with")
     known = {
         way.name: (way.total, way.difference)
         for way in ways
@@ -100,14 +115,36 @@ def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) ->
     says = "Points from uncompressed: " + "; ".join(
         f"{name} {_difference(end)} at {digits(total)}" for name, (total, end) in known.items()
     )
-    return Chart(
-        f"{setting.name}-accuracy-ratio",
+
+    def draw(ax: Axes) -> None:
+        ends: list[Spot] = []
+        lines: list[Line] = []
+        ax.axhline(0, color=LIGHT["soft"], linewidth=0.8)
+        for name, (total, end) in shown.items():
+            style = styles.get(name, LineStyle(LIGHT["soft"], "-", "o"))
+            mean, reach = 100 * end.mean, 0.0 if math.isnan(end.reach) else 100 * end.reach
+            ax.errorbar(
+                [total], [mean], yerr=[reach], color=style.colour, marker=style.marker or "o",
+                markersize=5 if name in styles else 3, elinewidth=0.9 if name in styles else 0.4,
+            )  # fmt: skip
+            lines.append([(total, mean - reach), (total, mean + reach)])
+            if name in styles:
+                ends.append(Spot(total, mean, name, style.colour))
+        ax.set_xlabel("times fewer bytes, up plus down")
+        ax.set_ylabel("accuracy, points from uncompressed")
+        means = [100 * end.mean for _, end in shown.values()]
+        _bytes_axes(ax, min(means) - BEYOND, max(means) + BEYOND, lambda value: f"{value:,g}")
+        lines.append([(x, 0.0) for x in ax.get_xlim()])
+        write_names(ax, ends, lines)
+
+    return Chart.of(
+        setting,
+        "accuracy-ratio",
         title,
         "After the last round: how many times fewer bytes went up plus down, and the mean"
         " difference to the uncompressed run of the same seed."
         f"{SEEDS}{_grey(known, styles)}{left if far else ''}",
-        setting.provenance,
-        (Panel("", partial(_draw_end, shown=shown, styles=styles), says, HEIGHT),),
+        Panel("", draw, says, HEIGHT),
     )
 
 
@@ -121,20 +158,7 @@ def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -
         if reach
         else f"{100 * NEARLY:g} % of the best accuracy of the uncompressed run of the same seed"
     )
-    rows = tuple(
-        (
-            way.name,
-            digits(way.up),
-            digits(way.down),
-            digits(way.total),
-            NOTHING if way.name == UNCOMPRESSED else _difference(way.difference),
-            str(way.difference.count) if way.difference else NOTHING,
-            digits(way.fewer),
-            _reached(way.reached),
-        )
-        for way in ways
-    )
-    return Table(
+    return Table.of(
         f"{setting.name}-ways",
         title,
         "Ratios are uncompressed bytes over sent ones, of all rounds and seeds. Points are the mean"
@@ -142,15 +166,23 @@ def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -
         f" up: bytes up of {USUAL_WAY} over this way's, of the same seeds. Bytes to reach: up plus"
         f" down until {goal}, on a straight line between rounds; median over the seeds (least …"
         f" greatest). {setting.provenance}",
-        (
-            "way", "ratio up", "ratio down", "ratio of all", "points", "seeds",
-            "times fewer up", "bytes to reach",
-        ),
-        rows,
-    )  # fmt: skip
+        ways,
+        {
+            "way": lambda way: way.name,
+            "ratio up": lambda way: digits(way.up),
+            "ratio down": lambda way: digits(way.down),
+            "ratio of all": lambda way: digits(way.total),
+            "points": lambda way: (
+                NOTHING if way.name == UNCOMPRESSED else _difference(way.difference)
+            ),
+            "seeds": lambda way: str(way.difference.count) if way.difference else NOTHING,
+            "times fewer up": lambda way: digits(way.fewer),
+            "bytes to reach": lambda way: _reached(way.reached),
+        },
+    )
 
 
-def _difference(found: Interval | None) -> str:
+def _difference(found: Spread | None) -> str:
     if found is None:
         return NOTHING
     reach = "" if math.isnan(found.reach) else f" ± {100 * found.reach:.2f}"
@@ -172,56 +204,14 @@ def _grey(drawn: Iterable[str], styles: Styles) -> str:
     return " Grey: other ways, which the table names." if set(drawn) - set(styles) else ""
 
 
-def _draw_rounds(
-    ax: Axes, courses: Mapping[str, Course], styles: Styles, what: str, lowest: float
+def _bytes_axes(
+    ax: Axes, lowest: float, highest: float, show: Callable[[float], str], room: float = 200
 ) -> None:
-    ends: list[Spot] = []
-    lines: list[Line] = []
-    for name, course in courses.items():
-        x, y = [at for at, _ in course], [100 * accuracy for _, accuracy in course]
-        if style := styles.get(name):
-            ax.plot(x, y, markersize=3.5, **style.line(markers=len(x) <= 20))
-            ends.append(Spot(x[-1], y[-1], name, style.colour))
-            lines.append(list(zip(x, y, strict=True)))
-        else:
-            ax.plot(x, y, color=LIGHT["soft"], linewidth=0.8, alpha=0.6, zorder=1.5)
+    """Leave room for names at the right, and fix the limits: names are placed by them."""
     ax.set_xscale("log")
     ax.margins(0.12, 0.12)
-    _fix_limits(ax, lowest)
-    log_axis(ax.xaxis, lambda value: tick(value, size_in_digits), room=60)
-    ax.set_xlabel("bytes up plus down")
-    ax.set_ylabel(what)
-    write_names(ax, ends, lines)
-
-
-def _draw_end(ax: Axes, shown: Mapping[str, tuple[float, Interval]], styles: Styles) -> None:
-    ends: list[Spot] = []
-    lines: list[Line] = []
-    ax.axhline(0, color=LIGHT["soft"], linewidth=0.8)
-    for name, (total, end) in shown.items():
-        style = styles.get(name, LineStyle(LIGHT["soft"], "-", "o"))
-        mean, reach = 100 * end.mean, 0.0 if math.isnan(end.reach) else 100 * end.reach
-        ax.errorbar(
-            [total], [mean], yerr=[reach], color=style.colour, marker=style.marker or "o",
-            markersize=5 if name in styles else 3, elinewidth=0.9 if name in styles else 0.4,
-        )  # fmt: skip
-        lines.append([(total, mean - reach), (total, mean + reach)])
-        if name in styles:
-            ends.append(Spot(total, mean, name, style.colour))
-    ax.set_xscale("log")
-    ax.margins(0.12, 0.12)
-    means = [100 * end.mean for _, end in shown.values()]
-    lines.append([(x, 0.0) for x in ax.get_xlim()])
-    _fix_limits(ax, min(means) - BEYOND, max(means) + BEYOND)
-    log_axis(ax.xaxis, lambda value: f"{value:,g}")
-    ax.set_xlabel("times fewer bytes, up plus down")
-    ax.set_ylabel("accuracy, points from uncompressed")
-    write_names(ax, ends, lines)
-
-
-def _fix_limits(ax: Axes, lowest: float, highest: float = math.inf) -> None:
-    """Leave room for names at the right, and keep the limits: names are placed by them."""
     low, high = ax.get_xlim()
     ax.set_xlim(low, high * (high / low) ** ROOM)
     low, high = ax.get_ylim()
     ax.set_ylim(max(low, lowest), max(min(high, highest), lowest + 1))
+    log_axis(ax.xaxis, show, room)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
+
+from fedsz.report.runs import Setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +32,11 @@ class Chart:
     provenance: str  # model, data, seeds, machine
     panels: tuple[Panel, ...]
 
+    @classmethod
+    def of(cls, setting: Setting, name: str, title: str, caption: str, *panels: Panel) -> Self:
+        """Return a chart of a setting's runs."""
+        return cls(f"{setting.name}-{name}", title, caption, setting.provenance, panels)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -41,6 +48,20 @@ class Table:
     head: tuple[str, ...]  # a name per column
     rows: tuple[tuple[str, ...], ...]
     words: int = 1  # how many columns, from the left, hold words
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        caption: str,
+        rows: Iterable[Any],
+        columns: Mapping[str, Callable[[Any], str]],
+        words: int = 1,
+    ) -> Self:
+        """Return a table with a row for each of ``rows``, of what each column shows of it."""
+        cells = tuple(tuple(show(row) for show in columns.values()) for row in rows)
+        return cls(name, title, caption, tuple(columns), cells, words)
 
 
 @dataclass(frozen=True)

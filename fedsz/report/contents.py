@@ -10,18 +10,8 @@ from fedsz.formatting import count, digits, listed, points
 from fedsz.report import accuracy, distributions, tables, times
 from fedsz.report.accuracy_over_bytes import bytes_items
 from fedsz.report.page import Section
-from fedsz.report.runs import (
-    UNCOMPRESSED,
-    Run,
-    Setting,
-    machines,
-    named,
-    paired,
-    settings_of,
-    updates,
-)
+from fedsz.report.runs import Run, Setting, machines, named, settings_of
 from fedsz.report.scaling import Point, scaling_figure
-from fedsz.report.statistics import Spread
 from fedsz.report.style import line_styles
 
 
@@ -94,27 +84,21 @@ def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
 
 def _smallest(setting: Setting) -> str:
     """Say which way makes updates smallest at the usual bound, and at what price."""
-    found = {
-        label: ratio
-        for label, runs in setting.at(setting.usual)
-        if label != UNCOMPRESSED
-        if (ratio := Spread.of(update.ratio for update in updates(runs)))
-    }
+    found = [
+        (ratio.middle, group)
+        for group in setting.at(setting.usual)
+        if not group.uncompressed and (ratio := group.ratio)
+    ]
     if not found:
         return ""
-    best = max(found, key=lambda label: found[label].middle)
-    bound = setting.usual if best in setting.bounded else None
-    runs = setting.of(best, bound)
-    price = Spread.of(paired(runs, setting.baseline, lambda run: run.accuracy))
-    beside = (
-        f"; accuracy {points(price.mean)} points from uncompressed"
-        f" (mean of {count(price.count, 'seed')})"
-        if price
-        else ""
-    )
-    at = f" at {named(bound)}" if bound else ""
-    rivals = f", the smallest of {len(found)} ways" if len(found) > 1 else ""
-    return (
-        f"{setting.title}{at}: {best} makes updates {digits(found[best].middle)} times smaller"
-        f"{rivals}{beside}."
-    )
+    smaller, best = max(found, key=lambda pair: pair[0])
+    at = f" at {named(best.bound)}" if best.bound else ""
+    said = f"{setting.title}{at}: {best.label} makes updates {digits(smaller)} times smaller"
+    if len(found) > 1:
+        said += f", the smallest of {len(found)} ways"
+    if price := setting.difference(best.runs):
+        said += (
+            f"; accuracy {points(price.mean)} points from uncompressed"
+            f" (mean of {count(price.count, 'seed')})"
+        )
+    return f"{said}."

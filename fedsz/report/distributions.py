@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -46,20 +47,19 @@ def weights_chart(setting: Setting) -> Chart | Omitted:
     """Draw the trained weights of the largest tensor that may be lossy."""
     title = "Weights"
     # Of the run that was compressed least, if at all.
-    ordered = [*setting.baseline, *(run for label in setting.labels for run in setting.of(label))]
-    found = _found(ordered, "weights")
+    found = _found((run for group in setting.groups for run in group.runs), "weights")
     if not found:
         return Omitted(title, _why(setting, "the runs hold no distribution of weights"))
     run, weights = found[0]
     if not weights.laws:
         return Omitted(title, f"all {weights.numbers:,} weights of {weights.tensor} are equal")
-    return Chart(
-        f"{setting.name}-weights",
+    return Chart.of(
+        setting,
+        "weights",
         title,
         f"The {weights.numbers:,} numbers of {weights.tensor}, the largest tensor that may be"
         f" lossy, after training ({_label(setting, run)}, seed {run.seed}). {FITS}",
-        setting.provenance,
-        (histogram_panel("", weights, "weight"),),
+        histogram_panel("", weights, "weight"),
     )
 
 
@@ -70,20 +70,20 @@ def errors_chart(setting: Setting) -> Chart | Omitted:
     if not found:
         return Omitted(title, _why(setting, "no run made an error"))
     shown = []
-    for label in dict.fromkeys(setting.label(run) for run, _ in found):
-        mine = [(run, error) for run, error in found if setting.label(run) == label]
+    for _, group in groupby(found, key=lambda pair: setting.label(pair[0])):
+        mine = list(group)
         bounds = thinned([run.bound for run, _ in mine if run.bound], BOUNDS)
         shown += [(run, error) for run, error in mine if run.bound is None or run.bound in bounds]
     seed = min(run.seed for run, _ in shown)
     first, error = shown[0]
-    return Chart(
-        f"{setting.name}-errors",
+    return Chart.of(
+        setting,
+        "errors",
         title,
         f"Decoded less original, of the {error.numbers:,} numbers of {error.tensor}"
         f" after training, seed {seed}. {_whose(first)} {FITS}"
         f"{others_note(len(found) - len(shown))}",
-        setting.provenance,
-        tuple(
+        *(
             histogram_panel(_label(setting, run), error, "error", height=2.7)
             for run, error in shown
         ),
@@ -96,27 +96,24 @@ def fits(setting: Setting) -> Table | Omitted:
     found = _errors(setting)
     if not found:
         return Omitted(title, _why(setting, "no run made an error"))
-    rows = []
-    for run, error in found:
-        ks = {law.name: law.ks for law in error.laws}
-        rows.append(
-            (
-                setting.label(run),
-                named(run.bound),
-                error.best or "all are equal",
-                *(digits(ks.get(name, math.nan)) for name in LAW_STYLES),
-                f"{error.low:.3g}",
-                f"{error.high:.3g}",
-            )
-        )
-    columns = (f"KS {name}" for name in LAW_STYLES)
-    return Table(
+
+    def ks(law: str) -> Callable[[Found], str]:
+        return lambda row: digits(next((x.ks for x in row[1].laws if x.name == law), math.nan))
+
+    return Table.of(
         f"{setting.name}-fits",
         title,
         f"Errors of {found[0][1].tensor} after training, of the first seed of each."
         f" {_whose(found[0][0])} {FITS}",
-        ("way", "bound", "best fit", *columns, "least", "greatest"),
-        tuple(rows),
+        found,
+        {
+            "way": lambda row: setting.label(row[0]),
+            "bound": lambda row: named(row[0].bound),
+            "best fit": lambda row: row[1].best or "all are equal",
+            **{f"KS {law}": ks(law) for law in LAW_STYLES},
+            "least": lambda row: f"{row[1].low:.3g}",
+            "greatest": lambda row: f"{row[1].high:.3g}",
+        },
         words=3,
     )
 
@@ -129,8 +126,8 @@ def _found(runs: Iterable[Run], what: str) -> list[Found]:
 def _errors(setting: Setting) -> list[Found]:
     """Return the error of each way and bound, of its first seed."""
     found = []
-    for label, bound in setting.compared:
-        known = _found(setting.of(label, bound), "error")
+    for group in setting.groups:
+        known = _found(group.runs, "error")
         found += [(run, error) for run, error in known if error.numbers][:1]
     return found
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from fedsz.errors import ConfigError
 from fedsz.report.chart import Chart, Item, Omitted, Table
-from fedsz.report.style import colours, files, inline
-
-TEMPLATE: Final = "template.html.j2"
+from fedsz.report.style import COLOURS, files, inline
 
 
 @dataclass(frozen=True)
@@ -47,13 +43,12 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
         "table": lambda item: isinstance(item, Table),
         "omitted": lambda item: isinstance(item, Omitted),
     }
-    return environment.get_template(TEMPLATE).render(
+    return environment.get_template("template.html.j2").render(
         title=title,
         facts=facts,
         sections=sections,
         svgs=svgs,
-        light=colours(dark=False),
-        dark=colours(dark=True),
+        colours=COLOURS,
     )
 
 
@@ -63,18 +58,14 @@ def write(target: Path, data: bytes) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
-    part = None
+    part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(part).chmod(0o644)
-        Path(part).replace(target)
+        part.write_bytes(data)
+        part.replace(target)
     except OSError as err:
-        if part:
-            with contextlib.suppress(OSError):
-                Path(part).unlink()
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise ConfigError(f"cannot write {target}: {err.strerror or err}") from err
 
 

@@ -63,15 +63,15 @@ def write_names(ax: Axes, spots: Sequence[Spot], lines: Sequence[Line]) -> None:
     scale = canvas.figure.dpi / 72
     room = ax.get_window_extent()
     ends = [ax.transData.transform((spot.x, spot.y)) for spot in spots]
-    full = [(_box(at, MARKER * scale), NAME_OR_POINT) for at in ends]
+    full = [(_box(at, 2 * MARKER * scale), NAME_OR_POINT) for at in ends]
     for line in lines:
         points = _along(ax.transData.transform(line), 4 * scale)
-        full += [(_box(at, scale), PIECE_OF_LINE) for at in points]
+        full += [(_box(at, 2 * scale), PIECE_OF_LINE) for at in points]
     for spot, end in zip(spots, ends, strict=True):
         size = _size(ax, spot.name)
         found = []
         for dx, dy, align in PLACES:
-            box = _text_box(end + scale * np.array([dx, dy]), size, align)
+            box = _box(end + scale * np.array([dx, dy]), size, align)
             covered = sum(price for other, price in full if box.overlaps(other))
             within = room.x0 <= box.x0 and box.x1 <= room.x1
             within &= room.y0 <= box.y0 and box.y1 <= room.y1
@@ -84,12 +84,6 @@ def write_names(ax: Axes, spots: Sequence[Spot], lines: Sequence[Line]) -> None:
         )  # fmt: skip
         name.set_in_layout(False)  # the axes stay where names were found to fit
         full.append((box, NAME_OR_POINT))
-
-
-def _box(at: Any, around: float) -> Any:
-    from matplotlib.transforms import Bbox
-
-    return Bbox.from_extents(*(at - around), *(at + around))
 
 
 def _along(line: Any, step: float) -> Any:
@@ -106,9 +100,9 @@ def _size(ax: Axes, text: str) -> Any:
     return np.array([WIDER * box.width, box.height])
 
 
-def _text_box(at: Any, size: Any, align: str) -> Any:
-    """Return the box of letters whose left, right or centre is at a point, in pixels."""
+def _box(at: Any, size: Any, align: str = "center") -> Any:
+    """Return the box of a size whose left, right or centre is at a point, in pixels."""
     from matplotlib.transforms import Bbox
 
     low = at - size * np.array([{"left": 0.0, "right": 1.0, "center": 0.5}[align], 0.5])
-    return Bbox.from_extents(*low, *(low + size))
+    return Bbox([low, low + size])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import fmean
 from typing import Final
 
 import numpy as np
 
+from fedsz.control.record import RoundRecord
 from fedsz.experiments.scheme import Scheme
-from fedsz.report.runs import UNCOMPRESSED, Round, Run, Setting, paired
-from fedsz.report.statistics import Interval
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting
+from fedsz.report.statistics import Spread
 from fedsz.update.config import CompressionConfig
 
 USUAL_WAY: Final = Scheme(
@@ -42,7 +44,7 @@ class RateAccuracy:
     down: float
     total: float
     fewer: float
-    difference: Interval | None
+    difference: Spread | None
     course: tuple[tuple[float, float], ...]
     reached: tuple[float, ...]
 
@@ -50,6 +52,11 @@ class RateAccuracy:
     def points(self) -> float:
         """The mean difference, as a share; -inf if it is not known."""
         return self.difference.mean if self.difference else -math.inf
+
+    @property
+    def smallness(self) -> float:
+        """The ratio of all bytes; 0 if it is not known."""
+        return self.total if math.isfinite(self.total) else 0.0
 
 
 def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAccuracy]:
@@ -63,50 +70,8 @@ def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAc
     ways: dict[str, list[Run]] = {}
     for run in sorted(setting.runs, key=lambda run: run.seed):
         ways.setdefault(setting.way(run), []).append(run)
-    plain = {run.seed: run for run in setting.baseline}
-    usual = [run for run in setting.runs if run.way == USUAL_WAY]
-    found = [_rate_accuracy(name, runs, plain, usual, reach) for name, runs in ways.items()]
-    return sorted(found, key=lambda way: (way.name != UNCOMPRESSED, _finite(way.total), way.name))
-
-
-def _sent(run: Run, done: Round) -> tuple[float, float]:
-    """Return the bytes up and down of a round; uncompressed, without any header."""
-    if run.uncompressed:
-        return done.raw_up, done.raw_down
-    return done.sent_up, done.sent_down
-
-
-def _rate_accuracy(
-    name: str,
-    runs: Sequence[Run],
-    plain: Mapping[int, Run],
-    usual: Sequence[Run],
-    reach: float | None,
-) -> RateAccuracy:
-    raw, sent = _moved(runs)
-    seeds = {run.seed for run in runs} & {run.seed for run in usual}
-    theirs, ours = (_moved([run for run in some if run.seed in seeds])[1] for some in (usual, runs))
-    goals = {seed: reach or NEARLY * _best(run) for seed, run in plain.items()}
-    goals |= {run.seed: reach for run in runs if reach}
-    return RateAccuracy(
-        name,
-        _ratio(raw[0], sent[0]),
-        _ratio(raw[1], sent[1]),
-        _ratio(sum(raw), sum(sent)),
-        _ratio(theirs[0], ours[0]),
-        Interval.of(paired(runs, list(plain.values()), lambda run: run.accuracy)),
-        _course(runs, plain),
-        tuple(_bytes_to(run, goals[run.seed]) for run in runs if run.seed in goals),
-    )
-
-
-def _spent(run: Run) -> list[float]:
-    """Return the bytes up plus down until the end of each round."""
-    total, found = 0.0, []
-    for done in run.rounds:
-        total += sum(_sent(run, done)) if done.number else 0.0
-        found.append(total)
-    return found
+    found = [_rate_accuracy(setting, name, runs, reach) for name, runs in ways.items()]
+    return sorted(found, key=lambda way: (way.name != UNCOMPRESSED, way.smallness, way.name))
 
 
 def best(ways: Sequence[RateAccuracy], number: int) -> list[str]:
@@ -121,28 +86,47 @@ def best(ways: Sequence[RateAccuracy], number: int) -> list[str]:
         if way.points > top:
             top = way.points
             front.append(way.name)
-    smallest = [way.name for way in sorted(ways, key=_least_first)]
+    lossy = {way.name for way in ways if way.difference and way.points <= -LOSS}
+    smallest = sorted(ways, key=lambda way: (way.name in lossy, -way.smallness))
+    wanted = [UNCOMPRESSED, str(USUAL_WAY), *front, *(way.name for way in smallest)]
     have = {way.name for way in ways}
-    wanted = [UNCOMPRESSED, str(USUAL_WAY), *front, *smallest]
     chosen = [name for name in dict.fromkeys(wanted) if name in have][:number]
     return [way.name for way in ways if way.name in chosen]
 
 
-def _least_first(way: RateAccuracy) -> tuple[bool, float]:
-    return way.difference is not None and way.points <= -LOSS, -_finite(way.total)
+def _rate_accuracy(
+    setting: Setting, name: str, runs: Sequence[Run], reach: float | None
+) -> RateAccuracy:
+    plain = {run.seed: run for run in setting.baseline}
+    usual = [run for run in setting.runs if run.way == USUAL_WAY]
+    (raw_up, raw_down), (up, down) = _moved(runs)
+    seeds = {run.seed for run in runs} & {run.seed for run in usual}
+    theirs, ours = (_moved([run for run in some if run.seed in seeds])[1] for some in (usual, runs))
+    goals = {seed: reach or NEARLY * _highest(run) for seed, run in plain.items()}
+    goals |= {run.seed: reach for run in runs if reach}
+    return RateAccuracy(
+        name,
+        _ratio(raw_up, up),
+        _ratio(raw_down, down),
+        _ratio(raw_up + raw_down, up + down),
+        _ratio(theirs[0], ours[0]),
+        setting.difference(runs),
+        _course(runs, plain),
+        tuple(_bytes_to(run, goals[run.seed]) for run in runs if run.seed in goals),
+    )
 
 
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+def _sent(run: Run, done: RoundRecord) -> tuple[float, float]:
+    """Return the bytes up and down of a round; uncompressed, without any header."""
+    if run.uncompressed:
+        return done.raw_up, done.raw_down
+    return done.sent_up, done.sent_down
 
 
 def _moved(runs: Sequence[Run]) -> list[list[float]]:
     """Return the bytes of all rounds before compression, up and down, and the same after it."""
     rounds = [
-        ((done.raw_up, done.raw_down), _sent(run, done))
-        for run in runs
-        for done in run.rounds
-        if done.number
+        ((done.raw_up, done.raw_down), _sent(run, done)) for run in runs for done in run.trained
     ]
     found: list[list[float]] = np.reshape(rounds, (-1, 2, 2)).sum(axis=0).tolist()
     return found
@@ -152,29 +136,32 @@ def _ratio(raw: float, sent: float) -> float:
     return raw / sent if sent > 0 else math.nan
 
 
+def _spent(run: Run) -> list[float]:
+    """Return the bytes up plus down until the end of each round."""
+    return list(accumulate(sum(_sent(run, done)) if done.round else 0.0 for done in run.rounds))
+
+
 def _course(runs: Sequence[Run], plain: Mapping[int, Run]) -> tuple[tuple[float, float], ...]:
-    known = [run for run in runs if run.seed in plain or not plain]
-    rounds = [
-        [(total, done.accuracy - (plain[run.seed].accuracy if plain else 0.0))
-         for total, done in zip(_spent(run), run.rounds, strict=True)]
-        for run in known
-    ]  # fmt: skip
+    rounds = []
+    for run in runs:
+        if run.seed in plain or not plain:
+            zero = plain[run.seed].accuracy if plain else 0.0
+            rounds.append(list(zip(_spent(run), [y - zero for y in run.accuracies], strict=True)))
     together = zip(*rounds, strict=False)  # as far as all seeds went
     means = [tuple(map(fmean, zip(*seeds, strict=True))) for seeds in together]
     return tuple((x, y) for x, y in means if x > 0 and math.isfinite(y))
 
 
-def _best(run: Run) -> float:
-    known = [done.accuracy for done in run.rounds if math.isfinite(done.accuracy)]
-    return max(known, default=math.inf)
+def _highest(run: Run) -> float:
+    return max(filter(math.isfinite, run.accuracies), default=math.inf)
 
 
-def _bytes_to(run: Run, accuracy: float) -> float:
+def _bytes_to(run: Run, goal: float) -> float:
     """Return the bytes until an accuracy is first reached, between rounds on a straight line."""
     start, low = 0.0, math.nan
-    for total, done in zip(_spent(run), run.rounds, strict=True):
-        if done.accuracy >= accuracy:
-            part = (accuracy - low) / (done.accuracy - low) if low < accuracy else 1.0
+    for total, accuracy in zip(_spent(run), run.accuracies, strict=True):
+        if accuracy >= goal:
+            part = (goal - low) / (accuracy - low) if low < goal else 1.0
             return start + part * (total - start)
-        start, low = total, done.accuracy
+        start, low = total, accuracy
     return math.inf

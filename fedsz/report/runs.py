@@ -6,16 +6,19 @@ import datetime
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
+from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
 from fedsz.formatting import NOTHING, count, listed
+from fedsz.report.statistics import Spread
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -28,36 +31,6 @@ CONDITIONS: Final = (
 
 USUAL_TENSORS: Final = f"{DEFAULTS.rule}>{DEFAULTS.threshold}"
 USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
-
-
-@dataclass(frozen=True)
-class Round:
-    """A round of a run; numbers that are not there are NaN.
-
-    Attributes:
-        number: from 1; 0 is the model before any training.
-        accuracy: of the averaged model, 0 to 1.
-        train, encode: seconds of all clients added up.
-        decode: seconds of the server.
-        replies: how many updates went into the average.
-        failures: how many clients did not answer.
-        raw_up, sent_up: bytes of the updates before and after compression.
-        raw_down, sent_down: of the model, once for each client it went to.
-        max_error: the largest error as a share of its bound.
-    """
-
-    number: int
-    accuracy: float
-    train: float
-    encode: float
-    decode: float
-    replies: int
-    failures: int
-    raw_up: float
-    sent_up: float
-    raw_down: float
-    sent_down: float
-    max_error: float
 
 
 @dataclass(frozen=True)
@@ -83,22 +56,22 @@ class UpdateCost:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run."""
+    """A training run; "", 0 and None stand for what is not recorded."""
 
     way: Scheme
     lossless: str  # the codec for everything else, as users write it
     lossy: str  # which tensors are not that, ``paper>1024``: by rule and threshold
     seed: int
     conditions: Mapping[str, Any]  # the values of `CONDITIONS`, by name
-    machine: str  # processor and system; "" if not recorded
-    cores: int  # of the machine; 0 if not recorded
-    threads: int  # of each process; 0 if not recorded
-    version: str  # of fedsz
-    time: datetime.datetime | None  # when it was made; None if not recorded
-    rounds: tuple[Round, ...]  # in order; none for a run that failed
+    rounds: tuple[RoundRecord, ...]  # in order; none for a run that failed
     distributions: tuple[Distribution, ...]  # of the largest lossy tensor's weights and error
-    error: str  # why it failed, or ""
-    missing: str = ""  # why there are no distributions, or ""
+    missing: str = ""  # why there are no distributions
+    error: str = ""  # why it failed
+    machine: str = ""  # processor and system
+    cores: int = 0  # of the machine
+    threads: int = 0  # of each process
+    version: str = ""  # of fedsz
+    time: datetime.datetime | None = None  # when it was made
 
     @property
     def bound(self) -> ErrorBound | None:
@@ -111,29 +84,65 @@ class Run:
         return str(self.way) == self.lossless == RAW
 
     @property
+    def accuracies(self) -> list[float]:
+        """After each round; NaN where nobody measured it."""
+        return [math.nan if r.accuracy is None else r.accuracy for r in self.rounds]
+
+    @property
     def accuracy(self) -> float:
         """After the last round."""
-        return self.rounds[-1].accuracy
+        return self.accuracies[-1]
+
+    @property
+    def trained(self) -> list[RoundRecord]:
+        """The rounds but for round 0, in which nothing is sent."""
+        return [r for r in self.rounds if r.round]
 
     @property
     def max_error(self) -> float:
         """The largest of all rounds, as a share of its bound."""
-        return max((r.max_error for r in self.rounds if r.number), default=math.nan)
+        return max((r.max_error for r in self.trained), default=math.nan)
 
     @property
     def update(self) -> UpdateCost | None:
         """The mean of its rounds; None if no client sent an update, or it was not recorded."""
-        rounds = [r for r in self.rounds if r.number]
-        replies = sum(r.replies for r in rounds)
+        replies = sum(r.replies for r in self.trained)
         if not replies:
             return None
         raw, sent, train, encode, decode = (
-            sum(getattr(r, name) for r in rounds) / replies
-            for name in ("raw_up", "sent_up", "train", "encode", "decode")
+            sum(getattr(r, name) for r in self.trained) / replies
+            for name in ("raw_up", "sent_up", "train_seconds", "encode_seconds", "decode_seconds")
         )
         if not (raw > 0 and sent > 0 and math.isfinite(encode + decode)):
             return None
         return UpdateCost(raw, sent, train or math.nan, encode, decode)
+
+
+class Group(NamedTuple):
+    """Runs that differ in seed alone, which is their order."""
+
+    label: str  # see `Setting.label`
+    bound: ErrorBound | None  # None where no bound steers them
+    runs: list[Run]
+
+    @property
+    def uncompressed(self) -> bool:
+        """Whether this is what others are compared with."""
+        return self.label == UNCOMPRESSED
+
+    @property
+    def updates(self) -> list[UpdateCost]:
+        """The mean update of each run that has one."""
+        return [run.update for run in self.runs if run.update]
+
+    @property
+    def ratio(self) -> Spread | None:
+        """How many times smaller compression makes updates."""
+        return Spread.of(update.ratio for update in self.updates)
+
+    def spread(self, value: Callable[[Run], float]) -> Spread | None:
+        """Return the spread of a value of its runs."""
+        return Spread.of(map(value, self.runs))
 
 
 @dataclass(frozen=True)
@@ -144,21 +153,24 @@ class Setting:
     title: str
     runs: tuple[Run, ...]  # none of them failed
 
-    @property
-    def labels(self) -> list[str]:
-        """What is compared, in the order of the list of codecs, uncompressed first."""
-        return sorted({self.label(run) for run in self.runs}, key=rank)
+    @cached_property
+    def groups(self) -> list[Group]:
+        """What is compared: labels in the order of `rank`, each with its bounds in order."""
+        found: dict[tuple[str, ErrorBound | None], list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: run.seed):
+            found.setdefault((self.label(run), run.bound), []).append(run)
+        groups = [Group(label, bound, runs) for (label, bound), runs in found.items()]
+        return sorted(groups, key=lambda group: (rank(group.label), _place(group.bound)))
 
     @property
-    def bounded(self) -> list[str]:
-        """The labels of runs that a bound steers."""
-        return [name for name in self.labels if any(r.bound for r in self.of(name))]
+    def labels(self) -> list[str]:
+        """What is compared, whatever its bound."""
+        return list(dict.fromkeys(group.label for group in self.groups))
 
     @property
     def bounds(self) -> list[ErrorBound]:
         """All bounds: relative ones first, small before large."""
-        bounds = {run.bound for run in self.runs if run.bound}
-        return sorted(bounds, key=lambda bound: (KINDS.index(bound.kind), bound.value))
+        return sorted({run.bound for run in self.runs if run.bound}, key=_place)
 
     @property
     def usual(self) -> ErrorBound | None:
@@ -170,9 +182,19 @@ class Setting:
         )
 
     @property
+    def updates(self) -> list[UpdateCost]:
+        """The mean update of each run that has one."""
+        return [run.update for run in self.runs if run.update]
+
+    @property
     def baseline(self) -> list[Run]:
         """The uncompressed runs."""
         return [run for run in self.runs if run.uncompressed]
+
+    def difference(self, runs: Sequence[Run]) -> Spread | None:
+        """Return how much the accuracy differs from that of uncompressed runs of the same seeds."""
+        plain = {run.seed: run.accuracy for run in self.baseline}
+        return Spread.of(run.accuracy - plain[run.seed] for run in runs if run.seed in plain)
 
     def label(self, run: Run) -> str:
         """Return what a run is called among the others, whatever its bound."""
@@ -195,28 +217,9 @@ class Setting:
             name += f" ({run.lossy})"
         return name
 
-    def of(self, label: str, bound: ErrorBound | None = None) -> list[Run]:
-        """Return the runs of a label by seed, at one bound or at all of them."""
-        runs = [r for r in self.runs if self.label(r) == label and bound in (None, r.bound)]
-        return sorted(runs, key=lambda r: r.seed)
-
-    @property
-    def compared(self) -> list[tuple[str, ErrorBound | None]]:
-        """Labels with each of their bounds; with None where no bound steers."""
-        return [
-            (label, bound)
-            for label in self.labels
-            for bound in (self.bounds if label in self.bounded else [None])
-            if self.of(label, bound)
-        ]
-
-    def at(self, bound: ErrorBound | None) -> Iterator[tuple[str, list[Run]]]:
-        """Yield labels and runs at one bound, and those that no bound steers."""
-        for label in self.labels:
-            if label not in self.bounded:
-                yield label, self.of(label)
-            elif bound and (runs := self.of(label, bound)):
-                yield label, runs
+    def at(self, bound: ErrorBound | None) -> list[Group]:
+        """Return what is compared at one bound, and what no bound steers."""
+        return [group for group in self.groups if group.bound in (None, bound)]
 
     @property
     def provenance(self) -> str:
@@ -234,6 +237,10 @@ class Setting:
             f" {count(of['rounds'] or 0, 'round')} of {count(of['epochs'] or 0, 'epoch')};"
             f" {listed('seed', seeds)}; {machines(self.runs)}."
         )
+
+
+def _place(bound: ErrorBound | None) -> tuple[int, float]:
+    return (KINDS.index(bound.kind), bound.value) if bound else (-1, 0.0)
 
 
 def rank(label: str) -> tuple[int, str]:
@@ -282,16 +289,3 @@ def settings_of(runs: Iterable[Run]) -> list[Setting]:
 def named(bound: ErrorBound | None, otherwise: str = NOTHING) -> str:
     """Return a bound with its kind, as in the result files."""
     return f"{bound.kind}:{bound.value:g}" if bound else otherwise
-
-
-def updates(runs: Iterable[Run]) -> list[UpdateCost]:
-    """Return the mean update of each run that has one."""
-    return [update for run in runs if (update := run.update)]
-
-
-def paired(
-    runs: Sequence[Run], baseline: Sequence[Run], value: Callable[[Run], float]
-) -> list[float]:
-    """Return how much runs differ from the uncompressed ones of the same seeds."""
-    of_seed = {run.seed: value(run) for run in baseline}
-    return [value(run) - of_seed[run.seed] for run in runs if run.seed in of_seed]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.errors import ConfigError
-from fedsz.experiments.results import SCALING, read
 from fedsz.formatting import bandwidth, seconds
 from fedsz.report.chart import Chart, Omitted, Panel
 from fedsz.report.series import time_axis
@@ -30,17 +27,6 @@ Point = Mapping[str, Any]
 Key = tuple[str, str]  # "measured" or "calculated", and of what
 
 
-def read_points(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a table of scaling.
-
-    Raises:
-        ConfigError: the file is not there, or is no such table.
-    """
-    if not path.exists():
-        raise ConfigError(f"there is no {path}")
-    return list(read(path, SCALING).to_pylist())
-
-
 def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
     """Draw the seconds of a round: measured ones as dots, calculated ones as lines.
 
@@ -52,7 +38,7 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
         ConfigError: a kind that does not exist.
     """
     title = "Scaling"
-    known = [point for point in points if _finite(point)]
+    known = [point for point in points if 0 < (point["seconds"] or math.nan) < math.inf]
     for point in known:
         if point["kind"] not in KINDS:
             raise ConfigError(f"no scaling {point['kind']!r}; have {', '.join(KINDS)}")
@@ -62,9 +48,7 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
     for kind, (axis, name) in KINDS.items():
         mine = [point for point in known if point["kind"] == kind]
         if mine:
-            lines = _lines(mine, axis)
-            draw = partial(_draw, lines=lines, axis=axis)
-            panels.append(Panel(name, draw, _says(lines, axis), height=3.4))
+            panels.append(_panel(name, _lines(mine, axis), axis))
     rates = sorted({p["bandwidth"] for p in known if math.isfinite(p.get("bandwidth") or math.inf)})
     links = f" Links carry {', '.join(map(bandwidth, rates))}." if rates else ""
     most = max((p["workers"] for p in known if p["how"] == "measured"), default=0)
@@ -77,11 +61,6 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
         _provenance(known),
         tuple(panels),
     )
-
-
-def _finite(point: Point) -> bool:
-    value = point["seconds"]
-    return value is not None and math.isfinite(value) and value > 0
 
 
 def _lines(points: Sequence[Point], axis: str) -> dict[Key, dict[int, float]]:
@@ -100,30 +79,29 @@ def _lines(points: Sequence[Point], axis: str) -> dict[Key, dict[int, float]]:
     return lines
 
 
-def _draw(ax: Axes, lines: Mapping[Key, Mapping[int, float]], axis: str) -> None:
-    for i, ((how, what), line) in enumerate(lines.items()):
-        measured = how == "measured"
-        ax.plot(
-            list(line),
-            list(line.values()),
-            color=LIGHT[SERIES[i % len(SERIES)]],
-            linestyle="none" if measured else DASHES[i % len(DASHES)],
-            marker=MARKERS[i % len(MARKERS)] if measured else "",
-            label=f"{how}, {what}" if what else how,
-        )
-    ax.set_xscale("log", base=2 if axis == "workers" else 10)
-    time_axis(ax)
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    ax.set_xlabel(axis)
+def _panel(title: str, lines: Mapping[Key, Mapping[int, float]], axis: str) -> Panel:
+    def draw(ax: Axes) -> None:
+        for i, ((how, what), line) in enumerate(lines.items()):
+            measured = how == "measured"
+            ax.plot(
+                list(line),
+                list(line.values()),
+                color=LIGHT[SERIES[i % len(SERIES)]],
+                linestyle="none" if measured else DASHES[i % len(DASHES)],
+                marker=MARKERS[i % len(MARKERS)] if measured else "",
+                label=f"{how}, {what}" if what else how,
+            )
+        ax.set_xscale("log", base=2 if axis == "workers" else 10)
+        time_axis(ax)
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        ax.set_xlabel(axis)
 
-
-def _says(lines: Mapping[Key, Mapping[int, float]], axis: str) -> str:
-    return "; ".join(
-        f"{how} {what}".rstrip()
-        + ": "
+    says = "; ".join(
+        f"{f'{how} {what}'.rstrip()}: "
         + ", ".join(f"{seconds(line[x])} at {x:,} {axis}" for x in (min(line), max(line)))
         for (how, what), line in lines.items()
     )
+    return Panel(title, draw, says, height=3.4)
 
 
 def _provenance(points: Sequence[Point]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from fedsz.bounds import ErrorBound
@@ -22,6 +23,8 @@ KIND_NAMES: Final = {
     "abs": "error bound, absolute",
     "std": "error bound, in standard deviations",
 }
+
+CROWDED: Final = 20  # points of a line above which they have no marks
 
 Series = Mapping[float, Spread]  # by the place on the horizontal axis, in order
 Styles = Mapping[str, LineStyle]  # by the label of a line
@@ -64,18 +67,13 @@ def too_few_bounds(setting: Setting) -> str:
 
 def levels(setting: Setting, value: Callable[[Run], float]) -> dict[str, Spread]:
     """Return the spread of a value of runs that no bound steers, by label."""
-    return {
-        label: found
-        for label in setting.labels
-        if label not in setting.bounded
-        if (found := Spread.of(map(value, setting.of(label))))
-    }
+    return {group.label: known for group in setting.at(None) if (known := group.spread(value))}
 
 
 def bounds_panels(
     setting: Setting,
     value: Callable[[Run], float],
-    flat: Mapping[str, Spread],
+    levels: Mapping[str, Spread],
     styles: Styles,
     says: Callable[[Mapping[str, Series]], str],
     vertical: Callable[[Axes], None],
@@ -87,7 +85,7 @@ def bounds_panels(
     Args:
         setting: the runs.
         value: of a run; NaN if it has none.
-        flat: levels of what no bound steers, by label; see `levels`.
+        levels: of what no bound steers, by label; see `levels`.
         styles: by label.
         says: lines by label in words.
         vertical: names the vertical axis; see `time_axis`.
@@ -96,66 +94,65 @@ def bounds_panels(
     """
     panels = []
     for kind, bounds in _by_kind(setting.bounds):
-        lines: dict[str, Series] = {
-            label: {
-                bound.value: found
-                for bound in bounds
-                if (found := Spread.of(map(value, setting.of(label, bound))))
-            }
-            for label in setting.bounded
-        }
+        lines: dict[str, dict[float, Spread]] = {}
+        for group in setting.groups:
+            if group.bound in bounds and (known := group.spread(value)):
+                lines.setdefault(group.label, {})[group.bound.value] = known
+        ticks = sorted({x for line in lines.values() for x in line})
 
-        def draw(ax: Axes, kind: str = kind, lines: Mapping[str, Series] = lines) -> None:
-            for label, level in flat.items():
-                _draw_level(ax, label, level, styles[label], factor)
-            for label, line in lines.items():
-                if line:
-                    draw_series(ax, label, line, styles[label], factor)
-            _name_bounds(ax, sorted({x for line in lines.values() for x in line}))
+        def axes(ax: Axes, kind: str = kind, ticks: Sequence[float] = ticks) -> None:
+            ax.set_xscale("log")
+            if len(ticks) <= 6:  # there is room for the bounds themselves
+                ax.set_xticks(ticks, [f"{value:g}" for value in ticks])
+                ax.set_xticks([], minor=True)
             ax.set_xlabel(KIND_NAMES[kind])
             vertical(ax)
 
-        panels.append(Panel(title, draw, says(lines)))
+        panels.append(lines_panel(title, lines, styles, says(lines), axes, levels, factor))
     return panels
 
 
-def _draw_level(ax: Axes, label: str, level: Spread, style: LineStyle, factor: float) -> None:
-    ax.axhline(factor * level.middle, label=label, **style.line(markers=False))
-    if level.count > 1:
-        low, high = factor * level.least, factor * level.greatest
-        ax.axhspan(low, high, color=style.colour, alpha=0.1, linewidth=0)
-
-
-def _name_bounds(ax: Axes, values: Sequence[float]) -> None:
-    """Make the axis logarithmic, and name the bounds themselves where there are few."""
-    ax.set_xscale("log")
-    if len(values) <= 6:
-        ax.set_xticks(values, [f"{value:g}" for value in values])
-        ax.set_xticks([], minor=True)
-
-
-def draw_series(
-    ax: Axes,
-    label: str,
-    series: Series,
-    style: LineStyle,
+def lines_panel(
+    title: str,
+    lines: Mapping[str, Series],
+    styles: Styles,
+    says: str,
+    axes: Callable[[Axes], None],
+    levels: Mapping[str, Spread] = MappingProxyType({}),
     factor: float = 1,
-    *,
-    markers: bool = True,
-) -> None:
-    """Draw medians as a line, and shade what lies between the least and the greatest."""
-    x, found = list(series), list(series.values())
-    if any(value.count > 1 for value in found):
-        least = [factor * value.least for value in found]
-        greatest = [factor * value.greatest for value in found]
-        ax.fill_between(x, least, greatest, color=style.colour, alpha=0.18, linewidth=0)
-    middle = [factor * value.middle for value in found]
-    ax.plot(x, middle, label=label, **style.line(markers=markers))
+    height: float = 3.0,
+) -> Panel:
+    """Return a panel of medians as lines, shaded from the least to the greatest.
 
+    Args:
+        title: above it.
+        lines: by label; those without a point are not drawn.
+        styles: by label.
+        says: the same in words.
+        axes: names and scales the axes, after lines and levels are there.
+        levels: of horizontal lines, by label.
+        factor: from values to what the axis shows.
+        height: in inches.
+    """
 
-def percent_axis(ax: Axes) -> None:
-    """Name the vertical axis of accuracies."""
-    ax.set_ylabel("accuracy, %")
+    def draw(ax: Axes) -> None:
+        for label, level in levels.items():
+            ax.axhline(factor * level.middle, label=label, **styles[label].line(markers=False))
+            if level.count > 1:
+                low, high = factor * level.least, factor * level.greatest
+                ax.axhspan(low, high, color=styles[label].colour, alpha=0.1, linewidth=0)
+        for label, line in lines.items():
+            x, found, style = list(line), list(line.values()), styles[label]
+            if any(value.count > 1 for value in found):
+                least = [factor * value.least for value in found]
+                greatest = [factor * value.greatest for value in found]
+                ax.fill_between(x, least, greatest, color=style.colour, alpha=0.18, linewidth=0)
+            if line:
+                middle = [factor * value.middle for value in found]
+                ax.plot(x, middle, label=label, **style.line(markers=len(x) <= CROWDED))
+        axes(ax)
+
+    return Panel(title, draw, says, height)
 
 
 def time_axis(ax: Axes) -> None:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from fedsz.control.fixed import FIXED
+from fedsz.control.record import Failure, RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.error_distribution import Distribution
-from fedsz.experiments.results import SWEEP, read
+from fedsz.experiments.results import SWEEP, read, round_schema
 from fedsz.experiments.scheme import Scheme, partition_name
 from fedsz.experiments.sweep_worker import distributions
-from fedsz.report.runs import CONDITIONS, Round, Run
+from fedsz.report.runs import CONDITIONS, Run
 from fedsz.training.options import RunConfig
-from fedsz.training.run_folder import CONFIG, MODEL, ROUNDS
+from fedsz.training.run_folder import CONFIG, MODEL, ROUNDS, read_rounds
 from fedsz.update.config import WEIGHTS
+
+NUMBERS: Final = tuple(round_schema().keys() & set(RoundRecord.__struct_fields__) - {"failures"})
 
 
 def read_source(*sources: Path) -> list[Run]:
@@ -63,14 +65,14 @@ def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
         lossy=_lossy(last),
         seed=last["seed"] or 0,
         conditions=_conditions(last),
+        rounds=tuple(sorted(rounds, key=lambda done: done.round)),
+        distributions=tuple(found),
+        error=last["error"] or ("" if rounds else "no round was recorded"),
         machine=last["machine"] or "",
         cores=last["cores"] or 0,
         threads=last["threads"] or 0,
         version=last["fedsz_version"] or "",
         time=last["time"],
-        rounds=tuple(sorted(rounds, key=lambda r: r.number)),
-        distributions=tuple(found),
-        error=last["error"] or ("" if rounds else "no round was recorded"),
     )
 
 
@@ -84,26 +86,13 @@ def _conditions(of: Mapping[str, Any]) -> dict[str, Any]:
     return {name: {**of, "partition": partition}[name] for name in CONDITIONS}
 
 
-def _round_of(row: Mapping[str, Any]) -> Round:
-    def number(name: str) -> float:
-        value = row.get(name)
-        return math.nan if value is None else float(value)
-
-    failures = row.get("failures") or 0
-    return Round(
-        number=row["round"],
-        accuracy=number("accuracy"),
-        train=number("train_seconds"),
-        encode=number("encode_seconds"),
-        decode=number("decode_seconds"),
-        replies=row.get("replies") or 0,
-        failures=failures if isinstance(failures, int) else len(failures),
-        raw_up=number("raw_up"),
-        sent_up=number("sent_up"),
-        raw_down=number("raw_down"),
-        sent_down=number("sent_down"),
-        max_error=number("max_error"),
-    )
+def _round_of(row: Mapping[str, Any]) -> RoundRecord:
+    """Return the round that a row tells of; numbers that are not there are NaN."""
+    values: dict[str, Any] = {n: math.nan if row[n] is None else row[n] for n in NUMBERS}
+    values["replies"] = row["replies"] or 0
+    # A table says how many clients failed, not which.
+    values["failures"] = [Failure("", "")] * (row["failures"] or 0)
+    return RoundRecord(**values)
 
 
 def _read_folder(folder: Path) -> Run:
@@ -113,12 +102,12 @@ def _read_folder(folder: Path) -> Run:
             f"{folder} is no run: it holds no {CONFIG} and {ROUNDS}; a sweep is a Parquet file"
         )
     config = RunConfig.read(folder / CONFIG)
-    rounds = tuple(_rounds_of(folder / ROUNDS))
+    rounds = tuple(read_rounds(folder, config.compression))
     if not rounds:
         raise ConfigError(f"{folder} holds no finished round yet")
     found, missing = _look(folder / MODEL, config)
     # How many clients there were, not how many `fedsz run` was told to start.
-    clients = max(r.replies + r.failures for r in rounds)
+    clients = max(done.replies + len(done.failures) for done in rounds)
     known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
     known["initial"] = Path(config.initial).name
     return Run(
@@ -127,31 +116,10 @@ def _read_folder(folder: Path) -> Run:
         lossy=_lossy(known),
         seed=config.seed,
         conditions=_conditions(known),
-        machine="",
-        cores=0,
-        threads=0,
-        version="",
-        time=None,
         rounds=rounds,
         distributions=found,
-        error="",
         missing=missing,
     )
-
-
-def _rounds_of(path: Path) -> Iterator[Round]:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"cannot read {path}: {getattr(err, 'strerror', err)}") from err
-    for i, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            yield _round_of(row)
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
-            if i == len(lines):
-                return  # cut off in the middle of writing it
-            raise ConfigError(f"{path}, line {i}, is no round: {line[:80]!r}") from err
 
 
 def _look(path: Path, config: RunConfig) -> tuple[tuple[Distribution, ...], str]:

@@ -1,4 +1,4 @@
-"""Several seeds in a few numbers: medians with limits, and means with confidence intervals."""
+"""The values of several seeds in a few numbers."""
 
 from __future__ import annotations
 
@@ -6,52 +6,43 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final, Self
+from typing import Self
 
 from scipy import stats
 
 from fedsz.formatting import NOTHING, digits
-
-CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True)
 class Spread:
     """The finite values of several seeds."""
 
+    values: tuple[float, ...]
     middle: float  # the median
     mean: float
     least: float
     greatest: float
-    count: int
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self | None:
-        """Return the median, mean and limits of the finite values; None if there are none."""
-        known = [value for value in values if math.isfinite(value)]
+        """Return the spread of the finite values; None if there are none."""
+        known = tuple(value for value in values if math.isfinite(value))
         if not known:
             return None
-        return cls(median(known), fmean(known), min(known), max(known), len(known))
+        return cls(known, median(known), fmean(known), min(known), max(known))
 
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self.values)
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean and how far from it the true one may be."""
-
-    mean: float
-    reach: float  # half the width of the `CONFIDENCE` interval; NaN for a single value
-    count: int
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Self | None:
-        """Return the interval by Student's t of the finite values; None if there are none."""
-        known = [value for value in values if math.isfinite(value)]
-        if not known:
-            return None
-        if len(known) == 1:
-            return cls(known[0], math.nan, 1)
-        t = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
-        return cls(fmean(known), t * float(stats.sem(known)), len(known))
+    @property
+    def reach(self) -> float:
+        """Half the width of the mean's 95 % interval by Student's t; NaN for a single value."""
+        if self.count == 1:
+            return math.nan
+        t = stats.t.ppf(0.975, self.count - 1)
+        return float(t * stats.sem(self.values))
 
 
 def spread(of: Spread | None, show: Callable[[float], str] = digits) -> str:

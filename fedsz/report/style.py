@@ -11,7 +11,7 @@ import os
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -56,7 +56,6 @@ _DRAWN: Final = {
     "axes.axisbelow": True,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
-    "axes.unicode_minus": True,
     "font.family": ["DejaVu Sans"],
     "font.size": 10,
     "grid.color": LIGHT["rule"],
@@ -144,15 +143,20 @@ def files(chart: Chart) -> dict[str, bytes]:
         left, soft = 0.1 / (WIDTH * across), LIGHT["soft"]
         figure.text(left, 1 - 0.08 / height, chart.title, va="top", size=11)
         figure.text(left, 1 - 0.29 / height, "\n".join(note), va="top", size=7, color=soft)
-        parts = _parts(figure, down, across, top / height)
-        for part, panel in zip(parts, chart.panels, strict=False):
+        grid = figure.add_gridspec(
+            2,
+            1,
+            height_ratios=(top / height, 1 - top / height),
+            hspace=0,
+            left=0,
+            right=1,
+            top=1,
+            bottom=0,
+        )
+        parts: Any = figure.add_subfigure(grid[1]).subfigures(down, across, squeeze=False)
+        for part, panel in zip(parts.flat, chart.panels, strict=False):
             _draw(part, panel)
         return {"svg": _saved(figure, "svg"), "png": _saved(figure, "png")}
-
-
-def colours(*, dark: bool) -> Mapping[str, str]:
-    """Return the page's colours by the names that `inline` gives them."""
-    return {name: pair[dark] for name, pair in COLOURS.items()}
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -162,16 +166,6 @@ def _figure(width: float, height: float) -> Figure:
     figure = Figure((width, height), dpi=DPI, facecolor="none", layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def _parts(figure: Figure, down: int, across: int, top: float) -> list[SubFigure]:
-    """Return a part of the figure for each panel, all below its head."""
-    grid = figure.add_gridspec(
-        2, 1, height_ratios=(top, 1 - top), hspace=0, left=0, right=1, top=1, bottom=0
-    )
-    below = figure.add_subfigure(grid[1])
-    parts: Any = below.subfigures(down, across, squeeze=False)
-    return list(parts.flat)
 
 
 def _draw(figure: Figure | SubFigure, panel: Panel) -> None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth, seconds
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted, Panel
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, UpdateCost, named, updates
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, UpdateCost, named
 from fedsz.report.statistics import Spread, spread
 from fedsz.report.style import LIGHT
 
@@ -38,6 +38,13 @@ def compressed(update: UpdateCost, link: Link) -> float:
     return update.encode + link.seconds(update.sent) + update.decode
 
 
+def uncompressed(setting: Setting, link: Link) -> Spread:
+    """Return the seconds of an update as it is; there must be a run with updates."""
+    found = Spread.of(link.seconds(update.raw) for update in setting.updates)
+    assert found is not None
+    return found
+
+
 def compressing_pays(found: Sequence[UpdateCost]) -> str:
     """Say at which bandwidths compressing pays."""
     where = Spread.of(update.worth_below for update in found)
@@ -49,54 +56,59 @@ def compressing_pays(found: Sequence[UpdateCost]) -> str:
 def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
     """Draw what a client's round is made of, a bar for each way at the usual bound."""
     title = "Where the time of a round goes"
-    everyone = updates(setting.runs)
+    everyone = setting.updates
     if not everyone:
         return Omitted(title, NO_UPDATE)
-    bars = {}
-    for label, runs in setting.at(setting.usual):
-        if found := updates(runs):
-            bars[label] = _phases(found, link, label)
-    if UNCOMPRESSED not in bars:
-        bars = {UNCOMPRESSED: _phases(everyone, link, UNCOMPRESSED), **bars}
+    found = {group.label: group.updates for group in setting.at(setting.usual) if group.updates}
+    if UNCOMPRESSED not in found:
+        found = {UNCOMPRESSED: everyone, **found}
+    bars = {label: _phases(known, link, label == UNCOMPRESSED) for label, known in found.items()}
     trained = any(math.isfinite(phases["training"].middle) for phases in bars.values())
     says = "; ".join(
         f"{label}: " + ", ".join(f"{what} {seconds(v.middle)}" for what, v in phases.items())
         for label, phases in bars.items()
     )
-    return Chart(
-        f"{setting.name}-time-split",
+
+    def draw(ax: Axes) -> None:
+        _draw_bars(ax, bars)
+
+    return Chart.of(
+        setting,
+        "time-split",
         title,
         f"One client's round at {named(setting.usual, 'no bound')}: training and encoding as"
         f" clients measured them, the way up calculated for {_named(link)}, decoding as the server"
         " measured it; medians over seeds, and a whisker from the least to the greatest sum."
         + ("" if trained else " The run did not record how long training took."),
-        setting.provenance,
-        (Panel("", partial(_draw_bars, bars=bars), says, height=1.5 + 0.34 * len(bars)),),
+        Panel("", draw, says, height=1.5 + 0.34 * len(bars)),
     )
 
 
 def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link]) -> Chart | Omitted:
     """Draw the time of an update over the bound, a panel for each link."""
     title = "Time of an update over error bound"
-    if not updates(setting.runs):
+    if not setting.updates:
         return Omitted(title, NO_UPDATE)
     if few := series.too_few_bounds(setting):
         return Omitted(title, few)
     panels: list[Panel] = []
     for link in links:
-        time = partial(_time, link=link)
-        flat = {UNCOMPRESSED: uncompressed(setting, link)}
-        flat |= {k: level for k, level in series.levels(setting, time).items() if k != UNCOMPRESSED}
+
+        def time(run: Run, link: Link = link) -> float:
+            return compressed(run.update, link) if run.update else math.nan
+
+        levels = {UNCOMPRESSED: uncompressed(setting, link)}
+        levels |= {k: v for k, v in series.levels(setting, time).items() if k != UNCOMPRESSED}
         panels += series.bounds_panels(
-            setting, time, flat, styles, _says, series.time_axis, _named(link)
+            setting, time, levels, styles, _says, series.time_axis, _named(link)
         )
-    return Chart(
-        f"{setting.name}-transfer-bound",
+    return Chart.of(
+        setting,
+        "transfer-bound",
         title,
         "Encoding by the client, the way up calculated from bytes, bandwidth and latency, decoding"
         f" by the server. {series.spread_note(setting.runs)}",
-        setting.provenance,
-        tuple(panels),
+        *panels,
     )
 
 
@@ -108,43 +120,55 @@ def bandwidths_chart(
     All bandwidths have the latency of the first link.
     """
     title = "Time of an update over bandwidth"
+    everyone = setting.updates
     found = {
-        label: known
-        for label, runs in setting.at(setting.usual)
-        if label != UNCOMPRESSED and (known := updates(runs))
+        group.label: group.updates
+        for group in setting.at(setting.usual)
+        if not group.uncompressed and group.updates
     }
     if not found:
-        return Omitted(title, "no run compresses" if updates(setting.runs) else NO_UPDATE)
+        return Omitted(title, "no run compresses" if everyone else NO_UPDATE)
     latency = links[0].latency
     low = min(NARROWEST, *(link.bandwidth for link in links))
     high = max(WIDEST, *(link.bandwidth for link in links))
     across = [Link(low * (high / low) ** (i / (STEPS - 1)), latency) for i in range(STEPS)]
-    raw = Spread.of(update.raw for update in updates(setting.runs))
-    assert raw is not None
+    raw = median(update.raw for update in everyone)
+    lines = {UNCOMPRESSED: _over([[link.seconds(raw)] for link in across], across)}
+    for label, known in found.items():
+        times = [[compressed(update, link) for update in known] for link in across]
+        lines[label] = _over(times, across)
     says = "; ".join(f"{label} {compressing_pays(known)}" for label, known in found.items())
+
+    def axes(ax: Axes) -> None:
+        for label, known in found.items():
+            point = Spread.of(update.worth_below for update in known)
+            if point and low <= point.middle <= high:
+                ax.plot(
+                    [point.middle], [Link(point.middle, latency).seconds(raw)], linestyle="none",
+                    color=styles[label].colour, marker=styles[label].marker, markersize=7,
+                )  # fmt: skip
+        ax.set_xscale("log")
+        series.time_axis(ax)
+        ticks = [10.0**power for power in range(16) if low <= 10.0**power <= high]
+        ax.set_xticks(ticks, [bandwidth(tick).replace(" ", "\n") for tick in ticks])
+        ax.set_xticks([], minor=True)
+
     delay = f"{seconds(latency)} of" if latency else "no"
-    draw = partial(_draw_bandwidths, across=across, raw=raw.middle, found=found, styles=styles)
-    return Chart(
-        f"{setting.name}-transfer-bandwidth",
+    return Chart.of(
+        setting,
+        "transfer-bandwidth",
         title,
         f"At {named(setting.usual, 'no bound')}: encoding, the way up with {delay} latency,"
         f" decoding. Dots are where compressing takes as long as not compressing: {says}."
         f" {series.spread_note(setting.runs)}",
-        setting.provenance,
-        (Panel("", draw, f"Compressing pays: {says}", height=3.3),),
+        series.lines_panel("", lines, styles, f"Compressing pays: {says}", axes, height=3.3),
     )
 
 
-def uncompressed(setting: Setting, link: Link) -> Spread:
-    """Return the seconds of an update as it is; there must be a run with updates."""
-    found = Spread.of(link.seconds(update.raw) for update in updates(setting.runs))
-    assert found is not None
-    return found
-
-
-def _time(run: Run, link: Link) -> float:
-    update = run.update
-    return compressed(update, link) if update else math.nan
+def _over(times: Sequence[Sequence[float]], links: Sequence[Link]) -> series.Series:
+    """Return the spread of times on each link, by its bandwidth."""
+    spreads = zip(links, map(Spread.of, times), strict=True)
+    return {link.bandwidth: time for link, time in spreads if time}
 
 
 def _says(lines: Mapping[str, series.Series]) -> str:
@@ -156,9 +180,8 @@ def _says(lines: Mapping[str, series.Series]) -> str:
     )
 
 
-def _phases(found: Sequence[UpdateCost], link: Link, label: str) -> dict[str, Spread]:
+def _phases(found: Sequence[UpdateCost], link: Link, plain: bool) -> dict[str, Spread]:
     """Return the seconds of each phase; those of "sum" last."""
-    plain = label == UNCOMPRESSED
     columns = {
         "training": [update.train for update in found],
         "encode": [0.0 if plain else update.encode for update in found],
@@ -169,7 +192,7 @@ def _phases(found: Sequence[UpdateCost], link: Link, label: str) -> dict[str, Sp
         sum(part for part in parts if math.isfinite(part))
         for parts in zip(*columns.values(), strict=True)
     ]
-    nothing = Spread(math.nan, math.nan, math.nan, math.nan, 0)
+    nothing = Spread((), math.nan, math.nan, math.nan, math.nan)
     return {what: Spread.of(of) or nothing for what, of in {**columns, "sum": sums}.items()}
 
 
@@ -198,34 +221,3 @@ def _draw_bars(ax: Axes, bars: Mapping[str, Mapping[str, Spread]]) -> None:
     ax.margins(x=0.2)
     ax.grid(visible=False, axis="y")
     ax.set_xlabel("seconds")
-
-
-def _draw_bandwidths(
-    ax: Axes,
-    across: Sequence[Link],
-    raw: float,
-    found: Mapping[str, Sequence[UpdateCost]],
-    styles: series.Styles,
-) -> None:
-    x = [link.bandwidth for link in across]
-    plain = [link.seconds(raw) for link in across]
-    ax.plot(x, plain, label=UNCOMPRESSED, **styles[UNCOMPRESSED].line(markers=False))
-    for label, known in found.items():
-        style = styles[label]
-        times = {
-            link.bandwidth: Spread.of(compressed(update, link) for update in known)
-            for link in across
-        }
-        line = {rate: time for rate, time in times.items() if time}
-        series.draw_series(ax, label, line, style, markers=False)
-        point = Spread.of(update.worth_below for update in known)
-        if point and x[0] <= point.middle <= x[-1]:
-            ax.plot(
-                [point.middle], [Link(point.middle, across[0].latency).seconds(raw)],
-                color=style.colour, marker=style.marker, linestyle="none", markersize=7,
-            )  # fmt: skip
-    ax.set_xscale("log")
-    series.time_axis(ax)
-    ticks = [10.0**power for power in range(16) if x[0] <= 10.0**power <= x[-1]]
-    ax.set_xticks(ticks, [bandwidth(tick).replace(" ", "\n") for tick in ticks])
-    ax.set_xticks([], minor=True)

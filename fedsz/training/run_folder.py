@@ -75,13 +75,18 @@ def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
     path = folder / ROUNDS
     try:
         lines = path.read_text("utf-8").splitlines(keepends=True)
-        for line in lines:
-            if line.endswith("\n"):
-                event = from_json(line, base)
-                if isinstance(event, RoundRecord):
-                    yield event
-    except (OSError, FedszError) as err:
-        raise ConfigError(f"cannot read {path}: {err}") from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(f"cannot read {path}: {getattr(err, 'strerror', err)}") from err
+    for number, line in enumerate(lines, 1):
+        try:
+            event = from_json(line, base)
+        except FedszError as err:
+            if not line.endswith("\n"):
+                return
+            what = f"{path}, line {number}, is no round: {line[:80]!r}"
+            raise ConfigError(f"cannot read rounds: {what}") from err
+        if isinstance(event, RoundRecord):
+            yield event
 
 
 def _fresh() -> str:
