@@ -11,7 +11,7 @@ from typing import Any, Final
 from fedsz.errors import FedszError
 from fedsz.experiments import scaling
 from fedsz.experiments.environment import cores
-from fedsz.experiments.link_model import shown
+from fedsz.formatting import bandwidth as shown
 from fedsz.paper import published as printed
 from fedsz.paper.compare import Comparison, Line
 from fedsz.paper.drawing import Curve, curves, write

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedsz.experiments.link_model import Link, shown
+from fedsz.experiments.link_model import Link
+from fedsz.formatting import bandwidth as shown
 from fedsz.paper import published as printed
 from fedsz.paper.compare import Comparison, Line
 from fedsz.paper.drawing import curves, stacked, write
