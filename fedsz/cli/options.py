@@ -30,14 +30,11 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Callable[[Handler]
     """
 
     def decorate(command: Handler) -> Handler:
-        flags = {
-            "config": Config,
-            **{option: _flag(option, of) for option in options_of(name, of=of)},
-        }
+        flags = {option: _flag(option, of) for option in options_of(name, of=of)}
         keyword = inspect.Parameter.KEYWORD_ONLY
         taken = [
             inspect.Parameter(flag, keyword, default=None, annotation=annotation)
-            for flag, annotation in flags.items()
+            for flag, annotation in {"config": Config, **flags}.items()
         ]
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
