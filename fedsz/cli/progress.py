@@ -60,16 +60,12 @@ class SweepProgress:
         self._took.setdefault((run.model, run.dataset), []).append(step.seconds)
         self._progress.remove_task(self._tasks.pop(run))
         self._todo.remove(run)
-        left = self._left()
-        note = f"{duration(left)} left" if left is not None else ""
-        self._progress.update(self._all, advance=1, note=note)
+        self._progress.update(self._all, advance=1, note=f"{duration(self._left())} left")
         say(_line(step), console=self._console)
 
-    def _left(self) -> float | None:
+    def _left(self) -> float:
         """Return the seconds that the rest should take, by those that are over."""
         everything = [seconds for some in self._took.values() for seconds in some]
-        if not everything:
-            return None
         alike = (self._took.get((run.model, run.dataset), everything) for run in self._todo)
         return sum(map(statistics.median, alike)) / min(self._jobs, max(len(self._todo), 1))
 
