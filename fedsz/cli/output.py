@@ -69,14 +69,15 @@ def print_table(
 
     # No frame: names are long, and terminals have 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    lines = max(head.count("\n") for head in heads)
+    tall = any("\n" in head for head in heads)
     for head in heads:
         right = head.startswith(">")
         table.add_column(
-            "\n" * (lines - head.count("\n")) + head.removeprefix(">"),
+            head.removeprefix(">"),
             justify="right" if right else "left",
             no_wrap=right,
             overflow="fold",
+            vertical="bottom" if tall else "top",
             min_width=(least or {}).get(head),
         )
     for row in rows:
