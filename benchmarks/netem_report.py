@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from fedsz.experiments.link_model import Link, shown
+from fedsz.experiments.link_model import Link
+from fedsz.formatting import bandwidth
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -133,7 +134,7 @@ def ways_table(cells: Sequence[Cell]) -> str:
     """Return both ways of every link as a Markdown table."""
     rows = [
         [
-            shown(cell.bandwidth),
+            bandwidth(cell.bandwidth),
             f"{cell.latency * 1e3:g} ms",
             name,
             *(
@@ -174,7 +175,7 @@ def rounds_table(cells: Sequence[Cell]) -> str:
         ],
         [
             [
-                shown(cell.bandwidth),
+                bandwidth(cell.bandwidth),
                 f"{cell.latency * 1e3:g} ms",
                 cell.model,
                 spread([e.seconds for e in cell.raw]),
@@ -199,7 +200,7 @@ def modelled_table(cells: Sequence[Cell]) -> str:
         ["bandwidth", "latency", "model", "sent", "down s", "up s", "round s", "speed-up"],
         [
             [
-                shown(cell.bandwidth),
+                bandwidth(cell.bandwidth),
                 f"{cell.latency * 1e3:g} ms",
                 cell.model,
                 name,

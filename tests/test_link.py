@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsz import formatting
 from fedsz.errors import ConfigError
-from fedsz.experiments.link_model import Link, bandwidth, latency, shown
+from fedsz.experiments.link_model import Link, bandwidth, latency
 
 
 def test_a_message_takes_its_latency_and_its_bits() -> None:
@@ -79,11 +80,11 @@ def test_a_latency_has_other_units() -> None:
 
 @given(bits=st.floats(1, 1e12))
 def test_what_is_shown_reads_back_to_three_digits(bits: float) -> None:
-    assert bandwidth(shown(bits)) == pytest.approx(bits, rel=6e-3)
+    assert bandwidth(formatting.bandwidth(bits)) == pytest.approx(bits, rel=6e-3)
 
 
 @pytest.mark.parametrize(
     ("bits", "text"), [(10e6, "10 Mbps"), (1.234e9, "1.23 Gbps"), (64e3, "64 kbps"), (5, "5 bps")]
 )
 def test_units_fit_the_number(bits: float, text: str) -> None:
-    assert shown(bits) == text
+    assert formatting.bandwidth(bits) == text

@@ -9,28 +9,19 @@ import logging
 import os
 import signal
 import sys
+from importlib import import_module
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import click
 import typer
 
-from fedsz.cli import (
-    advise,
-    bench,
-    client,
-    codecs,
-    compress,
-    decisions,
-    decompress,
-    inspect,
-    paper,
-    report,
-    run,
-    server,
-    sweep,
-)
 from fedsz.errors import FedszError
+
+COMMANDS: Final = (
+    *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
+    *("compress", "decompress", "inspect", "codecs", "decisions"),
+)
 
 app = typer.Typer(
     help="Error-bounded compression for federated learning.",
@@ -39,22 +30,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    run,
-    server,
-    client,
-    sweep,
-    bench,
-    advise,
-    report,
-    paper,
-    compress,
-    decompress,
-    inspect,
-    codecs,
-    decisions,
-):
-    app.command()(module.command)
+for name in COMMANDS:
+    app.command(name)(import_module(f"{__name__}.{name}").command)
 
 
 def _show_version(asked: bool) -> None:

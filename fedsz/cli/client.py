@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
-from fedsz.cli.options import Json, configured, failure_as_json
+from fedsz.cli.options import Json, configured
+from fedsz.cli.output import failure_as_json
 from fedsz.training.options import CLIENT, RunConfig
 
 
@@ -13,5 +12,5 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     """Train on this device for a server, until its run is over."""
     from fedsz.training.fleet import join
 
-    with failure_as_json() if json else nullcontext():
+    with failure_as_json(json=json):
         join(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedsz.cli.options import Json
+from fedsz.cli.output import print_json
 
 
 def command(*, json: Json = False) -> None:
@@ -16,8 +17,6 @@ def command(*, json: Json = False) -> None:
         for codec in CODECS
     }
     if json:
-        import msgspec
-
         rows = [
             {
                 "name": codec.name,
@@ -27,12 +26,9 @@ def command(*, json: Json = False) -> None:
             }
             for codec in CODECS
         ]
-        print(msgspec.json.encode(rows).decode())
+        print_json(rows)
         return
     for codec in CODECS:
         chosen = ",".join(f"{name}={value}" for name, value in settings[codec.name].items())
         kind = "lossy" if codec.lossy else "lossless"
         print(f"{codec.name:10}{kind:10}{chosen:26}{codec.missing() or ''}".rstrip())
-
-
-command.__name__ = "codecs"

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from fedsz.cli.options import Json, configured
+from fedsz.cli.output import print_json
+from fedsz.formatting import size
 from fedsz.training.options import COMPRESS, RunConfig
 
 
@@ -31,12 +33,8 @@ def command(
     stream, report = compress_measured(read_state_dict(model), config.compression.require())
     write_bytes(target, stream, force=force)
     if json:
-        import msgspec
-
-        print(msgspec.json.encode({"output": str(target), **vars(report)}).decode())
+        print_json({"output": str(target), **vars(report)})
         return
-    from fedsz.cli.table import size
-
     print(
         f"{target}: {size(report.nbytes)} for {size(report.raw_bytes)},"
         f" {report.raw_bytes / report.nbytes:.2f}x smaller in {report.seconds:.2f} s,"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedsz.cli.options import Json
+from fedsz.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from fedsz.training.decisions import Decided
 
 
 def command(
@@ -20,42 +24,27 @@ def command(
     from fedsz.training.decisions import decisions
 
     decided = list(decisions(run_dir))
+    differ = [str(one.record.round) for one in decided if not one.same]
     if json:
-        import msgspec
-
         for one in decided:
-            print(
-                msgspec.json.encode(
-                    {"round": one.record.round, "decision": one.decision, "again": one.again}
-                ).decode()
-            )
+            print_json({"round": one.record.round, "decision": one.decision, "again": one.again})
     else:
-        from rich.console import Console
-        from rich.table import Table
-
-        # No frame: reasons are long, and terminals have 80 columns.
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in ("round", "update", "bound", "downlink", "accuracy", "up", "why"):
-            right = name in ("round", "accuracy", "up")
-            table.add_column(name, justify="right" if right else "left", overflow="fold")
-        for one in decided:
-            config, row = one.decision.config, one.record
-            table.add_row(
-                str(row.round),
-                config.update,
-                config.error_bound,
-                config.downlink,
-                "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %",
-                f"{row.ratio:.1f}x" if row.ratio else "-",
-                one.decision.why or "as the options say",
-            )
-        console = Console()
-        console.print(table, markup=False)
-        differ = [str(one.record.round) for one in decided if not one.same]
+        heads = (">round", "update", "bound", "downlink", ">accuracy", ">up", "why")
+        print_table(heads, map(_cells, decided))
         verdict = f"differ in round {', '.join(differ)}" if differ else "the same again"
-        console.print(f"{len(decided)} decisions: {verdict}", highlight=False)
-    if not all(one.same for one in decided):
+        say(f"{len(decided)} decisions: {verdict}")
+    if differ:
         raise typer.Exit(1)
 
 
-command.__name__ = "decisions"
+def _cells(one: Decided) -> tuple[str, ...]:
+    config, row = one.decision.config, one.record
+    return (
+        str(row.round),
+        config.update,
+        config.error_bound,
+        config.downlink,
+        "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %",
+        f"{row.ratio:.1f}x" if row.ratio else "-",
+        one.decision.why or "as the options say",
+    )

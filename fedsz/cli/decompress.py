@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedsz.formatting import size
+
 
 def command(
     stream: Annotated[Path, typer.Argument(help="A .fsz file.")],
@@ -23,7 +25,6 @@ def command(
     """Decompress a stream into a file of weights."""
     import fedsz
     from fedsz.cli.files import check_free, read_bytes, write_state_dict
-    from fedsz.cli.table import size
 
     target = output or stream.with_suffix(".pt")
     check_free(target, force=force)
@@ -32,6 +33,3 @@ def command(
     write_state_dict(target, state, force=force)
     raw = sum(tensor.nbytes for tensor in state.values())
     print(f"{target}: {len(state)} tensors, {size(raw)}")
-
-
-command.__name__ = "decompress"

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from fedsz.cli.options import Json
+from fedsz.cli.output import print_json, print_table, say
+from fedsz.formatting import size
 
 
 def command(
@@ -19,23 +21,11 @@ def command(
 
     info = fedsz.inspect(read_bytes(stream))
     if json:
-        import msgspec
-
-        print(msgspec.json.encode(info).decode())
+        print_json(info)
         return
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedsz.cli.table import size
-
-    # No frame: names are long, and terminals have 80 columns.
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("tensor", "dtype", "shape", "codec", "bound", "bytes", "ratio"):
-        left = name in ("tensor", "dtype", "shape", "codec")
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
-    for tensor in info.tensors:
-        table.add_row(
+    heads = ("tensor", "dtype", "shape", "codec", ">bound", ">bytes", ">ratio")
+    rows = (
+        (
             tensor.name,
             tensor.dtype,
             "x".join(map(str, tensor.shape)) or "scalar",
@@ -44,13 +34,10 @@ def command(
             f"{tensor.nbytes:,.0f}",
             f"{tensor.ratio:.2f}" if tensor.nbytes else "-",
         )
-    console = Console()
-    console.print(table, markup=False)
-    console.print(
-        f"{len(info.tensors)} tensors, {size(info.raw_bytes)} in {size(info.nbytes)}:"
-        f" {info.ratio:.2f}x smaller; header {size(info.header_bytes)}",
-        highlight=False,
+        for tensor in info.tensors
     )
-
-
-command.__name__ = "inspect"
+    print_table(heads, rows)
+    say(
+        f"{len(info.tensors)} tensors, {size(info.raw_bytes)} in {size(info.nbytes)}:"
+        f" {info.ratio:.2f}x smaller; header {size(info.header_bytes)}"
+    )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from fedsz.errors import FedszError
 from fedsz.training.options import RunConfig, options, options_of
 
 Handler = Callable[..., None]
@@ -33,55 +30,43 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Callable[[Handler]
     """
 
     def decorate(command: Handler) -> Handler:
-        defaults = {field.name: field.default for field in dataclasses.fields(of)}
-        kinds = get_type_hints(of)
-        flags = {"config": Config}
-        for option in options_of(name, of=of):
-            kind = str if kinds[option] == float | str else kinds[option]
-            default, about = defaults[option], options(of)[option]
-            shown = "" if default in ("", False) else f" [dim]Default: {default}.[/]"
-            flags[option] = Annotated[  # type: ignore[assignment]
-                kind | None,
-                typer.Option(
-                    f"--{option.replace('_', '-')}",
-                    help=about.says + shown,
-                    envvar=f"FEDSZ_{option.upper()}",  # what containers are told
-                    show_envvar=False,
-                    rich_help_panel=about.panel,
-                ),
-            ]
+        flags = {option: _flag(option, of) for option in options_of(name, of=of)}
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        taken = [
+            inspect.Parameter(flag, keyword, default=None, annotation=annotation)
+            for flag, annotation in {"config": Config, **flags}.items()
+        ]
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
         def wrapper(config: Path | None = None, **given: Any) -> None:
             own_values = {parameter.name: given.pop(parameter.name) for parameter in own}
-            chosen = {name: value for name, value in given.items() if value is not None}
+            chosen = {option: value for option, value in given.items() if value is not None}
             run = of.read(config, **chosen) if config else of.of(chosen)
             command(run, **own_values)
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter(name, keyword, default=None, annotation=annotation)
-            for name, annotation in flags.items()
-        ]
-        signature = inspect.Signature(parameters + [p.replace(kind=keyword) for p in own])
+        signature = inspect.Signature([*taken, *(p.replace(kind=keyword) for p in own)])
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__module__.rpartition(".")[2]
+        wrapper.__doc__ = command.__doc__
         return wrapper
 
     return decorate
 
 
+def _flag(option: str, of: type[RunConfig]) -> Any:
+    """Return the type of a command-line option, with all that typer is told of it."""
+    kind, about, default = get_type_hints(of)[option], options(of)[option], getattr(of, option)
+    shown = "" if default in ("", False) else f" [dim]Default: {default}.[/]"
+    return Annotated[
+        (str if kind == float | str else kind) | None,
+        typer.Option(
+            f"--{option.replace('_', '-')}",
+            help=about.says + shown,
+            envvar=f"FEDSZ_{option.upper()}",  # what containers are told
+            show_envvar=False,
+            rich_help_panel=about.panel,
+        ),
+    ]
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-
-
-@contextmanager
-def failure_as_json() -> Iterator[None]:
-    """Tell of a `FedszError` on stdout too, as an event, for the process that started this one."""
-    from fedsz.training.events import Failed, to_json
-
-    try:
-        yield
-    except FedszError as err:
-        print(to_json(Failed(str(err))), flush=True)
-        raise

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from types import TracebackType
 from typing import Any, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
 
+from fedsz.cli.output import print_table, say
 from fedsz.experiments.scheme import DEFAULTS, Scheme, partition_name
 from fedsz.experiments.sweep import Step, Sweep
 from fedsz.experiments.sweep_plan import run_id
+from fedsz.formatting import duration
 from fedsz.training.options import RunConfig
 
-WAY: Final = 17  # characters that a way has room for, however narrow the screen
+# On a narrow screen a data set and its partition take two lines, rather than the way none.
+LEAST: Final = {"dataset": 13, "way": 17}
 
 
 class SweepProgress:
@@ -43,12 +44,7 @@ class SweepProgress:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def show(self, step: Step) -> None:
@@ -64,21 +60,14 @@ class SweepProgress:
         self._took.setdefault((run.model, run.dataset), []).append(step.seconds)
         self._progress.remove_task(self._tasks.pop(run))
         self._todo.remove(run)
-        left = self._left()
-        note = f"{duration(left)} left" if left is not None else ""
-        self._progress.update(self._all, advance=1, note=note)
-        self._console.print(_line(step), highlight=False, markup=False, soft_wrap=True)
+        self._progress.update(self._all, advance=1, note=f"{duration(self._left())} left")
+        say(_line(step), console=self._console)
 
-    def _left(self) -> float | None:
+    def _left(self) -> float:
         """Return the seconds that the rest should take, by those that are over."""
         everything = [seconds for some in self._took.values() for seconds in some]
-        if not everything:
-            return None
-        total = 0.0
-        for run in self._todo:
-            alike = self._took.get((run.model, run.dataset), everything)
-            total += statistics.median(alike)
-        return total / min(self._jobs, max(len(self._todo), 1))
+        alike = (self._took.get((run.model, run.dataset), everything) for run in self._todo)
+        return sum(map(statistics.median, alike)) / min(self._jobs, max(len(self._todo), 1))
 
 
 def named(run: RunConfig) -> str:
@@ -93,15 +82,8 @@ def _data(dataset: str, partitioner: str, alpha: float) -> str:
     return f"{dataset} {partition_name(partitioner, alpha)}" if unusual else dataset
 
 
-def summary(sweep: Sweep) -> Table:
-    """Return the last round of every run of a sweep's plan that its file holds."""
-    table = Table(box=None, header_style="bold", title_justify="left")
-    # On a narrow screen a data set and its partition take two lines, rather than the way none.
-    table.add_column("dataset", min_width=13, overflow="fold")
-    table.add_column("model", no_wrap=True)
-    table.add_column("way", overflow="fold", min_width=WAY)
-    for head in ("seeds", "accuracy", "ratio", "error/bound", "failed"):
-        table.add_column(head, justify="right", no_wrap=True)
+def print_summary(sweep: Sweep) -> None:
+    """Print the last round of every run of a sweep's plan that its file holds."""
     wanted = {run_id(run, sweep.config.grid) for run in sweep.config.runs}
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     columns = [name for name in sweep.results.rows.column_names if name != "distributions"]
@@ -110,29 +92,24 @@ def summary(sweep: Sweep) -> Table:
             data = _data(row["dataset"], row["partitioner"], row["alpha"])
             of = (data, row["model"], str(Scheme.of_row(row)))
             groups.setdefault(of, []).append(row)
-    for key, rows in groups.items():
-        good = [row for row in rows if row["error"] is None]
-        failed = str(len(rows) - len(good)) if len(good) < len(rows) else ""
-        if not good:
-            table.add_row(*key, "0", "-", "-", "-", failed)
-            continue
-        table.add_row(
-            *key,
-            str(len(good)),
-            f"{statistics.median(row['accuracy'] for row in good):.4f}",
-            f"{statistics.median(row['ratio'] or 1.0 for row in good):.2f}",
-            f"{max(row['max_error'] for row in good):.4f}",
-            failed,
-        )
-    return table
+    heads = ("dataset", "model", "way", ">seeds", ">accuracy", ">ratio", ">error/bound", ">failed")
+    cells = ((*key, *_outcome(rows)) for key, rows in groups.items())
+    print_table(heads, cells, least=LEAST)
 
 
-def duration(seconds: float) -> str:
-    """Return a time for people."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+def _outcome(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return seeds, accuracy, ratio, error and failures of runs that differ in their seeds."""
+    good = [row for row in rows if row["error"] is None]
+    failed = str(len(rows) - len(good)) if len(good) < len(rows) else ""
+    if not good:
+        return ("0", "-", "-", "-", failed)
+    return (
+        str(len(good)),
+        f"{statistics.median(row['accuracy'] for row in good):.4f}",
+        f"{statistics.median(row['ratio'] or 1.0 for row in good):.2f}",
+        f"{max(row['max_error'] for row in good):.4f}",
+        failed,
+    )
 
 
 def _line(step: Step) -> str:

@@ -78,6 +78,3 @@ def command(
     print(target)
     if figures:
         print(figures)
-
-
-command.__name__ = "report"

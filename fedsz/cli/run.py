@@ -11,15 +11,9 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     """Train on this machine: a server and N clients, each a process, over gRPC on loopback."""
     from contextlib import closing
 
-    from fedsz.cli.table import RunTable
-    from fedsz.training.events import to_json
+    from fedsz.cli.table import events_shown
     from fedsz.training.local_fleet import run_local
 
-    with closing(run_local(config)) as events:
-        if json:
-            for event in events:
-                print(to_json(event), flush=True)
-            return
-        with RunTable() as table:
-            for event in events:
-                table.show(event)
+    with closing(run_local(config)) as events, events_shown(json=json) as show:
+        for event in events:
+            show(event)

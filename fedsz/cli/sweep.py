@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsz.cli.options import Json, configured
+from fedsz.cli.output import print_json, print_table, say
 from fedsz.experiments.sweep_plan import SweepConfig
+from fedsz.formatting import duration
 from fedsz.training.options import SWEEP
 
 if TYPE_CHECKING:
@@ -56,49 +58,43 @@ def _run(sweep: Sweep, *, json: bool) -> None:
 
     from rich.console import Console
 
-    from fedsz.cli.progress import SweepProgress
+    from fedsz.cli.progress import SweepProgress, print_summary
 
     console = Console(stderr=True)
     if sweep.done:
-        console.print(f"{sweep.done} runs are in {sweep.config.results} already", highlight=False)
+        say(f"{sweep.done} runs are in {sweep.config.results} already", console=console)
     with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
         for step in steps:
             progress.show(step)
             if json and step.over:
-                _print_line({**_named(step.run), "error": step.error, "seconds": step.seconds})
+                print_json({**_named(step.run), "error": step.error, "seconds": step.seconds})
     if not json:
-        from fedsz.cli.progress import summary
-
-        Console().print(summary(sweep))
+        print_summary(sweep)
 
 
 def _print_plan(config: SweepConfig, *, json: bool) -> None:
     """Print every run, and what all of them should take."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedsz.cli.progress import duration
     from fedsz.experiments.duration_estimate import seconds
 
     times = [seconds(run) for run in config.runs]
+    plan = list(zip(config.runs, times, strict=True))
     if json:
-        for run, estimate in zip(config.runs, times, strict=True):
-            _print_line({**_named(run), "seconds": estimate})
+        for run, estimate in plan:
+            print_json({**_named(run), "seconds": estimate})
         return
-    table = Table(box=None, header_style="bold")
-    for head in (*COLUMNS, "about"):
-        table.add_column(head, no_wrap=head != "way", overflow="fold")
-    for run, estimate in zip(config.runs, times, strict=True):
-        about = "unknown" if estimate is None else duration(estimate)
-        named = _named(run)
-        table.add_row(*(str(named[name]) for name in COLUMNS), about)
-    console = Console()
-    console.print(table)
+    rows = (
+        (
+            *(str(value) for name, value in _named(run).items() if name in COLUMNS),
+            "unknown" if estimate is None else duration(estimate),
+        )
+        for run, estimate in plan
+    )
+    print_table((*COLUMNS, "about"), rows)
     known = [estimate for estimate in times if estimate is not None]
     more = f" and {len(times) - len(known)} of unknown length" if len(known) < len(times) else ""
     total = duration(sum(known) / min(config.jobs, len(times)))
     jobs = f", {config.jobs} at a time" if config.jobs > 1 else ""
-    console.print(f"{len(times)} runs{jobs}: about {total}{more}", highlight=False)
+    say(f"{len(times)} runs{jobs}: about {total}{more}")
 
 
 def _named(run: RunConfig) -> dict[str, Any]:
@@ -118,9 +114,3 @@ def _named(run: RunConfig) -> dict[str, Any]:
         "downlink": scheme.config.downlink,
         "policy": scheme.policy,
     }
-
-
-def _print_line(row: dict[str, Any]) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(row).decode(), flush=True)

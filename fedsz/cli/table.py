@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
+from fedsz.cli.output import print_event, say
 from fedsz.control.record import RoundRecord
+from fedsz.formatting import size
 from fedsz.training.events import Client, Done, Event, Listening
 
-# Each in two lines, so that eleven of them fit into 80 characters.
-COLUMNS: Final = (
-    ("", "round"), ("", "accuracy"), ("", "loss"), ("", "clients"), ("raw", "up"), ("sent", "up"),
-    ("", "ratio"), ("encode", "s"), ("decode", "s"), ("error/", "bound"), ("round", "s"),
-)  # fmt: skip
-WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)
+WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)  # eleven columns fit into 80 characters
+HEADS: Final = (
+    ("", "", "", "", "raw", "sent", "", "encode", "decode", "error/", "round"),
+    ("round", "accuracy", "loss", "clients", "up", "up", "ratio", "s", "s", "bound", "s"),
+)
 
 
 class RunTable:
@@ -27,8 +29,8 @@ class RunTable:
     and reads the same in a file.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+    def __init__(self) -> None:
+        self._console = Console()
         self._rows: list[RoundRecord] = []
         self._connected: set[str] = set()
         self._wanted = 0
@@ -41,12 +43,7 @@ class RunTable:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
         if self._done:
             self._summary(self._done)
@@ -64,7 +61,7 @@ class RunTable:
                     self._say(f"client {event.client_id} {event.what}: {event.detail}")
             case RoundRecord():
                 if not self._rows:
-                    for heads in zip(*COLUMNS, strict=True):
+                    for heads in HEADS:
                         self._print_row(heads, style="bold")
                 self._rows.append(event)
                 for failure in event.failures:
@@ -72,13 +69,15 @@ class RunTable:
                 self._print_row(cells(event))
             case Done():
                 self._done = event
+        self._spinner.update(text=self._goes_on())
+
+    def _goes_on(self) -> str:
         here = len(self._connected)
         if self._done:
-            self._spinner.update(text="sending the clients home")
-        elif here < self._wanted and not self._rows:
-            self._spinner.update(text=f"waiting for clients: {here} of {self._wanted}")
-        else:
-            self._spinner.update(text=f"round {len(self._rows)}, {here} clients")
+            return "sending the clients home"
+        if here < self._wanted and not self._rows:
+            return f"waiting for clients: {here} of {self._wanted}"
+        return f"round {len(self._rows)}, {here} clients"
 
     def _summary(self, done: Done) -> None:
         """Print what the whole run came to."""
@@ -103,19 +102,22 @@ class RunTable:
         self._say(" ".join(padded), style)
 
     def _say(self, text: str, style: str = "dim") -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True, style=style)
+        say(text, style, console=self._console)
 
 
 def cells(row: RoundRecord) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
-    start = (str(row.round), f"{row.accuracy:.4f}", "-" if row.loss is None else f"{row.loss:.4f}")
     asked = row.replies + len(row.failures)
-    clients = f"{row.replies}/{asked}" if asked else "-"
+    start = (
+        str(row.round),
+        f"{row.accuracy:.4f}",
+        "-" if row.loss is None else f"{row.loss:.4f}",
+        f"{row.replies}/{asked}" if asked else "-",
+    )
     if row.ratio is None:
-        return (*start, clients, *["-"] * (len(COLUMNS) - 4))
+        return (*start, *["-"] * (len(WIDTHS) - len(start)))
     return (
         *start,
-        clients,
         size(row.raw_up),
         size(row.sent_up),
         f"{row.ratio:.2f}",
@@ -126,10 +128,11 @@ def cells(row: RoundRecord) -> tuple[str, ...]:
     )
 
 
-def size(nbytes: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000 or unit == "GB":
-            break
-        nbytes /= 1000
-    return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+@contextmanager
+def events_shown(*, json: bool) -> Iterator[Callable[[Event], None]]:
+    """Give a function that prints events: as lines of JSON, or as a `RunTable`."""
+    if json:
+        yield print_event
+    else:
+        with RunTable() as table:
+            yield table.show

@@ -63,14 +63,6 @@ def latency(text: str) -> float:
     return _quantity(text, SECONDS, "latency", "50ms")
 
 
-def shown(bits: float) -> str:
-    """Return a bandwidth for people."""
-    for unit, factor in (("Gbps", 1e9), ("Mbps", 1e6), ("kbps", 1e3)):
-        if bits >= 0.9995 * factor:  # three digits round up from there
-            return f"{bits / factor:.3g} {unit}"
-    return f"{bits:.3g} bps"
-
-
 def _quantity(text: str, units: dict[str, float], what: str, example: str) -> float:
     match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)\s*", text.lower())
     try:

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import msgspec
 
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
-from fedsz.transport.messages import MIN_MESSAGE_BYTES, Encoded, megabytes
+from fedsz.formatting import megabytes
+from fedsz.transport.messages import MIN_MESSAGE_BYTES, Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

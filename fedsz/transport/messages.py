@@ -296,8 +296,3 @@ class Buffer:
                 self._blocks.popleft().close()
                 self._start = 0
         return out.getvalue()
-
-
-def megabytes(n: int) -> str:
-    """Return ``n`` bytes for people, in MB of 10^6."""
-    return f"{n / 1e6:.1f} MB"

@@ -11,7 +11,8 @@ from flwr.app import Context, Message, Metadata, RecordDict
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError
 from fedsz.flower_compat import error_reply
-from fedsz.transport.messages import Encoded, encode_message, megabytes
+from fedsz.formatting import megabytes
+from fedsz.transport.messages import Encoded, encode_message
 
 if TYPE_CHECKING:
     from flwr.app import UserConfig

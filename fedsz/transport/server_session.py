@@ -15,9 +15,9 @@ from flwr.app import Error
 
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
+from fedsz.formatting import megabytes
 from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, unpack
-from fedsz.transport.messages import megabytes
 from fedsz.transport.node import node_id
 from fedsz.transport.upload import Upload
 

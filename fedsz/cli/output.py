@@ -1,0 +1,85 @@
+"""What commands print: lines of text, JSON, and tables without frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fedsz.errors import FedszError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedsz.training.events import Event
+
+
+def print_json(value: Any) -> None:
+    """Print a line of JSON at once."""
+    import msgspec
+
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def print_event(event: Event) -> None:
+    """Print an event as a line of JSON at once."""
+    from fedsz.training.events import to_json
+
+    print(to_json(event), flush=True)
+
+
+@contextmanager
+def failure_as_json(*, json: bool) -> Iterator[None]:
+    """With ``--json``, tell the process that started this one of a `FedszError`, as an event."""
+    from fedsz.training.events import Failed
+
+    try:
+        yield
+    except FedszError as err:
+        if json:
+            print_event(Failed(str(err)))
+        raise
+
+
+def say(text: str, style: str = "", *, console: Console | None = None) -> None:
+    """Print text as it is: names may hold what rich would take for markup."""
+    from rich.console import Console
+
+    screen = console or Console()
+    screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    gap: int = 2,
+    least: Mapping[str, int] | None = None,
+) -> None:
+    """Print a table whose words are folded on narrow screens, and whose numbers are not.
+
+    Args:
+        heads: of the columns; ``>`` before one says that it holds numbers, to the right.
+        rows: a cell for each column.
+        gap: blanks between columns.
+        least: characters that columns have, however narrow the screen.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    # No frame: names are long, and terminals have 80 columns.
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    tall = any("\n" in head for head in heads)
+    for head in heads:
+        right = head.startswith(">")
+        table.add_column(
+            head.removeprefix(">"),
+            justify="right" if right else "left",
+            no_wrap=right,
+            overflow="fold",
+            vertical="bottom" if tall else "top",
+            min_width=(least or {}).get(head),
+        )
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table, markup=False)
