@@ -47,7 +47,7 @@ from netem_report import Cell, Exchange, as_json, modelled_table, rounds_table, 
 
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import link_model as links
-from fedsz.experiments.environment import origin
+from fedsz.experiments.environment import environment
 from fedsz.experiments.link_model import Link
 from fedsz.update.config import Settings
 
@@ -301,7 +301,7 @@ def measured(plan: Plan, *, as_machine: bool) -> None:
             what = f"{links.shown(link.bandwidth)}, {link.latency * 1e3:g} ms"
             print(f"{what}: {seconds:.1f} s", file=sys.stderr, flush=True)
     facts = {
-        **origin(),
+        **environment(),
         "line": here.line.how,
         "congestion_control": here.congestion,
         "tcp_rmem": _sysctl("tcp_rmem"),

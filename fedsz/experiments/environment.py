@@ -1,10 +1,11 @@
-"""The environment of a result: the columns that every row of a result table carries."""
+"""Where and when a result was made: the columns that every row of a result table carries."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import platform
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,11 @@ def environment() -> dict[str, Any]:
         "machine": f"{processor()}, {platform.system()} {platform.machine()}",
         "cores": cores(),
     }
+
+
+def stamp() -> dict[str, Any]:
+    """Return the environment, and the time to the second."""
+    return {**environment(), "time": datetime.now(UTC).replace(microsecond=0)}
 
 
 def cores() -> int:

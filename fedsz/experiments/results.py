@@ -22,6 +22,8 @@ from fedsz.control.record import VERSION as RECORD_VERSION
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY
+from fedsz.experiments.scheme import STORED
+from fedsz.training.options import RunConfig, options
 
 TABLE: Final = b"fedsz.table"
 VERSION: Final = b"fedsz.version"
@@ -76,6 +78,17 @@ DISTRIBUTION: Final = pa.struct(
 )
 
 
+def option_schema() -> dict[str, pa.DataType]:
+    """Return the columns that are options of a run under their own names."""
+    kinds = get_type_hints(RunConfig)
+    axes = ("model", "dataset", "seed", "policy", *STORED)
+    return {
+        name: {str: TEXT, float: REAL, int: COUNT if about.high < 1 << 31 else BIG}[kinds[name]]
+        for name, about in options().items()
+        if about.defines_run or name in axes
+    }
+
+
 def round_schema() -> dict[str, pa.DataType]:
     """Return the columns of a round: every number of `RoundRecord`, and how many clients failed."""
     kinds = {int: BIG, float: REAL, float | None: REAL}
@@ -93,30 +106,18 @@ def round_columns(record: RoundRecord) -> dict[str, Any]:
     return {**columns, "failures": len(record.failures)}
 
 
+OPTION_COLUMNS: Final = option_schema()
 SWEEP: Final = Table(
     "sweep",
     RECORD_VERSION,
     {
         **_columns(
-            (TEXT, "run model initial dataset codec codec_settings lossless error_bound"),
-            (TEXT, "bound_kind"),
-            (REAL, "bound_value"),
-            (TEXT, "update downlink policy"),
-            (REAL, "tolerance decay"),
-            (BIG, "threshold"),
-            (TEXT, "rule"),
-            (BIG, "seed"),
-            (TEXT, "grid"),
-            (COUNT, "clients"),
-            (TEXT, "partitioner"),
-            (REAL, "alpha"),
-            (BIG, "samples test_samples"),
-            (COUNT, "image_size rounds epochs batch_size"),
-            (REAL, "learning_rate momentum"),
-            (TEXT, "device"),
+            (TEXT, "run initial codec_settings error_bound bound_kind"),
+            (REAL, "bound_value tolerance"),
+            (TEXT, "grid dataset_digest"),
             (COUNT, "threads"),
-            (TEXT, "dataset_digest"),
         ),
+        **OPTION_COLUMNS,
         **round_schema(),
         **_columns((pa.list_(DISTRIBUTION), "distributions"), (TEXT, "error"), *ENVIRONMENT),
     },
