@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fedsz import codecs as codec_list
@@ -75,31 +75,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Bandwidths at which one choice is best.
-
-    Attributes:
-        choice: the best.
-        low, high: from where to where, in bits a second; the last reaches to infinity.
-    """
+    """Bandwidths at which one choice is best, in bits a second."""
 
     choice: Choice
     low: float
-    high: float
+    high: float  # of the last, infinity
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What to do within a bound.
+    """What to do within a bound."""
 
-    Attributes:
-        error_bound: that is tolerated, ``rel:0.01``.
-        best: at the bandwidth that was asked for.
-        stretches: what is best where, from the slowest link to the fastest.
-    """
-
-    error_bound: str
-    best: Choice
-    stretches: list[Stretch]
+    error_bound: str  # that is tolerated, ``rel:0.01``
+    best: Choice  # at the bandwidth that was asked for
+    stretches: list[Stretch]  # what is best where, from the slowest link to the fastest
 
 
 def answer(ways: Iterable[Choice], error_bound: str, bandwidth: float) -> Answer:
@@ -159,31 +148,25 @@ def _crossing(steep: Choice, flat: Choice) -> float:
 def _with_rest(row: Row, rest: Row | None, raw_bytes: int) -> Choice:
     """Return a lossy codec, beside a lossless one for all that it did not take."""
     left = raw_bytes - row["raw_bytes"]
-    sent, encode, decode, measured = left, 0.0, 0.0, left
-    if rest:
-        share = left / rest["raw_bytes"]
-        sent = min(share * rest["coded_bytes"], left)
-        encode, decode = share * rest["encode_seconds"], share * rest["decode_seconds"]
-        measured = min(rest["raw_bytes"], left)
-    return Choice(
-        row["codec"],
-        row["error_bound"],
-        False,
-        raw_bytes,
-        row["coded_bytes"] + sent,
-        row["encode_seconds"] + encode,
-        row["decode_seconds"] + decode,
-        row["raw_bytes"] + measured,
+    way = _scaled(row, row["raw_bytes"], exact=False)
+    beside = _scaled(rest, left) if rest else Choice("raw", None, True, left, left, 0.0, 0.0, left)
+    return replace(
+        way,
+        raw_bytes=raw_bytes,
+        sent_bytes=way.sent_bytes + min(beside.sent_bytes, left),
+        encode_seconds=way.encode_seconds + beside.encode_seconds,
+        decode_seconds=way.decode_seconds + beside.decode_seconds,
+        measured_bytes=way.measured_bytes + min(beside.measured_bytes, left),
     )
 
 
-def _scaled(row: Row, raw_bytes: int) -> Choice:
-    """Return a lossless codec on everything, of which it may have had a share."""
+def _scaled(row: Row, raw_bytes: int, *, exact: bool = True) -> Choice:
+    """Return a codec on ``raw_bytes``, of which it may have had a share."""
     share = raw_bytes / row["raw_bytes"]
     return Choice(
         row["codec"],
-        None,
-        True,
+        row["error_bound"],
+        exact,
         raw_bytes,
         share * row["coded_bytes"],
         share * row["encode_seconds"],
