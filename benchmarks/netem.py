@@ -45,6 +45,7 @@ from netem_link import (
 )
 from netem_report import Cell, Exchange, as_json, modelled_table, rounds_table, ways_table
 
+from fedsz import formatting
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import link_model as links
 from fedsz.experiments.environment import environment
@@ -298,7 +299,7 @@ def measured(plan: Plan, *, as_machine: bool) -> None:
         for link in plan.links:
             cells.append(here.measure(link, plan))
             seconds = sum(e.seconds for e in cells[-1].raw + cells[-1].compressed)
-            what = f"{links.shown(link.bandwidth)}, {link.latency * 1e3:g} ms"
+            what = f"{formatting.bandwidth(link.bandwidth)}, {link.latency * 1e3:g} ms"
             print(f"{what}: {seconds:.1f} s", file=sys.stderr, flush=True)
     facts = {
         **environment(),

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from fedsz.experiments.link_model import Link, shown
+from fedsz.experiments.link_model import Link
+from fedsz.formatting import bandwidth as shown
 
 
 class Exchange(msgspec.Struct, frozen=True):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.errors import ConfigError
-from fedsz.experiments.link_model import Link, bandwidth, latency, shown
+from fedsz.experiments.link_model import Link, bandwidth, latency
+from fedsz.formatting import bandwidth as shown
 
 
 def test_a_message_takes_its_latency_and_its_bits() -> None:

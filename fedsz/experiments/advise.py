@@ -21,27 +21,16 @@ UNCOMPRESSED: Final = "uncompressed"
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to send an update.
+    """A way to send an update."""
 
-    Attributes:
-        codec: as users write it, or `UNCOMPRESSED`.
-        error_bound: as a result table has it, ``rel:0.01``; None where no bound steers the errors.
-        exact: every bit arrives.
-        raw_bytes: of the update, S.
-        sent_bytes: of what is sent, S'.
-        encode_seconds: t_C.
-        decode_seconds: t_D.
-        measured_bytes: of the update, those that were coded to find this out. Where they are fewer
-            than `raw_bytes`, the rest is taken to be like them.
-    """
-
-    codec: str
-    error_bound: str | None
-    exact: bool
-    raw_bytes: float
-    sent_bytes: float
-    encode_seconds: float
-    decode_seconds: float
+    codec: str  # as users write it, or `UNCOMPRESSED`
+    error_bound: str | None  # such as ``rel:0.01``; None where no bound steers the errors
+    exact: bool  # every bit arrives
+    raw_bytes: float  # of the update, S
+    sent_bytes: float  # of what is sent, S'
+    encode_seconds: float  # t_C
+    decode_seconds: float  # t_D
+    # Of the update, those that were coded to find this out. The rest is taken to be like them.
     measured_bytes: float
 
     @property
@@ -125,24 +114,23 @@ def envelope(ways: Sequence[Choice]) -> list[Stretch]:
 
     The stretches leave nothing out and do not overlap.
     """
+
+    def crossing(flat: Choice) -> float:  # the bandwidth below which it is faster than `now`
+        costs = flat.coding_seconds - now.coding_seconds
+        return transfer_time.worth_below(costs, now.sent_bytes, flat.sent_bytes)
+
     # From x = 1/B = 0 on. What sends fewest bytes wins a tie: its line is the lower beyond.
     now = min(ways, key=lambda way: (way.coding_seconds, way.sent_bytes))
     high = math.inf
     stretches = []
     while flatter := [way for way in ways if way.sent_bytes < now.sent_bytes]:
-        crossings = [(_crossing(now, way), -way.sent_bytes, way) for way in flatter]
-        low, _, following = max(crossings, key=lambda crossing: crossing[:2])
+        following = max(flatter, key=lambda way: (crossing(way), -way.sent_bytes))
+        low = crossing(following)
         if low < high:  # else three lines meet in a point, but for rounding
             stretches.append(Stretch(now, low, high))
         now, high = following, min(low, high)
     stretches.append(Stretch(now, 0.0, high))
     return stretches[::-1]
-
-
-def _crossing(steep: Choice, flat: Choice) -> float:
-    """Return the bandwidth below which the way that sends less is the faster one."""
-    costs = flat.coding_seconds - steep.coding_seconds
-    return transfer_time.worth_below(costs, steep.sent_bytes, flat.sent_bytes)
 
 
 def _with_rest(row: Row, rest: Row | None, raw_bytes: int) -> Choice:

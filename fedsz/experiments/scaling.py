@@ -54,13 +54,9 @@ class Costs(msgspec.Struct, frozen=True):
     def seconds(
         self, clients: int, workers: int, *, bandwidth: float = math.inf, link: str = "own"
     ) -> float:
-        """Return how long a round takes, by the formula above.
+        """Return how long a round takes, by the formula above; ``workers`` clients work at a time.
 
-        Args:
-            clients: that take part.
-            workers: how many of them work at a time.
-            bandwidth: of each client's link ("own") or of the server's ("shared"), in bit/s.
-            link: one of `LINKS`.
+        ``bandwidth`` is of each client's link ("own") or of the server's ("shared"), in bit/s.
 
         Raises:
             ConfigError: no such link, or a number that is not above 0.

@@ -40,7 +40,7 @@ class Scheme:
     def of_row(cls, row: Mapping[str, Any]) -> Self:
         """Return the scheme of a run by a row of a sweep's table; older ones lack some of it."""
         known = {name: value for name, value in row.items() if value is not None}
-        config = {"update": WEIGHTS}  # the only one before there was a choice
+        config: dict[str, Any] = {"update": WEIGHTS}  # the only one before there was a choice
         config |= {name: known[name] for name in STORED if name in known}
         if "bound_kind" in known:
             config["error_bound"] = str(ErrorBound(known["bound_kind"], known["bound_value"]))
