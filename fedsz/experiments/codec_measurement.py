@@ -141,9 +141,8 @@ class First:
     @property
     def rmse(self) -> float | None:
         """The root mean square of the errors of finite elements; None if there are none."""
-        count = sum(deviation.finite for deviation in self.deviations)
-        squares = sum(deviation.squares for deviation in self.deviations)
-        return math.sqrt(squares / count) if count else None
+        _, squares, counts = zip(*self.deviations, strict=True)
+        return math.sqrt(sum(squares) / sum(counts)) if any(counts) else None
 
 
 def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = None) -> First:

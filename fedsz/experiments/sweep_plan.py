@@ -186,11 +186,9 @@ def codecs(text: str) -> tuple[str, ...]:
 
 
 def partitions(text: str, alpha: float) -> list[tuple[str, float]]:
-    """Return partitioner and concentration for each of a comma list; "" holds none.
+    """Return partitioner and concentration for each of ``iid,dirichlet:0.1``; "" holds none.
 
-    Args:
-        text: such as ``iid,dirichlet:0.1``.
-        alpha: of a ``dirichlet`` without a number.
+    A ``dirichlet`` without a number has the concentration ``alpha``.
 
     Raises:
         ConfigError: one is not as above.
@@ -236,10 +234,8 @@ def error_bounds(text: str) -> tuple[ErrorBound, ...]:
 def schemes(text: str, bounds: tuple[ErrorBound, ...], usual: Scheme) -> Iterator[Scheme]:
     """Yield the schemes of a comma list of what `fedsz.experiments.scheme.parse` reads.
 
-    Args:
-        text: the list.
-        bounds: of schemes that name none and that a bound steers.
-        usual: what schemes have that do not say it.
+    Those that name no bound, and that one steers, have each of ``bounds``; what else they do not
+    say is as in ``usual``.
 
     Raises:
         ConfigError: there is none, or one that is not as above.
