@@ -31,7 +31,7 @@ def round_of(number: int, *, replies: int = 2, seconds: float = 10.0) -> RoundRe
     return RoundRecord(
         round=number, accuracy=0.5, loss=1.0, seconds=seconds, replies=replies,
         failures=[] if replies == 2 else [Failure("1", "gone")], raw_up=80, sent_up=20,
-        raw_down=80, sent_down=60, wire_up=0, wire_down=0, ratio=4.0, encode_seconds=1.0,
+        raw_down=80, sent_down=60, wire_up=0, wire_down=0, encode_seconds=1.0,
         decode_seconds=0.4, max_error=1.0, train_seconds=4.0, test_seconds=1.0,
     )  # fmt: skip
 

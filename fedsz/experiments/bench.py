@@ -214,13 +214,13 @@ def _row(asked: _Asked, bound: ErrorBound | None, outcome: Outcome) -> Row:
         row[f"{way}_seconds"] = statistics.median(seconds) if seconds else None
         row[f"{way}_seconds_least"] = min(seconds, default=None)
         row[f"{way}_seconds_most"] = max(seconds, default=None)
-    coded = outcome.raw_bytes and outcome.coded_bytes
+    was, now = outcome.raw_bytes, outcome.coded_bytes
     return {
         "codec": asked.spec,
         "codec_settings": settings_of(asked.run_as),
         "lossy": asked.lossy,
         "error_bound": written(bound) or None,
-        "ratio": outcome.raw_bytes / outcome.coded_bytes if coded else None,
+        "ratio": was / now if was and now else None,
         "repeats": len(outcome.encode) or None,
         "threads": asked.threads,
         **row,
