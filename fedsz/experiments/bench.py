@@ -69,9 +69,9 @@ def measure(
         on_row: told of each row as it comes.
 
     Returns:
-        Rows with the columns of the table "bench" (fedsz.experiments.results). Seconds are medians
-        over the passes, with the least and the most. A codec that cannot be had, fails or moves an
-        element too far has a row with `error`.
+        Rows of `fedsz.experiments.results.BENCH`. Seconds are medians over the passes, with the
+        least and the most. A codec that cannot be had, fails or moves an element too far has a row
+        with `error`.
 
     Raises:
         ConfigError: no such codec, or a state_dict without tensors or with one that streams do not

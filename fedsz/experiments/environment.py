@@ -61,7 +61,8 @@ def file_digest(path: str) -> str:
 def dataset_digest(name: str, data_dir: str) -> str:
     """Return what tells one copy of a data set from another: the start of a SHA-256.
 
-    Of the parquet files' bytes where there is a folder, else of the library's or the hub's version.
+    Of the parquet files' bytes if there is a folder, else of the library's version or the hub's
+    name.
 
     Raises:
         ConfigError: no such data set.

@@ -114,7 +114,7 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
         ConfigError: it is not of that form, or names what does not exist.
     """
     what, by, decides = (part.strip() for part in f" {text} ".partition(" by "))
-    if not by and re.match(rf"{AUTO}\b", what):
+    if not by and re.match(rf"{AUTO}([@+:]|$)", what):
         what, by, decides = WEIGHTS, "by", what
     front, slash, downlink = what.partition("/")
     front, at, bounds = front.partition("@")
