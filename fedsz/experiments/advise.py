@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fedsz import codecs as codec_list
@@ -21,27 +21,16 @@ UNCOMPRESSED: Final = "uncompressed"
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to send an update.
+    """A way to send an update."""
 
-    Attributes:
-        codec: as users write it, or `UNCOMPRESSED`.
-        error_bound: as a result table has it, ``rel:0.01``; None where no bound steers the errors.
-        exact: every bit arrives.
-        raw_bytes: of the update, S.
-        sent_bytes: of what is sent, S'.
-        encode_seconds: t_C.
-        decode_seconds: t_D.
-        measured_bytes: of the update, those that were coded to find this out. Where they are fewer
-            than `raw_bytes`, the rest is taken to be like them.
-    """
-
-    codec: str
-    error_bound: str | None
-    exact: bool
-    raw_bytes: float
-    sent_bytes: float
-    encode_seconds: float
-    decode_seconds: float
+    codec: str  # as users write it, or `UNCOMPRESSED`
+    error_bound: str | None  # such as ``rel:0.01``; None where no bound steers the errors
+    exact: bool  # every bit arrives
+    raw_bytes: float  # of the update, S
+    sent_bytes: float  # of what is sent, S'
+    encode_seconds: float  # t_C
+    decode_seconds: float  # t_D
+    # Of the update, those that were coded to find this out. The rest is taken to be like them.
     measured_bytes: float
 
     @property
@@ -75,31 +64,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Bandwidths at which one choice is best.
-
-    Attributes:
-        choice: the best.
-        low, high: from where to where, in bits a second; the last reaches to infinity.
-    """
+    """Bandwidths at which one choice is best, in bits a second."""
 
     choice: Choice
     low: float
-    high: float
+    high: float  # of the last, infinity
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What to do within a bound.
+    """What to do within a bound."""
 
-    Attributes:
-        error_bound: that is tolerated, ``rel:0.01``.
-        best: at the bandwidth that was asked for.
-        stretches: what is best where, from the slowest link to the fastest.
-    """
-
-    error_bound: str
-    best: Choice
-    stretches: list[Stretch]
+    error_bound: str  # that is tolerated, ``rel:0.01``
+    best: Choice  # at the bandwidth that was asked for
+    stretches: list[Stretch]  # what is best where, from the slowest link to the fastest
 
 
 def answer(ways: Iterable[Choice], error_bound: str, bandwidth: float) -> Answer:
@@ -136,13 +114,18 @@ def envelope(ways: Sequence[Choice]) -> list[Stretch]:
 
     The stretches leave nothing out and do not overlap.
     """
+
+    def crossing(flat: Choice) -> float:  # the bandwidth below which it is faster than `now`
+        costs = flat.coding_seconds - now.coding_seconds
+        return transfer_time.worth_below(costs, now.sent_bytes, flat.sent_bytes)
+
     # From x = 1/B = 0 on. What sends fewest bytes wins a tie: its line is the lower beyond.
     now = min(ways, key=lambda way: (way.coding_seconds, way.sent_bytes))
     high = math.inf
     stretches = []
     while flatter := [way for way in ways if way.sent_bytes < now.sent_bytes]:
-        crossings = [(_crossing(now, way), -way.sent_bytes, way) for way in flatter]
-        low, _, following = max(crossings, key=lambda crossing: crossing[:2])
+        following = max(flatter, key=lambda way: (crossing(way), -way.sent_bytes))
+        low = crossing(following)
         if low < high:  # else three lines meet in a point, but for rounding
             stretches.append(Stretch(now, low, high))
         now, high = following, min(low, high)
@@ -150,40 +133,28 @@ def envelope(ways: Sequence[Choice]) -> list[Stretch]:
     return stretches[::-1]
 
 
-def _crossing(steep: Choice, flat: Choice) -> float:
-    """Return the bandwidth below which the way that sends less is the faster one."""
-    costs = flat.coding_seconds - steep.coding_seconds
-    return transfer_time.worth_below(costs, steep.sent_bytes, flat.sent_bytes)
-
-
 def _with_rest(row: Row, rest: Row | None, raw_bytes: int) -> Choice:
     """Return a lossy codec, beside a lossless one for all that it did not take."""
     left = raw_bytes - row["raw_bytes"]
-    sent, encode, decode, measured = left, 0.0, 0.0, left
-    if rest:
-        share = left / rest["raw_bytes"]
-        sent = min(share * rest["coded_bytes"], left)
-        encode, decode = share * rest["encode_seconds"], share * rest["decode_seconds"]
-        measured = min(rest["raw_bytes"], left)
-    return Choice(
-        row["codec"],
-        row["error_bound"],
-        False,
-        raw_bytes,
-        row["coded_bytes"] + sent,
-        row["encode_seconds"] + encode,
-        row["decode_seconds"] + decode,
-        row["raw_bytes"] + measured,
+    way = _scaled(row, row["raw_bytes"], exact=False)
+    beside = _scaled(rest, left) if rest else Choice("raw", None, True, left, left, 0.0, 0.0, left)
+    return replace(
+        way,
+        raw_bytes=raw_bytes,
+        sent_bytes=way.sent_bytes + min(beside.sent_bytes, left),
+        encode_seconds=way.encode_seconds + beside.encode_seconds,
+        decode_seconds=way.decode_seconds + beside.decode_seconds,
+        measured_bytes=way.measured_bytes + min(beside.measured_bytes, left),
     )
 
 
-def _scaled(row: Row, raw_bytes: int) -> Choice:
-    """Return a lossless codec on everything, of which it may have had a share."""
+def _scaled(row: Row, raw_bytes: int, *, exact: bool = True) -> Choice:
+    """Return a codec on ``raw_bytes``, of which it may have had a share."""
     share = raw_bytes / row["raw_bytes"]
     return Choice(
         row["codec"],
-        None,
-        True,
+        row["error_bound"],
+        exact,
         raw_bytes,
         share * row["coded_bytes"],
         share * row["encode_seconds"],

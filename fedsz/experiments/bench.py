@@ -12,9 +12,8 @@ import dataclasses
 import hashlib
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.child_process import Child
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.bench_worker import Job, Outcome, Tensor
-from fedsz.experiments.environment import DIGEST_LENGTH, cores, environment
+from fedsz.experiments.environment import DIGEST_LENGTH, cores, stamp
 from fedsz.experiments.sweep_plan import settings_of, steered
 from fedsz.update.config import DEFAULT
 from fedsz.update.partition import check_rule, is_lossy
@@ -70,9 +69,9 @@ def measure(
         on_row: told of each row as it comes.
 
     Returns:
-        Rows with the columns of the table "bench" (fedsz.experiments.results). Seconds are medians
-        over the passes, with the least and the most. A codec that cannot be had, fails or moves an
-        element too far has a row with `error`.
+        Rows of `fedsz.experiments.results.BENCH`. Seconds are medians over the passes, with the
+        least and the most. A codec that cannot be had, fails or moves an element too far has a row
+        with `error`.
 
     Raises:
         ConfigError: no such codec, or a state_dict without tensors or with one that streams do not
@@ -87,15 +86,14 @@ def measure(
     arrays = as_arrays(state)
     if not any(x.size for x in arrays.values()):
         raise ConfigError(f"{data} holds no tensors to measure")
-    lossy = [is_lossy(name, x, rule=rule, threshold=threshold) for name, x in arrays.items()]
-    chosen = [_asked(spec, threads or cores()) for spec in codecs]
-    shared = {"data": data, "data_digest": digest(arrays), **environment()}
+    weights = {n for n, x in arrays.items() if is_lossy(n, x, rule=rule, threshold=threshold)}
+    shared = {"data": data, "data_digest": digest(arrays)}
     rows = []
-    for asked in chosen:
-        for unit in _units(asked, lossy, bounds):
-            outcome = _run(asked, unit, arrays, repeats, seconds)
-            now = datetime.now(UTC).replace(microsecond=0)
-            row = {**_row(asked, unit, outcome), **shared, "time": now}
+    for asked in [_asked(spec, threads or cores()) for spec in codecs]:
+        for part, names, bound in _units(asked, arrays, weights, bounds):
+            chosen = {name: arrays[name] for name in names}
+            outcome = _run(asked, bound, chosen, repeats, seconds)
+            row = {"part": part, **_row(asked, bound, outcome), **shared, **stamp()}
             rows.append(row)
             if on_row:
                 on_row(row)
@@ -149,15 +147,6 @@ class _Asked:
     missing: str | None
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """What one row is about: a part, its bound, and which tensors it is."""
-
-    part: str
-    bound: ErrorBound | None
-    tensors: list[int]
-
-
 def _asked(spec: str, threads: int) -> _Asked:
     """Look a codec up; one whose library is missing is none the less known."""
     name, missing = spec.partition(":")[0], None
@@ -172,35 +161,44 @@ def _asked(spec: str, threads: int) -> _Asked:
     return _Asked(spec, run_as, codec.lossy, steered(spec), own or threads, missing)
 
 
-def _units(asked: _Asked, lossy: Sequence[bool], bounds: Sequence[ErrorBound]) -> list[_Unit]:
-    everything = list(range(len(lossy)))
+def _units(
+    asked: _Asked,
+    arrays: Mapping[str, NDArray],
+    weights: Collection[str],
+    bounds: Sequence[ErrorBound],
+) -> Iterator[tuple[str, list[str], ErrorBound | None]]:
+    """Yield what each row is about: a part, the names of its tensors, and their bound."""
+    rest = [name for name in arrays if name not in weights]
     if asked.lossy:
-        weights = [i for i in everything if lossy[i]]
-        return [_Unit(LOSSY, bound, weights) for bound in (bounds if asked.steered else [None])]
-    rest = [i for i in everything if not lossy[i]]
-    units = [_Unit(LOSSLESS, None, rest)] if rest else []
-    return [*units, _Unit(EVERYTHING, None, everything)]
+        for bound in bounds if asked.steered else [None]:
+            yield LOSSY, [name for name in arrays if name in weights], bound
+        return
+    if rest:
+        yield LOSSLESS, rest, None
+    yield EVERYTHING, list(arrays), None
 
 
 def _run(
-    asked: _Asked, unit: _Unit, arrays: Mapping[str, NDArray], repeats: int, seconds: float
+    asked: _Asked,
+    bound: ErrorBound | None,
+    arrays: Mapping[str, NDArray],
+    repeats: int,
+    seconds: float,
 ) -> Outcome:
     """Measure one row in a process of its own, whatever becomes of that."""
     if asked.missing:
         return Outcome(error=asked.missing)
-    if not unit.tensors:
+    if not arrays:
         return Outcome(error="none of these tensors may be lossy")
-    named = list(arrays.items())
-    chosen = [named[i] for i in unit.tensors]
-    tensors = [Tensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in chosen]
-    job = Job(asked.run_as, written(unit.bound), asked.threads, repeats, seconds, tensors)
+    tensors = [Tensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in arrays.items()]
+    job = Job(asked.run_as, written(bound), asked.threads, repeats, seconds, tensors)
     module = "fedsz.experiments.bench_worker"
     with (
         tempfile.TemporaryDirectory(prefix="fedsz-") as folder,
         # Libraries that read it when they are loaded use no more threads than they are given.
         Child(module, log=Path(folder) / "log", threads=job.threads) as process,
     ):
-        process.tell(job, *(raw(x) for _, x in chosen))
+        process.tell(job, *map(raw, arrays.values()))
         answer = next(process.lines(), None)
         if answer is not None:
             return msgspec.json.decode(answer, type=Outcome)
@@ -208,29 +206,22 @@ def _run(
         return Outcome(error=": ".join(filter(None, [ended, process.last_words()])))
 
 
-def _row(asked: _Asked, unit: _Unit, outcome: Outcome) -> Row:
+def _row(asked: _Asked, bound: ErrorBound | None, outcome: Outcome) -> Row:
     """Return the columns that an outcome fills."""
-    row: Row = {
-        "part": unit.part,
-        "codec": asked.spec,
-        "codec_settings": settings_of(asked.run_as),
-        "lossy": asked.lossy,
-        "error_bound": written(unit.bound) or None,
-        "elements": outcome.elements,
-        "raw_bytes": outcome.raw_bytes,
-        "coded_bytes": outcome.coded_bytes,
-        "ratio": None,
-        "repeats": len(outcome.encode) or None,
-        "threads": asked.threads,
-        "max_error": outcome.max_error,
-        "rmse": outcome.rmse,
-        "peak_bytes": outcome.peak_bytes,
-        "error": outcome.error,
-    }
-    if outcome.raw_bytes and outcome.coded_bytes:
-        row["ratio"] = outcome.raw_bytes / outcome.coded_bytes
-    for way, seconds in (("encode", outcome.encode), ("decode", outcome.decode)):
+    row = msgspec.structs.asdict(outcome)
+    for way in ("encode", "decode"):
+        seconds = row.pop(way)
         row[f"{way}_seconds"] = statistics.median(seconds) if seconds else None
         row[f"{way}_seconds_least"] = min(seconds, default=None)
         row[f"{way}_seconds_most"] = max(seconds, default=None)
-    return row
+    was, now = outcome.raw_bytes, outcome.coded_bytes
+    return {
+        "codec": asked.spec,
+        "codec_settings": settings_of(asked.run_as),
+        "lossy": asked.lossy,
+        "error_bound": written(bound) or None,
+        "ratio": was / now if was and now else None,
+        "repeats": len(outcome.encode) or None,
+        "threads": asked.threads,
+        **row,
+    }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -37,35 +38,26 @@ SAMPLE: Final = 1 << 20  # bytes that tell how fast a lossless codec is
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """A tensor of a job: its name, its place in `fedsz.arrays.DTYPES`, its shape."""
+    """A tensor of a job."""
 
     name: str
-    dtype: int
+    dtype: int  # its place in `fedsz.arrays.DTYPES`
     shape: tuple[int, ...]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What to measure.
+    """What to measure."""
 
-    Attributes:
-        codec: its name and settings.
-        bound: of every tensor, as `ErrorBound.of` reads it; "" where the codec takes none.
-        threads: that the codec may use.
-        repeats: timed passes, at most.
-        seconds: that all passes may take together.
-        tensors: whose bytes follow.
-    """
-
-    codec: str
-    bound: str
-    threads: int
-    repeats: int
-    seconds: float
-    tensors: list[Tensor]
+    codec: str  # its name and settings
+    bound: str  # of every tensor, as `ErrorBound.of` reads it; "" where the codec takes none
+    threads: int  # that the codec may use
+    repeats: int  # timed passes, at most
+    seconds: float  # that all passes may take together
+    tensors: list[Tensor]  # whose bytes follow
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured; an `error` stands alone.
+    """What was measured, under the names of a result table's columns; an `error` stands alone.
 
     Attributes:
         elements, raw_bytes: what was coded.
@@ -88,39 +80,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     rmse: float | None = None
     peak_bytes: int | None = None
     error: str | None = None
-
-
-def weights(job: Job, arrays: Sequence[NDArray], codec: Codec) -> list[Item]:
-    """Return a job's tensors for a lossy codec.
-
-    Constant tensors are left out: nothing may move in them, and `compress` packs them losslessly.
-    """
-    # The bound of a codec that none steers decides no more than which tensors are constant.
-    rule, coder = ErrorBound.of(job.bound or 0.5), coder_of(codec)
-    items = (
-        Item(tensor.name, x, rule.absolute(x), coder)
-        for tensor, x in zip(job.tensors, arrays, strict=True)
-    )
-    return [item for item in items if item.bound]
-
-
-def blocks(arrays: Sequence[NDArray], codec: LosslessCodec) -> list[Item]:
-    """Return a job's tensors as `compress` hands all that is not lossy to a lossless codec.
-
-    Large ones one by one, then small ones together with all others of their item size.
-    """
-    parts = [(raw(x), x.itemsize) for x in arrays if x.nbytes >= SHARED_BELOW]
-    shared: dict[int, list[memoryview]] = {}
-    for x in arrays:
-        if x.nbytes < SHARED_BELOW:
-            shared.setdefault(x.itemsize, []).append(raw(x))
-    parts += [(memoryview(b"".join(small)), itemsize) for itemsize, small in shared.items()]
-    coder = coder_of(codec)
-    return [
-        Item("", np.frombuffer(data, f"V{itemsize}"), None, coder)
-        for data, itemsize in parts
-        if len(data)
-    ]
 
 
 def measured(job: Job, arrays: Sequence[NDArray], codec: Codec) -> Outcome:
@@ -154,6 +113,33 @@ def measured(job: Job, arrays: Sequence[NDArray], codec: Codec) -> Outcome:
     )
 
 
+def weights(job: Job, arrays: Sequence[NDArray], codec: Codec) -> list[Item]:
+    """Return a job's tensors for a lossy codec, without constant ones.
+
+    Nothing may move in those, and `compress` packs them losslessly.
+    """
+    # The bound of a codec that none steers decides no more than which tensors are constant.
+    rule, coder = ErrorBound.of(job.bound or 0.5), coder_of(codec)
+    named = zip(job.tensors, arrays, strict=True)
+    items = (Item(tensor.name, x, rule.absolute(x), coder) for tensor, x in named)
+    return [item for item in items if item.bound]
+
+
+def blocks(arrays: Sequence[NDArray], codec: LosslessCodec) -> list[Item]:
+    """Return tensors as `compress` hands them to a lossless codec.
+
+    Large ones one by one, then small ones together with all others of their item size.
+    """
+    parts = [x.reshape(-1).view(f"V{x.itemsize}") for x in arrays if x.nbytes >= SHARED_BELOW]
+    shared: dict[int, list[memoryview]] = defaultdict(list)
+    for x in arrays:
+        if x.nbytes < SHARED_BELOW:
+            shared[x.itemsize].append(raw(x))
+    parts += [np.frombuffer(b"".join(small), f"V{size}") for size, small in shared.items()]
+    coder = coder_of(codec)
+    return [Item("", x, None, coder) for x in parts if x.size]
+
+
 def affordable(items: list[Item], job: Job) -> list[Item]:
     """Return the blocks, or as much from their middle as there is time for."""
     total = sum(item.x.nbytes for item in items)
@@ -185,10 +171,9 @@ def main() -> None:
     """Do the job on standard input."""
     with private_stdout() as answer:
         job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-        arrays: list[NDArray] = []
-        for tensor in job.tensors:
-            arrays.append(np.empty(tensor.shape, DTYPES[tensor.dtype]))
-            read_into(sys.stdin.buffer, raw(arrays[-1]))
+        arrays = [np.empty(tensor.shape, DTYPES[tensor.dtype]) for tensor in job.tensors]
+        for x in arrays:
+            read_into(sys.stdin.buffer, raw(x))
         write_line(answer, outcome(job, arrays))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,21 +29,14 @@ MOST_LOOPS: Final = 1000
 
 @dataclass(frozen=True)
 class Coder:
-    """A codec as it is measured: the calls whose time counts.
+    """A codec as it is measured: the calls whose time counts."""
 
-    Attributes:
-        name: what tables call it.
-        encode: from an array and its absolute bound to a payload.
-        decode: from a payload, and the array for its shape and dtype, to a new array; or, of a
-            lossless codec, to bytes.
-        keeps_bound: whether the bound is a promise; else the error is only reported.
-        others: further calls to time, by name, with a payload and the array.
-    """
-
-    name: str
-    encode: Callable[[NDArray, float], Any]
+    name: str  # what tables call it
+    encode: Callable[[NDArray, float], Any]  # an array and its absolute bound -> a payload
+    # A payload, and the array for its shape and dtype -> a new array; of a lossless codec, bytes.
     decode: Callable[[Any, NDArray], Any]
-    keeps_bound: bool = True
+    keeps_bound: bool = True  # else the error is only reported
+    # Further calls to time, by name, with a payload and the array.
     others: Mapping[str, Callable[[Any, NDArray], object]] = field(default_factory=dict)
 
 
@@ -57,18 +50,11 @@ class Deviation(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """What becomes one payload.
-
-    Attributes:
-        name: of the tensor.
-        x: its numbers.
-        bound: absolute, > 0; None where every bit must come back.
-        coder: who codes it.
-    """
+    """A tensor, which becomes one payload."""
 
     name: str
     x: NDArray
-    bound: float | None
+    bound: float | None  # absolute, > 0; None where every bit must come back
     coder: Coder
 
     def encode(self) -> Any:
@@ -140,19 +126,12 @@ def coder_of(codec: Codec) -> Coder:
 
 @dataclass
 class First:
-    """What the first pass over all items tells.
+    """What the first pass over all items tells."""
 
-    Attributes:
-        seconds: for encoding and decoding.
-        nbytes: of each payload.
-        deviations: of each item.
-        peak_bytes: by how much memory grew at most; None where the system does not tell.
-    """
-
-    seconds: float
-    nbytes: list[int]
-    deviations: list[Deviation]
-    peak_bytes: int | None
+    seconds: float  # for encoding and decoding
+    nbytes: list[int]  # of each payload
+    deviations: list[Deviation]  # of each item
+    peak_bytes: int | None  # by which memory grew at most; None where the system does not tell
 
     @property
     def worst(self) -> float:
@@ -162,9 +141,8 @@ class First:
     @property
     def rmse(self) -> float | None:
         """The root mean square of the errors of finite elements; None if there are none."""
-        count = sum(deviation.finite for deviation in self.deviations)
-        squares = sum(deviation.squares for deviation in self.deviations)
-        return math.sqrt(squares / count) if count else None
+        _, squares, counts = zip(*self.deviations, strict=True)
+        return math.sqrt(sum(squares) / sum(counts)) if any(counts) else None
 
 
 def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = None) -> First:
@@ -225,14 +203,11 @@ def loops_for(seconds: float) -> int:
 
 def middle(items: Sequence[Item], nbytes: int) -> list[Item]:
     """Return the middle ``nbytes`` of what flat items hold, cut between elements."""
-    at, end = (sum(item.x.nbytes for item in items) - nbytes) // 2, 0
-    stop = at + nbytes
+    at = (sum(item.x.nbytes for item in items) - nbytes) // 2  # counted from the item's start
     cut = []
     for item in items:
-        start, end = end, end + item.x.nbytes
-        low, high = (
-            min(max(edge - start, 0), item.x.nbytes) // item.x.itemsize for edge in (at, stop)
-        )
-        if high > low:
-            cut.append(Item(item.name, item.x[low:high], item.bound, item.coder))
+        low, high = (max(edge, 0) // item.x.itemsize for edge in (at, at + nbytes))
+        if item.x[low:high].size:
+            cut.append(replace(item, x=item.x[low:high]))
+        at -= item.x.nbytes
     return cut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import timeit
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -20,14 +20,17 @@ def seconds(run: RunConfig) -> float | None:
     Training and testing are timed on random images of the data set's shape, codecs on the model's
     first weights.
     """
+    learned = ("model", "dataset")
+    trained = (*learned, "image_size", "batch_size", "device")
+    sent = (*learned, "codec", "lossless", "error_bound", "rule")
+
+    def alike(names: tuple[str, ...]) -> RunConfig:  # equal for all runs that take the same time
+        return RunConfig.of({name: getattr(run, name) for name in names})
+
     try:
         train_images, test_images = _images(run.dataset, run.data_dir)
-        step, test = _step_seconds(
-            run.model, run.dataset, run.image_size, run.batch_size, run.device, run.seed
-        )
-        code = _code_seconds(
-            run.model, run.dataset, run.codec, run.lossless, run.error_bound, run.rule
-        )
+        step, test = _step_seconds(alike(trained))
+        code = _code_seconds(alike(sent))
     except FedszError:
         return None
     train_images = run.samples or train_images
@@ -59,52 +62,42 @@ def _images(dataset: str, data_dir: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def _step_seconds(
-    model_name: str, dataset: str, image_size: int, batch_size: int, device: str, seed: int
-) -> tuple[float, float]:
+def _step_seconds(run: RunConfig) -> tuple[float, float]:
     """Return the seconds of a training step, and of testing a batch of `TEST_BATCH`."""
     import torch
 
-    from fedsz.training import datasets
-    from fedsz.training import loop as training
+    from fedsz.training import datasets, loop
     from fedsz.training.build import build_model, check_device
 
-    spec = datasets.get(dataset)
-    config = RunConfig(model=model_name, dataset=dataset, seed=seed)
-    model = build_model(config).to(check_device(device))
+    spec = datasets.get(run.dataset)
+    model = build_model(run).to(check_device(run.device))
 
     def images(count: int) -> datasets.Images:
         x = torch.randint(0, 256, (count, *spec.shape), dtype=torch.uint8)
         return datasets.Images(x, torch.arange(count) % spec.num_classes)
 
-    def train(steps: int) -> Callable[[], object]:
-        data = images(steps * batch_size)
-        return lambda: training.train(
-            model, data, epochs=1, lr=1e-4, momentum=0.0, batch_size=batch_size, seed=seed,
-            image_size=image_size,
-        )  # fmt: skip
-
-    some = images(TEST_BATCH)
-    return (
-        _timed(train(2)) / 2,
-        _timed(lambda: training.evaluate(model, some, image_size=image_size)),
-    )
+    two_steps = partial(
+        loop.train, model, images(2 * run.batch_size), epochs=1, lr=1e-4, momentum=0.0,
+        batch_size=run.batch_size, seed=0, image_size=run.image_size,
+    )  # fmt: skip
+    test = partial(loop.evaluate, model, images(TEST_BATCH), image_size=run.image_size)
+    return _timed(two_steps) / 2, _timed(test)
 
 
 @lru_cache(maxsize=64)
-def _code_seconds(
-    model: str, dataset: str, codec: str, lossless: str, bound: float | str, rule: str
-) -> float:
+def _code_seconds(run: RunConfig) -> float:
     """Return the seconds to compress an update and to decode it again."""
     from fedsz.arrays import as_arrays
     from fedsz.training.build import build_model
     from fedsz.update.compress import compress
     from fedsz.update.decompress import decompress
 
-    state = as_arrays(build_model(RunConfig(model=model, dataset=dataset)).state_dict())
+    state = as_arrays(build_model(run).state_dict())
 
     def both() -> None:
-        stream = compress(state, bound, codec=codec, lossless=lossless, rule=rule)
+        stream = compress(
+            state, run.error_bound, codec=run.codec, lossless=run.lossless, rule=run.rule
+        )
         decompress(stream, as_numpy=True)
 
     return _timed(both)

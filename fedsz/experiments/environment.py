@@ -1,10 +1,11 @@
-"""The environment of a result: the columns that every row of a result table carries."""
+"""Where and when a result was made: the columns that every row of a result table carries."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import platform
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,11 @@ def environment() -> dict[str, Any]:
         "machine": f"{processor()}, {platform.system()} {platform.machine()}",
         "cores": cores(),
     }
+
+
+def stamp() -> dict[str, Any]:
+    """Return the environment, and the time to the second."""
+    return {**environment(), "time": datetime.now(UTC).replace(microsecond=0)}
 
 
 def cores() -> int:
@@ -55,7 +61,8 @@ def file_digest(path: str) -> str:
 def dataset_digest(name: str, data_dir: str) -> str:
     """Return what tells one copy of a data set from another: the start of a SHA-256.
 
-    Of the parquet files' bytes where there is a folder, else of the library's or the hub's version.
+    Of the parquet files' bytes if there is a folder, else of the library's version or the hub's
+    name.
 
     Raises:
         ConfigError: no such data set.

@@ -49,12 +49,9 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 def distribution(x: npt.NDArray[Any], what: str, tensor: str) -> Distribution:
-    """Return the distribution of an array's finite elements.
+    """Return the distribution of the finite elements of ``x``, of any floating dtype and shape.
 
-    Args:
-        x: of any floating dtype and shape.
-        what: "weights" or "error".
-        tensor: the name of the tensor they belong to.
+    ``what`` and ``tensor`` are what `Distribution` holds.
     """
     numbers = x.reshape(-1).astype(np.float64)
     numbers = numbers[np.isfinite(numbers)]

@@ -23,16 +23,12 @@ SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 class Link:
     """A way from one machine to another.
 
-    Attributes:
-        bandwidth: bits a second, > 0; infinite for a link that costs nothing.
-        latency: seconds that a bit is under way, one way, >= 0.
-
     Raises:
-        ConfigError: a number outside these ranges.
+        ConfigError: a number is out of range.
     """
 
-    bandwidth: float
-    latency: float = 0.0
+    bandwidth: float  # bits a second, > 0; infinite for a link that costs nothing
+    latency: float = 0.0  # seconds that a bit is under way, one way, >= 0
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:

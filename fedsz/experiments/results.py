@@ -21,6 +21,8 @@ from fedsz.control.record import VERSION as RECORD_VERSION
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY
+from fedsz.experiments.scheme import STORED
+from fedsz.training.options import RunConfig, options
 
 TABLE: Final = b"fedsz.table"
 VERSION: Final = b"fedsz.version"
@@ -28,21 +30,13 @@ VERSION: Final = b"fedsz.version"
 
 @dataclass(frozen=True)
 class Table:
-    """A kind of result file.
-
-    Attributes:
-        name: "sweep", "bench" or "scaling".
-        version: of the schema. It is raised when a column goes or changes its meaning.
-        columns: name -> type, in the file's order.
-        added: those that older files lack.
-        older: versions that are read, too: their columns mean what they mean now.
-    """
+    """A kind of result file."""
 
     name: str
-    version: int
-    columns: Mapping[str, pa.DataType]
-    added: tuple[str, ...] = ()
-    older: tuple[int, ...] = ()
+    version: int  # of the schema; raised when a column goes or changes its meaning
+    columns: Mapping[str, pa.DataType]  # in the file's order
+    added: tuple[str, ...] = ()  # columns that older files lack
+    older: tuple[int, ...] = ()  # versions whose columns mean what they mean now
 
     @property
     def schema(self) -> pa.Schema:
@@ -75,6 +69,17 @@ DISTRIBUTION: Final = pa.struct(
 )
 
 
+def option_schema() -> dict[str, pa.DataType]:
+    """Return the columns that are options of a run under their own names."""
+    kinds = get_type_hints(RunConfig)
+    axes = ("model", "dataset", "seed", "policy", *STORED)
+    return {
+        name: {str: TEXT, float: REAL, int: COUNT if about.high < 1 << 31 else BIG}[kinds[name]]
+        for name, about in options().items()
+        if about.defines_run or name in axes
+    }
+
+
 def round_schema() -> dict[str, pa.DataType]:
     """Return the columns of a round: every number of `RoundRecord`, and how many clients failed."""
     kinds = {int: BIG, float: REAL, float | None: REAL}
@@ -92,30 +97,18 @@ def round_columns(record: RoundRecord) -> dict[str, Any]:
     return {**columns, "failures": len(record.failures)}
 
 
+OPTION_COLUMNS: Final = option_schema()
 SWEEP: Final = Table(
     "sweep",
     RECORD_VERSION,
     {
         **_columns(
-            (TEXT, "run model initial dataset codec codec_settings lossless error_bound"),
-            (TEXT, "bound_kind"),
-            (REAL, "bound_value"),
-            (TEXT, "update downlink policy"),
-            (REAL, "tolerance decay"),
-            (BIG, "threshold"),
-            (TEXT, "rule"),
-            (BIG, "seed"),
-            (TEXT, "grid"),
-            (COUNT, "clients"),
-            (TEXT, "partitioner"),
-            (REAL, "alpha"),
-            (BIG, "samples test_samples"),
-            (COUNT, "image_size rounds epochs batch_size"),
-            (REAL, "learning_rate momentum"),
-            (TEXT, "device"),
+            (TEXT, "run initial codec_settings error_bound bound_kind"),
+            (REAL, "bound_value tolerance"),
+            (TEXT, "grid dataset_digest"),
             (COUNT, "threads"),
-            (TEXT, "dataset_digest"),
         ),
+        **OPTION_COLUMNS,
         **round_schema(),
         **_columns((pa.list_(DISTRIBUTION), "distributions"), (TEXT, "error"), *ENVIRONMENT),
     },
@@ -179,8 +172,8 @@ class Results:
         self._schema = table.schema
         self._lock = _locked(path)
         try:
-            self.rows = read(path, table) if path.exists() else self._schema.empty_table()
-            self._write(self.rows)  # better refused now than after the first run
+            # Better refused now than after the first run.
+            self._write(read(path, table) if path.exists() else self._schema.empty_table())
         except BaseException:
             self.close()
             raise
@@ -192,9 +185,7 @@ class Results:
             FedszError: they cannot be written. The file holds what it held before.
         """
         fresh = pa.Table.from_pylist([dict(row) for row in rows], schema=self._schema)
-        rows_now = pa.concat_tables([self.rows, fresh])
-        self._write(rows_now)
-        self.rows = rows_now
+        self._write(pa.concat_tables([self.rows, fresh]))
 
     def keep(self, wanted: pa.Array | pa.ChunkedArray) -> None:
         """Drop the rows for which ``wanted``, a boolean for each, does not hold.
@@ -202,15 +193,7 @@ class Results:
         Raises:
             FedszError: the file cannot be written. It holds what it held before.
         """
-        rows = self.rows.filter(wanted)
-        self._write(rows)
-        self.rows = rows
-
-    def close(self) -> None:
-        """Let others write the file."""
-        with contextlib.suppress(OSError):  # before others may have it
-            Path(self._lock.lock_file).unlink()
-        self._lock.release()
+        self._write(self.rows.filter(wanted))
 
     def _write(self, rows: pa.Table) -> None:
         part = self.path.with_name(f".{self.path.name}.part")
@@ -224,6 +207,13 @@ class Results:
                 part.unlink()
             why = os.strerror(err.errno) if err.errno else str(err)
             raise FedszError(f"cannot write {self.path}: {why}; it is as it was before") from err
+        self.rows = rows
+
+    def close(self) -> None:
+        """Let others write the file."""
+        with contextlib.suppress(OSError):  # before others may have it
+            Path(self._lock.lock_file).unlink()
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -233,11 +223,9 @@ class Results:
 
 
 def read(path: Path, *tables: Table) -> pa.Table:
-    """Return the rows of a result file; columns that are younger than it are null.
+    """Return the rows of a result file, one of ``tables`` (by default any of `TABLES`).
 
-    Args:
-        path: the file.
-        tables: what it may be; by default any.
+    Columns that are younger than the file are null.
 
     Raises:
         ConfigError: it cannot be read, is no Parquet file, or holds another table or version.
@@ -278,7 +266,7 @@ def table_of(rows: pa.Table) -> Table | None:
 def _completed(rows: pa.Table, table: Table) -> pa.Table:
     """Return rows of an older file with the columns of today, those it lacks null."""
     if "part" in set(table.columns) - set(rows.column_names):
-        rows = _with_parts(rows.append_column("part", pa.nulls(rows.num_rows, TEXT)))
+        rows = _with_parts(rows)
     columns = [
         rows.column(name).cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
         for name, kind in table.columns.items()
@@ -288,15 +276,15 @@ def _completed(rows: pa.Table, table: Table) -> pa.Table:
 
 def _with_parts(rows: pa.Table) -> pa.Table:
     """Return rows of BENCH whose `data` says which part they are about with that in `part`."""
-    data, part = [], []
-    for name in rows.column("data").to_pylist():
-        suffix = next(suffix for suffix in PARTS if name.endswith(suffix))
-        data.append(name.removesuffix(suffix))
-        part.append(PARTS[suffix])
-    for column, values in (("data", data), ("part", part)):
-        place = rows.column_names.index(column)
-        rows = rows.set_column(place, pa.field(column, TEXT), pa.array(values, TEXT))
-    return rows
+    names = rows.column("data").to_pylist()
+    suffixes = [next(suffix for suffix in PARTS if name.endswith(suffix)) for name in names]
+    data = [name.removesuffix(suffix) for name, suffix in zip(names, suffixes, strict=True)]
+    parts = pa.array([PARTS[suffix] for suffix in suffixes], TEXT)
+    return (
+        rows.drop_columns("data")
+        .append_column("data", pa.array(data, TEXT))
+        .append_column("part", parts)
+    )
 
 
 def _locked(path: Path) -> filelock.BaseFileLock:

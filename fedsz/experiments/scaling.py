@@ -22,14 +22,13 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.environment import environment
+from fedsz.experiments.environment import stamp
 from fedsz.experiments.simulation import TIMEOUT, simulate
 from fedsz.training.options import RunConfig
 
@@ -55,13 +54,9 @@ class Costs(msgspec.Struct, frozen=True):
     def seconds(
         self, clients: int, workers: int, *, bandwidth: float = math.inf, link: str = "own"
     ) -> float:
-        """Return how long a round takes, by the formula above.
+        """Return how long a round takes, by the formula above; ``workers`` clients work at a time.
 
-        Args:
-            clients: that take part.
-            workers: how many of them work at a time.
-            bandwidth: of each client's link ("own") or of the server's ("shared"), in bit/s.
-            link: one of `LINKS`.
+        ``bandwidth`` is of each client's link ("own") or of the server's ("shared"), in bit/s.
 
         Raises:
             ConfigError: no such link, or a number that is not above 0.
@@ -69,10 +64,8 @@ class Costs(msgspec.Struct, frozen=True):
         if link not in LINKS:
             raise ConfigError(f"no link {link!r}; have {', '.join(LINKS)}")
         if clients < 1 or workers < 1 or not bandwidth > 0:
-            raise ConfigError(
-                "clients, workers and bandwidth must be above 0,"
-                f" got {clients}, {workers} and {bandwidth}"
-            )
+            given = f"{clients}, {workers} and {bandwidth}"
+            raise ConfigError(f"clients, workers and bandwidth must be above 0, got {given}")
         waves = math.ceil(clients / workers)
         transfer = 8 * (self.sent_up + self.sent_down) / bandwidth
         return (
@@ -84,12 +77,12 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """The rounds of one measured setting."""
+    """The rounds of one setting, a row of the `SCALING` table."""
 
     kind: str  # "weak" or "strong"
     workers: int
     clients: int
-    rounds: int  # measured, after `WARM_UP`
+    rounds: int | None  # measured, after `WARM_UP`; None where the seconds are calculated
     seconds: float  # of a round, the median
     costs: Costs  # what it was made of; `engine` is what nothing else explains
 
@@ -183,24 +176,16 @@ def rows(
 ) -> list[Row]:
     """Return rows of the `SCALING` table: what `measure` returned, and what follows from it.
 
-    Args:
-        points: measured ones.
-        config: the run they are of.
-        samples_per_client: images each client trained on.
-        bandwidth: of the links of the calculation, in bit/s.
-        strong_clients: of strong scaling's calculation.
+    The calculation has links of ``bandwidth`` bit/s, and ``strong_clients`` for strong scaling.
     """
     spent = costs(points)
     sizes = [("weak", n, n) for n in SIZES]
     sizes += [("strong", strong_clients, w) for w in SIZES if w < 2 * strong_clients]
-    found = [
-        _row(point, engine=ENGINE, how="measured", link="none", rounds=point.rounds)
-        for point in points
-    ]
+    found = [_row(point, engine=ENGINE, how="measured", link="none") for point in points]
     for link, (kind, clients, workers) in itertools.product(LINKS, sizes):
         seconds = spent.seconds(clients, workers, bandwidth=bandwidth, link=link)
-        point = Point(kind, workers, clients, 0, seconds, spent)
-        of = {"engine": "calculation", "how": "calculated", "rounds": None}
+        point = Point(kind, workers, clients, None, seconds, spent)
+        of = {"engine": "calculation", "how": "calculated"}
         found.append(_row(point, link=link, bandwidth=bandwidth, **of))
     same = {
         "model": config.model,
@@ -208,19 +193,17 @@ def rows(
         "codec": config.codec,
         "error_bound": str(config.error_bound),
         "samples_per_client": samples_per_client,
-        **environment(),
-        "time": datetime.now(UTC).replace(microsecond=0),
+        **stamp(),
     }
     return [{**same, **row, **_gain(row, found)} for row in found]
 
 
 def _row(point: Point, **more: Any) -> Row:
-    """Return the columns that a point fills."""
+    """Return the columns that a point fills, and ``more``."""
     columns = msgspec.structs.asdict(point)
-    spent = msgspec.structs.asdict(columns.pop("costs"))
-    for part in ("train", "encode", "decode", "engine", "test"):
-        columns[f"{part}_seconds"] = spent.pop(part)
-    return {**columns, **spent, **more}
+    for name, cost in msgspec.structs.asdict(columns.pop("costs")).items():
+        columns[name if name.startswith("sent") else f"{name}_seconds"] = cost
+    return columns | more
 
 
 def _gain(row: Row, rows: Sequence[Row]) -> Row:
@@ -229,11 +212,11 @@ def _gain(row: Row, rows: Sequence[Row]) -> Row:
     # Weak scaling is one client a worker; more of them wait for each other.
     if weak and row["clients"] != workers:
         return {}
-    alone = {"workers": 1, "clients": 1 if weak else row["clients"]}
-    base = {**{name: row[name] for name in ("kind", "how", "link")}, **alone}
-    for other in rows:
-        if base.items() <= other.items():
-            gain = other["seconds"] / row["seconds"]
-            speedup = gain * workers if weak else gain
-            return {"speedup": speedup, "efficiency": speedup / workers}
-    return {}
+    alone = {name: row[name] for name in ("kind", "how", "link", "clients")} | {"workers": 1}
+    if weak:
+        alone["clients"] = 1
+    base = next((other for other in rows if alone.items() <= other.items()), None)
+    if base is None:
+        return {}
+    speedup = base["seconds"] / row["seconds"] * (workers if weak else 1)
+    return {"speedup": speedup, "efficiency": speedup / workers}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -26,17 +27,11 @@ FORM: Final = (
 
 @dataclass(frozen=True)
 class Scheme:
-    """What a run does with its updates.
+    """What a run does with its updates."""
 
-    Attributes:
-        config: how it compresses, as far as no policy decides otherwise.
-        policy: that decides; "fixed" if the above is all.
-        tolerance: points of accuracy that a policy may cost.
-    """
-
-    config: CompressionConfig = DEFAULT
-    policy: str = FIXED
-    tolerance: float = DEFAULTS.tolerance
+    config: CompressionConfig = DEFAULT  # as far as no policy decides otherwise
+    policy: str = FIXED  # that decides; "fixed" if the above is all
+    tolerance: float = DEFAULTS.tolerance  # points of accuracy that a policy may cost
 
     @classmethod
     def of_run(cls, run: RunConfig) -> Self:
@@ -47,13 +42,12 @@ class Scheme:
     def of_row(cls, row: Mapping[str, Any]) -> Self:
         """Return the scheme of a run by a row of a sweep's table; older ones lack some of it."""
         known = {name: value for name, value in row.items() if value is not None}
-        config: dict[str, Any] = {name: known[name] for name in STORED if name in known}
-        if known.get("bound_kind"):
-            bound = ErrorBound(known["bound_kind"], known.get("bound_value", 0.0))
-            config["error_bound"] = str(bound)
-        base = CompressionConfig(update=WEIGHTS)  # the only one before there was a choice
+        config: dict[str, Any] = {"update": WEIGHTS}  # the only one before there was a choice
+        config |= {name: known[name] for name in STORED if name in known}
+        if "bound_kind" in known:
+            config["error_bound"] = str(ErrorBound(known["bound_kind"], known["bound_value"]))
         return cls(
-            _replaced(base, config),
+            _replaced(CompressionConfig(update=WEIGHTS), config),
             known.get("policy", FIXED),
             known.get("tolerance", DEFAULTS.tolerance),
         )
@@ -143,7 +137,7 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
         ConfigError: it is not of that form, or names what does not exist.
     """
     what, by, decides = (part.strip() for part in f" {text} ".partition(" by "))
-    if not by and _names_auto(what):
+    if not by and re.match(rf"{AUTO}([@+:]|$)", what):
         what, by, decides = WEIGHTS, "by", what
     front, slash, downlink = what.partition("/")
     front, at, bounds = front.partition("@")
@@ -180,14 +174,9 @@ def at(scheme: Scheme, bounds: tuple[ErrorBound, ...]) -> list[Scheme]:
 
 def asks_nothing(policy: str) -> bool:
     """Say whether a policy chooses bounds with no regard to those that were asked for."""
-    return any(part.partition(":")[0] == AUTO for part in policy.split("+"))
+    return AUTO in (part.partition(":")[0] for part in policy.split("+"))
 
 
 def partition_name(partitioner: str, alpha: float | None) -> str:
     """Return how images are shared out, as a sweep's ``partitions`` take it."""
     return f"{partitioner}:{alpha:g}" if partitioner == DIRICHLET and alpha else partitioner
-
-
-def _names_auto(text: str) -> bool:
-    name = text.partition("@")[0].partition("+")[0].partition(":")[0]
-    return name == AUTO

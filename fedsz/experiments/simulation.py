@@ -52,12 +52,8 @@ def available() -> bool:
 def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> list[RoundRecord]:
     """Run ``config.clients`` clients on the engine and return the rounds, from 0.
 
-    Every process has one thread, and all have ended on return.
-
-    Args:
-        config: the run.
-        workers: processes that clients run in, at least 1.
-        timeout: seconds after which it is ended.
+    Clients take turns in ``workers`` processes. Every process has one thread, and all have ended
+    on return, which is after ``timeout`` seconds at most.
 
     Raises:
         CodecUnavailable: Ray is not installed here.
@@ -83,9 +79,8 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
             rounds = [msgspec.json.decode(line, type=RoundRecord) for line in process.lines()]
             status = process.wait()
         if process.timed_out:
-            raise FedszError(
-                f"the simulation of {config.clients} clients took more than {timeout:g} s"
-            )
+            what = f"the simulation of {config.clients} clients"
+            raise FedszError(f"{what} took more than {timeout:g} s")
         if status or len(rounds) != config.rounds + 1:
             words = process.last_words() or f"it ended with {status}"
             raise FedszError(f"the simulation failed: {words}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import queue
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,31 +20,23 @@ from fedsz.child_process import Child
 from fedsz.control.fixed import FIXED
 from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
-from fedsz.experiments.environment import cores, dataset_digest, environment, file_digest
-from fedsz.experiments.results import Results, round_columns
-from fedsz.experiments.scheme import STORED, Scheme
-from fedsz.experiments.sweep_plan import SweepConfig, defining_options, run_id, settings_of
+from fedsz.experiments.environment import cores, dataset_digest, file_digest, stamp
+from fedsz.experiments.results import OPTION_COLUMNS, Results, round_columns
+from fedsz.experiments.scheme import Scheme
+from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of
 from fedsz.experiments.sweep_worker import Finished, Job
 from fedsz.training.options import RunConfig
 
 
 @dataclass(frozen=True)
 class Step:
-    """What happened in a sweep.
-
-    Attributes:
-        run: which run it is about.
-        round: of it, from 0, if one has been done; else None.
-        error: why the run gave no result, or "".
-        over: whether the run is over, and its rows are in the file.
-        seconds: that it took, when it is over.
-    """
+    """What happened in a sweep."""
 
     run: RunConfig
-    round: RoundRecord | None = None
-    error: str = ""
-    over: bool = False
-    seconds: float = 0.0
+    round: RoundRecord | None = None  # the last that is done, from 0
+    error: str = ""  # why the run gave no result
+    over: bool = False  # and the run's rows are in the file
+    seconds: float = 0.0  # that it took, when it is over
 
 
 @dataclass
@@ -82,43 +75,42 @@ class Sweep:
         Raises:
             FedszError: rows cannot be written.
         """
-        waiting: queue.SimpleQueue[RunConfig] = queue.SimpleQueue()
-        told: queue.SimpleQueue[_Told | None] = queue.SimpleQueue()
-        for run in self.todo:
-            waiting.put(run)
-        jobs = min(self.config.jobs, len(self.todo))
-        threads = max(1, cores() // max(jobs, 1))
-        rounds: dict[RunConfig, list[RoundRecord]] = {}
+        jobs = max(min(self.config.jobs, len(self.todo)), 1)
+        threads = max(1, cores() // jobs)
+        told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
+        idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+
+        def make(run: RunConfig) -> None:
+            worker = idle.get()
+            try:
+                for news in worker.run(run):
+                    told.put((run, news))
+            except Exception as err:  # such as no memory for a process
+                told.put((run, Finished(error=f"{type(err).__name__}: {err}")))
+            idle.put(worker)
+
         with ExitStack() as stack:
-            log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
-            workers = [_Worker(log / f"{i}.log", threads, self.config.grid) for i in range(jobs)]
-            for worker in workers:
-                stack.callback(worker.close)
-                threading.Thread(target=_work, args=(worker, waiting, told), daemon=True).start()
-            working = jobs
-            while working:
-                news = told.get()
-                if news is None:
-                    working -= 1
-                elif isinstance(news.what, RoundRecord):
-                    rounds.setdefault(news.run, []).append(news.what)
-                    yield Step(news.run, news.what)
-                else:
-                    trained = rounds.pop(news.run, [])
-                    self.results.add(rows_of(news.run, self.config, trained, news.what, threads))
-                    yield Step(
-                        news.run,
-                        trained[-1] if trained else None,
-                        error=news.what.error,
-                        over=True,
-                        seconds=sum(row.seconds for row in trained),
-                    )
-
-
-@dataclass(frozen=True)
-class _Told:
-    run: RunConfig
-    what: RoundRecord | Finished
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
+            pool = stack.enter_context(ThreadPoolExecutor(jobs))
+            for i in range(jobs):
+                worker = _Worker(folder / f"{i}.log", threads, self.config.grid)
+                idle.put(stack.enter_context(closing(worker)))
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            for run in self.todo:
+                pool.submit(make, run)
+            rounds: dict[RunConfig, list[RoundRecord]] = defaultdict(list)
+            left = len(self.todo)
+            while left:
+                run, news = told.get()
+                if isinstance(news, RoundRecord):
+                    rounds[run].append(news)
+                    yield Step(run, news)
+                    continue
+                left -= 1
+                made = rounds.pop(run, [])
+                self.results.add(rows_of(run, self.config, made, news, threads))
+                seconds = sum(row.seconds for row in made)
+                yield Step(run, made[-1] if made else None, news.error, over=True, seconds=seconds)
 
 
 class _Worker:
@@ -163,22 +155,6 @@ class _Worker:
 _DECODER: Final = msgspec.json.Decoder(RoundRecord | Finished)
 
 
-def _work(
-    worker: _Worker,
-    waiting: queue.SimpleQueue[RunConfig],
-    told: queue.SimpleQueue[_Told | None],
-) -> None:
-    try:
-        while True:
-            run = waiting.get_nowait()
-            for what in worker.run(run):
-                told.put(_Told(run, what))
-    except (queue.Empty, FedszError):
-        pass
-    finally:
-        told.put(None)
-
-
 def rows_of(
     run: RunConfig,
     sweep: SweepConfig,
@@ -186,20 +162,14 @@ def rows_of(
     finished: Finished,
     threads: int,
 ) -> list[Mapping[str, Any]]:
-    """Return the rows of a run: one for each round, or one with its error.
+    """Return the rows of a run, one for each of its rounds, or one with its error.
 
-    Args:
-        run: what was run.
-        sweep: what it is part of.
-        rounds: all of its rounds.
-        finished: how it ended.
-        threads: processors that each of its processes might use.
+    ``threads`` is how many processors each of its processes might use.
     """
     bound = Scheme.of_run(run).bound
-    own = ("model", "dataset", "seed", "policy", *STORED, *defining_options())
     same = {
-        **{name: getattr(run, name) for name in own},
-        **environment(),
+        **{name: getattr(run, name) for name in OPTION_COLUMNS},
+        **stamp(),
         "initial": file_digest(run.initial) if run.initial else None,
         "run": run_id(run, sweep.grid),
         "codec_settings": settings_of(run.codec),
@@ -210,12 +180,11 @@ def rows_of(
         "grid": sweep.grid,
         "threads": threads,
         "dataset_digest": _digest(run),
-        "time": datetime.now(UTC).replace(microsecond=0),
     }
     if finished.error:
         return [{**same, "error": finished.error}]
     rows = [{**same, **round_columns(row)} for row in rounds]
-    rows[-1]["distributions"] = [msgspec.to_builtins(found) for found in finished.distributions]
+    rows[-1]["distributions"] = msgspec.to_builtins(finished.distributions)
     return list(rows)
 
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,9 +20,6 @@ from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
 from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, option, options
 from fedsz.update.config import EXACT, WEIGHTS
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from fedsz.codecs import Codec
@@ -40,6 +38,10 @@ ID_LENGTH: Final = 12
 SWEPT: Final = "What is swept"
 
 
+def _swept(default: Any, says: str, **span: float) -> Any:
+    return option(default, says, SWEPT, (SWEEP,), **span)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig(RunConfig):
     """Many training runs. TOML files and flags have these names and those of `RunConfig`.
@@ -51,36 +53,27 @@ class SweepConfig(RunConfig):
     update: str = option(
         WEIGHTS, "What clients send: weights, delta or delta+ef.", COMPRESSION, (SWEEP,)
     )
-    models: str = option("cnn", "Models, separated by commas.", SWEPT, (SWEEP,))
-    datasets: str = option("digits", "Data sets, separated by commas.", SWEPT, (SWEEP,))
-    partitions: str = option(
-        "", "In place of --partitioner: such as iid,dirichlet:0.5,dirichlet:0.1.", SWEPT, (SWEEP,)
+    models: str = _swept("cnn", "Models, separated by commas.")
+    datasets: str = _swept("digits", "Data sets, separated by commas.")
+    partitions: str = _swept(
+        "", "In place of --partitioner: such as iid,dirichlet:0.5,dirichlet:0.1."
     )
-    codecs: str = option(
-        "raw,sz2,szx,uniform", "Codecs, separated by commas; raw is the uncompressed baseline.",
-        SWEPT, (SWEEP,),
-    )  # fmt: skip
-    error_bounds: str = option(
-        "1e-3..1e-1", "Bounds: 1e-5..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1.", SWEPT,
-        (SWEEP,),
-    )  # fmt: skip
-    ways: str = option(
+    codecs: str = _swept(
+        "raw,sz2,szx,uniform", "Codecs, separated by commas; raw is the uncompressed baseline."
+    )
+    error_bounds: str = _swept(
+        "1e-3..1e-1", "Bounds: 1e-5..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1."
+    )
+    ways: str = _swept(
         "", "In place of --codecs: whole ways of updating, UPDATE:CODEC@BOUND/DOWNLINK each, such"
-        " as raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto.", SWEPT, (SWEEP,),
+        " as raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto."
     )  # fmt: skip
-    seeds: int = option(
-        1, "Seeds that every combination runs with, from --seed on.", SWEPT, (SWEEP,),
-        low=1, high=10_000,
-    )  # fmt: skip
-    grid: str = option(
-        "local", "Clients: local, all in one process, or grpc, a process each.", SWEPT, (SWEEP,)
+    seeds: int = _swept(
+        1, "Seeds that every combination runs with, from --seed on.", low=1, high=10_000
     )
-    jobs: int = option(
-        1, "Runs at a time; they share the processors.", SWEPT, (SWEEP,), low=1, high=256
-    )
-    results: str = option(
-        "runs/sweep.parquet", "Parquet file that rows are added to.", SWEPT, (SWEEP,)
-    )
+    grid: str = _swept("local", "Clients: local, all in one process, or grpc, a process each.")
+    jobs: int = _swept(1, "Runs at a time; they share the processors.", low=1, high=256)
+    results: str = _swept("runs/sweep.parquet", "Parquet file that rows are added to.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,15 +111,18 @@ class SweepConfig(RunConfig):
             partitions(self.partitions, self.alpha) or [(self.partitioner, self.alpha)],
             self._schemes(),
         )
-        shared = {name: getattr(self, name) for name in options()}
         # LocalGrid's clients are there from the start.
-        shared["min_clients"] = self.clients
-        runs = []
-        for seed, dataset, model, (partitioner, alpha), scheme in axes:
-            chosen = {**shared, "seed": seed, "dataset": dataset, "model": model}
-            chosen |= {"partitioner": partitioner, "alpha": alpha, **scheme.options}
-            chosen["initial"] = self.initial.replace("{model}", model)
-            runs.append(RunConfig(**chosen))
+        shared = {name: getattr(self, name) for name in options()} | {"min_clients": self.clients}
+        runs = (
+            RunConfig(
+                **shared
+                | {"seed": seed, "dataset": dataset, "model": model}
+                | {"partitioner": partitioner, "alpha": alpha}
+                | {"initial": self.initial.replace("{model}", model)}
+                | scheme.options
+            )
+            for seed, dataset, model, (partitioner, alpha), scheme in axes
+        )
         return tuple(dict.fromkeys(runs))
 
     def _schemes(self) -> list[Scheme]:
@@ -140,23 +136,17 @@ class SweepConfig(RunConfig):
 
 def run_id(run: RunConfig, grid: str) -> str:
     """Return what names a run in a result file: equal for runs that should give equal results."""
-    axes = {name: getattr(run, name) for name in (*PLURAL, "seed")}
+    defining = (name for name, about in options().items() if about.defines_run)
+    what = {name: getattr(run, name) for name in (*PLURAL, "seed", *defining)}
     if Scheme.of_run(run).bound is None:
-        del axes["error_bound"]
-    initial = file_digest(run.initial) if run.initial else ""
-    what = {**axes, "grid": grid, "initial": initial}
-    what |= {name: getattr(run, name) for name in defining_options()}
+        del what["error_bound"]
+    what |= {"grid": grid, "initial": file_digest(run.initial) if run.initial else ""}
     # Older files do not say these of themselves.
     usual = {"update": WEIGHTS, "downlink": EXACT, "decay": 1.0}
     what |= {n: getattr(run, n) for n, value in usual.items() if getattr(run, n) != value}
     if run.policy != FIXED:
         what |= {"policy": run.policy, "tolerance": run.tolerance}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:ID_LENGTH]
-
-
-def defining_options() -> list[str]:
-    """Return what a run is beside the axes of a sweep: not where its data lies, nor who listens."""
-    return [name for name, about in options().items() if about.defines_run]
 
 
 def steered(spec: str) -> bool:
@@ -196,11 +186,9 @@ def codecs(text: str) -> tuple[str, ...]:
 
 
 def partitions(text: str, alpha: float) -> list[tuple[str, float]]:
-    """Return partitioner and concentration for each of a comma list; "" holds none.
+    """Return partitioner and concentration for each of ``iid,dirichlet:0.1``; "" holds none.
 
-    Args:
-        text: such as ``iid,dirichlet:0.1``.
-        alpha: of a ``dirichlet`` without a number.
+    A ``dirichlet`` without a number has the concentration ``alpha``.
 
     Raises:
         ConfigError: one is not as above.
@@ -237,22 +225,17 @@ def error_bounds(text: str) -> tuple[ErrorBound, ...]:
         if high.kind not in (low.kind, "rel"):
             raise ConfigError(f"{part!r} has bounds of two kinds")
         decades = math.floor(math.log10(high.value / low.value) + 1e-9)
-        # Through text, so that 1e-5 times 10 is 1e-4 and not its neighbour.
-        digits, _, exponent = f"{low.value:.15e}".partition("e")
-        bounds += [
-            ErrorBound(low.kind, float(f"{digits}e{int(exponent) + decade}"))
-            for decade in range(decades + 1)
-        ]
+        # In decimal, so that 1e-5 times 10 is 1e-4 and not its neighbour.
+        least = Decimal(repr(low.value))
+        bounds += [ErrorBound(low.kind, float(least.scaleb(k))) for k in range(decades + 1)]
     return tuple(dict.fromkeys(bounds))
 
 
 def schemes(text: str, bounds: tuple[ErrorBound, ...], usual: Scheme) -> Iterator[Scheme]:
-    """Yield the schemes of a comma list.
+    """Yield the schemes of a comma list of what `fedsz.experiments.scheme.parse` reads.
 
-    Args:
-        text: the list, of what `fedsz.experiments.scheme.parse` reads.
-        bounds: of schemes that name none and that a bound steers.
-        usual: what schemes have that do not say it.
+    Those that name no bound, and that one steers, have each of ``bounds``; what else they do not
+    say is as in ``usual``.
 
     Raises:
         ConfigError: there is none, or one that is not as above.
@@ -262,10 +245,8 @@ def schemes(text: str, bounds: tuple[ErrorBound, ...], usual: Scheme) -> Iterato
             scheme, own = parse(part, usual)
             yield from at(scheme, error_bounds(own) if own else bounds)
         except ConfigError as err:
-            told = str(err)
-            raise ConfigError(
-                told if told.startswith("no way") else f"way {part!r}: {told}"
-            ) from None
+            where = "" if str(err).startswith("no way") else f"way {part!r}: "
+            raise ConfigError(f"{where}{err}") from None
 
 
 def _items(text: str, what: str) -> list[str]:

@@ -8,6 +8,7 @@ whoever started it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import os
 import queue
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -42,27 +44,17 @@ OnRound = Callable[[RoundRecord], None]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A run to make.
+    """A run to make."""
 
-    Attributes:
-        options: of `RunConfig`.
-        grid: "local" or "grpc".
-    """
-
-    options: dict[str, Any]
-    grid: str
+    options: dict[str, Any]  # of `RunConfig`
+    grid: str  # "local" or "grpc"
 
 
 class Finished(msgspec.Struct, frozen=True, tag_field="event", tag="finished"):
-    """A run is over.
+    """A run is over."""
 
-    Attributes:
-        distributions: of the largest lossy tensor, its weights and its error.
-        error: why there was no result, or "".
-    """
-
-    distributions: list[Distribution] = []
-    error: str = ""
+    distributions: list[Distribution] = []  # of the largest lossy tensor, weights and error
+    error: str = ""  # why there was no result
 
 
 def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distribution]:
@@ -71,7 +63,8 @@ def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distributio
     Raises:
         FedszError: an option is wrong, or what it takes is not here.
     """
-    state = _local(config, on_round) if grid == "local" else _grpc(config, on_round)
+    federate = _federate_here if grid == "local" else _federate_over_grpc
+    state = federate(config, on_round)
     return distributions(_trained_once_more(state, config), config, state)
 
 
@@ -131,29 +124,25 @@ def _trained_once_more(state: Mapping[str, np.ndarray], config: RunConfig) -> di
     return as_arrays(model.state_dict())
 
 
-def _local(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
+def _federate_here(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
+    """Run a federation in this process and return its model."""
     from fedsz.training.apps import make_client_app
     from fedsz.training.federation import federate, prepare
     from fedsz.transport.local_grid import LocalGrid
 
-    places: list[UserConfig] = [
-        {
-            "partition-id": i,
-            "num-partitions": config.clients,
-            "data-dir": config.data_dir,
-            "device": config.device,
-        }
-        for i in range(config.clients)
-    ]
+    place: UserConfig = {
+        "num-partitions": config.clients,
+        "data-dir": config.data_dir,
+        "device": config.device,
+    }
+    places = [{**place, "partition-id": i} for i in range(config.clients)]
     problem = prepare(config)
-    grid = LocalGrid(make_client_app(), places)
-    model = federate(grid, config, problem, on_round)
+    model = federate(LocalGrid(make_client_app(), places), config, problem, on_round)
     return as_arrays(model.state_dict())
 
 
-def _grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
-    import dataclasses
-
+def _federate_over_grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
+    """Run a federation of one process each and return its model."""
     from safetensors.numpy import load_file
 
     from fedsz.training.local_fleet import run_local
@@ -161,9 +150,8 @@ def _grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
 
     with tempfile.TemporaryDirectory(prefix="fedsz-") as scratch:
         folder = Path(scratch) / "run"
-        with contextlib.closing(
-            run_local(dataclasses.replace(config, run_dir=str(folder)))
-        ) as events:
+        config = dataclasses.replace(config, run_dir=str(folder))
+        with contextlib.closing(run_local(config)) as events:
             for event in events:
                 if isinstance(event, RoundRecord):
                     on_round(event)
@@ -179,9 +167,6 @@ def main() -> None:
     jobs: queue.Queue[Job] = queue.Queue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
 
-    def tell(what: RoundRecord | Finished) -> None:
-        write_line(out, what)
-
     import fedsz.training.apps
     import fedsz.training.loop  # noqa: F401 - what every run needs
 
@@ -190,16 +175,13 @@ def main() -> None:
     while True:
         job = jobs.get()
         try:
-            found = execute(RunConfig.of(job.options), job.grid, tell)
-        except FedszError as err:
-            tell(Finished(error=f"{type(err).__name__}: {err}"))
-        except (
-            Exception
-        ) as err:  # a bug, of ours or of a library: a row says so, the log says where
-            traceback.print_exc()
-            tell(Finished(error=f"{type(err).__name__}: {err}"))
-        else:
-            tell(Finished(found))
+            found = execute(RunConfig.of(job.options), job.grid, partial(write_line, out))
+            finished = Finished(found)
+        except Exception as err:
+            if not isinstance(err, FedszError):  # a bug, of ours or of a library
+                traceback.print_exc()
+            finished = Finished(error=f"{type(err).__name__}: {err}")
+        write_line(out, finished)
 
 
 def _read(jobs: queue.Queue[Job]) -> None:

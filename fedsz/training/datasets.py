@@ -39,66 +39,41 @@ _TEST_SUBSET_SEED = 0
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """A data set and how to read it.
+    """A data set and how to read it."""
 
-    Attributes:
-        name: what `get` and the CLI call it.
-        num_classes: labels are 0 ... num_classes - 1.
-        shape: (channels, height, width) of every image after decoding.
-        image_column: the encoded images' column in the parquet files and on the hub.
-        label_column: the labels' column there.
-        hub_id: owner/name on the Hugging Face hub; None for a set that comes with a library.
-        hub_has_test: whether the hub has a test split; if not, a fifth is held out here.
-        crop: whether images come in many sizes and are scaled and cropped to ``shape``.
-    """
-
-    name: str
-    num_classes: int
-    shape: tuple[int, int, int]
-    image_column: str = "image"
+    name: str  # what `get` and the CLI call it
+    num_classes: int  # labels are 0 ... num_classes - 1
+    shape: tuple[int, int, int]  # (channels, height, width) of every image after decoding
+    image_column: str = "image"  # of the encoded images, in the parquet files and on the hub
     label_column: str = "label"
-    hub_id: str | None = None
-    hub_has_test: bool = True
-    crop: bool = False
+    hub_id: str | None = None  # owner/name there; None for a set that comes with a library
+    hub_has_test: bool = True  # if not, a fifth is held out here
+    crop: bool = False  # images come in many sizes and are scaled and cropped to `shape`
 
 
 DATASETS = (
     DatasetSpec(name="digits", num_classes=10, shape=(1, 8, 8)),
     DatasetSpec(
-        name="cifar10",
-        num_classes=10,
-        shape=(3, 32, 32),
-        image_column="img",
+        name="cifar10", num_classes=10, shape=(3, 32, 32), image_column="img",
         hub_id="uoft-cs/cifar10",
     ),
     DatasetSpec(
-        name="fashion_mnist",
-        num_classes=10,
-        shape=(1, 28, 28),
+        name="fashion_mnist", num_classes=10, shape=(1, 28, 28),
         hub_id="zalando-datasets/fashion_mnist",
     ),
     DatasetSpec(
-        name="caltech101",
-        num_classes=101,
-        shape=(3, 128, 128),
-        hub_id="flwrlabs/caltech101",
-        hub_has_test=False,
-        crop=True,
+        name="caltech101", num_classes=101, shape=(3, 128, 128),
+        hub_id="flwrlabs/caltech101", hub_has_test=False, crop=True,
     ),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Labelled images in memory.
+    """Labelled images in memory."""
 
-    Attributes:
-        x: uint8 [N, C, H, W].
-        y: int64 [N], each in [0, num_classes).
-    """
-
-    x: torch.Tensor
-    y: torch.Tensor
+    x: torch.Tensor  # uint8 [N, C, H, W]
+    y: torch.Tensor  # int64 [N], each in [0, num_classes)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -121,10 +96,10 @@ def get(name: str) -> DatasetSpec:
     Raises:
         ConfigError: there is none.
     """
-    for spec in DATASETS:
-        if spec.name == name:
-            return spec
-    raise ConfigError(f"no data set {name!r}; have {', '.join(spec.name for spec in DATASETS)}")
+    named = {spec.name: spec for spec in DATASETS}
+    if name not in named:
+        raise ConfigError(f"no data set {name!r}; have {', '.join(named)}")
+    return named[name]
 
 
 def load_partition(

@@ -113,8 +113,7 @@ class MobileNetV2(nn.Module):
         blocks: list[nn.Module] = [_conv_bn_relu6(3, 32, 3, stride=2)]
         channels = 32
         for expansion, width, repeats, first_stride in self._ROWS:
-            for i in range(repeats):
-                stride = first_stride if i == 0 else 1
+            for stride in (first_stride, *[1] * (repeats - 1)):
                 blocks.append(_InvertedResidual(channels, width, stride, expansion))
                 channels = width
         blocks.append(_conv_bn_relu6(channels, 1280, 1))
