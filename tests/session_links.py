@@ -12,7 +12,7 @@ from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import PROTOCOL, Ack, Bye, ByeKind, Hello, Welcome, frames, pack, unpack
 from fedsz.transport.grid_base import Outgoing
-from fedsz.transport.messages import Encoded
+from fedsz.transport.messages import EncodedMessage
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Delivery, Send, ServerSession, Settle, Stored
 
@@ -26,8 +26,8 @@ FRAMES = ("client writes", "server hears", "server writes", "client hears")
 WAYS = (*FRAMES, "app answers", "server notices")
 
 
-def encoded(message_id: str, body: bytes) -> Encoded:
-    return Encoded(message_id, (body,), len(body))
+def encoded(message_id: str, body: bytes) -> EncodedMessage:
+    return EncodedMessage(message_id, (body,), len(body))
 
 
 def reply_to(message_id: str, client_id: str) -> bytes:
@@ -60,9 +60,9 @@ class Link:
         self.lossy = False
         self.bye: Bye | None = None
         self.queue: deque[Any] = deque()  # control frames and deliveries, of the server
-        self.outbox: deque[Encoded] = deque()  # replies, of the client
+        self.outbox: deque[EncodedMessage] = deque()  # replies, of the client
         self.writing: tuple[Delivery, Iterator[bytes]] | None = None
-        self.uploading: tuple[Encoded, Iterator[bytes]] | None = None
+        self.uploading: tuple[EncodedMessage, Iterator[bytes]] | None = None
 
 
 class Device:
@@ -80,7 +80,7 @@ class Device:
         for output in outputs:
             if isinstance(output, Request):
                 self.requests.append(output)
-            elif isinstance(output, Encoded):
+            elif isinstance(output, EncodedMessage):
                 assert self.link is not None, "a reply without a connection"
                 self.link.outbox.append(output)
 

@@ -41,7 +41,13 @@ from fedsz.transport.frames import (
     unpack,
     wire_size,
 )
-from fedsz.transport.messages import Buffer, Encoded, decode_message, encode_content, encode_message
+from fedsz.transport.messages import (
+    Buffer,
+    EncodedMessage,
+    decode_message,
+    encode_content,
+    encode_message,
+)
 
 if TYPE_CHECKING:
     from fedsz.transport.frames import Control
@@ -107,7 +113,7 @@ def to_message(content: RecordDict | None = None, error: Error | None = None) ->
     return compat.make_message(METADATA, content=content, error=error)
 
 
-def join(encoded: Encoded) -> bytes:
+def join(encoded: EncodedMessage) -> bytes:
     return b"".join(encoded.segments)
 
 

@@ -24,7 +24,7 @@ from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_arrays, raw
 from fedsz.bounds import ErrorBound
 from fedsz.child_process import Child
 from fedsz.errors import CodecUnavailable, ConfigError
-from fedsz.experiments.bench_worker import Job, Outcome, Tensor
+from fedsz.experiments.bench_worker import BenchJob, JobTensor, Outcome
 from fedsz.experiments.environment import DIGEST_LENGTH, cores, stamp
 from fedsz.experiments.sweep_plan import settings_of, steered
 from fedsz.update.config import DEFAULT
@@ -190,8 +190,8 @@ def _run(
         return Outcome(error=asked.missing)
     if not arrays:
         return Outcome(error="none of these tensors may be lossy")
-    tensors = [Tensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in arrays.items()]
-    job = Job(asked.run_as, written(bound), asked.threads, repeats, seconds, tensors)
+    tensors = [JobTensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in arrays.items()]
+    job = BenchJob(asked.run_as, written(bound), asked.threads, repeats, seconds, tensors)
     module = "fedsz.experiments.bench_worker"
     with (
         tempfile.TemporaryDirectory(prefix="fedsz-") as folder,

@@ -3,7 +3,7 @@
 So its memory is nobody else's, it has the threads it was promised, and a foreign library that ends
 the process ends no more than its own rows.
 
-Standard input carries a `Job` as one line of JSON, then the bytes of its tensors; standard output
+Standard input carries a `BenchJob` as one line of JSON, then the bytes of its tensors; standard output
 an `Outcome`, also as JSON.
 """
 
@@ -37,7 +37,7 @@ from fedsz.update.compress import SHARED_BELOW
 SAMPLE: Final = 1 << 20  # bytes that tell how fast a lossless codec is
 
 
-class Tensor(msgspec.Struct, frozen=True):
+class JobTensor(msgspec.Struct, frozen=True):
     """A tensor of a job."""
 
     name: str
@@ -45,7 +45,7 @@ class Tensor(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
 
-class Job(msgspec.Struct, frozen=True):
+class BenchJob(msgspec.Struct, frozen=True):
     """What to measure."""
 
     codec: str  # its name and settings
@@ -53,7 +53,7 @@ class Job(msgspec.Struct, frozen=True):
     threads: int  # that the codec may use
     repeats: int  # timed passes, at most
     seconds: float  # that all passes may take together
-    tensors: list[Tensor]  # whose bytes follow
+    tensors: list[JobTensor]  # whose bytes follow
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-def measured(job: Job, arrays: Sequence[NDArray], codec: Codec) -> Outcome:
+def measured(job: BenchJob, arrays: Sequence[NDArray], codec: Codec) -> Outcome:
     """Return what a job measures.
 
     A lossless codec that is too slow for two passes over everything in ``job.seconds`` is given a
@@ -113,7 +113,7 @@ def measured(job: Job, arrays: Sequence[NDArray], codec: Codec) -> Outcome:
     )
 
 
-def weights(job: Job, arrays: Sequence[NDArray], codec: Codec) -> list[Item]:
+def weights(job: BenchJob, arrays: Sequence[NDArray], codec: Codec) -> list[Item]:
     """Return a job's tensors for a lossy codec, without constant ones.
 
     Nothing may move in those, and `compress` packs them losslessly.
@@ -140,7 +140,7 @@ def blocks(arrays: Sequence[NDArray], codec: LosslessCodec) -> list[Item]:
     return [Item("", x, None, coder) for x in parts if x.size]
 
 
-def affordable(items: list[Item], job: Job) -> list[Item]:
+def affordable(items: list[Item], job: BenchJob) -> list[Item]:
     """Return the blocks, or as much from their middle as there is time for."""
     total = sum(item.x.nbytes for item in items)
     if total <= SAMPLE:
@@ -151,7 +151,7 @@ def affordable(items: list[Item], job: Job) -> list[Item]:
     return middle(items, max(int(job.seconds / pace / (1 + job.repeats)), SAMPLE))
 
 
-def outcome(job: Job, arrays: Sequence[NDArray]) -> Outcome:
+def outcome(job: BenchJob, arrays: Sequence[NDArray]) -> Outcome:
     """Return what a job measures, or why it does not."""
     try:
         codec = codecs.get(job.codec)
@@ -170,7 +170,7 @@ def outcome(job: Job, arrays: Sequence[NDArray]) -> Outcome:
 def main() -> None:
     """Do the job on standard input."""
     with private_stdout() as answer:
-        job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+        job = msgspec.json.decode(sys.stdin.buffer.readline(), type=BenchJob)
         arrays = [np.empty(tensor.shape, DTYPES[tensor.dtype]) for tensor in job.tensors]
         for x in arrays:
             read_into(sys.stdin.buffer, raw(x))

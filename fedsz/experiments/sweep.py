@@ -24,7 +24,7 @@ from fedsz.experiments.environment import cores, dataset_digest, file_digest, st
 from fedsz.experiments.results import OPTION_COLUMNS, Results, round_columns
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of
-from fedsz.experiments.sweep_worker import Finished, Job
+from fedsz.experiments.sweep_worker import Finished, SweepJob
 from fedsz.training.options import RunConfig
 
 
@@ -125,7 +125,7 @@ class _Worker:
     def run(self, run: RunConfig) -> Iterator[RoundRecord | Finished]:
         """Make a run; the last that comes is its `Finished`."""
         process = self._started()
-        process.tell(Job(run.as_dict(), self._grid))
+        process.tell(SweepJob(run.as_dict(), self._grid))
         for line in process.lines():
             told: RoundRecord | Finished = _DECODER.decode(line)
             yield told

@@ -1,6 +1,6 @@
 """A process that runs what it is told: ``python -m fedsz.experiments.sweep_worker``.
 
-A line of JSON on stdin is a `Job`; lines on stdout are its `RoundRecord`s and in the end one
+A line of JSON on stdin is a `SweepJob`; lines on stdout are its `RoundRecord`s and in the end one
 `Finished`. The process ends when stdin does, in the middle of a run too: so it does not outlive
 whoever started it.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 OnRound = Callable[[RoundRecord], None]
 
 
-class Job(msgspec.Struct, frozen=True):
+class SweepJob(msgspec.Struct, frozen=True):
     """A run to make."""
 
     options: dict[str, Any]  # of `RunConfig`
@@ -164,7 +164,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
     # Flower and torch may print; what is ours goes to a stdout that nobody else has.
     out = private_stdout()
-    jobs: queue.Queue[Job] = queue.Queue()
+    jobs: queue.Queue[SweepJob] = queue.Queue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
 
     import fedsz.training.apps
@@ -184,8 +184,8 @@ def main() -> None:
         write_line(out, finished)
 
 
-def _read(jobs: queue.Queue[Job]) -> None:
-    decoder = msgspec.json.Decoder(Job)
+def _read(jobs: queue.Queue[SweepJob]) -> None:
+    decoder = msgspec.json.Decoder(SweepJob)
     for line in sys.stdin.buffer:
         jobs.put(decoder.decode(line))
     os.kill(os.getpid(), signal.SIGTERM)

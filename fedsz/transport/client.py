@@ -27,7 +27,7 @@ from fedsz.transport.channel import (
 from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent, tell
 from fedsz.transport.frames import PROTOCOL, ByeKind, Hello, frames, pack, unpack
-from fedsz.transport.messages import Encoded, decode_message
+from fedsz.transport.messages import EncodedMessage, decode_message
 from fedsz.transport.node import Node
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class _Link:
         with self._lock:
             return self._session.owes(message_id)
 
-    def hand_in(self, reply: Encoded) -> None:
+    def hand_in(self, reply: EncodedMessage) -> None:
         """Send a reply, now or as soon as there is a connection, until the server has it."""
         with self._lock:
             self._do(self._session.hand_in(reply))
@@ -194,14 +194,14 @@ class _Link:
             match output:
                 case Request():
                     self.requests.put(output)
-                case Encoded():
+                case EncodedMessage():
                     self._outbox.put(self._upload(output))
                 case LinkEvent(kind):
                     if kind == EventKind.JOINED:
                         self._alone_since = None
                     tell(self._on_event, output)
 
-    def _upload(self, reply: Encoded) -> Iterator[bytes]:
+    def _upload(self, reply: EncodedMessage) -> Iterator[bytes]:
         """Yield the frames of a reply for as long as the server wants it."""
         for frame in frames(reply):
             if not self.owes(reply.message_id):

@@ -23,7 +23,7 @@ from fedsz.transport.frames import (
     pack,
     unpack,
 )
-from fedsz.transport.messages import Buffer, Encoded
+from fedsz.transport.messages import Buffer, EncodedMessage
 
 
 class Request(NamedTuple):
@@ -36,7 +36,7 @@ class Request(NamedTuple):
 
 
 # To do: answer a request; send a reply for as long as it is owed; tell of an event.
-Output = Request | Encoded | LinkEvent
+Output = Request | EncodedMessage | LinkEvent
 
 
 class ClientSession:
@@ -60,7 +60,7 @@ class ClientSession:
         self._max_message_bytes = max_message_bytes
         # Requests that have arrived whole, and the reply to each as soon as there is one. An entry
         # stays until the server acknowledges the reply or says that it does not want it any more.
-        self._owed: dict[str, Encoded | None] = {}
+        self._owed: dict[str, EncodedMessage | None] = {}
         self._welcome: Welcome | None = None  # of this connection
         self._arrival: Arrival | None = None
         self._buffer = Buffer()  # of what arrives
@@ -79,7 +79,7 @@ class ClientSession:
         """Return whether the server still waits for the reply to this request."""
         return message_id in self._owed
 
-    def hand_in(self, reply: Encoded) -> list[Output]:
+    def hand_in(self, reply: EncodedMessage) -> list[Output]:
         """Take a reply; it goes out now or on the next connections, until the server has it."""
         if reply.message_id not in self._owed:
             return []

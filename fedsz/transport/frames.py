@@ -25,7 +25,7 @@ import msgspec
 
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import megabytes
-from fedsz.transport.messages import MIN_MESSAGE_BYTES, Encoded
+from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,7 @@ def unpack(raw: bytes) -> Control | memoryview:
         raise CorruptStream(f"not a frame of type {raw[0]}: {err}", offset=1) from err
 
 
-def frames(encoded: Encoded) -> Iterator[bytes]:
+def frames(encoded: EncodedMessage) -> Iterator[bytes]:
     """Yield BEGIN and the DATA frames of a message; one chunk is copied at a time."""
     yield pack(Begin(encoded.message_id, encoded.size))
     for chunk in encoded.chunks(CHUNK_BYTES):
@@ -177,7 +177,7 @@ def wire_size(frame: bytes | memoryview) -> int:
     return 5 + len(frame)
 
 
-def message_wire_size(encoded: Encoded) -> int:
+def message_wire_size(encoded: EncodedMessage) -> int:
     """Return what all `frames` of a message put on the stream."""
     begin = pack(Begin(encoded.message_id, encoded.size))
     chunks = math.ceil(encoded.size / CHUNK_BYTES)

@@ -15,7 +15,7 @@ from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import error_reply, new_message_id
 from fedsz.transport.messages import (
     Content,
-    Encoded,
+    EncodedMessage,
     Source,
     decode_message,
     encode_content,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Outgoing(NamedTuple):
     """A message that has an id and is ready for the wire."""
 
-    encoded: Encoded
+    encoded: EncodedMessage
     metadata: Metadata  # a copy: the app may send the same Message again
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedsz import flower_compat as compat
 from fedsz.flower_compat import error_reply
 from fedsz.transport.grid_base import GridBase, Outgoing, open_reply
-from fedsz.transport.messages import Encoded, decode_message
+from fedsz.transport.messages import EncodedMessage, decode_message
 from fedsz.transport.node import Node, node_id
 
 if TYPE_CHECKING:
@@ -99,5 +99,5 @@ class LocalGrid(GridBase):
         return open_reply(_source(reply), reply.size, asked, self._names[asked.dst_node_id])
 
 
-def _source(encoded: Encoded) -> BytesIO:
+def _source(encoded: EncodedMessage) -> BytesIO:
     return BytesIO(b"".join(piece for chunk in encoded.chunks(encoded.size) for piece in chunk))

@@ -75,7 +75,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedMessage:
     """A message ready for the wire.
 
     Attributes:
@@ -144,7 +144,9 @@ def _item(
     return compat.ProtoRecordDict.Item(key=key, array_record=arrays)
 
 
-def encode_message(message: Message, message_id: str, content: Content | None = None) -> Encoded:
+def encode_message(
+    message: Message, message_id: str, content: Content | None = None
+) -> EncodedMessage:
     """Return ``message`` ready for the wire.
 
     Args:
@@ -166,7 +168,7 @@ def encode_message(message: Message, message_id: str, content: Content | None = 
         raise ConfigError(f"this message cannot be sent: {err}") from err
     lengths = _LENGTHS.pack(len(envelope), len(content.head))
     segments = (lengths + envelope, content.head, *content.data)
-    return Encoded(message_id, segments, sum(map(len, segments)))
+    return EncodedMessage(message_id, segments, sum(map(len, segments)))
 
 
 class Source(Protocol):

@@ -12,7 +12,7 @@ from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError
 from fedsz.flower_compat import error_reply
 from fedsz.formatting import megabytes
-from fedsz.transport.messages import Encoded, encode_message
+from fedsz.transport.messages import EncodedMessage, encode_message
 
 if TYPE_CHECKING:
     from flwr.app import UserConfig
@@ -39,7 +39,7 @@ class Node:
         self._run_config = dict(run_config or {})
         self._context: Context | None = None
 
-    def answer(self, message: Message, *, limit: int) -> Encoded:
+    def answer(self, message: Message, *, limit: int) -> EncodedMessage:
         """Run the app and return its reply, or an error reply, ready for the wire.
 
         Whatever the app raises becomes the text of an error reply: one client's mistake must not
