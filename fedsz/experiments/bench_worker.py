@@ -3,8 +3,8 @@
 So its memory is nobody else's, it has the threads it was promised, and a foreign library that ends
 the process ends no more than its own rows.
 
-Standard input carries a `BenchJob` as one line of JSON, then the bytes of its tensors; standard output
-an `Outcome`, also as JSON.
+Standard input carries a `BenchJob` as one line of JSON, then the bytes of its tensors. Standard
+output carries an `Outcome`, also as JSON.
 """
 
 from __future__ import annotations
