@@ -54,7 +54,7 @@ def print_table(
     rows: Iterable[Sequence[str]],
     *,
     gap: int = 2,
-    least: Mapping[str, int] | None = None,
+    folded: Mapping[str, int] | None = None,
 ) -> None:
     """Print a table whose words are folded on narrow screens, and whose numbers are not.
 
@@ -62,7 +62,8 @@ def print_table(
         heads: of the columns; ``>`` before one says that it holds numbers, to the right.
         rows: a cell for each column.
         gap: blanks between columns.
-        least: characters that columns have, however narrow the screen.
+        folded: the columns that are folded, with the characters that each has at least; all words
+            by default.
     """
     from rich.console import Console
     from rich.table import Table
@@ -75,10 +76,10 @@ def print_table(
         table.add_column(
             head.removeprefix(">"),
             justify="right" if right else "left",
-            no_wrap=right,
+            no_wrap=right or (folded is not None and head not in folded),
             overflow="fold",
             vertical="bottom" if tall else "top",
-            min_width=(least or {}).get(head),
+            min_width=(folded or {}).get(head),
         )
     for row in rows:
         table.add_row(*row)

@@ -16,7 +16,7 @@ from fedsz.formatting import duration
 from fedsz.training.options import RunConfig
 
 # On a narrow screen a data set and its partition take two lines, rather than the way none.
-LEAST: Final = {"dataset": 13, "way": 17}
+FOLDED: Final = {"dataset": 13, "way": 17}
 
 
 class SweepProgress:
@@ -94,7 +94,7 @@ def print_summary(sweep: Sweep) -> None:
             groups.setdefault(of, []).append(row)
     heads = ("dataset", "model", "way", ">seeds", ">accuracy", ">ratio", ">error/bound", ">failed")
     cells = ((*key, *_outcome(rows)) for key, rows in groups.items())
-    print_table(heads, cells, least=LEAST)
+    print_table(heads, cells, folded=FOLDED)
 
 
 def _outcome(rows: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
         )
         for run, estimate in plan
     )
-    print_table((*COLUMNS, "about"), rows)
+    print_table((*COLUMNS, "about"), rows, folded={"way": 1})
     known = [estimate for estimate in times if estimate is not None]
     more = f" and {len(times) - len(known)} of unknown length" if len(known) < len(times) else ""
     total = duration(sum(known) / min(config.jobs, len(times)))
