@@ -128,7 +128,7 @@ def test_a_formula_that_fits_gives_back_what_it_was_made_from(tmp_path: Path) ->
 def test_the_apps_run_on_flowers_engine_and_nothing_of_it_stays(short_folder: str) -> None:
     config = RunConfig(clients=3, min_clients=3, rounds=2, samples=300, test_samples=100)
 
-    rounds = simulate(config, workers=2, timeout=180)
+    rounds = simulate(config, workers=2, timeout=600)
 
     assert [row.round for row in rounds] == [0, 1, 2]
     assert [row.replies for row in rounds] == [0, 3, 3]
