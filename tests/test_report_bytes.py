@@ -105,7 +105,7 @@ def test_bytes_to_an_accuracy(tmp_path: Path) -> None:
         *course("raw", (0.1, 0.4, 0.8, 0.7), 0), *course("raw", (0.1, 0.4, 0.8, 0.6), 1),
         *course("zstd", (0.1, 0.4, 0.5, 0.96), 0, **sent),
         *course("zstd", (0.1, 0.4, 0.5, 0.6), 1, **sent),
-        *course("szx", (0.1, 0.2, 0.2, 0.2), 0, **sent),
+        *course("szx", (0.1, 0.2, 0.2, 0.2), 0, **sent, bound_kind="rel", bound_value=0.01),
     ]  # fmt: skip
     source = written(tmp_path / "x.parquet", found)
 
@@ -116,9 +116,9 @@ def test_bytes_to_an_accuracy(tmp_path: Path) -> None:
     assert bytes_to(None) == {  # 0.76
         "uncompressed": "3.80 MB",
         "weights:zstd": "3.85 MB, not reached by 1 of 2",
-        "weights:szx": "not reached",
+        "weights:szx@0.01": "not reached",
     }
-    assert bytes_to(0.1)["weights:szx"] == "0 B"
+    assert bytes_to(0.1)["weights:szx@0.01"] == "0 B"
     assert bytes_to(0.4)["weights:zstd"] == "1.50 MB"
     (setting,) = settings_of(read_source(source))
     ways = {way.name: way for way in rate_accuracies(setting)}
