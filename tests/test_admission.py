@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedSZGrid, StreamingFedAvg, admission
 from fedsz.flower.admission import AdmittedRecord
 from fedsz.flower.strategy import Mean
-from fedsz.transport.replies import Replies
+from fedsz.transport.replies import Replies, StreamedRequest
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
 
 
@@ -118,6 +118,33 @@ def test_a_strategy_that_did_not_ask_gets_plain_arrays() -> None:
     kinds = [{type(r) for r in m.content.array_records.values()} for m in (*plain, *sealed)]
     assert kinds[:CLIENTS].count({AdmittedRecord}) == 0
     assert kinds[CLIENTS:] == [{AdmittedRecord}] * CLIENTS
+
+
+def test_on_the_wire_a_streamed_request_is_its_records() -> None:
+    """Flower names the class of what it sends, and its nodes know none of ours."""
+    content = RecordDict({"arrays": record_of(initial()), "config": ConfigRecord({"lr": 0.1})})
+    mark = StreamedRequest(dict(content))
+
+    assert mark.deflate() == content.deflate()
+    assert mark == content
+    back = RecordDict.inflate(mark.deflate(), children=mark.children)
+    assert back.keys() == content.keys()
+
+
+def test_whoever_did_not_ask_waits_for_all_replies() -> None:
+    """An app that never looks at its replies has sent its messages all the same."""
+    trained: list[int] = []
+
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        trained.append(client)
+        return moved(arrays, client)
+
+    for grid in (grid_of(app_of(edit)), FedSZGrid(grid_of(app_of(edit)), 1e-2)):
+        trained.clear()
+        grid.send_and_receive(
+            FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid)
+        )
+        assert sorted(trained) == list(range(CLIENTS))
 
 
 def test_replies_are_a_sequence_that_fills_while_it_is_read() -> None:

@@ -167,7 +167,7 @@ def test_what_a_policy_needs_is_what_its_rules_need() -> None:
 def test_it_needs_neither_torch_nor_flower() -> None:
     script = (
         "import sys; sys.modules['torch'] = sys.modules['flwr'] = None;"
-        "from fedsz.control import policy as p;"
+        "from fedsz.control import policy as p; from fedsz.update import config as c;"
         "p.get('auto+layers+gate', c.CompressionConfig(update='delta', error_bound='std:1',"
         "downlink='exact'), tolerance=1, rounds=2).decide([])"
     )

@@ -16,14 +16,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedsz.arrays import Layout
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY, array_records, replaced, to_record
+from fedsz.transport.replies import StreamedRequest
 from fedsz.update.reference import Reference
-
-
-class StreamedRequest(RecordDict):
-    """The content of a message whose sender takes the replies' arrays sealed.
-
-    On the wire it is its records and nothing more.
-    """
 
 
 class AdmittedRecord(ArrayRecord):
@@ -119,11 +113,6 @@ def streamed(messages: Iterable[Message]) -> list[Message]:
     for message, content in zip(asked, originals, strict=True):
         message.content = contents[id(content)]
     return asked
-
-
-def takes_sealed(messages: Iterable[Message]) -> bool:
-    """Say whether the sender of these messages takes the replies' arrays sealed."""
-    return any(isinstance(message.content, StreamedRequest) for message in messages)
 
 
 def release(content: RecordDict) -> None:

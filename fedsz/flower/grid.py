@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -21,13 +21,13 @@ from fedsz.control.policy import DEFAULT_TOLERANCE
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, FedszError
-from fedsz.flower.admission import admit, takes_sealed
+from fedsz.flower.admission import admit
 from fedsz.flower.mod import lacks_model
 from fedsz.flower.packing import Packer, is_training
 from fedsz.flower.records import array_records
 from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.transport.replies import Replies
+from fedsz.transport.replies import Replies, takes_replies_as_they_come
 from fedsz.update.config import DEFAULT, CompressionConfig
 
 logger = logging.getLogger(__name__)
@@ -182,19 +182,21 @@ class FedSZGrid(WrappedGrid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Replies:
-        """Return the replies to ``messages``, as they come, with plain arrays.
+    ) -> Sequence[Message]:
+        """Return the replies to ``messages``, with plain arrays.
 
-        Those to `StreamedRequest`s keep theirs sealed.
+        Those to `StreamedRequest`s keep theirs sealed, and come while they are read.
         """
-        return Replies(self.stream_replies(messages, timeout=timeout))
+        pushed = list(messages)
+        collect = Replies if takes_replies_as_they_come(pushed) else list
+        return collect(self.stream_replies(pushed, timeout=timeout))
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield the replies of `send_and_receive`, and keep none."""
         pushed = list(messages)
-        sealed = takes_sealed(pushed)
+        sealed = takes_replies_as_they_come(pushed)
         deadline = None if timeout is None else time.monotonic() + timeout
         replies = super().stream_replies(self._packed(pushed), timeout=timeout)
         del pushed  # or the model would stay until the last reply

@@ -20,6 +20,7 @@ from fedsz.flower.records import (
     sealed,
     streams_of,
 )
+from fedsz.transport.replies import StreamedRequest
 from fedsz.update.config import EXACT, CompressionConfig
 from fedsz.update.reference import Reference
 from fedsz.update.step_spread import spread
@@ -200,7 +201,7 @@ class _Content:
         }
         nbytes = sum(len(s) for record in records.values() for s in streams_of(record))
         told = self.instructions.record()
-        return RecordDict({**self.others, **records, KEY: told}), nbytes
+        return StreamedRequest({**self.others, **records, KEY: told}), nbytes
 
     def pack_away(self) -> None:
         """Free what only a first version needs."""

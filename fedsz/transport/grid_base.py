@@ -21,10 +21,10 @@ from fedsz.transport.messages import (
     encode_content,
     encode_message,
 )
-from fedsz.transport.replies import Replies
+from fedsz.transport.replies import Replies, takes_replies_as_they_come
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Outgoing(NamedTuple):
@@ -85,9 +85,11 @@ class GridBase(Grid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Replies:
-        """Return the outcomes of ``messages``, which come while they are read."""
-        return Replies(self.stream_replies(messages, timeout=timeout))
+    ) -> Sequence[Message]:
+        """Return the outcomes of ``messages``; of `StreamedRequest`s, while they are read."""
+        pushed = list(messages)
+        collect = Replies if takes_replies_as_they_come(pushed) else list
+        return collect(self.stream_replies(pushed, timeout=timeout))
 
     def _prepare(self, messages: Iterable[Message]) -> list[Outgoing]:
         """Give ``messages`` their ids and encode them, each RecordDict once."""
