@@ -85,7 +85,7 @@ def admit(
             taken[key] = AdmittedRecord(update)
         else:
             taken[key] = to_record(update.arrays())
-            update.release()
+            update.forget()
     note = reply.content.config_records.get(KEY, ConfigRecord())
     reply.content = replaced(reply.content, taken, None)
     return Admitted(

@@ -133,5 +133,10 @@ class ReceivedUpdate:
         return Reader(next(iter(self._record.values())).data, limits)
 
     def release(self) -> None:
-        """Free what was sent; the numbers stay."""
+        """Free what was sent, the sender's record too; the numbers stay."""
+        self._record.clear()  # circles of references would keep the bytes until a collection
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of what was sent but the numbers."""
         self._record, self._reader, self._reference = ArrayRecord(), None, None
