@@ -9,9 +9,11 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.control.controller import Controller
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.records import KEY
+from fedsz.update.config import CompressionConfig
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of
 from tests.test_grid import Watched
 
@@ -91,3 +93,18 @@ def test_a_model_that_became_nan_ends_no_run() -> None:
     grid = FedSZGrid(grid_of(app_of(edit)), policy="auto")
     StreamingFedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=2)
     assert len(grid.take_traffic().failures) == 2 * CLIENTS
+
+
+def test_a_server_that_ends_its_rounds_keeps_nothing_of_them() -> None:
+    base = CompressionConfig()
+    controller = Controller("fixed", base, tolerance=0.5, rounds=ROUNDS)
+    grid = FedSZGrid.controlled(grid_of(app_of()), controller)
+    kept = []
+
+    for number in range(ROUNDS):
+        record = grid.end_round(accuracy=0.5)
+        assert (record.round, record.replies) == (number, CLIENTS * (number > 0))
+        StreamingFedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=1)
+        kept.append(sum(len(counter._admitted) for counter in grid._counters))
+
+    assert kept == [CLIENTS] * ROUNDS

@@ -111,6 +111,9 @@ class FedSZGrid(WrappedGrid):
         """
         grid = cls.__new__(cls)
         grid._set_up(inner, controller, feedback=True, same_model=True)
+        # Each round is taken once, when it ends; what nobody takes would grow for weeks.
+        grid._taken = grid._of_round
+        grid._counters = {grid._of_round}
         return grid
 
     def _set_up(
@@ -122,6 +125,7 @@ class FedSZGrid(WrappedGrid):
         self._packer = Packer(feedback=feedback)
         self._same_model = same_model
         self._taken, self._of_round = TrafficCounter(inner), TrafficCounter(inner)
+        self._counters = {self._taken, self._of_round}
         self._measured: tuple[float | None, float | None] = None, None
         self._round_ended = False
         self._last = time.monotonic()
@@ -225,7 +229,7 @@ class FedSZGrid(WrappedGrid):
                 self._note(reply)
                 yield reply
                 continue
-            for counter in (self._taken, self._of_round):
+            for counter in self._counters:
                 counter.sent(0, whole.sent_bytes)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             # Now: it has a round's training before it.
@@ -251,7 +255,7 @@ class FedSZGrid(WrappedGrid):
             self._round_ended = False
         codecs = {int(node): codec for node, codec in self._decision.codecs.items()}
         packed = self._packer.pack(pushed, self._decision.config, codecs)
-        for counter in (self._taken, self._of_round):
+        for counter in self._counters:
             counter.sent(sum(p.raw_bytes for p in packed), sum(p.sent_bytes for p in packed))
         return [p.message for p in packed]
 
@@ -276,13 +280,13 @@ class FedSZGrid(WrappedGrid):
                 reason = f"{type(err).__name__}: {err}"
                 self._fail(node, reason)
                 return failed(reply, reason)
-            for counter in (self._taken, self._of_round):
+            for counter in self._counters:
                 counter.received(admitted)
         return reply
 
     def _fail(self, node: int, reason: str) -> None:
         logger.warning("node %d left out: %s", node, reason)
-        for counter in (self._taken, self._of_round):
+        for counter in self._counters:
             counter.failed(node, reason)
 
 

@@ -140,3 +140,4 @@ class ReceivedUpdate:
     def forget(self) -> None:
         """Keep nothing of what was sent but the numbers."""
         self._record, self._reader, self._reference = ArrayRecord(), None, None
+        self.names = []
