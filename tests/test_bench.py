@@ -20,8 +20,8 @@ from fedsz.codecs import CODECS, Codec, Encoded, Raw
 from fedsz.codecs.sz3 import Sz3
 from fedsz.errors import CodecError, ConfigError
 from fedsz.experiments.bench import Row, digest, initial_weights, measure
-from fedsz.experiments.codec_measurement import Item, coder_of, middle
-from fedsz.experiments.memory_growth import Memory
+from fedsz.experiments.bench_worker import middle
+from fedsz.experiments.codec_measurement import Item, Memory, coder_of
 from fedsz.experiments.sweep_plan import steered
 from tests.test_cli import call, refuse
 
@@ -296,7 +296,7 @@ def test_memory_is_that_of_the_codec(state: dict[str, Any]) -> None:
     row = quick(big, "raw")[-1]
     assert 8_000_000 <= row["peak_bytes"] < 16_000_000
 
-    memory = Memory.now()
+    memory = Memory()
     memory.mark()
     kept = np.ones(16 << 20, np.uint8)
     memory.look()

@@ -156,11 +156,7 @@ _DECODER: Final = msgspec.json.Decoder(RoundRecord | Finished)
 
 
 def rows_of(
-    run: RunConfig,
-    sweep: SweepConfig,
-    rounds: list[RoundRecord],
-    finished: Finished,
-    threads: int,
+    run: RunConfig, sweep: SweepConfig, rounds: list[RoundRecord], finished: Finished, threads: int
 ) -> list[Mapping[str, Any]]:
     """Return the rows of a run, one for each of its rounds, or one with its error.
 
