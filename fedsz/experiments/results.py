@@ -58,19 +58,13 @@ ENVIRONMENT: Final = (
     (pa.timestamp("ms", tz="UTC"), "time"),
 )
 LAW: Final = pa.struct(_columns((TEXT, "name"), (REAL, "location scale ks")))
-DISTRIBUTION: Final = pa.struct(
-    _columns(
-        (TEXT, "what tensor"),
-        (BIG, "numbers"),
-        (REAL, "low high"),
-        (pa.list_(BIG), "counts"),
-        (pa.list_(LAW), "laws"),
-    )
-)
+DISTRIBUTION: Final = pa.struct(_columns(
+    (TEXT, "what tensor"), (BIG, "numbers"), (REAL, "low high"), (pa.list_(BIG), "counts"),
+    (pa.list_(LAW), "laws"),
+))  # fmt: skip
 
 
-def option_schema() -> dict[str, pa.DataType]:
-    """Return the columns that are options of a run under their own names."""
+def _option_schema() -> dict[str, pa.DataType]:
     kinds = get_type_hints(RunConfig)
     axes = ("model", "dataset", "seed", "policy", *STORED)
     return {
@@ -83,11 +77,8 @@ def option_schema() -> dict[str, pa.DataType]:
 def round_schema() -> dict[str, pa.DataType]:
     """Return the columns of a round: every number of `RoundRecord`, and how many clients failed."""
     kinds = {int: BIG, float: REAL, float | None: REAL}
-    columns = {
-        name: kinds[kind]
-        for name, kind in get_type_hints(RoundRecord).items()
-        if kind in kinds and name != "version"
-    }
+    numbers = [(n, kinds[k]) for n, k in get_type_hints(RoundRecord).items() if k in kinds]
+    columns = {name: kind for name, kind in numbers if name != "version"}
     return {**columns, "failures": BIG, "ratio": REAL}
 
 
@@ -97,16 +88,15 @@ def round_columns(record: RoundRecord) -> dict[str, Any]:
     return {**columns, "failures": len(record.failures)}
 
 
-OPTION_COLUMNS: Final = option_schema()
+# Options of a run that are columns under their own names.
+OPTION_COLUMNS: Final = _option_schema()
 SWEEP: Final = Table(
     "sweep",
     RECORD_VERSION,
     {
         **_columns(
             (TEXT, "run initial codec_settings error_bound bound_kind"),
-            (REAL, "bound_value tolerance"),
-            (TEXT, "grid dataset_digest"),
-            (COUNT, "threads"),
+            (REAL, "bound_value tolerance"), (TEXT, "grid dataset_digest"), (COUNT, "threads"),
         ),
         **OPTION_COLUMNS,
         **round_schema(),
@@ -114,7 +104,7 @@ SWEEP: Final = Table(
     },
     added=("downlink", "policy", "tolerance", "decay", "wire_up", "wire_down"),
     older=(1,),
-)
+)  # fmt: skip
 
 BENCH: Final = Table(
     "bench",
@@ -157,11 +147,7 @@ TABLES: Final = (SWEEP, BENCH, SCALING)
 
 
 class Results:
-    """A result file that is open for more rows, by one process at a time.
-
-    Args:
-        path: the file; it and its folder are made if they are not there.
-        table: what it holds.
+    """A result file that is open for more rows, by one process at a time; made if it is not there.
 
     Raises:
         ConfigError: it holds something else, another process writes it, or it cannot be written.
@@ -279,20 +265,12 @@ def _with_parts(rows: pa.Table) -> pa.Table:
     names = rows.column("data").to_pylist()
     suffixes = [next(suffix for suffix in PARTS if name.endswith(suffix)) for name in names]
     data = [name.removesuffix(suffix) for name, suffix in zip(names, suffixes, strict=True)]
-    parts = pa.array([PARTS[suffix] for suffix in suffixes], TEXT)
-    return (
-        rows.drop_columns("data")
-        .append_column("data", pa.array(data, TEXT))
-        .append_column("part", parts)
-    )
+    rows = rows.drop_columns("data").append_column("data", pa.array(data, TEXT))
+    return rows.append_column("part", pa.array([PARTS[suffix] for suffix in suffixes], TEXT))
 
 
 def _locked(path: Path) -> filelock.BaseFileLock:
-    """Return a lock on a file; the system gives it up when the process ends, however it ends.
-
-    Raises:
-        ConfigError: another process has it, or the folder cannot be written.
-    """
+    """Return a lock on a file; the system gives it up when the process ends, however it ends."""
     lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

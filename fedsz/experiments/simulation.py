@@ -72,7 +72,7 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
             threads=1,
             environment=QUIET,
             whole_session=True,  # Ray's processes stay in it
-        ) as process,
+        ) as process,  # fmt: skip
     ):
         with process.limited(timeout):
             process.tell(Setting(config.as_dict(), workers, folder))
@@ -87,20 +87,18 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
     return rounds
 
 
-def located(app: ClientApp, **where: str) -> ClientApp:
-    """Return an app whose nodes have more entries in ``context.node_config``.
-
-    The engine tells a node its share and no more; a device's folder and processor are its own.
-    """
+def _client_app(config: RunConfig) -> ClientApp:
+    """Return the app of a run; the engine tells a node its share, but neither folder nor device."""
     from flwr.clientapp import ClientApp
 
-    outer = ClientApp()
-    entries = {name.replace("_", "-"): value for name, value in where.items()}
+    from fedsz.training.apps import make_client_app
+
+    inner, outer = make_client_app(), ClientApp()
 
     @outer.train()
     def train(message: Message, context: Context) -> Message:
-        context.node_config.update(entries)
-        return app(message, context)
+        context.node_config.update({"data-dir": config.data_dir, "device": config.device})
+        return inner(message, context)
 
     return outer
 
@@ -115,7 +113,6 @@ def main() -> None:
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from fedsz.training.apps import make_client_app
     from fedsz.training.federation import federate, prepare
 
     problem = prepare(config)
@@ -134,7 +131,7 @@ def main() -> None:
     try:
         run_simulation(
             server_app=server_app,
-            client_app=located(make_client_app(), data_dir=config.data_dir, device=config.device),
+            client_app=_client_app(config),
             num_supernodes=config.clients,
             backend_config={
                 "init_args": {

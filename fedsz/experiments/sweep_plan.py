@@ -25,12 +25,7 @@ if TYPE_CHECKING:
     from fedsz.codecs import Codec
 
 # A sweep has many of each.
-PLURAL: Final = {
-    "model": "models",
-    "dataset": "datasets",
-    "codec": "codecs",
-    "error_bound": "error_bounds",
-}
+PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "error_bound")}
 LISTS: Final = (*PLURAL.values(), "ways", "partitions")
 GRIDS: Final = ("local", "grpc")
 ID_LENGTH: Final = 12
@@ -149,17 +144,10 @@ def run_id(run: RunConfig, grid: str) -> str:
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:ID_LENGTH]
 
 
-def steered(spec: str) -> bool:
-    """Say whether a codec's error depends on a bound."""
-    codec = _codec(spec)
-    return codec.lossy and codec.keeps_bound
-
-
 def settings_of(spec: str) -> str:
     """Return all settings of a codec, defaults too, as ``name=value,...``."""
-    codec = _codec(spec)
-    fields = dataclasses.fields(codec)
-    return ",".join(f"{field.name}={getattr(codec, field.name)}" for field in fields)
+    settings = dataclasses.asdict(_codec(spec))
+    return ",".join(f"{name}={value}" for name, value in settings.items())
 
 
 def names(text: str, what: str) -> tuple[str, ...]:
@@ -181,8 +169,7 @@ def codecs(text: str) -> tuple[str, ...]:
         ConfigError: there is none, or one that does not exist.
     """
     # One whose library is missing stays: its runs fail, each with a row that says so.
-    specs = (str(_codec(spec)) for spec in _items(text, "codecs"))
-    return tuple(dict.fromkeys(specs))
+    return tuple(dict.fromkeys(str(_codec(spec)) for spec in _items(text, "codecs")))
 
 
 def partitions(text: str, alpha: float) -> list[tuple[str, float]]:

@@ -38,7 +38,7 @@ from fedsz.update.config import WEIGHTS
 from fedsz.update.partition import is_lossy
 
 if TYPE_CHECKING:
-    from flwr.app import UserConfig
+    from fedsz.transport.local_grid import LocalGrid
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -63,8 +63,8 @@ def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distributio
     Raises:
         FedszError: an option is wrong, or what it takes is not here.
     """
-    federate = _federate_here if grid == "local" else _federate_over_grpc
-    state = federate(config, on_round)
+    federated = _federated_here if grid == "local" else _federated_over_grpc
+    state = federated(config, on_round)
     return distributions(_trained_once_more(state, config), config, state)
 
 
@@ -75,21 +75,15 @@ def distributions(
 ) -> list[Distribution]:
     """Return the laws of the largest lossy tensor's weights, and of its error under the codec.
 
-    Args:
-        state: what would be sent.
-        config: how.
-        reference: the model that steps are from. Without it the error of a step is not known;
-            that of a bound which a policy chooses never is.
+    Steps are from the model ``reference``: without it their error is not known. That of a bound
+    which a policy chooses never is.
     """
     settings = config.compression
-    lossy = {
-        name: x
-        for name, x in state.items()
-        if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold)
-    }
+    rule, threshold = settings.rule, settings.threshold
+    lossy = [item for item in state.items() if is_lossy(*item, rule=rule, threshold=threshold)]
     if not lossy:
         return []
-    name, x = max(lossy.items(), key=lambda item: item[1].size)
+    name, x = max(lossy, key=lambda item: item[1].size)
     found = [distribution(x, "weights", name)]
     codec, bound = get(config.codec), settings.bound
     if not codec.lossy or config.policy != FIXED:
@@ -113,36 +107,29 @@ def _trained_once_more(state: Mapping[str, np.ndarray], config: RunConfig) -> di
     from fedsz.flower.records import to_record
     from fedsz.training.client_round import train_share
 
-    model, _ = train_share(
-        config,
-        to_record(dict(state)),
-        config.rounds + 1,
-        (0, config.clients),
-        data_dir=config.data_dir,
-        device=config.device,
-    )
+    share, place = (0, config.clients), {"data_dir": config.data_dir, "device": config.device}
+    model, _ = train_share(config, to_record(dict(state)), config.rounds + 1, share, **place)
     return as_arrays(model.state_dict())
 
 
-def _federate_here(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
-    """Run a federation in this process and return its model."""
+def grid_of(config: RunConfig) -> LocalGrid:
+    """Return a grid with the clients of a run in this process."""
     from fedsz.training.apps import make_client_app
-    from fedsz.training.federation import federate, prepare
     from fedsz.transport.local_grid import LocalGrid
 
-    place: UserConfig = {
-        "num-partitions": config.clients,
-        "data-dir": config.data_dir,
-        "device": config.device,
-    }
+    place = {"data-dir": config.data_dir, "device": config.device, "num-partitions": config.clients}
     places = [{**place, "partition-id": i} for i in range(config.clients)]
-    problem = prepare(config)
-    model = federate(LocalGrid(make_client_app(), places), config, problem, on_round)
+    return LocalGrid(make_client_app(), places)
+
+
+def _federated_here(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
+    from fedsz.training.federation import federate, prepare
+
+    model = federate(grid_of(config), config, prepare(config), on_round)
     return as_arrays(model.state_dict())
 
 
-def _federate_over_grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
-    """Run a federation of one process each and return its model."""
+def _federated_over_grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
     from safetensors.numpy import load_file
 
     from fedsz.training.local_fleet import run_local
