@@ -146,5 +146,9 @@ def _as_it_is(name: str, nbytes: int) -> Choice:
 def _scaled(row: Row, raw_bytes: int, *, exact: bool = True) -> Choice:
     """Return a codec on ``raw_bytes``, of which it may have had a share."""
     share = raw_bytes / row["raw_bytes"]
-    costs = (share * row[name] for name in ("coded_bytes", "encode_seconds", "decode_seconds"))
-    return Choice(row["codec"], row["error_bound"], exact, raw_bytes, *costs, row["raw_bytes"])
+    names = ("coded_bytes", "encode_seconds", "decode_seconds")
+    sent, encode, decode = (share * row[name] for name in names)
+    measured = row["raw_bytes"]
+    return Choice(
+        row["codec"], row["error_bound"], exact, raw_bytes, sent, encode, decode, measured
+    )

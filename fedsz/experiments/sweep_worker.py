@@ -117,9 +117,9 @@ def grid_of(config: RunConfig) -> LocalGrid:
     from fedsz.training.apps import make_client_app
     from fedsz.transport.local_grid import LocalGrid
 
-    place = {"data-dir": config.data_dir, "device": config.device, "num-partitions": config.clients}
-    places = [{**place, "partition-id": i} for i in range(config.clients)]
-    return LocalGrid(make_client_app(), places)
+    place: dict[str, Any] = {"data-dir": config.data_dir, "device": config.device}
+    shares = [{"partition-id": i, "num-partitions": config.clients} for i in range(config.clients)]
+    return LocalGrid(make_client_app(), [place | share for share in shares])
 
 
 def _federated_here(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:

@@ -18,17 +18,10 @@ if TYPE_CHECKING:
 # Names, and the modules of this package with a function of each, `table_1` and so on. They are
 # imported when they are made: they need packages that `fedsz --help` does without.
 CATALOGUE: Final = {
-    "table 1": "tables",
-    "table 2": "tables",
-    "table 3": "tables",
-    "table 5": "tables",
-    "figure 2": "weight_figures",
-    "figure 3": "weight_figures",
-    "figure 4": "run_figures",
-    "figure 5": "run_figures",
-    "figure 6": "run_figures",
-    "figure 7": "transfer_figures",
-    "figure 8": "transfer_figures",
+    **dict.fromkeys(("table 1", "table 2", "table 3", "table 5"), "tables"),
+    **dict.fromkeys(("figure 2", "figure 3"), "weight_figures"),
+    **dict.fromkeys(("figure 4", "figure 5", "figure 6"), "run_figures"),
+    **dict.fromkeys(("figure 7", "figure 8"), "transfer_figures"),
     "figure 9": "scaling_figure",
     "figure 10": "weight_figures",
 }
@@ -49,15 +42,11 @@ def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[
     Raises:
         ConfigError: there is none of a number, or none was asked for.
     """
-    names = set()
-    for kind, asked in (("table", table_numbers), ("figure", figure_numbers)):
-        for number in asked:
-            name = f"{kind} {number}"
-            if name not in CATALOGUE:
-                have = ", ".join(map(str, numbers(kind)))
-                why = ABSENT.get(name, "the paper has none")
-                raise ConfigError(f"no {name}: {why}; have {have}")
-            names.add(name)
+    names = [f"table {n}" for n in table_numbers] + [f"figure {n}" for n in figure_numbers]
+    for name in names:
+        if name not in CATALOGUE:
+            have = ", ".join(map(str, numbers(name.split()[0])))
+            raise ConfigError(f"no {name}: {ABSENT.get(name, 'the paper has none')}; have {have}")
     if not names:
         raise ConfigError(
             f"give --table {'|'.join(map(str, numbers('table')))},"
@@ -67,11 +56,7 @@ def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[
 
 
 def make(name: str, measurements: Measurements) -> Comparison:
-    """Make a table or figure, add what is to be known about it, and write the figure's files.
-
-    Args:
-        name: one of `CATALOGUE`.
-        measurements: what it is made from.
+    """Make one of `CATALOGUE`, add what is to be known about it, and write the figure's files.
 
     Raises:
         FedszError: something could not be measured, trained or written.

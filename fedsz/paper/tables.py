@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from fedsz.arrays import NDArray
+from fedsz.codecs.zfp import Zfp
 from fedsz.errors import DataError
 from fedsz.experiments import bench
 from fedsz.paper import published
@@ -18,7 +21,6 @@ from fedsz.paper.model_complexity import complexity, lossy_shares
 from fedsz.paper.published import RECOMMENDED_BOUND, CodecCosts
 from fedsz.paper.szx_error import hypotheses
 from fedsz.paper.trained_models import TrainedModel
-from fedsz.paper.zfp_precision import closest_precisions
 from fedsz.spread import standard_deviation, value_range
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from fedsz.training.datasets import Images
 
 THRESHOLDS: Final = (0, 256, 512, 1000, 1024, 2048, 4096)
+PRECISIONS: Final = range(2, 25)  # bits, up to a float32's significand
 SIDE: Final = 224  # pixels that Table III's flops are usually counted at
 
 # Why ratios differ by more than 20 %.
@@ -63,7 +66,7 @@ def table_1(measurements: Measurements) -> Comparison:
         if images is not None:
             lines += _accuracies(measurements, trained, images)
         lines += _szx(measurements, trained, images)
-        lines += closest_precisions(weights, model)
+        lines += _zfp(weights, model)
     notes += _explanations(lines)
     title, headings = f"lossy codecs, {dataset}", ("model", "codec", "bound")
     return Comparison(title, headings, lines, made_from, notes=notes)
@@ -71,12 +74,9 @@ def table_1(measurements: Measurements) -> Comparison:
 
 def _spread(weights: Mapping[str, NDArray]) -> float:
     """Return standard deviation over range, the mean over all weights of their tensors'."""
-    total = sum(x.size for x in weights.values())
-    ranges = {name: value_range(x) for name, x in weights.items()}
-    shares = [
-        x.size * standard_deviation(x) / ranges[name] for name, x in weights.items() if ranges[name]
-    ]
-    return float(sum(shares) / total)
+    tensors = [(x, value_range(x)) for x in weights.values()]
+    shares = [x.size * standard_deviation(x) / width for x, width in tensors if width]
+    return float(sum(shares) / sum(x.size for x, _ in tensors))
 
 
 def _costs(of: tuple[str, ...], printed: CodecCosts | None, row: Row) -> list[Line]:
@@ -139,6 +139,31 @@ def _szx(measurements: Measurements, trained: TrainedModel, images: Images | Non
     return lines
 
 
+def _zfp(weights: Mapping[str, NDArray], model: str) -> list[Line]:
+    """Return, for each ratio that Table I prints for ZFP, the precision that comes closest.
+
+    The paper names none.
+    """
+    if model not in published.MODELS or Zfp().missing():
+        return []
+
+    @cache
+    def ratio(precision: int) -> float:
+        codec = Zfp(precision=precision)
+        size = sum(len(codec.compress(x.reshape(-1), 0.0)) for x in weights.values())
+        return sum(x.nbytes for x in weights.values()) / size
+
+    lines = []
+    for bound in published.BOUNDS:
+        wanted = published.TABLE_1[model, "zfp", bound].ratio
+        # Ratios fall as precision grows.
+        at = bisect_left(PRECISIONS, -wanted, key=lambda precision: -ratio(precision))
+        near = PRECISIONS[max(at - 1, 0) : at + 1]
+        best = min(near, key=lambda precision: abs(ratio(precision) - wanted))
+        lines.append(Line((model, f"zfp:precision={best}", "-"), "ratio", wanted, ratio(best)))
+    return lines
+
+
 def _explanations(lines: list[Line]) -> list[str]:
     """Say where ratios differ by more than 20 %, and why."""
     far: dict[str, list[str]] = {}
@@ -166,10 +191,8 @@ def table_2(measurements: Measurements) -> Comparison:
             best = max(of, key=lambda row: float(row["ratio"]))
             smallest.append(f"{best['codec']} makes {what} smallest, {best['ratio']:.3f}x")
     notes = [f"{'; '.join(smallest)}."] if smallest else []
-    title, headings = (
-        f"lossless codecs, {trained.model}, {trained.dataset}",
-        ("codec", "part", "bytes"),
-    )
+    title = f"lossless codecs, {trained.model}, {trained.dataset}"
+    headings = ("codec", "part", "bytes")
     return Comparison(title, headings, lines, [trained.provenance], notes=notes)
 
 
@@ -195,10 +218,9 @@ def table_3(measurements: Measurements) -> Comparison:
         for side in (32, 128):
             found = complexity(model, classes=10, side=side)
             lines.append(Line((model, f"{side} pixels"), "flops", None, found.flops / 1e9, "G"))
+        lossy = printed and printed.lossy
         lines += [
-            Line(
-                (model, f"threshold {above}"), "lossy", printed and printed.lossy, 100 * share, "%"
-            )
+            Line((model, f"threshold {above}"), "lossy", lossy, 100 * share, "%")
             for above, share in lossy_shares(model, THRESHOLDS, rule=rule).items()
         ]
     note = (

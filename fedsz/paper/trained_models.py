@@ -65,9 +65,8 @@ def train(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
     path = folder / f"{run.model}-{run.dataset}.safetensors"
     facts = _facts(path)
     if any(facts.get(name) != value for name, value in asked.items()) or not path.is_file():
-        on_step(
-            f"training {run.model} on {run.dataset}: {run.rounds} rounds of {run.clients} clients"
-        )
+        rounds = f"{run.rounds} rounds of {run.clients} clients"
+        on_step(f"training {run.model} on {run.dataset}: {rounds}")
         facts = _train(run, path, asked, on_step)
     images = f"{run.samples} images" if run.samples else "all images"
     side = f"{run.image_size} pixels a side" if run.image_size else "images as they are"
@@ -78,9 +77,8 @@ def train(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
         f" seed {run.seed}, from {run.initial or 'random weights'}, uncompressed:"
         f" {100 * facts['accuracy']:.2f} % on {facts['test_samples']} test images"
     )
-    return TrainedModel(
-        run.model, run.dataset, _load(path, run.model, run.dataset), run.image_size, provenance
-    )
+    state = _load(path, run.model, run.dataset)
+    return TrainedModel(run.model, run.dataset, state, run.image_size, provenance)
 
 
 def read(folder: Path, model: str, dataset: str) -> TrainedModel:
@@ -108,17 +106,9 @@ def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -
     """Train a model, write its weights and the facts beside them, and return the facts."""
     from safetensors.numpy import save_file
 
-    from fedsz.training.apps import make_client_app
+    from fedsz.experiments.sweep_worker import grid_of
     from fedsz.training.federation import federate, prepare
-    from fedsz.transport.local_grid import LocalGrid
 
-    node: dict[str, Any] = {
-        "data-dir": run.data_dir,
-        "device": run.device,
-        "num-partitions": run.clients,
-    }
-    grid = LocalGrid(make_client_app(), [{"partition-id": i, **node} for i in range(run.clients)])
-    problem = prepare(run)
     rounds = []
 
     def on_round(done: RoundRecord) -> None:
@@ -128,10 +118,10 @@ def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -
             f" accuracy {done.accuracy:.4f}, {done.seconds:.0f} s"
         )
 
-    model = federate(grid, run, problem, on_round)
-    for done in rounds:
-        for failure in done.failures:
-            raise FedszError(f"{run.model} could not be trained on {run.dataset}: {failure.reason}")
+    problem = prepare(run)
+    model = federate(grid_of(run), run, problem, on_round)
+    for failure in (failure for done in rounds for failure in done.failures):
+        raise FedszError(f"{run.model} could not be trained on {run.dataset}: {failure.reason}")
     facts = {
         **asked,
         "test_samples": len(problem.held_out),
@@ -174,8 +164,5 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def _listed(facts: dict[str, Any]) -> str:
     """Return facts for people, nested ones in parentheses."""
-    return ", ".join(
-        f"{name.replace('_', ' ')} "
-        + (f"({_listed(value)})" if isinstance(value, dict) else str(value))
-        for name, value in facts.items()
-    )
+    shown = {n: f"({_listed(x)})" if isinstance(x, dict) else x for n, x in facts.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
