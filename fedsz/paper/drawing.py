@@ -30,16 +30,14 @@ def write(comparison: Comparison, folder: Path) -> list[str]:
     """
     name, provenance = comparison.name.replace(" ", ""), " ".join(comparison.made_from)
     chart = Chart(name, comparison.title, "", provenance, tuple(comparison.panels))
-    written = []
+    written = {folder / f"{name}.{suffix}": data for suffix, data in files(chart).items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for suffix, data in files(chart).items():
-            path = folder / f"{name}.{suffix}"
+        for path, data in written.items():
             path.write_bytes(data)
-            written.append(str(path))
     except OSError as err:
         raise ConfigError(f"cannot write to {folder}: {err.strerror}") from err
-    return written
+    return list(map(str, written))
 
 
 def curves(
@@ -67,7 +65,13 @@ def curves(
                 label, (place, 1), (-8, -3), xycoords=("data", "axes fraction"),
                 textcoords="offset points", va="top", fontsize=7, rotation=90,
             )  # fmt: skip
-        _make_logarithmic(ax, log)
+        # matplotlib's own numbers on logarithmic axes are formulas, which names may upset.
+        if "x" in log:
+            ax.set_xscale("log")
+            log_axis(ax.xaxis, "{:g}".format)
+        if "y" in log:
+            ax.set_yscale("log")
+            log_axis(ax.yaxis, "{:g}".format)
         if not log:
             ax.locator_params(axis="x", nbins=6, integer=True)
         ax.set_xlabel(x)
@@ -91,13 +95,3 @@ def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str)
         ax.tick_params(axis="x", labelrotation=20, labelsize=8)
 
     return Panel(title, draw, says="")
-
-
-def _make_logarithmic(ax: Axes, log: str) -> None:
-    """Make axes logarithmic; matplotlib's own numbers there are formulas, which names may upset."""
-    if "x" in log:
-        ax.set_xscale("log")
-        log_axis(ax.xaxis, "{:g}".format)
-    if "y" in log:
-        ax.set_yscale("log")
-        log_axis(ax.yaxis, "{:g}".format)

@@ -16,9 +16,13 @@ from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments import bench
 from fedsz.experiments.environment import environment
+from fedsz.experiments.results import SWEEP, Results, read
+from fedsz.experiments.sweep import Sweep
+from fedsz.experiments.sweep_plan import PLURAL, SweepConfig, run_id
 from fedsz.paper import trained_models
 from fedsz.paper.options import MeasurementOptions, PaperConfig
 from fedsz.paper.trained_models import OnStep, TrainedModel
+from fedsz.report.runs import UpdateCost
 from fedsz.training.options import RunConfig
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
@@ -26,8 +30,6 @@ from fedsz.update.decompress import decompress
 from fedsz.update.partition import is_lossy
 
 if TYPE_CHECKING:
-    from fedsz.experiments.sweep_plan import SweepConfig
-    from fedsz.report.runs import UpdateCost
     from fedsz.training.datasets import Images
 
 Row = dict[str, Any]
@@ -62,13 +64,15 @@ class Measurements:
         Raises:
             FedszError: see `fedsz.paper.trained_models`.
         """
-        key = (model, dataset)
+        options, key = self.options, (model, dataset)
         if key not in self._trained:
-            if self.options.weights:
-                self._trained[key] = trained_models.read(self.options.weights, model, dataset)
-            else:
-                run = self.config.run_config(model, dataset)
-                self._trained[key] = trained_models.train(run, self.options.folder, self.on_step)
+            self._trained[key] = (
+                trained_models.read(options.weights, model, dataset)
+                if options.weights
+                else trained_models.train(
+                    self.config.run_config(*key), options.folder, self.on_step
+                )
+            )
         return self._trained[key]
 
     def trained_models(self) -> list[TrainedModel]:
@@ -83,9 +87,9 @@ class Measurements:
         """
         from fedsz.training import datasets
 
-        config = self.config
-        folder = Path(config.data_dir) if config.data_dir else None
-        return datasets.load_test(dataset, data_dir=folder, samples=config.test_samples or None)
+        data_dir, samples = self.config.data_dir, self.config.test_samples or None
+        folder = Path(data_dir) if data_dir else None
+        return datasets.load_test(dataset, data_dir=folder, samples=samples)
 
     def lossy(self, trained: TrainedModel) -> dict[str, NDArray]:
         """Return those of a trained model's tensors that may be lossy."""
@@ -102,16 +106,12 @@ class Measurements:
     ) -> list[Row]:
         """Return rows of the table "bench": each codec alone, on a trained model's weights."""
         self.on_step(f"measuring {', '.join(codecs)} on {trained.name}")
+        config, options, relative = self.config, self.options, map(ErrorBound.rel, bounds)
         return bench.measure(
-            trained.state,
-            data=trained.name,
-            codecs=codecs,
-            bounds=[ErrorBound.rel(bound) for bound in bounds],
-            repeats=self.options.repeats,
-            seconds=self.options.seconds,
-            rule=self.config.rule,
-            threshold=self.config.threshold,
-        )
+            trained.state, data=trained.name, codecs=codecs, bounds=list(relative),
+            repeats=options.repeats, seconds=options.seconds,
+            rule=config.rule, threshold=config.threshold,
+        )  # fmt: skip
 
     def update_cost(self, trained: TrainedModel, codec: str, bound: float) -> UpdateCost:
         """Return what compressing a whole trained model costs, and decompressing it again."""
@@ -122,8 +122,6 @@ class Measurements:
         return self._costs[key]
 
     def _measured(self, state: dict[str, NDArray], settings: CompressionConfig) -> UpdateCost:
-        from fedsz.report.runs import UpdateCost
-
         encode: list[float] = []
         decode: list[float] = []
         # The first pass starts decoders' processes and touches memory for the first time.
@@ -140,21 +138,15 @@ class Measurements:
         return UpdateCost(report.raw_bytes, report.nbytes, math.nan, *seconds)
 
     def rounds(
-        self,
-        models: Sequence[str],
-        datasets: Sequence[str],
-        codecs: Sequence[str],
+        self, models: Sequence[str], datasets: Sequence[str], codecs: Sequence[str],
         bounds: Sequence[float],
-    ) -> list[Row]:
+    ) -> list[Row]:  # fmt: skip
         """Return rows of the table "sweep": from the file that was given, else by running.
 
         Raises:
             ConfigError: the file that was given has no such runs.
             FedszError: every run failed.
         """
-        from fedsz.experiments.results import SWEEP, read
-        from fedsz.experiments.sweep_plan import PLURAL, SweepConfig
-
         file = self.options.sweep
         if file is not None:
             rows = _without_histograms(read(file, SWEEP))
@@ -163,9 +155,8 @@ class Measurements:
                 asked = f"{', '.join(models)} on {', '.join(datasets)}"
                 raise ConfigError(f"{file} has no run of {asked}")
         else:
-            options = {name: getattr(self.config, name) for name in RunConfig.__dataclass_fields__}
-            for name in PLURAL:
-                del options[name]
+            names = RunConfig.__dataclass_fields__.keys() - PLURAL.keys()
+            options: dict[str, Any] = {name: getattr(self.config, name) for name in names}
             options |= {"models": list(models), "datasets": list(datasets), "codecs": list(codecs)}
             options["error_bounds"] = [f"{bound:g}" for bound in bounds]
             options["results"] = str(self.options.folder / "sweep.parquet")
@@ -179,10 +170,6 @@ class Measurements:
 
 def _run(config: SweepConfig, on_step: OnStep) -> list[Row]:
     """Run what a sweep lacks, and return its rows."""
-    from fedsz.experiments.results import SWEEP, Results
-    from fedsz.experiments.sweep import Sweep
-    from fedsz.experiments.sweep_plan import run_id
-
     with Results(Path(config.results), SWEEP) as results:
         sweep = Sweep(config, results)
         sweep.forget_failures()

@@ -17,10 +17,8 @@ from fedsz.report.runs import UNCOMPRESSED
 RAW: Final = "raw"
 # Parts of a client's round, and the columns of a sweep that have them.
 PARTS: Final = {
-    "train": "train_seconds",
-    "compress": "encode_seconds",
-    "decompress": "decode_seconds",
-}
+    "train": "train_seconds", "compress": "encode_seconds", "decompress": "decode_seconds"
+}  # fmt: skip
 
 
 def figure_4(measurements: Measurements) -> Comparison:
@@ -72,10 +70,8 @@ def figure_5(measurements: Measurements) -> Comparison:
             if found:
                 drawn[codec] = (list(found), list(found.values()))
         levels = {} if baseline is None else {UNCOMPRESSED: baseline}
-        title = f"{model}, {dataset}"
-        panels.append(
-            curves(title, drawn, x="error bound", y="accuracy, %", log="x", levels=levels)
-        )
+        title, x, y = f"{model}, {dataset}", "error bound", "accuracy, %"
+        panels.append(curves(title, drawn, x=x, y=y, log="x", levels=levels))
     title, headings = "Accuracy over the error bound", ("model", "data", "codec", "bound")
     return Comparison(title, headings, lines, [_settings(rows)], panels, _failures(rows))
 
@@ -114,15 +110,10 @@ def _rounds(
     rows: list[Row], model: str, dataset: str, codec: str, bound: float | None
 ) -> list[Row]:
     """Return the rounds of runs of a kind; a codec that no bound steers has them at any."""
-    return [
-        row
-        for row in rows
-        if (row["model"], row["dataset"], row["codec"]) == (model, dataset, codec)
-        and row["round"] is not None
-        and (
-            row["bound_value"] is None or (row["bound_kind"], row["bound_value"]) == ("rel", bound)
-        )
-    ]
+    of = {"model": model, "dataset": dataset, "codec": codec}
+    bounds = [(None, None), ("rel", bound)]
+    known = [row for row in rows if row["round"] is not None and of.items() <= row.items()]
+    return [row for row in known if (row["bound_kind"], row["bound_value"]) in bounds]
 
 
 def _accuracy(rows: Iterable[Row]) -> float:
@@ -142,30 +133,23 @@ def _seconds_by_part(rows: list[Row]) -> dict[str, float]:
     if not trained:
         return {}
     replies = sum(row["replies"] for row in trained)
-    seconds = {
-        part: sum(row[column] for row in trained) / replies for part, column in PARTS.items()
-    }
+    seconds = {part: sum(row[name] for row in trained) / replies for part, name in PARTS.items()}
     return {**seconds, "test": statistics.fmean(row["test_seconds"] for row in trained)}
 
 
 def _settings(rows: list[Row]) -> str:
     """Return the settings that runs share, for people."""
-    row = rows[-1]
+    row, seeds = rows[-1], sorted({row["seed"] for row in rows})
     images = f"{row['samples']} images" if row["samples"] else "all images"
     return (
         f"{row['clients']} clients, {images}, {row['rounds']} rounds of {row['epochs']} epochs,"
-        f" batch {row['batch_size']}, learning rate {row['learning_rate']:g}, seeds"
-        f" {', '.join(str(seed) for seed in sorted({r['seed'] for r in rows}))};"
-        f" {row['machine']}"
+        f" batch {row['batch_size']}, learning rate {row['learning_rate']:g},"
+        f" seeds {', '.join(map(str, seeds))}; {row['machine']}"
     )
 
 
 def _failures(rows: list[Row]) -> list[str]:
     """Return a sentence for each kind of run that failed."""
-    return sorted(
-        {
-            f"{row['model']} {row['dataset']} {row['codec']} failed: {row['error']}"
-            for row in rows
-            if row["error"]
-        }
-    )
+    failed = [row for row in rows if row["error"]]
+    said = {f"{r['model']} {r['dataset']} {r['codec']} failed: {r['error']}" for r in failed}
+    return sorted(said)

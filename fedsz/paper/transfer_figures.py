@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from fedsz import formatting
 from fedsz.control.transfer_time import transfer_seconds, worth_below
+from fedsz.formatting import bandwidth as rate
 from fedsz.paper import published
 from fedsz.paper.comparison import Comparison, Line
 from fedsz.paper.drawing import Curve, curves
@@ -45,8 +45,7 @@ def figure_7(measurements: Measurements) -> Comparison:
         lines.append(Line((model, "none", "-"), "seconds", None, uncompressed, "s"))
         levels = {UNCOMPRESSED: uncompressed}
         panels.append(curves(model, drawn, x="error bound", y="s", log="xy", levels=levels))
-    title = f"An update at {formatting.bandwidth(bandwidth)}"
-    headings = ("model", "codec", "bound")
+    title, headings = f"An update at {rate(bandwidth)}", ("model", "codec", "bound")
     return Comparison(title, headings, lines, made_from, panels)
 
 
@@ -55,25 +54,18 @@ def figure_8(measurements: Measurements) -> Comparison:
     config = measurements.config
     model = config.model_like("alexnet")
     trained = measurements.trained(model, config.first_dataset)
-    costs = {
-        codec: measurements.update_cost(trained, spec, RECOMMENDED_BOUND)
-        for codec, spec in CODECS.items()
-    }
+    bound, bandwidths = RECOMMENDED_BOUND, BANDWIDTHS.tolist()
+    costs = {c: measurements.update_cost(trained, spec, bound) for c, spec in CODECS.items()}
     raw = costs[OURS].raw
-    megabits = (BANDWIDTHS / 1e6).tolist()
-    drawn = {
-        codec: (megabits, [_seconds(cost, bits) for bits in BANDWIDTHS])
-        for codec, cost in costs.items()
-    }
-    drawn[UNCOMPRESSED] = (
-        megabits, [transfer_seconds(0.0, raw, bits) for bits in BANDWIDTHS]
-    )  # fmt: skip
+    seconds = {c: [_seconds(cost, bits) for bits in bandwidths] for c, cost in costs.items()}
+    seconds[UNCOMPRESSED] = [transfer_seconds(0.0, raw, bits) for bits in bandwidths]
+    megabits = [bits / 1e6 for bits in bandwidths]
+    drawn = {label: (megabits, values) for label, values in seconds.items()}
     marks = {
         "500 Mbps, says the paper": published.WORTH_BELOW,
         "100 Mbps, says the paper": published.SZ2_BEST_BELOW,
     }
-    title = f"An update of {model} over bandwidth, {RECOMMENDED_BOUND:g}"
-    headings = ("model", "codec")
+    title, headings = f"An update of {model} over bandwidth, {bound:g}", ("model", "codec")
     lines = [*_crossovers(model, costs), *_handovers(model, costs), *_by_table_1(model)]
     panels = [curves("", drawn, x="Mbps", y="s", log="xy", marks=marks)]
     return Comparison(title, headings, lines, [trained.provenance], panels)
@@ -87,13 +79,12 @@ def _crossovers(model: str, costs: Mapping[str, UpdateCost]) -> list[Line]:
     """Return up to which bandwidth each codec pays, with decompression and without."""
     lines = []
     for codec, cost in costs.items():
-        printed = published.WORTH_BELOW if codec == "sz2" else None
-        alone = worth_below(cost.encode, cost.raw, cost.sent)
-        for quantity, at in (
-            ("worth it below, without t_D", alone),
-            ("worth it below", cost.worth_below),
-        ):
-            lines.append(Line((model, codec), quantity, printed, at / 1e6, "Mbps"))
+        of, printed = (model, codec), published.WORTH_BELOW if codec == "sz2" else None
+        alone = worth_below(cost.encode, cost.raw, cost.sent) / 1e6
+        lines += [
+            Line(of, "worth it below, without t_D", printed, alone, "Mbps"),
+            Line(of, "worth it below", printed, cost.worth_below / 1e6, "Mbps"),
+        ]
     return lines
 
 
@@ -113,9 +104,7 @@ def _by_table_1(model: str) -> list[Line]:
     """Return up to which bandwidth each codec pays by Table I's own runtimes and ratios."""
     if model not in published.MODELS:
         return []
-    table = {
-        codec: published.TABLE_1[model, codec, RECOMMENDED_BOUND] for codec in published.CODECS
-    }
+    table = {c: published.TABLE_1[model, c, RECOMMENDED_BOUND] for c in published.CODECS}
     nbytes = 1e6 * table["sz2"].runtime * table["sz2"].speed
     lines = []
     for codec, row in table.items():

@@ -33,8 +33,7 @@ def figure_2(measurements: Measurements) -> Comparison:
         panels.append(curves(f"{model}: {name}", drawn, x="place", y="weight"))
         of = (model, name)
         lines.append(Line(of, "correlation with the next weight", None, _autocorrelation(flat)))
-    title = f"{SLICE} weights from the middle of the largest tensor"
-    headings = ("model", "tensor")
+    title, headings = f"{SLICE} weights from the middle of the largest tensor", ("model", "tensor")
     return Comparison(title, headings, lines, made_from, panels)
 
 
@@ -45,9 +44,8 @@ def figure_3(measurements: Measurements) -> Comparison:
         model = trained.model
         made_from.append(trained.provenance)
         weights = list(measurements.lossy(trained).values())
-        found = distribution(
-            np.concatenate([x.reshape(-1) for x in weights]), "weights", "all lossy tensors"
-        )
+        joined = np.concatenate([x.reshape(-1) for x in weights])
+        found = distribution(joined, "weights", "all lossy tensors")
         panels.append(histogram_panel(model, found, "weight", log=True))
         matrices = max(float(np.abs(x).max()) for x in weights if x.ndim > 1)
         lines += [
@@ -98,11 +96,8 @@ def _autocorrelation(flat: NDArray) -> float:
 def _fits(of: tuple[str, ...], found: Distribution) -> list[Line]:
     """Return how well each law fits, and the scale of the one that the paper names."""
     lines = [Line(of, f"K-S to {law.name}", None, law.ks) for law in found.laws]
-    lines += [
-        Line(of, f"scale of {law.name}", None, law.scale)
-        for law in found.laws
-        if law.name == published.ERROR_LAW
-    ]
+    named = (law for law in found.laws if law.name == published.ERROR_LAW)
+    lines += [Line(of, f"scale of {law.name}", None, law.scale) for law in named]
     if found.best:
         least = min(law.ks for law in found.laws)
         lines.append(Line(of, "best K-S", None, least, why=found.best))
