@@ -59,8 +59,7 @@ def distribution(x: npt.NDArray[Any], what: str, tensor: str) -> Distribution:
         return Distribution(what, tensor, 0, 0.0, 0.0, [0] * BINS, [])
     low, high = float(numbers.min()), float(numbers.max())
     if low == high:
-        counts = [0] * BINS
-        counts[BINS // 2] = numbers.size
+        counts = [numbers.size if i == BINS // 2 else 0 for i in range(BINS)]
         return Distribution(what, tensor, numbers.size, low, high, counts, [])
     counts = np.histogram(numbers, BINS, (low, high))[0].tolist()
     sample = numbers[:: -(-numbers.size // SAMPLE)]

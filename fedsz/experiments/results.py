@@ -165,7 +165,7 @@ class Results:
             raise
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rows, which hold a value or None for each column they name; others are None.
+        """Add rows; columns that they do not name are null.
 
         Raises:
             FedszError: they cannot be written. The file holds what it held before.
@@ -224,34 +224,24 @@ def read(path: Path, *tables: Table) -> pa.Table:
     except pa.ArrowInvalid as err:
         raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
     wanted = tables or TABLES
-    table = table_of(rows)
-    if table is None or table not in wanted:
-        marks = rows.schema.metadata or {}
-        name, version = (marks.get(mark, b"").decode() for mark in (TABLE, VERSION))
-        holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
-        if any((t.name, str(t.version)) == (name, version) for t in wanted):
-            holds += ", but with other columns"
-        want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
-        raise ConfigError(f"{path} holds {holds}; this takes {want}")
-    return _completed(rows, table)
-
-
-def table_of(rows: pa.Table) -> Table | None:
-    """Return which table these rows are, in this version or an older one; None if they are none."""
     marks = rows.schema.metadata or {}
-    for table in TABLES:
-        versions = {str(version).encode() for version in (table.version, *table.older)}
-        lacking = set(table.columns) - set(rows.column_names) - set(table.added)
-        unknown = set(rows.column_names) - set(table.columns)
-        named = marks.get(TABLE) == table.name.encode() and marks.get(VERSION) in versions
-        if named and not lacking and not unknown:
-            return table
-    return None
+    name, version = (marks.get(mark, b"").decode() for mark in (TABLE, VERSION))
+    have = set(rows.column_names)
+    for table in wanted:
+        known, needed = set(table.columns), set(table.columns) - set(table.added)
+        versions = map(str, (table.version, *table.older))
+        if name == table.name and version in versions and needed <= have <= known:
+            return _completed(rows, table)
+    holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
+    if any((t.name, str(t.version)) == (name, version) for t in wanted):
+        holds += ", but with other columns"
+    want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
+    raise ConfigError(f"{path} holds {holds}; this takes {want}")
 
 
 def _completed(rows: pa.Table, table: Table) -> pa.Table:
     """Return rows of an older file with the columns of today, those it lacks null."""
-    if "part" in set(table.columns) - set(rows.column_names):
+    if "part" in table.columns.keys() - set(rows.column_names):
         rows = _with_parts(rows)
     columns = [
         rows.column(name).cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)

@@ -128,21 +128,18 @@ def main() -> None:
             raise
 
     nbytes = sum(x.nbytes for x in problem.model.state_dict().values())
+    ray = {
+        "num_cpus": setting.workers,
+        "object_store_memory": STORE + 4 * nbytes * setting.workers,
+        "log_to_driver": False,
+        "_temp_dir": setting.folder,
+    }
+    resources: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0.0}
     try:
         run_simulation(
-            server_app=server_app,
-            client_app=_client_app(config),
-            num_supernodes=config.clients,
-            backend_config={
-                "init_args": {
-                    "num_cpus": setting.workers,
-                    "object_store_memory": STORE + 4 * nbytes * setting.workers,
-                    "log_to_driver": False,
-                    "_temp_dir": setting.folder,
-                },
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            },
-        )
+            server_app=server_app, client_app=_client_app(config), num_supernodes=config.clients,
+            backend_config={"init_args": ray, "client_resources": resources},
+        )  # fmt: skip
     except Exception as err:
         cause = failed[0] if failed else err
         print(" ".join(f"{type(cause).__name__}: {cause}".split()), file=sys.stderr)

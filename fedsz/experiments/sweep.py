@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -41,19 +41,12 @@ class Step:
 
 @dataclass
 class Sweep:
-    """A plan, its result file, and what of it is still to do.
-
-    Attributes:
-        config: the plan.
-        results: its file, open.
-        todo: the runs that the file does not hold yet.
-        done: how many it does hold, of this plan.
-    """
+    """A plan, its result file, and what of it is still to do."""
 
     config: SweepConfig
-    results: Results
-    todo: list[RunConfig] = field(init=False)
-    done: int = field(init=False)
+    results: Results  # open
+    todo: list[RunConfig] = field(init=False)  # the runs that the file does not hold yet
+    done: int = field(init=False)  # how many it does hold, of this plan
 
     def __post_init__(self) -> None:
         held = set(self.results.rows.column("run").to_pylist())
@@ -162,7 +155,9 @@ def rows_of(
 
     ``threads`` is how many processors each of its processes might use.
     """
-    bound = Scheme.of_run(run).bound
+    bound, digest = Scheme.of_run(run).bound, None
+    with suppress(FedszError):
+        digest = dataset_digest(run.dataset, run.data_dir)
     same = {
         **{name: getattr(run, name) for name in OPTION_COLUMNS},
         **stamp(),
@@ -175,17 +170,10 @@ def rows_of(
         "tolerance": run.tolerance if run.policy != FIXED else None,
         "grid": sweep.grid,
         "threads": threads,
-        "dataset_digest": _digest(run),
+        "dataset_digest": digest,
     }
     if finished.error:
         return [{**same, "error": finished.error}]
     rows = [{**same, **round_columns(row)} for row in rounds]
     rows[-1]["distributions"] = msgspec.to_builtins(finished.distributions)
     return list(rows)
-
-
-def _digest(run: RunConfig) -> str | None:
-    try:
-        return dataset_digest(run.dataset, run.data_dir)
-    except FedszError:
-        return None

@@ -63,9 +63,16 @@ def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distributio
     Raises:
         FedszError: an option is wrong, or what it takes is not here.
     """
+    from fedsz.flower.records import to_record
+    from fedsz.training.client_round import train_share
+
     federated = _federated_here if grid == "local" else _federated_over_grpc
     state = federated(config, on_round)
-    return distributions(_trained_once_more(state, config), config, state)
+    # An average of updates that were decoded lies on the codec's grid, or near it: its error would
+    # be that of coding twice. So the first client trains for another round.
+    share, place = (0, config.clients), {"data_dir": config.data_dir, "device": config.device}
+    model, _ = train_share(config, to_record(dict(state)), config.rounds + 1, share, **place)
+    return distributions(as_arrays(model.state_dict()), config, state)
 
 
 def distributions(
@@ -85,31 +92,13 @@ def distributions(
         return []
     name, x = max(lossy, key=lambda item: item[1].size)
     found = [distribution(x, "weights", name)]
-    codec, bound = get(config.codec), settings.bound
-    if not codec.lossy or config.policy != FIXED:
+    codec, bound, steps = get(config.codec), settings.bound, config.update != WEIGHTS
+    if not codec.lossy or config.policy != FIXED or (steps and reference is None):
         return found
-    sent = x
-    if config.update != WEIGHTS:
-        if reference is None:
-            return found
-        sent = x - reference[name]
+    sent = x - reference[name] if steps and reference is not None else x
     payload = codec.encode(sent, bound.absolute(sent if bound.kind == "std" else x))
     error = codec.decode(payload, x.shape).astype(np.float64) - sent
     return [*found, distribution(error, "error", name)]
-
-
-def _trained_once_more(state: Mapping[str, np.ndarray], config: RunConfig) -> dict[str, np.ndarray]:
-    """Return the weights of the first client after another round of its own.
-
-    An average of updates that were decoded lies on the codec's grid, or near it: its error would be
-    that of coding twice.
-    """
-    from fedsz.flower.records import to_record
-    from fedsz.training.client_round import train_share
-
-    share, place = (0, config.clients), {"data_dir": config.data_dir, "device": config.device}
-    model, _ = train_share(config, to_record(dict(state)), config.rounds + 1, share, **place)
-    return as_arrays(model.state_dict())
 
 
 def grid_of(config: RunConfig) -> LocalGrid:
@@ -137,11 +126,10 @@ def _federated_over_grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.n
 
     with tempfile.TemporaryDirectory(prefix="fedsz-") as scratch:
         folder = Path(scratch) / "run"
-        config = dataclasses.replace(config, run_dir=str(folder))
-        with contextlib.closing(run_local(config)) as events:
-            for event in events:
-                if isinstance(event, RoundRecord):
-                    on_round(event)
+        run = dataclasses.replace(config, run_dir=str(folder))
+        with contextlib.closing(run_local(run)) as events:
+            for event in (event for event in events if isinstance(event, RoundRecord)):
+                on_round(event)
         return load_file(folder / MODEL)
 
 

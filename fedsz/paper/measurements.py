@@ -64,15 +64,12 @@ class Measurements:
         Raises:
             FedszError: see `fedsz.paper.trained_models`.
         """
-        options, key = self.options, (model, dataset)
-        if key not in self._trained:
-            self._trained[key] = (
-                trained_models.read(options.weights, model, dataset)
-                if options.weights
-                else trained_models.train(
-                    self.config.run_config(*key), options.folder, self.on_step
-                )
-            )
+        key, weights = (model, dataset), self.options.weights
+        if key not in self._trained and weights:
+            self._trained[key] = trained_models.read(weights, model, dataset)
+        elif key not in self._trained:
+            run = self.config.run_config(model, dataset)
+            self._trained[key] = trained_models.train(run, self.options.folder, self.on_step)
         return self._trained[key]
 
     def trained_models(self) -> list[TrainedModel]:
