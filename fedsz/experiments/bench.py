@@ -16,13 +16,12 @@ from typing import Any, Final
 
 import msgspec
 
-from fedsz import codecs as codec_list
 from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_arrays, raw
 from fedsz.bounds import ErrorBound
 from fedsz.child_process import Child
-from fedsz.codecs import Codec
+from fedsz.codecs import Codec, parse
 from fedsz.errors import ConfigError
-from fedsz.experiments.bench_worker import BenchJob, JobTensor
+from fedsz.experiments.bench_worker import BenchJob
 from fedsz.experiments.environment import DIGEST_LENGTH, cores, stamp
 from fedsz.experiments.sweep_plan import settings_of
 from fedsz.update.config import DEFAULT
@@ -61,8 +60,7 @@ def measure(
 
     Args:
         state: names to torch tensors or numpy arrays.
-        data: what rows call it. Lossy codecs have a row of the `LOSSY` tensors for each bound,
-            lossless ones a row of the `LOSSLESS` part and one of `EVERYTHING`.
+        data: what rows call it.
         codecs: names, with settings or without.
         bounds: for the lossy ones.
         repeats: timed passes, after one that warms up and checks every element.
@@ -74,9 +72,9 @@ def measure(
         on_row: told of each row as it comes.
 
     Returns:
-        Rows of `fedsz.experiments.results.BENCH`. Seconds are medians over the passes, with the
-        least and the most. A codec that cannot be had, fails or moves an element too far has a row
-        with `error`.
+        Rows of `fedsz.experiments.results.BENCH`: lossy codecs have one of the `LOSSY` tensors for
+        each bound, others one of the `LOSSLESS` part and one of `EVERYTHING`. A codec that cannot
+        be had, fails or moves an element too far has a row with `error`.
 
     Raises:
         ConfigError: no such codec, or a state_dict without tensors or with one that streams do not
@@ -94,12 +92,12 @@ def measure(
     weights = {n for n, x in arrays.items() if is_lossy(n, x, rule=rule, threshold=threshold)}
     shared = {"data": data, "data_digest": digest(arrays)}
     rows = []
-    for codec in [codec_list.parse(spec) for spec in codecs]:
+    for codec in [parse(spec) for spec in codecs]:
         own = getattr(codec, "threads", None)
         used = own or threads or cores()
-        run_as = str(codec_list.parse(str(codec), threads=used) if own == 0 else codec)
+        run_as = str(parse(str(codec), threads=used) if own == 0 else codec)
         for part, names, bound in _parts(codec, arrays, weights, bounds):
-            tensors = [JobTensor(n, DTYPE_IDS[arrays[n].dtype], arrays[n].shape) for n in names]
+            tensors = [(n, DTYPE_IDS[arrays[n].dtype], arrays[n].shape) for n in names]
             job = BenchJob(run_as, written(bound), used, repeats, seconds, tensors)
             row: Row = {
                 **dict.fromkeys(MEASURED),
@@ -109,7 +107,7 @@ def measure(
                 "lossy": codec.lossy,
                 "error_bound": job.bound or None,
                 "threads": used,
-                **(_why_not(codec, names) or _run(job, [arrays[name] for name in names])),
+                **_run(job, codec, [arrays[name] for name in names]),
                 **shared,
                 **stamp(),
             }
@@ -165,19 +163,15 @@ def _parts(
     yield EVERYTHING, list(arrays), None
 
 
-def _why_not(codec: Codec, names: Sequence[str]) -> Row:
-    error = codec.missing() or ("" if names else "none of these tensors may be lossy")
-    return {"error": error} if error else {}
-
-
-def _run(job: BenchJob, arrays: Sequence[NDArray]) -> Row:
+def _run(job: BenchJob, codec: Codec, arrays: Sequence[NDArray]) -> Row:
     """Measure one row in a process of its own, whatever becomes of that."""
+    if error := codec.missing() or ("" if arrays else "none of these tensors may be lossy"):
+        return {"error": error}
+    module = "fedsz.experiments.bench_worker"
     with (
         tempfile.TemporaryDirectory(prefix="fedsz-") as folder,
         # Libraries that read it when they are loaded use no more threads than they are given.
-        Child(
-            "fedsz.experiments.bench_worker", log=Path(folder) / "log", threads=job.threads
-        ) as process,
+        Child(module, log=Path(folder) / "log", threads=job.threads) as process,
     ):
         process.tell(job, *map(raw, arrays))
         for answer in process.lines():

@@ -32,14 +32,6 @@ from fedsz.update.compress import SHARED_BELOW
 SAMPLE: Final = 1 << 20  # bytes that tell how fast a lossless codec is
 
 
-class JobTensor(msgspec.Struct, frozen=True):
-    """A tensor of a job."""
-
-    name: str
-    dtype: int  # its place in `fedsz.arrays.DTYPES`
-    shape: tuple[int, ...]
-
-
 class BenchJob(msgspec.Struct, frozen=True):
     """What to measure."""
 
@@ -48,7 +40,8 @@ class BenchJob(msgspec.Struct, frozen=True):
     threads: int  # that the codec may use
     repeats: int  # timed passes, at most
     seconds: float  # that all passes may take together
-    tensors: list[JobTensor]  # whose bytes follow
+    # Of each tensor, whose bytes follow: name, place of its dtype in `DTYPES`, shape.
+    tensors: list[tuple[str, int, tuple[int, ...]]]
 
 
 def measured(job: BenchJob, arrays: Sequence[NDArray], codec: Codec) -> dict[str, Any]:
@@ -94,7 +87,7 @@ def weights(job: BenchJob, arrays: Sequence[NDArray], codec: Codec) -> list[Item
     # The bound of a codec that none steers decides no more than which tensors are constant.
     rule, coder = ErrorBound.of(job.bound or 0.5), coder_of(codec)
     named = zip(job.tensors, arrays, strict=True)
-    items = (Item(tensor.name, x, rule.absolute(x), coder) for tensor, x in named)
+    items = (Item(name, x, rule.absolute(x), coder) for (name, _, _), x in named)
     return [item for item in items if item.bound]
 
 
@@ -103,10 +96,11 @@ def blocks(arrays: Sequence[NDArray], codec: LosslessCodec) -> list[Item]:
 
     Large ones one by one, then small ones together with all others of their item size.
     """
-    parts = [x.reshape(-1).view(f"V{x.itemsize}") for x in arrays if x.nbytes >= SHARED_BELOW]
-    shared: dict[int, list[memoryview]] = defaultdict(list)
+    parts, shared = [], defaultdict(list)
     for x in arrays:
-        if x.nbytes < SHARED_BELOW:
+        if x.nbytes >= SHARED_BELOW:
+            parts.append(x.reshape(-1).view(f"V{x.itemsize}"))
+        else:
             shared[x.itemsize].append(raw(x))
     parts += [np.frombuffer(b"".join(small), f"V{size}") for size, small in shared.items()]
     coder = coder_of(codec)
@@ -156,7 +150,7 @@ def main() -> None:
     """Do the job on standard input."""
     with private_stdout() as answer:
         job = msgspec.json.decode(sys.stdin.buffer.readline(), type=BenchJob)
-        arrays = [np.empty(tensor.shape, DTYPES[tensor.dtype]) for tensor in job.tensors]
+        arrays = [np.empty(shape, DTYPES[dtype]) for _, dtype, shape in job.tensors]
         for x in arrays:
             read_into(sys.stdin.buffer, raw(x))
         write_line(answer, outcome(job, arrays))

@@ -42,15 +42,13 @@ class Scheme:
     def of_row(cls, row: Mapping[str, Any]) -> Self:
         """Return the scheme of a run by a row of a sweep's table; older ones lack some of it."""
         known = {name: value for name, value in row.items() if value is not None}
-        config: dict[str, Any] = {"update": WEIGHTS}  # the only one before there was a choice
-        config |= {name: known[name] for name in STORED if name in known}
+        config: dict[str, Any] = {name: known[name] for name in STORED if name in known}
         if "bound_kind" in known:
             config["error_bound"] = str(ErrorBound(known["bound_kind"], known["bound_value"]))
-        return cls(
-            _replaced(CompressionConfig(update=WEIGHTS), config),
-            known.get("policy", FIXED),
-            known.get("tolerance", DEFAULTS.tolerance),
-        )
+        # Weights were all that was sent before there was a choice.
+        whole = _replaced(CompressionConfig(update=WEIGHTS), config)
+        tolerance = known.get("tolerance", DEFAULTS.tolerance)
+        return cls(whole, known.get("policy", FIXED), tolerance)
 
     @property
     def bound(self) -> ErrorBound | None:
@@ -92,9 +90,7 @@ class Scheme:
     def _written(self, bound: str) -> str:
         config = self.config
         text = config.update if config.codec == DEFAULT.codec else f"{config.update}:{config.codec}"
-        if config.codec == RAW:
-            text = RAW
-        text += bound
+        text = (RAW if config.codec == RAW else text) + bound
         if config.downlink != EXACT:
             text += f"/{config.downlink}"
         if self.policy == FIXED:

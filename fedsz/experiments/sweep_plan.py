@@ -78,11 +78,7 @@ class SweepConfig(RunConfig):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the sweep that ``values`` describe; lists may stand for text with commas.
-
-        Raises:
-            ConfigError: an unknown name, or a value that its option cannot have.
-        """
+        """Do as `RunConfig.of`; lists may stand for text with commas."""
         named = {name.replace("-", "_"): value for name, value in values.items()}
         for one, many in PLURAL.items():
             if one in named:
@@ -108,25 +104,28 @@ class SweepConfig(RunConfig):
         )
         # LocalGrid's clients are there from the start.
         shared = {name: getattr(self, name) for name in options()} | {"min_clients": self.clients}
-        runs = (
-            RunConfig(
-                **shared
-                | {"seed": seed, "dataset": dataset, "model": model}
-                | {"partitioner": partitioner, "alpha": alpha}
-                | {"initial": self.initial.replace("{model}", model)}
-                | scheme.options
-            )
-            for seed, dataset, model, (partitioner, alpha), scheme in axes
-        )
+        runs = []
+        for seed, dataset, model, (partitioner, alpha), scheme in axes:
+            own = {"seed": seed, "dataset": dataset, "model": model, "partitioner": partitioner,
+                   "alpha": alpha, "initial": self.initial.replace("{model}", model)}  # fmt: skip
+            runs.append(RunConfig(**shared | own | scheme.options))
         return tuple(dict.fromkeys(runs))
 
-    def _schemes(self) -> list[Scheme]:
-        bounds = error_bounds(self.error_bounds)
-        usual = Scheme.of_run(self)
-        if self.ways:
-            return list(schemes(self.ways, bounds, usual))
-        named = [(RAW if spec == RAW else f"{self.update}:{spec}") for spec in codecs(self.codecs)]
-        return [scheme for text in named for scheme in at(parse(text, usual)[0], bounds)]
+    def _schemes(self) -> Iterator[Scheme]:
+        """Yield what runs do with their updates; what `ways` do not say is as the options say."""
+        bounds, usual = error_bounds(self.error_bounds), Scheme.of_run(self)
+        if not self.ways:
+            for spec in codecs(self.codecs):
+                text = RAW if spec == RAW else f"{self.update}:{spec}"
+                yield from at(parse(text, usual)[0], bounds)
+            return
+        for part in _items(self.ways, "ways"):
+            try:
+                scheme, own = parse(part, usual)
+                yield from at(scheme, error_bounds(own) if own else bounds)
+            except ConfigError as err:
+                where = "" if str(err).startswith("no way") else f"way {part!r}: "
+                raise ConfigError(f"{where}{err}") from None
 
 
 def run_id(run: RunConfig, grid: str) -> str:
@@ -216,24 +215,6 @@ def error_bounds(text: str) -> tuple[ErrorBound, ...]:
         least = Decimal(repr(low.value))
         bounds += [ErrorBound(low.kind, float(least.scaleb(k))) for k in range(decades + 1)]
     return tuple(dict.fromkeys(bounds))
-
-
-def schemes(text: str, bounds: tuple[ErrorBound, ...], usual: Scheme) -> Iterator[Scheme]:
-    """Yield the schemes of a comma list of what `fedsz.experiments.scheme.parse` reads.
-
-    Those that name no bound, and that one steers, have each of ``bounds``; what else they do not
-    say is as in ``usual``.
-
-    Raises:
-        ConfigError: there is none, or one that is not as above.
-    """
-    for part in _items(text, "ways"):
-        try:
-            scheme, own = parse(part, usual)
-            yield from at(scheme, error_bounds(own) if own else bounds)
-        except ConfigError as err:
-            where = "" if str(err).startswith("no way") else f"way {part!r}: "
-            raise ConfigError(f"{where}{err}") from None
 
 
 def _items(text: str, what: str) -> list[str]:

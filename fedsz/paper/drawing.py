@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from fedsz.errors import ConfigError
 from fedsz.paper.comparison import Comparison
 from fedsz.report.chart import Chart, Panel
-from fedsz.report.series import log_axis
+from fedsz.report.series import lines_panel, log_axis
+from fedsz.report.statistics import Spread
 from fedsz.report.style import LIGHT, files, line_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Curve = tuple[Sequence[float], Sequence[float]]
-
-MANY: Final = 20  # points of a curve; with more of them, markers would hide it
+Curve = Mapping[float, float]  # x -> y
+Key = TypeVar("Key", str, float)
 
 
 def write(comparison: Comparison, folder: Path) -> list[str]:
@@ -47,18 +48,12 @@ def curves(
     x: str,  # what the horizontal axis is
     y: str,
     log: str = "",  # which axes are logarithmic: "", "x", "y" or "xy"
-    marks: Mapping[str, float] | None = None,  # label -> x of a vertical line
-    levels: Mapping[str, float] | None = None,  # label -> y of a horizontal line
+    marks: Mapping[str, float] = MappingProxyType({}),  # label -> x of a vertical line
+    levels: Mapping[str, float] = MappingProxyType({}),  # label -> y of a horizontal line
 ) -> Panel:
     """Return a panel of lines."""
-    marks, levels = marks or {}, levels or {}
-    styles = line_styles([*lines, *levels])
 
-    def draw(ax: Axes) -> None:
-        for label, (at, values) in lines.items():
-            ax.plot(at, values, label=label, **styles[label].line(markers=len(at) <= MANY))
-        for label, level in levels.items():
-            ax.axhline(level, label=label, **styles[label].line(markers=False))
+    def axes(ax: Axes) -> None:
         for label, place in marks.items():
             ax.axvline(place, color=LIGHT["soft"], linewidth=0.8)
             ax.annotate(
@@ -77,7 +72,12 @@ def curves(
         ax.set_xlabel(x)
         ax.set_ylabel(y)
 
-    return Panel(title, draw, says="")
+    series = {label: _spreads(line) for label, line in lines.items()}
+    return lines_panel(title, series, line_styles([*lines, *levels]), "", axes, _spreads(levels))
+
+
+def _spreads(values: Mapping[Key, float]) -> dict[Key, Spread]:
+    return {key: alone for key, value in values.items() if (alone := Spread.of([value]))}
 
 
 def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str) -> Panel:

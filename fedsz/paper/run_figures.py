@@ -35,7 +35,7 @@ def figure_4(measurements: Measurements) -> Comparison:
             continue
         numbers = sorted({row["round"] for row in found})
         accuracies = [_accuracy(row for row in found if row["round"] == i) for i in numbers]
-        drawn[label] = (numbers, accuracies)
+        drawn[label] = dict(zip(numbers, accuracies, strict=True))
         printed = published.TABLE_1.get((model, label, RECOMMENDED_BOUND))
         last = printed.accuracy if printed and dataset == "cifar10" else None
         of = (model, label, f"{numbers[-1]} rounds")
@@ -68,7 +68,7 @@ def figure_5(measurements: Measurements) -> Comparison:
                     within = 0.0 if codec == "sz2" and bound <= RECOMMENDED_BOUND else None
                     lines.append(Line(of, "less uncompressed", within, accuracy - baseline, "%"))
             if found:
-                drawn[codec] = (list(found), list(found.values()))
+                drawn[codec] = found
         levels = {} if baseline is None else {UNCOMPRESSED: baseline}
         title, x, y = f"{model}, {dataset}", "error bound", "accuracy, %"
         panels.append(curves(title, drawn, x=x, y=y, log="x", levels=levels))

@@ -16,7 +16,7 @@ from fedsz.paper.measurements import CODECS, OURS, Measurements
 from fedsz.paper.published import RECOMMENDED_BOUND
 from fedsz.report.runs import UNCOMPRESSED, UpdateCost
 
-BANDWIDTHS: Final = np.logspace(6, 10.5, 61)  # 1 Mbps to 30 Gbps
+BANDWIDTHS: Final = np.logspace(6, 10.5, 61).tolist()  # 1 Mbps to 30 Gbps
 
 
 def figure_7(measurements: Measurements) -> Comparison:
@@ -41,7 +41,7 @@ def figure_7(measurements: Measurements) -> Comparison:
                     Line(of, "saved", published.SAVED_SECONDS.get(known), saved, "s"),
                     Line(of, "times faster", published.SPEEDUP.get(known), faster),
                 ]
-            drawn[codec] = (config.bounds, times)
+            drawn[codec] = dict(zip(config.bounds, times, strict=True))
         lines.append(Line((model, "none", "-"), "seconds", None, uncompressed, "s"))
         levels = {UNCOMPRESSED: uncompressed}
         panels.append(curves(model, drawn, x="error bound", y="s", log="xy", levels=levels))
@@ -54,13 +54,11 @@ def figure_8(measurements: Measurements) -> Comparison:
     config = measurements.config
     model = config.model_like("alexnet")
     trained = measurements.trained(model, config.first_dataset)
-    bound, bandwidths = RECOMMENDED_BOUND, BANDWIDTHS.tolist()
+    bound = RECOMMENDED_BOUND
     costs = {c: measurements.update_cost(trained, spec, bound) for c, spec in CODECS.items()}
     raw = costs[OURS].raw
-    seconds = {c: [_seconds(cost, bits) for bits in bandwidths] for c, cost in costs.items()}
-    seconds[UNCOMPRESSED] = [transfer_seconds(0.0, raw, bits) for bits in bandwidths]
-    megabits = [bits / 1e6 for bits in bandwidths]
-    drawn = {label: (megabits, values) for label, values in seconds.items()}
+    drawn = {c: {b / 1e6: _seconds(cost, b) for b in BANDWIDTHS} for c, cost in costs.items()}
+    drawn[UNCOMPRESSED] = {b / 1e6: transfer_seconds(0.0, raw, b) for b in BANDWIDTHS}
     marks = {
         "500 Mbps, says the paper": published.WORTH_BELOW,
         "100 Mbps, says the paper": published.SZ2_BEST_BELOW,

@@ -29,8 +29,8 @@ def figure_2(measurements: Measurements) -> Comparison:
         name, x = _largest(measurements.lossy(trained))
         flat = x.reshape(-1)
         shown = flat[flat.size // 2 :][:SLICE].tolist()
-        drawn = {"weights": (range(len(shown)), shown)}
-        panels.append(curves(f"{model}: {name}", drawn, x="place", y="weight"))
+        drawn: dict[float, float] = dict(enumerate(shown))
+        panels.append(curves(f"{model}: {name}", {"weights": drawn}, x="place", y="weight"))
         of = (model, name)
         lines.append(Line(of, "correlation with the next weight", None, _autocorrelation(flat)))
     title, headings = f"{SLICE} weights from the middle of the largest tensor", ("model", "tensor")
