@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 # imported when they are made: they need packages that `fedsz --help` does without.
 CATALOGUE: Final = {
     **dict.fromkeys(("table 1", "table 2", "table 3", "table 5"), "tables"),
-    **dict.fromkeys(("figure 2", "figure 3"), "weight_figures"),
-    **dict.fromkeys(("figure 4", "figure 5", "figure 6"), "run_figures"),
-    **dict.fromkeys(("figure 7", "figure 8"), "transfer_figures"),
+    **{f"figure {number}": "figures" for number in range(2, 11)},
     "figure 9": "scaling_figure",
-    "figure 10": "weight_figures",
 }
 ABSENT: Final = {  # what there is no table or figure of ours for
     "table 4": "it describes the data sets",
