@@ -29,8 +29,6 @@ from fedsz.update.partition import check_rule, is_lossy
 
 Row = dict[str, Any]
 
-REPEATS: Final = 3
-SECONDS: Final = 10.0
 LOSSY: Final = "lossy"  # the part of a state_dict that a row is about
 LOSSLESS: Final = "lossless part"
 EVERYTHING: Final = "everything"
@@ -49,8 +47,8 @@ def measure(
     data: str,
     codecs: Sequence[str],
     bounds: Sequence[ErrorBound],
-    repeats: int = REPEATS,
-    seconds: float = SECONDS,
+    repeats: int = 3,
+    seconds: float = 10.0,
     threads: int = 1,
     rule: str = "paper",
     threshold: int = DEFAULT.threshold,

@@ -44,7 +44,7 @@ class BenchJob(msgspec.Struct, frozen=True):
     tensors: list[tuple[str, int, tuple[int, ...]]]
 
 
-def measured(job: BenchJob, arrays: Sequence[NDArray], codec: Codec) -> dict[str, Any]:
+def measured(job: BenchJob, arrays: Sequence[NDArray]) -> dict[str, Any]:
     """Return what a job measures, under the names of a result table's columns.
 
     A lossless codec that is too slow for two passes over everything in ``job.seconds`` is given a
@@ -53,6 +53,14 @@ def measured(job: BenchJob, arrays: Sequence[NDArray], codec: Codec) -> dict[str
     Raises:
         FedszError: the codec cannot, or breaks its promise.
     """
+    codec = codecs.get(job.codec)
+    if codec.library == "blosc":
+        import blosc
+
+        blosc.set_nthreads(job.threads)
+    # Loads the library and starts the process that foreign payloads are decoded in.
+    ramp = np.linspace(-1, 1, 4096, dtype=np.float32)
+    codec.decode(codec.encode(ramp, 1e-2), ramp.shape)
     if isinstance(codec, LosslessCodec):
         items = affordable(blocks(arrays, codec), job)
     else:
@@ -130,22 +138,6 @@ def middle(items: Sequence[Item], nbytes: int) -> list[Item]:
     return cut
 
 
-def outcome(job: BenchJob, arrays: Sequence[NDArray]) -> dict[str, Any]:
-    """Return what a job measures, or under "error" why it does not."""
-    try:
-        codec = codecs.get(job.codec)
-        if codec.library == "blosc":
-            import blosc
-
-            blosc.set_nthreads(job.threads)
-        # Loads the library and starts the process that foreign payloads are decoded in.
-        ramp = np.linspace(-1, 1, 4096, dtype=np.float32)
-        codec.decode(codec.encode(ramp, 1e-2), ramp.shape)
-        return measured(job, arrays, codec)
-    except (FedszError, MemoryError) as err:
-        return {"error": str(err) or "not enough memory"}
-
-
 def main() -> None:
     """Do the job on standard input."""
     with private_stdout() as answer:
@@ -153,7 +145,11 @@ def main() -> None:
         arrays = [np.empty(shape, DTYPES[dtype]) for _, dtype, shape in job.tensors]
         for x in arrays:
             read_into(sys.stdin.buffer, raw(x))
-        write_line(answer, outcome(job, arrays))
+        try:
+            columns = measured(job, arrays)
+        except (FedszError, MemoryError) as err:
+            columns = {"error": str(err) or "not enough memory"}
+        write_line(answer, columns)
 
 
 if __name__ == "__main__":

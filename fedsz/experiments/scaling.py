@@ -29,7 +29,7 @@ import msgspec
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.environment import stamp
-from fedsz.experiments.simulation import TIMEOUT, simulate
+from fedsz.experiments.simulation import simulate
 from fedsz.training.options import RunConfig
 
 Row = dict[str, Any]
@@ -92,13 +92,12 @@ def measure(
     settings: Iterable[tuple[str, int, int]],
     *,
     samples_per_client: int,
-    timeout: float = TIMEOUT,
     on_point: Callable[[Point], None] = lambda _: None,
 ) -> list[Point]:
     """Measure rounds of a run on Flower's simulation engine, on this machine.
 
     Settings are "weak" or "strong", a number of clients, and one of workers: processes that more
-    clients take turns in. Each may take ``timeout`` seconds. ``on_point`` is told of each point.
+    clients take turns in. ``on_point`` is told of each point.
 
     Raises:
         CodecUnavailable: Ray is not installed here.
@@ -112,7 +111,7 @@ def measure(
             config, clients=clients, min_clients=clients, samples=clients * samples_per_client,
             rounds=config.rounds + WARM_UP,
         )  # fmt: skip
-        rounds = simulate(run, workers=workers, timeout=timeout)[1 + WARM_UP :]
+        rounds = simulate(run, workers=workers)[1 + WARM_UP :]
         points.append(point_of(kind, clients, workers, rounds))
         on_point(points[-1])
     return points

@@ -123,11 +123,9 @@ STORED: Final = ("update", "codec", "downlink", "decay")
 
 
 def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
-    """Return a scheme and the bounds that were written for it; "" if none were.
+    """Return the scheme that a text of the form `FORM` says, and its bounds; "" if it says none.
 
-    Args:
-        text: as `FORM` says.
-        usual: what schemes have that do not say it.
+    Schemes have of ``usual`` what they do not say.
 
     Raises:
         ConfigError: it is not of that form, or names what does not exist.

@@ -39,14 +39,11 @@ def figure_2(measurements: Measurements) -> Comparison:
     """Weights in the order they are stored in: nothing smooth about them."""
     panels, lines, made_from = [], [], []
     for trained in measurements.trained_models():
-        model = trained.model
         made_from.append(trained.provenance)
         name, x = _largest(measurements.lossy(trained))
-        flat = x.reshape(-1)
-        shown = flat[flat.size // 2 :][:SLICE].tolist()
-        drawn: dict[float, float] = dict(enumerate(shown))
-        panels.append(curves(f"{model}: {name}", {"weights": drawn}, x="place", y="weight"))
-        of = (model, name)
+        flat, of = x.reshape(-1), (trained.model, name)
+        drawn: dict[float, float] = dict(enumerate(flat[flat.size // 2 :][:SLICE].tolist()))
+        panels.append(curves(": ".join(of), {"weights": drawn}, x="place", y="weight"))
         lines.append(Line(of, "correlation with the next weight", None, _autocorrelation(flat)))
     title, headings = f"{SLICE} weights from the middle of the largest tensor", ("model", "tensor")
     return Comparison(title, headings, lines, made_from, panels)
@@ -56,17 +53,17 @@ def figure_3(measurements: Measurements) -> Comparison:
     """Histograms of all weights."""
     panels, lines, made_from = [], [], []
     for trained in measurements.trained_models():
-        model = trained.model
+        of = (trained.model,)
         made_from.append(trained.provenance)
         weights = list(measurements.lossy(trained).values())
         joined = np.concatenate([x.reshape(-1) for x in weights])
         found = distribution(joined, "weights", "all lossy tensors")
-        panels.append(histogram_panel(model, found, "weight", log=True))
+        panels.append(histogram_panel(trained.model, found, "weight", log=True))
         matrices = max(float(np.abs(x).max()) for x in weights if x.ndim > 1)
         lines += [
-            *_fits((model,), found),
-            Line((model,), "largest magnitude", 1.0, max(abs(found.low), abs(found.high))),
-            Line((model,), "largest magnitude but for BatchNorm", 1.0, matrices),
+            *_fits(of, found),
+            Line(of, "largest magnitude", 1.0, max(abs(found.low), abs(found.high))),
+            Line(of, "largest magnitude but for BatchNorm", 1.0, matrices),
         ]
     title, headings = "All weights that may be lossy", ("model",)
     return Comparison(title, headings, lines, made_from, panels)
@@ -79,19 +76,17 @@ def figure_10(measurements: Measurements) -> Comparison:
     trained = measurements.trained(model, config.first_dataset)
     name, x = _largest(measurements.lossy(trained))
     panels, lines, best = [], [], []
-    for bound in config.bounds:
-        for spec in ("sz2", OURS):
-            codec, absolute = codecs.get(spec), ErrorBound.rel(bound).absolute(x)
-            decoded = codec.decode(codec.encode(x, absolute), x.shape)
-            error = distribution(decoded.astype(np.float64) - x, "error", name)
-            of = (model, spec, f"{bound:g}")
-            lines += _fits(of, error)
-            zeros = 100 * float(np.mean(decoded == 0))
-            lines.append(Line(of, "decoded to zero", None, zeros, "%"))
-            if error.best:
-                best.append(f"{spec} {bound:g}: {error.best}")
-            if spec == "sz2":
-                panels.append(histogram_panel(f"sz2, {bound:g}", error, "decoded - original"))
+    for bound, spec in itertools.product(config.bounds, ("sz2", OURS)):
+        codec, absolute = codecs.get(spec), ErrorBound.rel(bound).absolute(x)
+        decoded = codec.decode(codec.encode(x, absolute), x.shape)
+        error = distribution(decoded.astype(np.float64) - x, "error", name)
+        of = (model, spec, f"{bound:g}")
+        zeros = 100 * float(np.mean(decoded == 0))
+        lines += [*_fits(of, error), Line(of, "decoded to zero", None, zeros, "%")]
+        if error.best:
+            best.append(f"{spec} {bound:g}: {error.best}")
+        if spec == "sz2":
+            panels.append(histogram_panel(f"sz2, {bound:g}", error, "decoded - original"))
     notes = [f"Best of Laplace, uniform and normal: {'; '.join(best)}."]
     title, headings = f"Errors of {name}", ("model", "codec", "bound")
     made_from = [trained.provenance, f"tensor {name}, {x.size} weights"]
@@ -103,7 +98,6 @@ def _largest(tensors: Mapping[str, NDArray]) -> tuple[str, NDArray]:
 
 
 def _autocorrelation(flat: NDArray) -> float:
-    """Return the correlation of each weight with the next."""
     x = flat.astype(np.float64) - float(flat.mean(dtype=np.float64))
     return float(np.dot(x[:-1], x[1:]) / np.dot(x, x))
 
@@ -113,10 +107,8 @@ def _fits(of: tuple[str, ...], found: Distribution) -> list[Line]:
     lines = [Line(of, f"K-S to {law.name}", None, law.ks) for law in found.laws]
     named = (law for law in found.laws if law.name == published.ERROR_LAW)
     lines += [Line(of, f"scale of {law.name}", None, law.scale) for law in named]
-    if found.best:
-        least = min(law.ks for law in found.laws)
-        lines.append(Line(of, "best K-S", None, least, why=found.best))
-    return lines
+    best = (law for law in found.laws if law.name == found.best)
+    return lines + [Line(of, "best K-S", None, law.ks, why=law.name) for law in best]
 
 
 # Runs: accuracy over rounds and over bounds, and where a round's time goes
@@ -142,8 +134,7 @@ def figure_4(measurements: Measurements) -> Comparison:
         of = (model, label, f"{numbers[-1]} rounds")
         lines.append(Line(of, "accuracy", last, accuracies[-1], "%"))
     title = f"Accuracy over rounds, {model}, {dataset}, {RECOMMENDED_BOUND:g}"
-    headings = ("model", "codec", "after")
-    panels = [curves("", drawn, x="round", y="accuracy, %")]
+    headings, panels = ("model", "codec", "after"), [curves("", drawn, x="round", y="accuracy, %")]
     return Comparison(title, headings, lines, [_settings(rows)], panels, _failures(rows))
 
 
@@ -186,8 +177,7 @@ def figure_6(measurements: Measurements) -> Comparison:
     for dataset in datasets:
         bars = {}
         for model, codec in itertools.product(models, overheads):
-            found = _rounds(rows, model, dataset, codec, RECOMMENDED_BOUND)
-            seconds = _seconds_by_part(found)
+            seconds = _seconds_by_part(_rounds(rows, model, dataset, codec, RECOMMENDED_BOUND))
             if not seconds:
                 continue
             bars[f"{model} {codec}"] = seconds
@@ -200,8 +190,7 @@ def figure_6(measurements: Measurements) -> Comparison:
         panels.append(stacked_bars(dataset, bars, y="s of a client's round"))
     for codec, known in overheads.items():
         if known:
-            mean = published.MEAN_OVERHEAD if codec == "sz2" else None
-            of = ("all", "all", codec)
+            of, mean = ("all", "all", codec), published.MEAN_OVERHEAD if codec == "sz2" else None
             lines.append(Line(of, "mean overhead", mean, statistics.fmean(known), "%"))
     title, headings = "Where a round's time goes, at 1e-2", ("model", "data", "codec")
     return Comparison(title, headings, lines, [_settings(rows)], panels)
@@ -218,7 +207,6 @@ def _rounds(
 
 
 def _accuracy(rows: Iterable[Row]) -> float:
-    """Return the median accuracy in %."""
     return 100 * float(statistics.median(row["accuracy"] for row in rows))
 
 
@@ -239,7 +227,6 @@ def _seconds_by_part(rows: list[Row]) -> dict[str, float]:
 
 
 def _settings(rows: list[Row]) -> str:
-    """Return the settings that runs share, for people."""
     row, seeds = rows[-1], sorted({row["seed"] for row in rows})
     images = f"{row['samples']} images" if row["samples"] else "all images"
     return (
@@ -250,7 +237,6 @@ def _settings(rows: list[Row]) -> str:
 
 
 def _failures(rows: list[Row]) -> list[str]:
-    """Return a sentence for each kind of run that failed."""
     failed = [row for row in rows if row["error"]]
     said = {f"{r['model']} {r['dataset']} {r['codec']} failed: {r['error']}" for r in failed}
     return sorted(said)
@@ -268,20 +254,20 @@ def figure_7(measurements: Measurements) -> Comparison:
         made_from.append(trained.provenance)
         drawn: dict[str, Curve] = {}
         for codec in ("sz2", OURS):
-            times = []
+            times: dict[float, float] = {}
             for bound in config.bounds:
                 cost = measurements.update_cost(trained, codec, bound)
-                times.append(_seconds(cost, bandwidth))
+                seconds = times[bound] = _seconds(cost, bandwidth)
                 uncompressed = transfer_seconds(0.0, cost.raw, bandwidth)
                 known = model if (codec, bound) == ("sz2", RECOMMENDED_BOUND) else ""
-                saved, faster = uncompressed - times[-1], uncompressed / times[-1]
+                saved, faster = uncompressed - seconds, uncompressed / seconds
                 of = (model, codec, f"{bound:g}")
                 lines += [
-                    Line(of, "seconds", None, times[-1], "s"),
+                    Line(of, "seconds", None, seconds, "s"),
                     Line(of, "saved", published.SAVED_SECONDS.get(known), saved, "s"),
                     Line(of, "times faster", published.SPEEDUP.get(known), faster),
                 ]
-            drawn[codec] = dict(zip(config.bounds, times, strict=True))
+            drawn[codec] = times
         lines.append(Line((model, "none", "-"), "seconds", None, uncompressed, "s"))
         levels = {UNCOMPRESSED: uncompressed}
         panels.append(curves(model, drawn, x="error bound", y="s", log="xy", levels=levels))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -90,13 +90,18 @@ def _costs(of: tuple[str, ...], printed: CodecCosts | None, row: Row) -> list[Li
     ]
 
 
+def _cells(model: str) -> Iterator[tuple[str, str, float, tuple[str, ...], CodecCosts | None]]:
+    """Yield codecs of Table I, our names for them, bounds, what lines are of, and what it has."""
+    for (codec, spec), bound in itertools.product(CODECS.items(), published.BOUNDS):
+        of, printed = (model, codec, f"{bound:g}"), published.TABLE_1.get((model, codec, bound))
+        yield codec, spec, bound, of, printed
+
+
 def _codecs(measurements: Measurements, trained: TrainedModel) -> list[Line]:
     rows = measurements.codec_costs(trained, tuple(CODECS.values()), published.BOUNDS)
     by_codec = {(row["codec"], row["error_bound"]): row for row in rows}
     lines = []
-    for (codec, spec), bound in itertools.product(CODECS.items(), published.BOUNDS):
-        of = (trained.model, codec, f"{bound:g}")
-        printed = published.TABLE_1.get((trained.model, codec, bound))
+    for codec, spec, bound, of, printed in _cells(trained.model):
         ratio, *times = _costs(of, printed, by_codec[spec, f"rel:{bound!r}"])
         if ratio.far and not ratio.why:
             sz3 = (trained.model, codec) == ("mobilenetv2", "sz3")
@@ -112,13 +117,11 @@ def _accuracies(measurements: Measurements, trained: TrainedModel, images: Image
     measurements.on_step(f"testing {trained.name}, decoded, on {len(images)} images")
     before = trained.accuracy(trained.state, images, device)
     lines = [Line((model, "none", "-"), "top-1", None, 100 * before, "%")]
-    for (codec, spec), bound in itertools.product(CODECS.items(), published.BOUNDS):
+    for codec, spec, bound, of, printed in _cells(model):
         if codec == "szx":  # below, with what else may have happened to it
             continue
         stream, _ = compress_measured(trained.state, measurements.settings(spec, bound))
         after = trained.accuracy(decompress(stream, as_numpy=True), images, device)
-        printed = published.TABLE_1.get((model, codec, bound))
-        of = (model, codec, f"{bound:g}")
         lines.append(Line(of, "top-1", printed and printed.accuracy, 100 * after, "%"))
     return lines
 
@@ -140,10 +143,7 @@ def _szx(measurements: Measurements, trained: TrainedModel, images: Images | Non
 
 
 def _zfp(weights: Mapping[str, NDArray], model: str) -> list[Line]:
-    """Return, for each ratio that Table I prints for ZFP, the precision that comes closest.
-
-    The paper names none.
-    """
+    """Return the precision that comes closest to each ratio of ZFP's; the paper names none."""
     if model not in published.MODELS or Zfp().missing():
         return []
 
@@ -201,24 +201,20 @@ def table_3(measurements: Measurements) -> Comparison:
     rule, threshold = measurements.config.rule, measurements.config.threshold
     lines = []
     for model in measurements.config.model_names:
-        printed = published.TABLE_3.get(model)
-        flops = printed and printed.gigaflops
+        parameters, megabytes, lossy, gigaflops = published.TABLE_3.get(model, (None,) * 4)
         for classes in (10, 1000):
             found = complexity(model, classes=classes, side=SIDE, threshold=threshold, rule=rule)
+            of, at = (model, f"{classes} classes"), f"at {SIDE} px"
             lines += [
-                Line((model, f"{classes} classes"), quantity, paper, ours, unit)
-                for quantity, paper, ours, unit in (
-                    ("parameters", printed and printed.parameters, found.parameters / 1e6, "M"),
-                    ("size", printed and printed.megabytes, found.raw_bytes / 1e6, "MB"),
-                    ("lossy", printed and printed.lossy, 100 * found.lossy_share, "%"),
-                    (f"flops at {SIDE} px", flops, found.flops / 1e9, "G"),
-                    (f"multiply-adds at {SIDE} px", flops, found.multiply_adds / 1e9, "G"),
-                )
+                Line(of, "parameters", parameters, found.parameters / 1e6, "M"),
+                Line(of, "size", megabytes, found.raw_bytes / 1e6, "MB"),
+                Line(of, "lossy", lossy, 100 * found.lossy_share, "%"),
+                Line(of, f"flops {at}", gigaflops, found.flops / 1e9, "G"),
+                Line(of, f"multiply-adds {at}", gigaflops, found.multiply_adds / 1e9, "G"),
             ]
         for side in (32, 128):
             found = complexity(model, classes=10, side=side)
             lines.append(Line((model, f"{side} pixels"), "flops", None, found.flops / 1e9, "G"))
-        lossy = printed and printed.lossy
         lines += [
             Line((model, f"threshold {above}"), "lossy", lossy, 100 * share, "%")
             for above, share in lossy_shares(model, THRESHOLDS, rule=rule).items()
