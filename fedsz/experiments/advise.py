@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fedsz import codecs as codec_list
 from fedsz.control import transfer_time
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY, Row
+from fedsz.experiments.scheme import RAW
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -89,13 +89,12 @@ def choices(rows: Iterable[Row], *, lossless: str, raw_bytes: int) -> list[Choic
     out. The codec ``lossless``, if it is among them, takes what is not lossy.
     """
     good = [row for row in rows if row["error"] is None]
-    rest = (row for row in good if row["part"] == LOSSLESS and row["codec"] == lossless)
-    beside = next(rest, None)
+    rest = [row for row in good if row["part"] == LOSSLESS and row["codec"] == lossless]
     ways = [_as_it_is(UNCOMPRESSED, raw_bytes)]
     for row in good:
         if row["part"] == LOSSY:
-            ways.append(_with_rest(row, beside, raw_bytes))
-        elif row["part"] == EVERYTHING and row["codec"] != codec_list.Raw.name:
+            ways.append(_with_rest(row, rest[:1], raw_bytes))
+        elif row["part"] == EVERYTHING and row["codec"] != RAW:
             ways.append(_scaled(row, raw_bytes))
     return ways
 
@@ -124,11 +123,11 @@ def envelope(ways: Sequence[Choice]) -> list[Stretch]:
     return stretches[::-1]
 
 
-def _with_rest(row: Row, rest: Row | None, raw_bytes: int) -> Choice:
-    """Return a lossy codec, beside a lossless one for all that it did not take."""
+def _with_rest(row: Row, rest: Sequence[Row], raw_bytes: int) -> Choice:
+    """Return a lossy codec, beside a lossless one if there is one, for what it did not take."""
     left = raw_bytes - row["raw_bytes"]
     way = _scaled(row, row["raw_bytes"], exact=False)
-    beside = _scaled(rest, left) if rest else _as_it_is(codec_list.Raw.name, left)
+    beside = _scaled(rest[0], left) if rest else _as_it_is(RAW, left)
     return replace(
         way,
         raw_bytes=raw_bytes,
@@ -145,10 +144,7 @@ def _as_it_is(name: str, nbytes: int) -> Choice:
 
 def _scaled(row: Row, raw_bytes: int, *, exact: bool = True) -> Choice:
     """Return a codec on ``raw_bytes``, of which it may have had a share."""
-    share = raw_bytes / row["raw_bytes"]
+    of, share = (row["codec"], row["error_bound"], exact), raw_bytes / row["raw_bytes"]
     names = ("coded_bytes", "encode_seconds", "decode_seconds")
     sent, encode, decode = (share * row[name] for name in names)
-    measured = row["raw_bytes"]
-    return Choice(
-        row["codec"], row["error_bound"], exact, raw_bytes, sent, encode, decode, measured
-    )
+    return Choice(*of, raw_bytes, sent, encode, decode, row["raw_bytes"])

@@ -82,7 +82,6 @@ def dataset_digest(name: str, data_dir: str) -> str:
 def _version(distribution: str) -> str:
     from importlib import metadata  # and with it a parser of e-mail; --help needs neither
 
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
+    return ""

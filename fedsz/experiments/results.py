@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import filelock
 import pyarrow as pa
@@ -110,21 +110,15 @@ BENCH: Final = Table(
     "bench",
     1,
     _columns(
-        (TEXT, "data part data_digest codec codec_settings"),
-        (BOOL, "lossy"),
-        (TEXT, "error_bound"),
-        (BIG, "elements raw_bytes coded_bytes"),
-        (REAL, "ratio"),
-        (REAL, "encode_seconds encode_seconds_least encode_seconds_most"),
+        (TEXT, "data part data_digest codec codec_settings"), (BOOL, "lossy"),
+        (TEXT, "error_bound"), (BIG, "elements raw_bytes coded_bytes"),
+        (REAL, "ratio encode_seconds encode_seconds_least encode_seconds_most"),
         (REAL, "decode_seconds decode_seconds_least decode_seconds_most"),
-        (COUNT, "repeats threads"),
-        (REAL, "max_error rmse"),
-        (BIG, "peak_bytes"),
-        (TEXT, "error"),
-        *ENVIRONMENT,
+        (COUNT, "repeats threads"), (REAL, "max_error rmse"), (BIG, "peak_bytes"),
+        (TEXT, "error"), *ENVIRONMENT,
     ),
     added=("part",),
-)
+)  # fmt: skip
 # How `data` ended in files from before there was a column for it.
 PARTS: Final = {" (rest)": LOSSLESS, " (all)": EVERYTHING, "": LOSSY}
 
@@ -133,20 +127,17 @@ SCALING: Final = Table(
     1,
     _columns(
         (TEXT, "kind engine how link model dataset codec error_bound"),
-        (COUNT, "workers clients rounds"),
-        (BIG, "samples_per_client"),
+        (COUNT, "workers clients rounds"), (BIG, "samples_per_client"),
         (REAL, "seconds speedup efficiency train_seconds encode_seconds decode_seconds"),
-        (REAL, "engine_seconds test_seconds"),
-        (BIG, "sent_up sent_down"),
-        (REAL, "bandwidth"),
+        (REAL, "engine_seconds test_seconds"), (BIG, "sent_up sent_down"), (REAL, "bandwidth"),
         *ENVIRONMENT,
     ),
-)
+)  # fmt: skip
 
 TABLES: Final = (SWEEP, BENCH, SCALING)
 
 
-class Results:
+class Results(contextlib.AbstractContextManager["Results"]):
     """A result file that is open for more rows, by one process at a time; made if it is not there.
 
     Raises:
@@ -200,9 +191,6 @@ class Results:
         with contextlib.suppress(OSError):  # before others may have it
             Path(self._lock.lock_file).unlink()
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

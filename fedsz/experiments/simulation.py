@@ -36,12 +36,9 @@ STORE: Final = 256 << 20  # bytes of memory that Ray's objects may take, and fou
 TIMEOUT: Final = 600.0  # seconds
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """What a simulation process is told."""
-
-    options: dict[str, Any]  # of `RunConfig`
-    workers: int  # processes that clients run in, one client at a time each
-    folder: str  # where Ray keeps its sockets and logs
+# What the process is told: options of `RunConfig`, how many processes clients run in, one client at
+# a time each, and where Ray keeps its sockets and logs.
+Setting = tuple[dict[str, Any], int, str]
 
 
 def available() -> bool:
@@ -75,12 +72,12 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
         ) as process,  # fmt: skip
     ):
         with process.limited(timeout):
-            process.tell(Setting(config.as_dict(), workers, folder))
+            process.tell((config.as_dict(), workers, folder))
             rounds = [msgspec.json.decode(line, type=RoundRecord) for line in process.lines()]
             status = process.wait()
         if process.timed_out:
-            what = f"the simulation of {config.clients} clients"
-            raise FedszError(f"{what} took more than {timeout:g} s")
+            clients = f"{config.clients} clients"
+            raise FedszError(f"the simulation of {clients} took more than {timeout:g} s")
         if status or len(rounds) != config.rounds + 1:
             words = process.last_words() or f"it ended with {status}"
             raise FedszError(f"the simulation failed: {words}")
@@ -107,8 +104,8 @@ def main() -> None:
     """Run the setting on stdin and tell of its rounds on stdout."""
     # What Ray and Flower print is not ours.
     out = private_stdout()
-    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setting)
-    config = RunConfig.of(setting.options)
+    options, workers, folder = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setting)
+    config = RunConfig.of(options)
 
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
@@ -129,10 +126,10 @@ def main() -> None:
 
     nbytes = sum(x.nbytes for x in problem.model.state_dict().values())
     ray = {
-        "num_cpus": setting.workers,
-        "object_store_memory": STORE + 4 * nbytes * setting.workers,
+        "num_cpus": workers,
+        "object_store_memory": STORE + 4 * nbytes * workers,
         "log_to_driver": False,
-        "_temp_dir": setting.folder,
+        "_temp_dir": folder,
     }
     resources: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0.0}
     try:

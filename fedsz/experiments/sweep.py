@@ -24,7 +24,7 @@ from fedsz.experiments.environment import cores, dataset_digest, file_digest, st
 from fedsz.experiments.results import OPTION_COLUMNS, Results, round_columns
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of
-from fedsz.experiments.sweep_worker import Finished, SweepJob
+from fedsz.experiments.sweep_worker import Finished
 from fedsz.training.options import RunConfig
 
 
@@ -117,8 +117,15 @@ class _Worker:
 
     def run(self, run: RunConfig) -> Iterator[RoundRecord | Finished]:
         """Make a run; the last that comes is its `Finished`."""
-        process = self._started()
-        process.tell(SweepJob(run.as_dict(), self._grid))
+        with self._lock:
+            if self._closed:
+                raise FedszError("the sweep is over")
+            if self._process is None or not self._process.is_running:
+                self._log.unlink(missing_ok=True)  # last words are those of this process
+                module = "fedsz.experiments.sweep_worker"
+                self._process = Child(module, log=self._log, threads=self._threads)
+            process = self._process
+        process.tell((run.as_dict(), self._grid))
         for line in process.lines():
             told: RoundRecord | Finished = _DECODER.decode(line)
             yield told
@@ -133,16 +140,6 @@ class _Worker:
             self._closed = True
             if self._process:
                 self._process.end()
-
-    def _started(self) -> Child:
-        with self._lock:
-            if self._closed:
-                raise FedszError("the sweep is over")
-            if self._process is None or not self._process.is_running:
-                self._log.unlink(missing_ok=True)  # last words are those of this process
-                module = "fedsz.experiments.sweep_worker"
-                self._process = Child(module, log=self._log, threads=self._threads)
-            return self._process
 
 
 _DECODER: Final = msgspec.json.Decoder(RoundRecord | Finished)

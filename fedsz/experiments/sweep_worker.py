@@ -1,6 +1,6 @@
 """A process that runs what it is told: ``python -m fedsz.experiments.sweep_worker``.
 
-A line of JSON on stdin is a `SweepJob`; lines on stdout are its `RoundRecord`s and in the end one
+A line of JSON on stdin is a `Job`; lines on stdout are its `RoundRecord`s and in the end one
 `Finished`. The process ends when stdin does, in the middle of a run too: so it does not outlive
 whoever started it.
 """
@@ -43,11 +43,7 @@ if TYPE_CHECKING:
 OnRound = Callable[[RoundRecord], None]
 
 
-class SweepJob(msgspec.Struct, frozen=True):
-    """A run to make."""
-
-    options: dict[str, Any]  # of `RunConfig`
-    grid: str  # "local" or "grpc"
+Job = tuple[dict[str, Any], str]  # a run to make: options of `RunConfig`; "local" or "grpc"
 
 
 class Finished(msgspec.Struct, frozen=True, tag_field="event", tag="finished"):
@@ -139,7 +135,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
     # Flower and torch may print; what is ours goes to a stdout that nobody else has.
     out = private_stdout()
-    jobs: queue.Queue[SweepJob] = queue.Queue()
+    jobs: queue.Queue[Job] = queue.Queue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
 
     import fedsz.training.apps
@@ -148,10 +144,9 @@ def main() -> None:
     # Each round collects garbage; it need not look through all that torch has brought.
     gc.freeze()
     while True:
-        job = jobs.get()
+        options, grid = jobs.get()
         try:
-            found = execute(RunConfig.of(job.options), job.grid, partial(write_line, out))
-            finished = Finished(found)
+            finished = Finished(execute(RunConfig.of(options), grid, partial(write_line, out)))
         except Exception as err:
             if not isinstance(err, FedszError):  # a bug, of ours or of a library
                 traceback.print_exc()
@@ -159,10 +154,9 @@ def main() -> None:
         write_line(out, finished)
 
 
-def _read(jobs: queue.Queue[SweepJob]) -> None:
-    decoder = msgspec.json.Decoder(SweepJob)
+def _read(jobs: queue.Queue[Job]) -> None:
     for line in sys.stdin.buffer:
-        jobs.put(decoder.decode(line))
+        jobs.put(msgspec.json.decode(line, type=Job))
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -58,17 +58,11 @@ def make(name: str, measurements: Measurements) -> Comparison:
     Raises:
         FedszError: something could not be measured, trained or written.
     """
+    from fedsz.paper.comparison import write
+
     module = import_module(f"fedsz.paper.{CATALOGUE[name]}")
     made: Comparison = getattr(module, name.replace(" ", "_"))(measurements)
-    made = msgspec.structs.replace(
-        made,
-        name=name,
-        made_from=[measurements.machine, *made.made_from],
-        notes=[*notes_on(name), *made.notes],
-    )
-    if not made.panels:
-        return made
-    from fedsz.paper.drawing import write
-
-    written = write(made, measurements.options.folder)
+    made_from, notes = [measurements.machine, *made.made_from], [*notes_on(name), *made.notes]
+    made = msgspec.structs.replace(made, name=name, made_from=made_from, notes=notes)
+    written = write(made, measurements.options.folder) if made.panels else []
     return msgspec.structs.replace(made, files=[*written, *made.files])

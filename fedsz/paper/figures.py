@@ -17,8 +17,7 @@ from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.experiments.scheme import RAW
 from fedsz.formatting import bandwidth as rate
 from fedsz.paper import published
-from fedsz.paper.comparison import Comparison, Line
-from fedsz.paper.drawing import Curve, curves, stacked_bars
+from fedsz.paper.comparison import Comparison, Curve, Line, curves, stacked_bars
 from fedsz.paper.measurements import CODECS, OURS, Measurements, Row
 from fedsz.paper.published import RECOMMENDED_BOUND
 from fedsz.report.distributions import histogram_panel

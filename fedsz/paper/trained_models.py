@@ -113,23 +113,16 @@ def _train(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -
 
     def on_round(done: RoundRecord) -> None:
         rounds.append(done)
-        on_step(
-            f"{run.model} on {run.dataset}: round {done.round} of {run.rounds},"
-            f" accuracy {done.accuracy:.4f}, {done.seconds:.0f} s"
-        )
+        what = f"{run.model} on {run.dataset}: round {done.round} of {run.rounds}"
+        on_step(f"{what}, accuracy {done.accuracy:.4f}, {done.seconds:.0f} s")
 
     problem = prepare(run)
     model = federate(grid_of(run), run, problem, on_round)
     for failure in (failure for done in rounds for failure in done.failures):
         raise FedszError(f"{run.model} could not be trained on {run.dataset}: {failure.reason}")
-    facts = {
-        **asked,
-        "test_samples": len(problem.held_out),
-        "accuracy": rounds[-1].accuracy,
-        "loss": rounds[-1].loss,
-        "train_seconds": sum(done.train_seconds for done in rounds),
-        **environment(),
-    }
+    last, seconds = rounds[-1], sum(done.train_seconds for done in rounds)
+    facts = {**asked, "test_samples": len(problem.held_out), "accuracy": last.accuracy}
+    facts |= {"loss": last.loss, "train_seconds": seconds, **environment()}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(as_arrays(model.state_dict()), path)
     # Last, since it is what says that the weights are there.
@@ -163,6 +156,5 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def _listed(facts: dict[str, Any]) -> str:
-    """Return facts for people, nested ones in parentheses."""
     shown = {n: f"({_listed(x)})" if isinstance(x, dict) else x for n, x in facts.items()}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
