@@ -16,11 +16,10 @@ from fedsz.errors import DataError
 from fedsz.experiments import bench
 from fedsz.paper import published
 from fedsz.paper.comparison import Comparison, Line
-from fedsz.paper.measurements import CODECS, OURS, Measurements, Row
+from fedsz.paper.measurements import CODECS, OURS, Measurements, Row, TrainedModel
 from fedsz.paper.model_complexity import complexity, lossy_shares
 from fedsz.paper.published import RECOMMENDED_BOUND, CodecCosts
 from fedsz.paper.szx_error import hypotheses
-from fedsz.paper.trained_models import TrainedModel
 from fedsz.spread import standard_deviation, value_range
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
