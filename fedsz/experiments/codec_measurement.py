@@ -117,11 +117,10 @@ def coder_of(codec: Codec) -> Coder:
             return codec.encode(x, bound)
         return compress({"weight": x}, ErrorBound.abs(bound), codec=codec, threshold=0)
 
-    def decode(payload: bytes, x: NDArray) -> NDArray:
+    def decode(payload: bytes, x: NDArray) -> Any:
         if x.dtype in codec.dtypes:
             return codec.decode_as(payload, x.shape, x.dtype)
-        decoded: NDArray = decompress(payload, as_numpy=True)["weight"]
-        return decoded
+        return decompress(payload, as_numpy=True)["weight"]
 
     return Coder(str(codec), encode, decode, codec.keeps_bound)
 

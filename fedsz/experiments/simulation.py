@@ -19,6 +19,8 @@ from fedsz import flower_environment
 from fedsz.child_process import Child, private_stdout, write_line
 from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecUnavailable, ConfigError, FedszError
+from fedsz.training.apps import make_client_app
+from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
@@ -88,8 +90,6 @@ def _client_app(config: RunConfig) -> ClientApp:
     """Return the app of a run; the engine tells a node its share, but neither folder nor device."""
     from flwr.clientapp import ClientApp
 
-    from fedsz.training.apps import make_client_app
-
     inner, outer = make_client_app(), ClientApp()
 
     @outer.train()
@@ -109,8 +109,6 @@ def main() -> None:
 
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
-
-    from fedsz.training.federation import federate, prepare
 
     problem = prepare(config)
     failed: list[BaseException] = []

@@ -10,27 +10,31 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from safetensors.numpy import load_file, save_file
 
 from fedsz.arrays import NDArray, as_arrays, as_tensor
 from fedsz.bounds import ErrorBound
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments import bench
 from fedsz.experiments.environment import dataset_digest, environment, file_digest
 from fedsz.experiments.results import SWEEP, Results, read
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import PLURAL, SweepConfig, run_id
+from fedsz.experiments.sweep_worker import grid_of
 from fedsz.paper.options import MeasurementOptions, PaperConfig
 from fedsz.report.runs import UpdateCost
+from fedsz.training import datasets
+from fedsz.training.build import build_model, check_device, start_from
+from fedsz.training.federation import federate, prepare
+from fedsz.training.loop import evaluate
 from fedsz.training.options import RunConfig
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.partition import is_lossy
-
-if TYPE_CHECKING:
-    from fedsz.control.record import RoundRecord
-    from fedsz.training.datasets import Images
 
 Row = dict[str, Any]
 OnStep = Callable[[str], None]
@@ -63,11 +67,8 @@ class TrainedModel:
         """Model and data set."""
         return f"{self.model}-{self.dataset}"
 
-    def accuracy(self, state: dict[str, NDArray], images: Images, device: str) -> float:
+    def accuracy(self, state: dict[str, NDArray], images: datasets.Images, device: str) -> float:
         """Return the share of images that this model gets right with the weights of ``state``."""
-        from fedsz.training.build import build_model, check_device
-        from fedsz.training.loop import evaluate
-
         model = build_model(RunConfig(model=self.model, dataset=self.dataset))
         model.load_state_dict({name: as_tensor(x.copy()) for name, x in state.items()})
         model.to(check_device(device))
@@ -108,14 +109,12 @@ class Measurements:
         """Return all models, trained on the first data set."""
         return [self.trained(model, self.config.first_dataset) for model in self.config.model_names]
 
-    def test_images(self, dataset: str) -> Images:
+    def test_images(self, dataset: str) -> datasets.Images:
         """Return the images that models are tested on.
 
         Raises:
             DataError: the data set is not there.
         """
-        from fedsz.training import datasets
-
         data_dir, samples = self.config.data_dir, self.config.test_samples or None
         folder = Path(data_dir) if data_dir else None
         return datasets.load_test(dataset, data_dir=folder, samples=samples)
@@ -249,11 +248,6 @@ def read_model(folder: Path, model: str, dataset: str) -> TrainedModel:
 
 def _trained(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -> dict[str, Any]:
     """Train a model, write its weights and the facts beside them, and return the facts."""
-    from safetensors.numpy import save_file
-
-    from fedsz.experiments.sweep_worker import grid_of
-    from fedsz.training.federation import federate, prepare
-
     rounds = []
 
     def on_round(done: RoundRecord) -> None:
@@ -277,10 +271,6 @@ def _trained(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep)
 
 def _load(path: Path, model: str, dataset: str) -> dict[str, NDArray]:
     """Return a file's tensors in its order and dtypes; refuse those of another model."""
-    from safetensors.numpy import load_file
-
-    from fedsz.training.build import build_model, start_from
-
     try:
         start_from(build_model(RunConfig(model=model, dataset=dataset)), path)
     except ConfigError as err:

@@ -88,7 +88,6 @@ def _forward_flops(network: nn.Module, side: int) -> int:
     """Return the flops of one colour image of ``side`` pixels; the network loses its weights."""
     # Shapes are all that counting needs: nothing is computed.
     network.to("meta").eval()
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(torch.empty(1, CHANNELS, side, side, device="meta"))
     return int(counter.get_total_flops())

@@ -41,13 +41,12 @@ class PaperConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for what, asked, have in (
-            ("model", self.model_names, ("cnn", *MODELS)),
-            ("data set", self.dataset_names, ("digits", *DATASETS)),
-        ):
-            for name in asked:
-                if name not in have:
-                    raise ConfigError(f"no {what} {name!r} here; have {', '.join(have)}")
+        models, datasets = ("cnn", *MODELS), ("digits", *DATASETS)
+        asked = [("model", name, models) for name in self.model_names]
+        asked += [("data set", name, datasets) for name in self.dataset_names]
+        for what, name, have in asked:
+            if name not in have:
+                raise ConfigError(f"no {what} {name!r} here; have {', '.join(have)}")
         if any(bound.kind != "rel" for bound in error_bounds(self.error_bounds)):
             given = f"error_bounds has {self.error_bounds!r}"
             raise ConfigError(f"the paper's bounds are relative; {given}")

@@ -39,10 +39,8 @@ def figure_9(measurements: Measurements) -> Comparison:
     settings += [("strong", STRONG, w) for w in sorted({1, workers})]
 
     def on_point(point: scaling.Point) -> None:
-        measurements.on_step(
-            f"{point.kind} scaling: {point.clients} clients on {point.workers} workers,"
-            f" {point.seconds:.2f} s a round"
-        )
+        where = f"{point.clients} clients on {point.workers} workers"
+        measurements.on_step(f"{point.kind} scaling: {where}, {point.seconds:.2f} s a round")
 
     points = scaling.measure(config, settings, samples_per_client=samples, on_point=on_point)
     rows = scaling.rows(
@@ -83,7 +81,6 @@ def figure_9(measurements: Measurements) -> Comparison:
 
 
 def _lines(row: Row) -> list[Line]:
-    """Return a row's seconds and speedup."""
     of = (row["kind"], row["how"], row["link"], str(row["clients"]), str(row["workers"]))
     speedups = published.WEAK_SPEEDUP if row["kind"] == "weak" else published.STRONG_SPEEDUP
     printed = speedups.get(row["workers"]) if row["how"] == "calculated" else None

@@ -64,12 +64,9 @@ def hypotheses(weights: State) -> Iterator[Hypothesis]:
 def round_trip(weights: State, bound: float) -> tuple[State, float]:
     """Return weights after szx, and the ratio; the bound is of each tensor's range."""
     codec = codecs.get("szx")
-    decoded, size = {}, 0
-    for name, x in weights.items():
-        payload = codec.encode(x, bound * value_range(x))
-        size += len(payload)
-        decoded[name] = codec.decode(payload, x.shape)
-    return decoded, sum(x.nbytes for x in weights.values()) / size
+    payloads = {name: codec.encode(x, bound * value_range(x)) for name, x in weights.items()}
+    decoded = {name: codec.decode(payloads[name], x.shape) for name, x in weights.items()}
+    return decoded, sum(x.nbytes for x in weights.values()) / sum(map(len, payloads.values()))
 
 
 def bound_of_ratio(weights: State, ratio: float) -> float:

@@ -6,7 +6,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -21,11 +21,9 @@ from fedsz.paper.model_complexity import complexity, lossy_shares
 from fedsz.paper.published import RECOMMENDED_BOUND, CodecCosts
 from fedsz.paper.szx_error import hypotheses
 from fedsz.spread import standard_deviation, value_range
+from fedsz.training.datasets import Images
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
-
-if TYPE_CHECKING:
-    from fedsz.training.datasets import Images
 
 THRESHOLDS: Final = (0, 256, 512, 1000, 1024, 2048, 4096)
 PRECISIONS: Final = range(2, 25)  # bits, up to a float32's significand
