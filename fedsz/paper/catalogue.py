@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from importlib import import_module, resources
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from fedsz.errors import ConfigError
-from fedsz.paper.notes import notes_on
 
 if TYPE_CHECKING:
     from fedsz.paper.comparison import Comparison
@@ -52,6 +53,19 @@ def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[
     return [name for name in CATALOGUE if name in names]
 
 
+@cache
+def notes() -> list[dict[str, Any]]:
+    """Return the notes of notes.toml: the names of what each is "on", and its "text"."""
+    text = resources.files("fedsz.paper").joinpath("notes.toml").read_text("utf-8")
+    found: list[dict[str, Any]] = tomllib.loads(text)["notes"]
+    return found
+
+
+def notes_on(name: str) -> list[str]:
+    """Return the notes on a table or figure, such as "table 1"."""
+    return [note["text"] for note in notes() if name in note["on"]]
+
+
 def make(name: str, measurements: Measurements) -> Comparison:
     """Make one of `CATALOGUE`, add what is to be known about it, and write the figure's files.
 
@@ -62,7 +76,7 @@ def make(name: str, measurements: Measurements) -> Comparison:
 
     module = import_module(f"fedsz.paper.{CATALOGUE[name]}")
     made: Comparison = getattr(module, name.replace(" ", "_"))(measurements)
-    made_from, notes = [measurements.machine, *made.made_from], [*notes_on(name), *made.notes]
-    made = msgspec.structs.replace(made, name=name, made_from=made_from, notes=notes)
+    made_from, known = [measurements.machine, *made.made_from], [*notes_on(name), *made.notes]
+    made = msgspec.structs.replace(made, name=name, made_from=made_from, notes=known)
     written = write(made, measurements.options.folder) if made.panels else []
     return msgspec.structs.replace(made, files=[*written, *made.files])

@@ -2,7 +2,7 @@
 
 Wilkins et al., "FedSZ: Leveraging Error-Bounded Lossy Compression for Federated Learning
 Communications", arXiv:2312.13461. Numbers are as printed, misprints too:
-`fedsz.paper.notes` has them.
+notes.toml has them.
 """
 
 from __future__ import annotations
