@@ -80,7 +80,6 @@ def _step_seconds(run: RunConfig) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _code_seconds(run: RunConfig) -> float:
-    """Return the seconds to compress an update and to decode it again."""
     state = as_arrays(build_model(run).state_dict())
     config = run.compression
     return _timed(lambda: decompress(compress_measured(state, config)[0], as_numpy=True))

@@ -84,8 +84,8 @@ def round_schema() -> dict[str, pa.DataType]:
 
 def round_columns(record: RoundRecord) -> dict[str, Any]:
     """Return what a round's row holds in these columns."""
-    columns = {name: getattr(record, name) for name in round_schema()}
-    return {**columns, "failures": len(record.failures)}
+    numbers = {name: getattr(record, name) for name in round_schema()}
+    return {**numbers, "failures": len(record.failures)}
 
 
 # Options of a run that are columns under their own names.

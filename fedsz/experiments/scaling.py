@@ -182,7 +182,6 @@ def rows(
 
 
 def _row(point: Point, **more: Any) -> Row:
-    """Return the columns that a point fills, and ``more``."""
     columns = msgspec.to_builtins(point)
     for name, cost in columns.pop("costs").items():
         columns[name if name.startswith("sent") else f"{name}_seconds"] = cost
@@ -195,8 +194,8 @@ def _gain(row: Row, rows: Sequence[Row]) -> Row:
     # Weak scaling is one client a worker; more of them wait for each other.
     if weak and row["clients"] != workers:
         return {}
-    alone = {name: row[name] for name in ("kind", "how", "link")} | {"workers": 1}
-    alone["clients"] = 1 if weak else row["clients"]
+    alone = {name: row[name] for name in ("kind", "how", "link")}
+    alone |= {"workers": 1, "clients": 1 if weak else row["clients"]}
     base = next((other for other in rows if alone.items() <= other.items()), None)
     if base is None:
         return {}

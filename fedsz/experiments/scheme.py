@@ -13,7 +13,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.control.fixed import FIXED
 from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig
-from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig
+from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig, codec_text
 
 RAW: Final = "raw"  # the codec of what is not compressed
 AUTO: Final = "auto"  # the policy that asks for a tolerance and nothing else
@@ -105,10 +105,8 @@ def _replaced(base: CompressionConfig, changes: dict[str, Any]) -> CompressionCo
 
     Of such a codec nobody knows whether it keeps a bound: without one, its error_bound is "".
     """
-    from fedsz import codecs
-
     try:
-        codecs.parse(changes.get("codec", base.codec))
+        codec_text(changes.get("codec", base.codec))
     except ConfigError:
         unknown = {name: changes.pop(name, "") for name in ("codec", "error_bound")}
         config = base.replace(**changes)

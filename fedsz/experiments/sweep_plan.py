@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.fixed import FIXED
@@ -19,10 +19,7 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
 from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, option, options
-from fedsz.update.config import EXACT, WEIGHTS
-
-if TYPE_CHECKING:
-    from fedsz.codecs import Codec
+from fedsz.update.config import EXACT, WEIGHTS, codec_text
 
 # A sweep has many of each.
 PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "error_bound")}
@@ -145,7 +142,9 @@ def run_id(run: RunConfig, grid: str) -> str:
 
 def settings_of(spec: str) -> str:
     """Return all settings of a codec, defaults too, as ``name=value,...``."""
-    settings = dataclasses.asdict(_codec(spec))
+    from fedsz import codecs  # numpy and native libraries; --help needs none
+
+    settings = dataclasses.asdict(codecs.parse(spec))
     return ",".join(f"{name}={value}" for name, value in settings.items())
 
 
@@ -168,7 +167,7 @@ def codecs(text: str) -> tuple[str, ...]:
         ConfigError: there is none, or one that does not exist.
     """
     # One whose library is missing stays: its runs fail, each with a row that says so.
-    return tuple(dict.fromkeys(str(_codec(spec)) for spec in _items(text, "codecs")))
+    return tuple(dict.fromkeys(map(codec_text, _items(text, "codecs"))))
 
 
 def partitions(text: str, alpha: float) -> list[tuple[str, float]]:
@@ -226,9 +225,3 @@ def _items(text: str, what: str) -> list[str]:
         else:
             items.append(part)
     return items
-
-
-def _codec(spec: str) -> Codec:
-    from fedsz import codecs  # numpy and native libraries; --help needs none
-
-    return codecs.parse(spec)

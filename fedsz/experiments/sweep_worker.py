@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from safetensors.numpy import load_file
 
 from fedsz.arrays import as_arrays
 from fedsz.child_process import private_stdout, write_line
@@ -33,7 +34,9 @@ from fedsz.control.fixed import FIXED
 from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
 from fedsz.experiments.error_distribution import Distribution, distribution
+from fedsz.training.local_fleet import run_local
 from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import MODEL
 from fedsz.update.config import WEIGHTS
 from fedsz.update.partition import is_lossy
 
@@ -61,9 +64,12 @@ def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distributio
     """
     from fedsz.flower.records import to_record
     from fedsz.training.client_round import train_share
+    from fedsz.training.federation import federate, prepare
 
-    federated = _federated_here if grid == "local" else _federated_over_grpc
-    state = federated(config, on_round)
+    if grid == "local":
+        state = as_arrays(federate(grid_of(config), config, prepare(config), on_round).state_dict())
+    else:
+        state = _federated_over_grpc(config, on_round)
     # An average of updates that were decoded lies on the codec's grid, or near it: its error would
     # be that of coding twice. So the first client trains for another round.
     share, place = (0, config.clients), {"data_dir": config.data_dir, "device": config.device}
@@ -107,19 +113,7 @@ def grid_of(config: RunConfig) -> LocalGrid:
     return LocalGrid(make_client_app(), [place | share for share in shares])
 
 
-def _federated_here(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
-    from fedsz.training.federation import federate, prepare
-
-    model = federate(grid_of(config), config, prepare(config), on_round)
-    return as_arrays(model.state_dict())
-
-
 def _federated_over_grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load_file
-
-    from fedsz.training.local_fleet import run_local
-    from fedsz.training.run_folder import MODEL
-
     with tempfile.TemporaryDirectory(prefix="fedsz-") as scratch:
         folder = Path(scratch) / "run"
         run = dataclasses.replace(config, run_dir=str(folder))

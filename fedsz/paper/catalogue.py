@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from functools import cache
-from importlib import import_module, resources
-from typing import TYPE_CHECKING, Any, Final
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ CATALOGUE: Final = {
     **{f"figure {number}": "figures" for number in range(2, 11)},
     "figure 9": "scaling_figure",
 }
+NOTES: Final = tomllib.loads(Path(__file__).with_name("notes.toml").read_text("utf-8"))["notes"]
 ABSENT: Final = {  # what there is no table or figure of ours for
     "table 4": "it describes the data sets",
     "figure 1": "it is a drawing of the pipeline; docs/pipeline.svg is ours",
@@ -53,17 +54,9 @@ def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[
     return [name for name in CATALOGUE if name in names]
 
 
-@cache
-def notes() -> list[dict[str, Any]]:
-    """Return the notes of notes.toml: the names of what each is "on", and its "text"."""
-    text = resources.files("fedsz.paper").joinpath("notes.toml").read_text("utf-8")
-    found: list[dict[str, Any]] = tomllib.loads(text)["notes"]
-    return found
-
-
 def notes_on(name: str) -> list[str]:
     """Return the notes on a table or figure, such as "table 1"."""
-    return [note["text"] for note in notes() if name in note["on"]]
+    return [note["text"] for note in NOTES if name in note["on"]]
 
 
 def make(name: str, measurements: Measurements) -> Comparison:
@@ -76,7 +69,7 @@ def make(name: str, measurements: Measurements) -> Comparison:
 
     module = import_module(f"fedsz.paper.{CATALOGUE[name]}")
     made: Comparison = getattr(module, name.replace(" ", "_"))(measurements)
-    made_from, known = [measurements.machine, *made.made_from], [*notes_on(name), *made.notes]
-    made = msgspec.structs.replace(made, name=name, made_from=made_from, notes=known)
+    made_from, notes = [measurements.machine, *made.made_from], [*notes_on(name), *made.notes]
+    made = msgspec.structs.replace(made, name=name, made_from=made_from, notes=notes)
     written = write(made, measurements.options.folder) if made.panels else []
     return msgspec.structs.replace(made, files=[*written, *made.files])

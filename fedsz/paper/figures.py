@@ -1,4 +1,4 @@
-"""The figures that lines and bars make: all but Figure 9."""
+"""Figures of weights (2, 3, 10), of runs (4, 5, 6) and of an update on a link (7, 8)."""
 
 from __future__ import annotations
 
@@ -31,15 +31,12 @@ PARTS: Final = {
 BANDWIDTHS: Final = np.logspace(6, 10.5, 61).tolist()  # 1 Mbps to 30 Gbps
 
 
-# Weights, and the errors of what they decode to
-
-
 def figure_2(measurements: Measurements) -> Comparison:
     """Weights in the order they are stored in: nothing smooth about them."""
     panels, lines, made_from = [], [], []
     for trained in measurements.trained_models():
         made_from.append(trained.provenance)
-        name, x = _largest(measurements.lossy(trained))
+        name, x = max(measurements.lossy(trained).items(), key=lambda item: item[1].size)
         flat, of = x.reshape(-1), (trained.model, name)
         drawn: dict[float, float] = dict(enumerate(flat[flat.size // 2 :][:SLICE].tolist()))
         panels.append(curves(": ".join(of), {"weights": drawn}, x="place", y="weight"))
@@ -64,8 +61,7 @@ def figure_3(measurements: Measurements) -> Comparison:
             Line(of, "largest magnitude", 1.0, max(abs(found.low), abs(found.high))),
             Line(of, "largest magnitude but for BatchNorm", 1.0, matrices),
         ]
-    title, headings = "All weights that may be lossy", ("model",)
-    return Comparison(title, headings, lines, made_from, panels)
+    return Comparison("All weights that may be lossy", ("model",), lines, made_from, panels)
 
 
 def figure_10(measurements: Measurements) -> Comparison:
@@ -73,7 +69,7 @@ def figure_10(measurements: Measurements) -> Comparison:
     config = measurements.config
     model = config.model_names[0]
     trained = measurements.trained(model, config.first_dataset)
-    name, x = _largest(measurements.lossy(trained))
+    name, x = max(measurements.lossy(trained).items(), key=lambda item: item[1].size)
     panels, lines, best = [], [], []
     for bound, spec in itertools.product(config.bounds, ("sz2", OURS)):
         codec, absolute = codecs.get(spec), ErrorBound.rel(bound).absolute(x)
@@ -92,10 +88,6 @@ def figure_10(measurements: Measurements) -> Comparison:
     return Comparison(title, headings, lines, made_from, panels, notes)
 
 
-def _largest(tensors: Mapping[str, NDArray]) -> tuple[str, NDArray]:
-    return max(tensors.items(), key=lambda item: item[1].size)
-
-
 def _autocorrelation(flat: NDArray) -> float:
     x = flat.astype(np.float64) - float(flat.mean(dtype=np.float64))
     return float(np.dot(x[:-1], x[1:]) / np.dot(x, x))
@@ -108,9 +100,6 @@ def _fits(of: tuple[str, ...], found: Distribution) -> list[Line]:
     lines += [Line(of, f"scale of {law.name}", None, law.scale) for law in named]
     best = (law for law in found.laws if law.name == found.best)
     return lines + [Line(of, "best K-S", None, law.ks, why=law.name) for law in best]
-
-
-# Runs: accuracy over rounds and over bounds, and where a round's time goes
 
 
 def figure_4(measurements: Measurements) -> Comparison:
@@ -239,9 +228,6 @@ def _failures(rows: list[Row]) -> list[str]:
     failed = [row for row in rows if row["error"]]
     said = {f"{r['model']} {r['dataset']} {r['codec']} failed: {r['error']}" for r in failed}
     return sorted(said)
-
-
-# Links: how long an update takes, with compression and without
 
 
 def figure_7(measurements: Measurements) -> Comparison:

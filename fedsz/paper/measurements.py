@@ -177,8 +177,8 @@ class Measurements:
         """
         file = self.options.sweep
         if file is not None:
-            rows = _without_histograms(read(file, SWEEP))
-            rows = [row for row in rows if row["model"] in models and row["dataset"] in datasets]
+            held: list[Row] = read(file, SWEEP).drop_columns("distributions").to_pylist()
+            rows = [row for row in held if row["model"] in models and row["dataset"] in datasets]
             if not rows:
                 asked = f"{', '.join(models)} on {', '.join(datasets)}"
                 raise ConfigError(f"{file} has no run of {asked}")
@@ -277,12 +277,10 @@ def _load(path: Path, model: str, dataset: str) -> dict[str, NDArray]:
         raise ConfigError(f"{path} is no safetensors file: {err.__cause__}") from err
     except ModelMismatch as err:
         raise ConfigError(f"{path} is no {model} for {dataset}: {err}") from err
-    state: dict[str, NDArray] = load_file(path)
-    return state
+    return dict(load_file(path))
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """Return what the file beside some weights says; nothing if there is none."""
     try:
         facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -305,11 +303,6 @@ def _run(config: SweepConfig, on_step: OnStep) -> list[Row]:
                 if step.over:
                     outcome = step.error or f"accuracy {step.round.accuracy:.4f}"  # type: ignore[union-attr]
                     on_step(f"{step.run.model} {step.run.dataset} {step.run.codec}: {outcome}")
-        rows = _without_histograms(results.rows)
+        rows = results.rows.drop_columns("distributions").to_pylist()
     wanted = {run_id(run, config.grid) for run in config.runs}
     return [row for row in rows if row["run"] in wanted]
-
-
-def _without_histograms(table: Any) -> list[Row]:
-    rows: list[Row] = table.drop_columns("distributions").to_pylist()
-    return rows

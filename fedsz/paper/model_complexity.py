@@ -1,7 +1,4 @@
-"""How big a model is, how much of it may be lossy, and what a forward pass costs: Table III.
-
-The table also tells which threshold Algorithm 1 has.
-"""
+"""How big a model is, how much of it may be lossy, and what a forward pass costs: Table III."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What the FedSZ paper prints, number by number.
 
 Wilkins et al., "FedSZ: Leveraging Error-Bounded Lossy Compression for Federated Learning
-Communications", arXiv:2312.13461. Numbers are as printed, misprints too:
-notes.toml has them.
+Communications", arXiv:2312.13461. Numbers are as printed, misprints too: notes.toml has them.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def table_1(measurements: Measurements) -> Comparison:
         lines += _szx(measurements, trained, images)
         lines += _zfp(weights, model)
     notes += _explanations(lines)
-    title, headings = f"lossy codecs, {dataset}", ("model", "codec", "bound")
-    return Comparison(title, headings, lines, made_from, notes=notes)
+    headings = ("model", "codec", "bound")
+    return Comparison(f"lossy codecs, {dataset}", headings, lines, made_from, notes=notes)
 
 
 def _spread(weights: Mapping[str, NDArray]) -> float:
@@ -109,7 +109,6 @@ def _codecs(measurements: Measurements, trained: TrainedModel) -> list[Line]:
 
 
 def _accuracies(measurements: Measurements, trained: TrainedModel, images: Images) -> list[Line]:
-    """Return the accuracy of the trained model, and of what each codec makes of it."""
     model, device = trained.model, measurements.config.device
     measurements.on_step(f"testing {trained.name}, decoded, on {len(images)} images")
     before = trained.accuracy(trained.state, images, device)
@@ -162,7 +161,6 @@ def _zfp(weights: Mapping[str, NDArray], model: str) -> list[Line]:
 
 
 def _explanations(lines: list[Line]) -> list[str]:
-    """Say where ratios differ by more than 20 %, and why."""
     far: dict[str, list[str]] = {}
     for line in lines:
         if line.far and line.why and line.difference is not None:
@@ -243,10 +241,8 @@ def table_5(measurements: Measurements) -> Comparison:
                 at_recommended.append(ratio)
     if at_recommended:
         low, high = published.TABLE_5_RANGE
-        notes.append(
-            f"At 1e-2, ours range from {min(at_recommended):.2f} to {max(at_recommended):.2f}; the"
-            f" paper's from {low} to {high}."
-        )
+        ours = f"{min(at_recommended):.2f} to {max(at_recommended):.2f}"
+        notes.append(f"At 1e-2, ours range from {ours}; the paper's from {low} to {high}.")
     implied = ", ".join(f"{model} {ratio:.2f}" for model, ratio in _implied_ratios().items())
     notes.append(f"By Tables I to III, SZ2 and blosc-lz at 1e-2 come to: {implied}.")
     title, headings = "ratios of whole updates", ("model", "data", "codec", "bound")
