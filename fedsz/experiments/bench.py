@@ -98,13 +98,13 @@ def measure(
             tensors = [(n, DTYPE_IDS[arrays[n].dtype], arrays[n].shape) for n in names]
             job = BenchJob(run_as, written(bound), used, repeats, seconds, tensors)
             row: Row = {
-                **dict.fromkeys(MEASURED),
                 "part": part,
                 "codec": str(codec),
                 "codec_settings": settings_of(run_as),
                 "lossy": codec.lossy,
                 "error_bound": job.bound or None,
                 "threads": used,
+                **dict.fromkeys(MEASURED),
                 **_run(job, codec, [arrays[name] for name in names]),
                 **shared,
                 **stamp(),

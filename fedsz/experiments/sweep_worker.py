@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from fedsz.transport.local_grid import LocalGrid
 
 OnRound = Callable[[RoundRecord], None]
-
-
 Job = tuple[dict[str, Any], str]  # a run to make: options of `RunConfig`; "local" or "grpc"
 
 
