@@ -26,8 +26,14 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import sz2
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError
-from fedsz.experiments.codec_measurement import Coder, Item, first_pass, loops_for, timed_pass
-from fedsz.experiments.memory_growth import Memory
+from fedsz.experiments.codec_measurement import (
+    Coder,
+    Item,
+    Memory,
+    first_pass,
+    loops_for,
+    timed_pass,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -232,7 +238,7 @@ def weigh(name: str, level: str, nbytes: int, pipe: Connection) -> None:
 
     def beyond(call: Callable[[], Any], size: Callable[[Any], int]) -> float:
         sz2.libc().malloc_trim(0)  # what is free would pass for memory that nobody needs
-        growth = Memory.now()
+        growth = Memory()
         growth.mark()
         result = call()
         growth.look()

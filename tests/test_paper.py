@@ -17,11 +17,10 @@ pytest.importorskip("matplotlib")
 from fedsz.control.transfer_time import worth_below
 from fedsz.errors import ConfigError, FedszError
 from fedsz.paper import published, szx_error
-from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
+from fedsz.paper.catalogue import CATALOGUE, NOTES, make, notes_on, numbers, select
 from fedsz.paper.comparison import Comparison, Line, as_json
 from fedsz.paper.measurements import Measurements
 from fedsz.paper.model_complexity import complexity
-from fedsz.paper.notes import NOTES, notes_on
 from fedsz.paper.options import MeasurementOptions, PaperConfig
 from tests.test_cli import call, refuse
 
@@ -72,7 +71,7 @@ def test_a_misprint_is_the_papers() -> None:
 
 
 def test_notes_are_about_tables_and_figures_that_exist() -> None:
-    assert {name for about, _ in NOTES for name in about.split(", ")} <= set(CATALOGUE)
+    assert {name for note in NOTES for name in note["on"]} <= set(CATALOGUE)
     assert (numbers("table"), numbers("figure")) == ([1, 2, 3, 5], list(range(2, 11)))
     assert notes_on("table 1")
     assert not notes_on("table 9")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsz.codecs import parse
 from fedsz.errors import ConfigError
 from fedsz.experiments.results import SWEEP, read
 from fedsz.experiments.scheme import Scheme
@@ -17,7 +18,6 @@ from fedsz.experiments.sweep_plan import (
     partitions,
     run_id,
     settings_of,
-    steered,
 )
 from fedsz.training.options import RunConfig
 from tests.conftest import ROOT
@@ -99,7 +99,7 @@ def test_every_combination_once() -> None:
     assert {run.seed for run in runs[len(runs) // 2 :]} == {6}
     assert {run.lossless for run in runs if run.codec == "raw"} == {"raw"}
     assert {run.min_clients for run in runs} == {3}
-    assert not steered("zfp:precision=14")
+    assert not parse("zfp:precision=14").keeps_bound
 
 
 def ways(text: str, **options: object) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fedsz import codecs as codec_list
 from fedsz.control import transfer_time
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY, Row
+from fedsz.experiments.scheme import RAW
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -49,17 +49,12 @@ class Choice:
 
     @property
     def worth_below(self) -> float:
-        """The bandwidth, in bits a second, below which it beats sending the update as it is.
-
-        Eqn 1 solved for B; 0 where it never does.
-        """
+        """The bandwidth, in bits a second, below which Eqn 1 holds; 0 where it never does."""
         return transfer_time.worth_below(self.coding_seconds, self.raw_bytes, self.sent_bytes)
 
     def is_worth(self, bandwidth: float) -> bool:
-        """Say whether Eqn 1 holds."""
-        return transfer_time.is_worth(
-            self.coding_seconds, self.raw_bytes, self.sent_bytes, bandwidth
-        )
+        """Say whether it beats sending the update as it is, at so many bits a second."""
+        return bandwidth < self.worth_below
 
 
 @dataclass(frozen=True)
@@ -81,30 +76,25 @@ class Answer:
 
 
 def answer(ways: Iterable[Choice], error_bound: str, bandwidth: float) -> Answer:
-    """Return the fastest way at a bandwidth, in bits a second, that keeps a bound.
-
-    Those at that bound keep it, and all that are exact.
-    """
+    """Return the fastest way at a bandwidth, in bits a second, that is at a bound or exact."""
     kept = [way for way in ways if way.exact or way.error_bound == error_bound]
     best = min(kept, key=lambda way: way.seconds(bandwidth))
     return Answer(error_bound, best, envelope(kept))
 
 
 def choices(rows: Iterable[Row], *, lossless: str, raw_bytes: int) -> list[Choice]:
-    """Return the ways to send a state_dict, the uncompressed one first.
+    """Return the ways to send a state_dict of ``raw_bytes``, the uncompressed one first.
 
-    Args:
-        rows: what `fedsz.experiments.bench.measure` said of it; those with an error are left out.
-        lossless: the codec that takes what is not lossy, among those measured.
-        raw_bytes: of the whole state_dict.
+    ``rows`` are what `fedsz.experiments.bench.measure` said of it; those with an error are left
+    out. The codec ``lossless``, if it is among them, takes what is not lossy.
     """
     good = [row for row in rows if row["error"] is None]
     rest = [row for row in good if row["part"] == LOSSLESS and row["codec"] == lossless]
-    ways = [Choice(UNCOMPRESSED, None, True, raw_bytes, raw_bytes, 0.0, 0.0, raw_bytes)]
+    ways = [_as_it_is(UNCOMPRESSED, raw_bytes)]
     for row in good:
         if row["part"] == LOSSY:
-            ways.append(_with_rest(row, rest[0] if rest else None, raw_bytes))
-        elif row["part"] == EVERYTHING and row["codec"] != codec_list.Raw.name:
+            ways.append(_with_rest(row, rest[:1], raw_bytes))
+        elif row["part"] == EVERYTHING and row["codec"] != RAW:
             ways.append(_scaled(row, raw_bytes))
     return ways
 
@@ -133,11 +123,11 @@ def envelope(ways: Sequence[Choice]) -> list[Stretch]:
     return stretches[::-1]
 
 
-def _with_rest(row: Row, rest: Row | None, raw_bytes: int) -> Choice:
-    """Return a lossy codec, beside a lossless one for all that it did not take."""
+def _with_rest(row: Row, rest: Sequence[Row], raw_bytes: int) -> Choice:
+    """Return a lossy codec, beside a lossless one if there is one, for what it did not take."""
     left = raw_bytes - row["raw_bytes"]
     way = _scaled(row, row["raw_bytes"], exact=False)
-    beside = _scaled(rest, left) if rest else Choice("raw", None, True, left, left, 0.0, 0.0, left)
+    beside = _scaled(rest[0], left) if rest else _as_it_is(RAW, left)
     return replace(
         way,
         raw_bytes=raw_bytes,
@@ -148,16 +138,13 @@ def _with_rest(row: Row, rest: Row | None, raw_bytes: int) -> Choice:
     )
 
 
+def _as_it_is(name: str, nbytes: int) -> Choice:
+    return Choice(name, None, True, nbytes, nbytes, 0.0, 0.0, nbytes)
+
+
 def _scaled(row: Row, raw_bytes: int, *, exact: bool = True) -> Choice:
     """Return a codec on ``raw_bytes``, of which it may have had a share."""
-    share = raw_bytes / row["raw_bytes"]
-    return Choice(
-        row["codec"],
-        row["error_bound"],
-        exact,
-        raw_bytes,
-        share * row["coded_bytes"],
-        share * row["encode_seconds"],
-        share * row["decode_seconds"],
-        row["raw_bytes"],
-    )
+    of, share = (row["codec"], row["error_bound"], exact), raw_bytes / row["raw_bytes"]
+    names = ("coded_bytes", "encode_seconds", "decode_seconds")
+    sent, encode, decode = (share * row[name] for name in names)
+    return Choice(*of, raw_bytes, sent, encode, decode, row["raw_bytes"])

@@ -8,35 +8,37 @@ process that its payloads are decoded in.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import statistics
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from fedsz import codecs as codec_list
 from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_arrays, raw
 from fedsz.bounds import ErrorBound
 from fedsz.child_process import Child
-from fedsz.errors import CodecUnavailable, ConfigError
-from fedsz.experiments.bench_worker import BenchJob, JobTensor, Outcome
+from fedsz.codecs import Codec, parse
+from fedsz.errors import ConfigError
+from fedsz.experiments.bench_worker import BenchJob
 from fedsz.experiments.environment import DIGEST_LENGTH, cores, stamp
-from fedsz.experiments.sweep_plan import settings_of, steered
+from fedsz.experiments.sweep_plan import settings_of
 from fedsz.update.config import DEFAULT
 from fedsz.update.partition import check_rule, is_lossy
 
 Row = dict[str, Any]
 
-REPEATS: Final = 3
-SECONDS: Final = 10.0
 LOSSY: Final = "lossy"  # the part of a state_dict that a row is about
 LOSSLESS: Final = "lossless part"
 EVERYTHING: Final = "everything"
+# The columns of `fedsz.experiments.results.BENCH` that a codec's process fills; else None.
+MEASURED: Final = (
+    *("elements", "raw_bytes", "coded_bytes", "ratio"),
+    *("encode_seconds", "encode_seconds_least", "encode_seconds_most"),
+    *("decode_seconds", "decode_seconds_least", "decode_seconds_most"),
+    *("repeats", "max_error", "rmse", "peak_bytes", "error"),
+)
 
 
 def measure(
@@ -45,8 +47,8 @@ def measure(
     data: str,
     codecs: Sequence[str],
     bounds: Sequence[ErrorBound],
-    repeats: int = REPEATS,
-    seconds: float = SECONDS,
+    repeats: int = 3,
+    seconds: float = 10.0,
     threads: int = 1,
     rule: str = "paper",
     threshold: int = DEFAULT.threshold,
@@ -56,8 +58,7 @@ def measure(
 
     Args:
         state: names to torch tensors or numpy arrays.
-        data: what rows call it. Lossy codecs have a row of the `LOSSY` tensors for each bound,
-            lossless ones a row of the `LOSSLESS` part and one of `EVERYTHING`.
+        data: what rows call it.
         codecs: names, with settings or without.
         bounds: for the lossy ones.
         repeats: timed passes, after one that warms up and checks every element.
@@ -69,9 +70,9 @@ def measure(
         on_row: told of each row as it comes.
 
     Returns:
-        Rows of `fedsz.experiments.results.BENCH`. Seconds are medians over the passes, with the
-        least and the most. A codec that cannot be had, fails or moves an element too far has a row
-        with `error`.
+        Rows of `fedsz.experiments.results.BENCH`: lossy codecs have one of the `LOSSY` tensors for
+        each bound, others one of the `LOSSLESS` part and one of `EVERYTHING`. A codec that cannot
+        be had, fails or moves an element too far has a row with `error`.
 
     Raises:
         ConfigError: no such codec, or a state_dict without tensors or with one that streams do not
@@ -89,11 +90,25 @@ def measure(
     weights = {n for n, x in arrays.items() if is_lossy(n, x, rule=rule, threshold=threshold)}
     shared = {"data": data, "data_digest": digest(arrays)}
     rows = []
-    for asked in [_asked(spec, threads or cores()) for spec in codecs]:
-        for part, names, bound in _units(asked, arrays, weights, bounds):
-            chosen = {name: arrays[name] for name in names}
-            outcome = _run(asked, bound, chosen, repeats, seconds)
-            row = {"part": part, **_row(asked, bound, outcome), **shared, **stamp()}
+    for codec in [parse(spec) for spec in codecs]:
+        own = getattr(codec, "threads", None)
+        used = own or threads or cores()
+        run_as = str(parse(str(codec), threads=used) if own == 0 else codec)
+        for part, names, bound in _parts(codec, arrays, weights, bounds):
+            tensors = [(n, DTYPE_IDS[arrays[n].dtype], arrays[n].shape) for n in names]
+            job = BenchJob(run_as, written(bound), used, repeats, seconds, tensors)
+            row: Row = {
+                "part": part,
+                "codec": str(codec),
+                "codec_settings": settings_of(run_as),
+                "lossy": codec.lossy,
+                "error_bound": job.bound or None,
+                "threads": used,
+                **dict.fromkeys(MEASURED),
+                **_run(job, codec, [arrays[name] for name in names]),
+                **shared,
+                **stamp(),
+            }
             rows.append(row)
             if on_row:
                 on_row(row)
@@ -114,11 +129,9 @@ def initial_weights(model: str, seed: int = 0) -> tuple[str, StateDict]:
 
 def sizes(state: StateDict, *, rule: str, threshold: int) -> tuple[int, int]:
     """Return the bytes of a state_dict, and of those tensors that are never lossy."""
-    arrays = as_arrays(state)
-    rest = (
-        x for name, x in arrays.items() if not is_lossy(name, x, rule=rule, threshold=threshold)
-    )
-    return sum(x.nbytes for x in arrays.values()), sum(x.nbytes for x in rest)
+    arrays = as_arrays(state).items()
+    rest = (x for n, x in arrays if not is_lossy(n, x, rule=rule, threshold=threshold))
+    return sum(x.nbytes for _, x in arrays), sum(x.nbytes for x in rest)
 
 
 def digest(arrays: Mapping[str, NDArray]) -> str:
@@ -135,93 +148,31 @@ def written(bound: ErrorBound | None) -> str:
     return f"{bound.kind}:{bound.value!r}" if bound else ""
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A codec as somebody asked for it, and as it is measured."""
-
-    spec: str
-    run_as: str
-    lossy: bool
-    steered: bool
-    threads: int
-    missing: str | None
-
-
-def _asked(spec: str, threads: int) -> _Asked:
-    """Look a codec up; one whose library is missing is none the less known."""
-    name, missing = spec.partition(":")[0], None
-    try:
-        codec = codec_list.get(spec)
-        spec = str(codec)
-    except CodecUnavailable as err:
-        codec, missing = next(c for c in codec_list.CODECS if c.name == name), str(err)
-    run_as, own = spec, getattr(codec, "threads", None)
-    if own == 0 and not missing:
-        run_as = str(dataclasses.replace(codec, **{"threads": threads}))  # noqa: PIE804 - of some
-    return _Asked(spec, run_as, codec.lossy, steered(spec), own or threads, missing)
-
-
-def _units(
-    asked: _Asked,
-    arrays: Mapping[str, NDArray],
-    weights: Collection[str],
-    bounds: Sequence[ErrorBound],
+def _parts(
+    codec: Codec, arrays: Iterable[str], weights: Collection[str], bounds: Sequence[ErrorBound]
 ) -> Iterator[tuple[str, list[str], ErrorBound | None]]:
     """Yield what each row is about: a part, the names of its tensors, and their bound."""
-    rest = [name for name in arrays if name not in weights]
-    if asked.lossy:
-        for bound in bounds if asked.steered else [None]:
+    if codec.lossy:
+        for bound in bounds if codec.keeps_bound else [None]:
             yield LOSSY, [name for name in arrays if name in weights], bound
         return
-    if rest:
+    if rest := [name for name in arrays if name not in weights]:
         yield LOSSLESS, rest, None
     yield EVERYTHING, list(arrays), None
 
 
-def _run(
-    asked: _Asked,
-    bound: ErrorBound | None,
-    arrays: Mapping[str, NDArray],
-    repeats: int,
-    seconds: float,
-) -> Outcome:
+def _run(job: BenchJob, codec: Codec, arrays: Sequence[NDArray]) -> Row:
     """Measure one row in a process of its own, whatever becomes of that."""
-    if asked.missing:
-        return Outcome(error=asked.missing)
-    if not arrays:
-        return Outcome(error="none of these tensors may be lossy")
-    tensors = [JobTensor(name, DTYPE_IDS[x.dtype], x.shape) for name, x in arrays.items()]
-    job = BenchJob(asked.run_as, written(bound), asked.threads, repeats, seconds, tensors)
+    if error := codec.missing() or ("" if arrays else "none of these tensors may be lossy"):
+        return {"error": error}
     module = "fedsz.experiments.bench_worker"
     with (
         tempfile.TemporaryDirectory(prefix="fedsz-") as folder,
         # Libraries that read it when they are loaded use no more threads than they are given.
         Child(module, log=Path(folder) / "log", threads=job.threads) as process,
     ):
-        process.tell(job, *map(raw, arrays.values()))
-        answer = next(process.lines(), None)
-        if answer is not None:
-            return msgspec.json.decode(answer, type=Outcome)
+        process.tell(job, *map(raw, arrays))
+        for answer in process.lines():
+            return msgspec.json.decode(answer, type=Row)
         ended = f"the codec's process ended with status {process.wait()}"
-        return Outcome(error=": ".join(filter(None, [ended, process.last_words()])))
-
-
-def _row(asked: _Asked, bound: ErrorBound | None, outcome: Outcome) -> Row:
-    """Return the columns that an outcome fills."""
-    row = msgspec.structs.asdict(outcome)
-    for way in ("encode", "decode"):
-        seconds = row.pop(way)
-        row[f"{way}_seconds"] = statistics.median(seconds) if seconds else None
-        row[f"{way}_seconds_least"] = min(seconds, default=None)
-        row[f"{way}_seconds_most"] = max(seconds, default=None)
-    was, now = outcome.raw_bytes, outcome.coded_bytes
-    return {
-        "codec": asked.spec,
-        "codec_settings": settings_of(asked.run_as),
-        "lossy": asked.lossy,
-        "error_bound": written(bound) or None,
-        "ratio": was / now if was and now else None,
-        "repeats": len(outcome.encode) or None,
-        "threads": asked.threads,
-        **row,
-    }
+        return {"error": ": ".join(filter(None, [ended, process.last_words()]))}

@@ -7,9 +7,13 @@
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +22,6 @@ from fedsz.arrays import NDArray, raw
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.errors import CodecError
-from fedsz.experiments.memory_growth import Memory
 from fedsz.update.compress import compress
 from fedsz.update.decompress import decompress
 
@@ -101,8 +104,7 @@ class Item:
 
 def coder_of(codec: Codec) -> Coder:
     """Return a codec with the calls that `compress` and `decompress` make of it."""
-    if isinstance(codec, LosslessCodec):
-        lossless = codec
+    if isinstance(lossless := codec, LosslessCodec):
         return Coder(
             str(codec),
             lambda x, _bound: lossless.pack(raw(x), x.itemsize),
@@ -115,17 +117,59 @@ def coder_of(codec: Codec) -> Coder:
             return codec.encode(x, bound)
         return compress({"weight": x}, ErrorBound.abs(bound), codec=codec, threshold=0)
 
-    def decode(payload: bytes, x: NDArray) -> NDArray:
+    def decode(payload: bytes, x: NDArray) -> Any:
         if x.dtype in codec.dtypes:
             return codec.decode_as(payload, x.shape, x.dtype)
-        decoded: NDArray = decompress(payload, as_numpy=True)["weight"]
-        return decoded
+        return decompress(payload, as_numpy=True)["weight"]
 
     return Coder(str(codec), encode, decode, codec.keeps_bound)
 
 
-@dataclass
-class First:
+class Memory:
+    """How much resident memory this process and its children take on top of what they had.
+
+    The peaks of the processes are added up, though they may not have come at the same moment.
+    psutil knows what is resident now, but neither peaks nor how to begin them anew; /proc does.
+
+    Attributes:
+        growth: in bytes, between marks and looks; None where the system does not tell. Linux does.
+    """
+
+    def __init__(self) -> None:
+        self._processes = [Path("/proc/self")]
+        for children in Path("/proc/self/task").glob("*/children"):
+            with suppress(OSError):  # of a thread that has just ended
+                self._processes += [Path("/proc", child) for child in children.read_text().split()]
+        self._before = self._sum("VmRSS")
+        self.growth = None if self._before is None else 0
+
+    def mark(self) -> None:
+        """Forget the peaks so far."""
+        try:
+            for process in self._processes:
+                (process / "clear_refs").write_text("5")
+        except OSError:
+            self.growth = None
+
+    def look(self) -> None:
+        """Take the peaks since the mark into account."""
+        peak = self._sum("VmHWM")
+        if peak is None or self._before is None or self.growth is None:
+            self.growth = None
+        else:
+            self.growth = max(self.growth, peak - self._before)
+
+    def _sum(self, field: str) -> int | None:
+        """Return a field of /proc/PID/status, in bytes; None where the system has none."""
+        try:
+            texts = [(process / "status").read_text() for process in self._processes]
+        except OSError:
+            return None
+        found = [re.search(rf"^{field}:\s*(\d+) kB", text, re.MULTILINE) for text in texts]
+        return sum(int(match[1]) << 10 for match in found if match) if all(found) else None
+
+
+class First(NamedTuple):
     """What the first pass over all items tells."""
 
     seconds: float  # for encoding and decoding
@@ -148,14 +192,12 @@ class First:
 def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = None) -> First:
     """Code everything once: it warms up, and the promises are checked before times are taken.
 
-    Args:
-        items: what is coded.
-        look: given each payload and what it decodes to.
+    ``look`` is given each payload and what it decodes to.
 
     Raises:
         FedszError: the codec cannot, or breaks its promise.
     """
-    memory = Memory.now()
+    memory = Memory()
     seconds, deviations = 0.0, []
     payloads = []  # kept, as in a stream
     for item in items:
@@ -174,18 +216,14 @@ def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = 
 
 
 def timed_pass(items: Iterable[Item], loops: int = 1) -> dict[str, float]:
-    """Return the seconds that all items take, the mean of ``loops``.
-
-    They are keyed by "encode", "decode" and the names of the coder's other calls.
-    """
-    seconds: dict[str, float] = {}
+    """Return the seconds that all items take for each call of the coder, the mean of ``loops``."""
+    seconds: dict[str, float] = defaultdict(float)
 
     def timed(way: str, call: Callable[..., Any], *arguments: Any) -> Any:
         start = time.perf_counter()
         for _ in range(loops):
             result = call(*arguments)
-        end = time.perf_counter()
-        seconds[way] = seconds.get(way, 0.0) + (end - start) / loops
+        seconds[way] += (time.perf_counter() - start) / loops
         return result  # the last is freed after the clock has been read
 
     for item in items:
@@ -199,15 +237,3 @@ def timed_pass(items: Iterable[Item], loops: int = 1) -> dict[str, float]:
 def loops_for(seconds: float) -> int:
     """Return how often something that takes so long is repeated, for a clock to be trusted."""
     return min(max(math.ceil(SHORTEST / max(seconds, 1e-9)), 1), MOST_LOOPS)
-
-
-def middle(items: Sequence[Item], nbytes: int) -> list[Item]:
-    """Return the middle ``nbytes`` of what flat items hold, cut between elements."""
-    at = (sum(item.x.nbytes for item in items) - nbytes) // 2  # counted from the item's start
-    cut = []
-    for item in items:
-        low, high = (max(edge, 0) // item.x.itemsize for edge in (at, at + nbytes))
-        if item.x[low:high].size:
-            cut.append(replace(item, x=item.x[low:high]))
-        at -= item.x.nbytes
-    return cut

@@ -8,10 +8,21 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow.parquet as pq
+import torch
+
+from fedsz.arrays import as_arrays
 from fedsz.errors import FedszError
+from fedsz.training import datasets, loop
+from fedsz.training.build import build_model, check_device
 from fedsz.training.options import RunConfig
+from fedsz.update.compress import compress_measured
+from fedsz.update.decompress import decompress
 
 TEST_BATCH: Final = 256
+# Options that runs are alike in which take the same time to train, and to compress.
+TRAINED: Final = ("model", "dataset", "image_size", "batch_size", "device")
+SENT: Final = ("model", "dataset", "codec", "lossless", "error_bound", "rule")
 
 
 def seconds(run: RunConfig) -> float | None:
@@ -20,36 +31,24 @@ def seconds(run: RunConfig) -> float | None:
     Training and testing are timed on random images of the data set's shape, codecs on the model's
     first weights.
     """
-    learned = ("model", "dataset")
-    trained = (*learned, "image_size", "batch_size", "device")
-    sent = (*learned, "codec", "lossless", "error_bound", "rule")
-
-    def alike(names: tuple[str, ...]) -> RunConfig:  # equal for all runs that take the same time
-        return RunConfig.of({name: getattr(run, name) for name in names})
-
     try:
         train_images, test_images = _images(run.dataset, run.data_dir)
-        step, test = _step_seconds(alike(trained))
-        code = _code_seconds(alike(sent))
+        step, test = _step_seconds(_alike(run, TRAINED))
+        code = _code_seconds(_alike(run, SENT))
     except FedszError:
         return None
-    train_images = run.samples or train_images
-    test_images = run.test_samples or test_images
-    a_round = (
-        run.epochs * train_images / run.batch_size * step
-        + test_images / TEST_BATCH * test
-        + run.clients * code
-    )
-    return run.rounds * a_round
+    steps = run.epochs * (run.samples or train_images) / run.batch_size
+    tests = (run.test_samples or test_images) / TEST_BATCH
+    return run.rounds * (steps * step + tests * test + run.clients * code)
+
+
+def _alike(run: RunConfig, names: tuple[str, ...]) -> RunConfig:
+    return RunConfig.of({name: getattr(run, name) for name in names})
 
 
 @lru_cache(maxsize=16)
 def _images(dataset: str, data_dir: str) -> tuple[int, int]:
     """Return how many images a data set has for training and for testing."""
-    import pyarrow.parquet as pq
-
-    from fedsz.training import datasets
-
     spec = datasets.get(dataset)
     if spec.hub_id is None:
         train = datasets.load_partition(dataset, data_dir=None, partition=0, num_partitions=1)
@@ -64,11 +63,6 @@ def _images(dataset: str, data_dir: str) -> tuple[int, int]:
 @lru_cache(maxsize=64)
 def _step_seconds(run: RunConfig) -> tuple[float, float]:
     """Return the seconds of a training step, and of testing a batch of `TEST_BATCH`."""
-    import torch
-
-    from fedsz.training import datasets, loop
-    from fedsz.training.build import build_model, check_device
-
     spec = datasets.get(run.dataset)
     model = build_model(run).to(check_device(run.device))
 
@@ -86,21 +80,9 @@ def _step_seconds(run: RunConfig) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _code_seconds(run: RunConfig) -> float:
-    """Return the seconds to compress an update and to decode it again."""
-    from fedsz.arrays import as_arrays
-    from fedsz.training.build import build_model
-    from fedsz.update.compress import compress
-    from fedsz.update.decompress import decompress
-
     state = as_arrays(build_model(run).state_dict())
-
-    def both() -> None:
-        stream = compress(
-            state, run.error_bound, codec=run.codec, lossless=run.lossless, rule=run.rule
-        )
-        decompress(stream, as_numpy=True)
-
-    return _timed(both)
+    config = run.compression
+    return _timed(lambda: decompress(compress_measured(state, config)[0], as_numpy=True))
 
 
 def _timed(action: Callable[[], object]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -39,22 +40,19 @@ def cores() -> int:
 
 def processor() -> str:
     """Return the processor's name, where the system tells one."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor() or "unknown processor"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown processor"
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"
 
 
 @lru_cache(maxsize=64)
 def file_digest(path: str) -> str:
     """Return the start of a file's SHA-256, or "" if there is no such file."""
-    try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
-    except OSError:
-        return ""
+    with suppress(OSError), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
+    return ""
 
 
 @lru_cache(maxsize=16)
@@ -71,22 +69,19 @@ def dataset_digest(name: str, data_dir: str) -> str:
     from fedsz.training import datasets
 
     spec = datasets.get(name)
-    digest = hashlib.sha256()
     if spec.hub_id is None:
-        digest.update(f"scikit-learn {_version('scikit-learn')}".encode())
+        what = f"scikit-learn {_version('scikit-learn')}"
     elif not data_dir:
-        digest.update(f"hub {spec.hub_id}".encode())
+        what = f"hub {spec.hub_id}"
     else:
-        for split in ("train", "test"):
-            path = datasets.find_parquet(spec, split, Path(data_dir))
-            digest.update(file_digest(str(path)).encode())
-    return digest.hexdigest()[:DIGEST_LENGTH]
+        paths = (datasets.find_parquet(spec, split, Path(data_dir)) for split in ("train", "test"))
+        what = "".join(file_digest(str(path)) for path in paths)
+    return hashlib.sha256(what.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def _version(distribution: str) -> str:
     from importlib import metadata  # and with it a parser of e-mail; --help needs neither
 
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
+    return ""

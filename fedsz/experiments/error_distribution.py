@@ -59,8 +59,7 @@ def distribution(x: npt.NDArray[Any], what: str, tensor: str) -> Distribution:
         return Distribution(what, tensor, 0, 0.0, 0.0, [0] * BINS, [])
     low, high = float(numbers.min()), float(numbers.max())
     if low == high:
-        counts = [0] * BINS
-        counts[BINS // 2] = numbers.size
+        counts = [numbers.size if i == BINS // 2 else 0 for i in range(BINS)]
         return Distribution(what, tensor, numbers.size, low, high, counts, [])
     counts = np.histogram(numbers, BINS, (low, high))[0].tolist()
     sample = numbers[:: -(-numbers.size // SAMPLE)]
@@ -75,15 +74,14 @@ def distribution(x: npt.NDArray[Any], what: str, tensor: str) -> Distribution:
 
 def density(law: Law, x: Floats) -> Floats:
     """Return a law's probability density at ``x``."""
-    values: Floats = _scipy(law.name, law.location, law.scale).pdf(x)
-    return values
+    return np.asarray(_scipy(law.name, law.location, law.scale).pdf(x), np.float64)
 
 
 def _law(name: str, location: float, scale: float, sample: Floats) -> Law:
     if not scale > 0:  # all but a few are equal
         return Law(name, location, 0.0, 1.0)
-    cdf = _scipy(name, location, scale).cdf
-    return Law(name, location, scale, float(stats.ks_1samp(sample, cdf, method="asymp").statistic))
+    found = stats.ks_1samp(sample, _scipy(name, location, scale).cdf, method="asymp")
+    return Law(name, location, scale, float(found.statistic))
 
 
 def _scipy(name: str, location: float, scale: float) -> Any:

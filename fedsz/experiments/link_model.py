@@ -61,11 +61,9 @@ def latency(text: str) -> float:
 
 def _quantity(text: str, units: dict[str, float], what: str, example: str) -> float:
     match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)\s*", text.lower())
+    number, unit = match.groups() if match else ("", "")
     try:
-        if match is None:
-            raise ValueError
-        value = float(match[1]) * units[match[2]]
+        return float(number) * units[unit]
     except (KeyError, ValueError):
         have = ", ".join(units)
         raise ConfigError(f"{text!r} is no {what}; write {example}, in {have}") from None
-    return value

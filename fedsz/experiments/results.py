@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import filelock
 import pyarrow as pa
@@ -58,19 +58,13 @@ ENVIRONMENT: Final = (
     (pa.timestamp("ms", tz="UTC"), "time"),
 )
 LAW: Final = pa.struct(_columns((TEXT, "name"), (REAL, "location scale ks")))
-DISTRIBUTION: Final = pa.struct(
-    _columns(
-        (TEXT, "what tensor"),
-        (BIG, "numbers"),
-        (REAL, "low high"),
-        (pa.list_(BIG), "counts"),
-        (pa.list_(LAW), "laws"),
-    )
-)
+DISTRIBUTION: Final = pa.struct(_columns(
+    (TEXT, "what tensor"), (BIG, "numbers"), (REAL, "low high"), (pa.list_(BIG), "counts"),
+    (pa.list_(LAW), "laws"),
+))  # fmt: skip
 
 
-def option_schema() -> dict[str, pa.DataType]:
-    """Return the columns that are options of a run under their own names."""
+def _option_schema() -> dict[str, pa.DataType]:
     kinds = get_type_hints(RunConfig)
     axes = ("model", "dataset", "seed", "policy", *STORED)
     return {
@@ -83,30 +77,26 @@ def option_schema() -> dict[str, pa.DataType]:
 def round_schema() -> dict[str, pa.DataType]:
     """Return the columns of a round: every number of `RoundRecord`, and how many clients failed."""
     kinds = {int: BIG, float: REAL, float | None: REAL}
-    columns = {
-        name: kinds[kind]
-        for name, kind in get_type_hints(RoundRecord).items()
-        if kind in kinds and name != "version"
-    }
+    numbers = [(n, kinds[k]) for n, k in get_type_hints(RoundRecord).items() if k in kinds]
+    columns = {name: kind for name, kind in numbers if name != "version"}
     return {**columns, "failures": BIG, "ratio": REAL}
 
 
 def round_columns(record: RoundRecord) -> dict[str, Any]:
     """Return what a round's row holds in these columns."""
-    columns = {name: getattr(record, name) for name in round_schema()}
-    return {**columns, "failures": len(record.failures)}
+    numbers = {name: getattr(record, name) for name in round_schema()}
+    return {**numbers, "failures": len(record.failures)}
 
 
-OPTION_COLUMNS: Final = option_schema()
+# Options of a run that are columns under their own names.
+OPTION_COLUMNS: Final = _option_schema()
 SWEEP: Final = Table(
     "sweep",
     RECORD_VERSION,
     {
         **_columns(
             (TEXT, "run initial codec_settings error_bound bound_kind"),
-            (REAL, "bound_value tolerance"),
-            (TEXT, "grid dataset_digest"),
-            (COUNT, "threads"),
+            (REAL, "bound_value tolerance"), (TEXT, "grid dataset_digest"), (COUNT, "threads"),
         ),
         **OPTION_COLUMNS,
         **round_schema(),
@@ -114,27 +104,21 @@ SWEEP: Final = Table(
     },
     added=("downlink", "policy", "tolerance", "decay", "wire_up", "wire_down"),
     older=(1,),
-)
+)  # fmt: skip
 
 BENCH: Final = Table(
     "bench",
     1,
     _columns(
-        (TEXT, "data part data_digest codec codec_settings"),
-        (BOOL, "lossy"),
-        (TEXT, "error_bound"),
-        (BIG, "elements raw_bytes coded_bytes"),
-        (REAL, "ratio"),
-        (REAL, "encode_seconds encode_seconds_least encode_seconds_most"),
+        (TEXT, "data part data_digest codec codec_settings"), (BOOL, "lossy"),
+        (TEXT, "error_bound"), (BIG, "elements raw_bytes coded_bytes"),
+        (REAL, "ratio encode_seconds encode_seconds_least encode_seconds_most"),
         (REAL, "decode_seconds decode_seconds_least decode_seconds_most"),
-        (COUNT, "repeats threads"),
-        (REAL, "max_error rmse"),
-        (BIG, "peak_bytes"),
-        (TEXT, "error"),
-        *ENVIRONMENT,
+        (COUNT, "repeats threads"), (REAL, "max_error rmse"), (BIG, "peak_bytes"),
+        (TEXT, "error"), *ENVIRONMENT,
     ),
     added=("part",),
-)
+)  # fmt: skip
 # How `data` ended in files from before there was a column for it.
 PARTS: Final = {" (rest)": LOSSLESS, " (all)": EVERYTHING, "": LOSSY}
 
@@ -143,25 +127,18 @@ SCALING: Final = Table(
     1,
     _columns(
         (TEXT, "kind engine how link model dataset codec error_bound"),
-        (COUNT, "workers clients rounds"),
-        (BIG, "samples_per_client"),
+        (COUNT, "workers clients rounds"), (BIG, "samples_per_client"),
         (REAL, "seconds speedup efficiency train_seconds encode_seconds decode_seconds"),
-        (REAL, "engine_seconds test_seconds"),
-        (BIG, "sent_up sent_down"),
-        (REAL, "bandwidth"),
+        (REAL, "engine_seconds test_seconds"), (BIG, "sent_up sent_down"), (REAL, "bandwidth"),
         *ENVIRONMENT,
     ),
-)
+)  # fmt: skip
 
 TABLES: Final = (SWEEP, BENCH, SCALING)
 
 
-class Results:
-    """A result file that is open for more rows, by one process at a time.
-
-    Args:
-        path: the file; it and its folder are made if they are not there.
-        table: what it holds.
+class Results(contextlib.AbstractContextManager["Results"]):
+    """A result file that is open for more rows, by one process at a time; made if it is not there.
 
     Raises:
         ConfigError: it holds something else, another process writes it, or it cannot be written.
@@ -179,7 +156,7 @@ class Results:
             raise
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rows, which hold a value or None for each column they name; others are None.
+        """Add rows; columns that they do not name are null.
 
         Raises:
             FedszError: they cannot be written. The file holds what it held before.
@@ -215,9 +192,6 @@ class Results:
             Path(self._lock.lock_file).unlink()
         self._lock.release()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -238,34 +212,24 @@ def read(path: Path, *tables: Table) -> pa.Table:
     except pa.ArrowInvalid as err:
         raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
     wanted = tables or TABLES
-    table = table_of(rows)
-    if table is None or table not in wanted:
-        marks = rows.schema.metadata or {}
-        name, version = (marks.get(mark, b"").decode() for mark in (TABLE, VERSION))
-        holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
-        if any((t.name, str(t.version)) == (name, version) for t in wanted):
-            holds += ", but with other columns"
-        want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
-        raise ConfigError(f"{path} holds {holds}; this takes {want}")
-    return _completed(rows, table)
-
-
-def table_of(rows: pa.Table) -> Table | None:
-    """Return which table these rows are, in this version or an older one; None if they are none."""
     marks = rows.schema.metadata or {}
-    for table in TABLES:
-        versions = {str(version).encode() for version in (table.version, *table.older)}
-        lacking = set(table.columns) - set(rows.column_names) - set(table.added)
-        unknown = set(rows.column_names) - set(table.columns)
-        named = marks.get(TABLE) == table.name.encode() and marks.get(VERSION) in versions
-        if named and not lacking and not unknown:
-            return table
-    return None
+    name, version = (marks.get(mark, b"").decode() for mark in (TABLE, VERSION))
+    have = set(rows.column_names)
+    for table in wanted:
+        known, needed = set(table.columns), set(table.columns) - set(table.added)
+        versions = map(str, (table.version, *table.older))
+        if name == table.name and version in versions and needed <= have <= known:
+            return _completed(rows, table)
+    holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
+    if any((t.name, str(t.version)) == (name, version) for t in wanted):
+        holds += ", but with other columns"
+    want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
+    raise ConfigError(f"{path} holds {holds}; this takes {want}")
 
 
 def _completed(rows: pa.Table, table: Table) -> pa.Table:
     """Return rows of an older file with the columns of today, those it lacks null."""
-    if "part" in set(table.columns) - set(rows.column_names):
+    if "part" in table.columns.keys() - set(rows.column_names):
         rows = _with_parts(rows)
     columns = [
         rows.column(name).cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
@@ -279,20 +243,12 @@ def _with_parts(rows: pa.Table) -> pa.Table:
     names = rows.column("data").to_pylist()
     suffixes = [next(suffix for suffix in PARTS if name.endswith(suffix)) for name in names]
     data = [name.removesuffix(suffix) for name, suffix in zip(names, suffixes, strict=True)]
-    parts = pa.array([PARTS[suffix] for suffix in suffixes], TEXT)
-    return (
-        rows.drop_columns("data")
-        .append_column("data", pa.array(data, TEXT))
-        .append_column("part", parts)
-    )
+    rows = rows.drop_columns("data").append_column("data", pa.array(data, TEXT))
+    return rows.append_column("part", pa.array([PARTS[suffix] for suffix in suffixes], TEXT))
 
 
 def _locked(path: Path) -> filelock.BaseFileLock:
-    """Return a lock on a file; the system gives it up when the process ends, however it ends.
-
-    Raises:
-        ConfigError: another process has it, or the folder cannot be written.
-    """
+    """Return a lock on a file; the system gives it up when the process ends, however it ends."""
     lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

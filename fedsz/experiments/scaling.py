@@ -29,7 +29,7 @@ import msgspec
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.environment import stamp
-from fedsz.experiments.simulation import TIMEOUT, simulate
+from fedsz.experiments.simulation import simulate
 from fedsz.training.options import RunConfig
 
 Row = dict[str, Any]
@@ -54,7 +54,7 @@ class Costs(msgspec.Struct, frozen=True):
     def seconds(
         self, clients: int, workers: int, *, bandwidth: float = math.inf, link: str = "own"
     ) -> float:
-        """Return how long a round takes, by the formula above; ``workers`` clients work at a time.
+        """Return how long a round takes, by the formula above.
 
         ``bandwidth`` is of each client's link ("own") or of the server's ("shared"), in bit/s.
 
@@ -92,18 +92,12 @@ def measure(
     settings: Iterable[tuple[str, int, int]],
     *,
     samples_per_client: int,
-    timeout: float = TIMEOUT,
     on_point: Callable[[Point], None] = lambda _: None,
 ) -> list[Point]:
-    """Measure rounds on Flower's simulation engine, on this machine.
+    """Measure rounds of a run on Flower's simulation engine, on this machine.
 
-    Args:
-        config: the run; its clients and samples are replaced.
-        settings: "weak" or "strong", how many clients, and how many workers: processes at a time,
-            which more clients take turns in.
-        samples_per_client: images each client trains on.
-        timeout: seconds that one setting may take.
-        on_point: told of each point when it is there.
+    Settings are "weak" or "strong", a number of clients, and one of workers: processes that more
+    clients take turns in. ``on_point`` is told of each point.
 
     Raises:
         CodecUnavailable: Ray is not installed here.
@@ -114,16 +108,12 @@ def measure(
     points = []
     for kind, clients, workers in settings:
         run = dataclasses.replace(
-            config,
-            clients=clients,
-            min_clients=clients,
-            samples=clients * samples_per_client,
+            config, clients=clients, min_clients=clients, samples=clients * samples_per_client,
             rounds=config.rounds + WARM_UP,
-        )
-        rounds = simulate(run, workers=workers, timeout=timeout)[1 + WARM_UP :]
-        point = point_of(kind, clients, workers, rounds)
-        points.append(point)
-        on_point(point)
+        )  # fmt: skip
+        rounds = simulate(run, workers=workers)[1 + WARM_UP :]
+        points.append(point_of(kind, clients, workers, rounds))
+        on_point(points[-1])
     return points
 
 
@@ -149,7 +139,7 @@ def point_of(kind: str, clients: int, workers: int, rounds: Sequence[RoundRecord
     return Point(kind, workers, clients, len(rounds), seconds, spent)
 
 
-def costs(points: Iterable[Point]) -> Costs:
+def costs(points: Sequence[Point]) -> Costs:
     """Return the costs that calculations use.
 
     A client's own come from one worker, which shares the machine with nobody but the server; the
@@ -158,11 +148,10 @@ def costs(points: Iterable[Point]) -> Costs:
     Raises:
         ConfigError: there is no point.
     """
-    known = list(points)
-    if not known:
+    if not points:
         raise ConfigError("no measured point to take costs from")
-    alone = min(known, key=lambda point: (point.workers, -point.clients)).costs
-    largest = max(known, key=lambda point: point.clients).costs
+    alone = min(points, key=lambda point: (point.workers, -point.clients)).costs
+    largest = max(points, key=lambda point: point.clients).costs
     return msgspec.structs.replace(alone, engine=largest.engine, decode=largest.decode)
 
 
@@ -182,28 +171,21 @@ def rows(
     sizes = [("weak", n, n) for n in SIZES]
     sizes += [("strong", strong_clients, w) for w in SIZES if w < 2 * strong_clients]
     found = [_row(point, engine=ENGINE, how="measured", link="none") for point in points]
+    of = {"engine": "calculation", "how": "calculated", "bandwidth": bandwidth}
     for link, (kind, clients, workers) in itertools.product(LINKS, sizes):
         seconds = spent.seconds(clients, workers, bandwidth=bandwidth, link=link)
         point = Point(kind, workers, clients, None, seconds, spent)
-        of = {"engine": "calculation", "how": "calculated"}
-        found.append(_row(point, link=link, bandwidth=bandwidth, **of))
-    same = {
-        "model": config.model,
-        "dataset": config.dataset,
-        "codec": config.codec,
-        "error_bound": str(config.error_bound),
-        "samples_per_client": samples_per_client,
-        **stamp(),
-    }
+        found.append(_row(point, link=link, **of))
+    same = {name: getattr(config, name) for name in ("model", "dataset", "codec")} | stamp()
+    same |= {"error_bound": str(config.error_bound), "samples_per_client": samples_per_client}
     return [{**same, **row, **_gain(row, found)} for row in found]
 
 
 def _row(point: Point, **more: Any) -> Row:
-    """Return the columns that a point fills, and ``more``."""
-    columns = msgspec.structs.asdict(point)
-    for name, cost in msgspec.structs.asdict(columns.pop("costs")).items():
+    columns = msgspec.to_builtins(point)
+    for name, cost in columns.pop("costs").items():
         columns[name if name.startswith("sent") else f"{name}_seconds"] = cost
-    return columns | more
+    return {**columns, **more}
 
 
 def _gain(row: Row, rows: Sequence[Row]) -> Row:
@@ -212,9 +194,8 @@ def _gain(row: Row, rows: Sequence[Row]) -> Row:
     # Weak scaling is one client a worker; more of them wait for each other.
     if weak and row["clients"] != workers:
         return {}
-    alone = {name: row[name] for name in ("kind", "how", "link", "clients")} | {"workers": 1}
-    if weak:
-        alone["clients"] = 1
+    alone = {name: row[name] for name in ("kind", "how", "link")}
+    alone |= {"workers": 1, "clients": 1 if weak else row["clients"]}
     base = next((other for other in rows if alone.items() <= other.items()), None)
     if base is None:
         return {}

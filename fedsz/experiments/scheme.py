@@ -13,7 +13,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.control.fixed import FIXED
 from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig
-from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig
+from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig, codec_text
 
 RAW: Final = "raw"  # the codec of what is not compressed
 AUTO: Final = "auto"  # the policy that asks for a tolerance and nothing else
@@ -42,15 +42,13 @@ class Scheme:
     def of_row(cls, row: Mapping[str, Any]) -> Self:
         """Return the scheme of a run by a row of a sweep's table; older ones lack some of it."""
         known = {name: value for name, value in row.items() if value is not None}
-        config: dict[str, Any] = {"update": WEIGHTS}  # the only one before there was a choice
-        config |= {name: known[name] for name in STORED if name in known}
+        config: dict[str, Any] = {name: known[name] for name in STORED if name in known}
         if "bound_kind" in known:
             config["error_bound"] = str(ErrorBound(known["bound_kind"], known["bound_value"]))
-        return cls(
-            _replaced(CompressionConfig(update=WEIGHTS), config),
-            known.get("policy", FIXED),
-            known.get("tolerance", DEFAULTS.tolerance),
-        )
+        # Weights were all that was sent before there was a choice.
+        whole = _replaced(CompressionConfig(update=WEIGHTS), config)
+        tolerance = known.get("tolerance", DEFAULTS.tolerance)
+        return cls(whole, known.get("policy", FIXED), tolerance)
 
     @property
     def bound(self) -> ErrorBound | None:
@@ -92,9 +90,7 @@ class Scheme:
     def _written(self, bound: str) -> str:
         config = self.config
         text = config.update if config.codec == DEFAULT.codec else f"{config.update}:{config.codec}"
-        if config.codec == RAW:
-            text = RAW
-        text += bound
+        text = (RAW if config.codec == RAW else text) + bound
         if config.downlink != EXACT:
             text += f"/{config.downlink}"
         if self.policy == FIXED:
@@ -109,10 +105,8 @@ def _replaced(base: CompressionConfig, changes: dict[str, Any]) -> CompressionCo
 
     Of such a codec nobody knows whether it keeps a bound: without one, its error_bound is "".
     """
-    from fedsz import codecs
-
     try:
-        codecs.parse(changes.get("codec", base.codec))
+        codec_text(changes.get("codec", base.codec))
     except ConfigError:
         unknown = {name: changes.pop(name, "") for name in ("codec", "error_bound")}
         config = base.replace(**changes)
@@ -127,11 +121,9 @@ STORED: Final = ("update", "codec", "downlink", "decay")
 
 
 def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
-    """Return a scheme and the bounds that were written for it; "" if none were.
+    """Return the scheme that a text of the form `FORM` says, and its bounds; "" if it says none.
 
-    Args:
-        text: as `FORM` says.
-        usual: what schemes have that do not say it.
+    Schemes have of ``usual`` what they do not say.
 
     Raises:
         ConfigError: it is not of that form, or names what does not exist.

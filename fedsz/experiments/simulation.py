@@ -19,6 +19,8 @@ from fedsz import flower_environment
 from fedsz.child_process import Child, private_stdout, write_line
 from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecUnavailable, ConfigError, FedszError
+from fedsz.training.apps import make_client_app
+from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
@@ -36,12 +38,9 @@ STORE: Final = 256 << 20  # bytes of memory that Ray's objects may take, and fou
 TIMEOUT: Final = 600.0  # seconds
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """What a simulation process is told."""
-
-    options: dict[str, Any]  # of `RunConfig`
-    workers: int  # processes that clients run in, one client at a time each
-    folder: str  # where Ray keeps its sockets and logs
+# What the process is told: options of `RunConfig`, how many processes clients run in, one client at
+# a time each, and where Ray keeps its sockets and logs.
+Setting = tuple[dict[str, Any], int, str]
 
 
 def available() -> bool:
@@ -72,35 +71,31 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
             threads=1,
             environment=QUIET,
             whole_session=True,  # Ray's processes stay in it
-        ) as process,
+        ) as process,  # fmt: skip
     ):
         with process.limited(timeout):
-            process.tell(Setting(config.as_dict(), workers, folder))
+            process.tell((config.as_dict(), workers, folder))
             rounds = [msgspec.json.decode(line, type=RoundRecord) for line in process.lines()]
             status = process.wait()
         if process.timed_out:
-            what = f"the simulation of {config.clients} clients"
-            raise FedszError(f"{what} took more than {timeout:g} s")
+            clients = f"{config.clients} clients"
+            raise FedszError(f"the simulation of {clients} took more than {timeout:g} s")
         if status or len(rounds) != config.rounds + 1:
             words = process.last_words() or f"it ended with {status}"
             raise FedszError(f"the simulation failed: {words}")
     return rounds
 
 
-def located(app: ClientApp, **where: str) -> ClientApp:
-    """Return an app whose nodes have more entries in ``context.node_config``.
-
-    The engine tells a node its share and no more; a device's folder and processor are its own.
-    """
+def _client_app(config: RunConfig) -> ClientApp:
+    """Return the app of a run; the engine tells a node its share, but neither folder nor device."""
     from flwr.clientapp import ClientApp
 
-    outer = ClientApp()
-    entries = {name.replace("_", "-"): value for name, value in where.items()}
+    inner, outer = make_client_app(), ClientApp()
 
     @outer.train()
     def train(message: Message, context: Context) -> Message:
-        context.node_config.update(entries)
-        return app(message, context)
+        context.node_config.update({"data-dir": config.data_dir, "device": config.device})
+        return inner(message, context)
 
     return outer
 
@@ -109,14 +104,11 @@ def main() -> None:
     """Run the setting on stdin and tell of its rounds on stdout."""
     # What Ray and Flower print is not ours.
     out = private_stdout()
-    setting = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setting)
-    config = RunConfig.of(setting.options)
+    options, workers, folder = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setting)
+    config = RunConfig.of(options)
 
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
-
-    from fedsz.training.apps import make_client_app
-    from fedsz.training.federation import federate, prepare
 
     problem = prepare(config)
     failed: list[BaseException] = []
@@ -131,21 +123,18 @@ def main() -> None:
             raise
 
     nbytes = sum(x.nbytes for x in problem.model.state_dict().values())
+    ray = {
+        "num_cpus": workers,
+        "object_store_memory": STORE + 4 * nbytes * workers,
+        "log_to_driver": False,
+        "_temp_dir": folder,
+    }
+    resources: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0.0}
     try:
         run_simulation(
-            server_app=server_app,
-            client_app=located(make_client_app(), data_dir=config.data_dir, device=config.device),
-            num_supernodes=config.clients,
-            backend_config={
-                "init_args": {
-                    "num_cpus": setting.workers,
-                    "object_store_memory": STORE + 4 * nbytes * setting.workers,
-                    "log_to_driver": False,
-                    "_temp_dir": setting.folder,
-                },
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            },
-        )
+            server_app=server_app, client_app=_client_app(config), num_supernodes=config.clients,
+            backend_config={"init_args": ray, "client_resources": resources},
+        )  # fmt: skip
     except Exception as err:
         cause = failed[0] if failed else err
         print(" ".join(f"{type(cause).__name__}: {cause}".split()), file=sys.stderr)

@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from fedsz.experiments.environment import cores, dataset_digest, file_digest, st
 from fedsz.experiments.results import OPTION_COLUMNS, Results, round_columns
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of
-from fedsz.experiments.sweep_worker import Finished, SweepJob
+from fedsz.experiments.sweep_worker import Finished
 from fedsz.training.options import RunConfig
 
 
@@ -41,19 +41,12 @@ class Step:
 
 @dataclass
 class Sweep:
-    """A plan, its result file, and what of it is still to do.
-
-    Attributes:
-        config: the plan.
-        results: its file, open.
-        todo: the runs that the file does not hold yet.
-        done: how many it does hold, of this plan.
-    """
+    """A plan, its result file, and what of it is still to do."""
 
     config: SweepConfig
-    results: Results
-    todo: list[RunConfig] = field(init=False)
-    done: int = field(init=False)
+    results: Results  # open
+    todo: list[RunConfig] = field(init=False)  # the runs that the file does not hold yet
+    done: int = field(init=False)  # how many it does hold, of this plan
 
     def __post_init__(self) -> None:
         held = set(self.results.rows.column("run").to_pylist())
@@ -124,8 +117,15 @@ class _Worker:
 
     def run(self, run: RunConfig) -> Iterator[RoundRecord | Finished]:
         """Make a run; the last that comes is its `Finished`."""
-        process = self._started()
-        process.tell(SweepJob(run.as_dict(), self._grid))
+        with self._lock:
+            if self._closed:
+                raise FedszError("the sweep is over")
+            if self._process is None or not self._process.is_running:
+                self._log.unlink(missing_ok=True)  # last words are those of this process
+                module = "fedsz.experiments.sweep_worker"
+                self._process = Child(module, log=self._log, threads=self._threads)
+            process = self._process
+        process.tell((run.as_dict(), self._grid))
         for line in process.lines():
             told: RoundRecord | Finished = _DECODER.decode(line)
             yield told
@@ -141,32 +141,20 @@ class _Worker:
             if self._process:
                 self._process.end()
 
-    def _started(self) -> Child:
-        with self._lock:
-            if self._closed:
-                raise FedszError("the sweep is over")
-            if self._process is None or not self._process.is_running:
-                self._log.unlink(missing_ok=True)  # last words are those of this process
-                module = "fedsz.experiments.sweep_worker"
-                self._process = Child(module, log=self._log, threads=self._threads)
-            return self._process
-
 
 _DECODER: Final = msgspec.json.Decoder(RoundRecord | Finished)
 
 
 def rows_of(
-    run: RunConfig,
-    sweep: SweepConfig,
-    rounds: list[RoundRecord],
-    finished: Finished,
-    threads: int,
+    run: RunConfig, sweep: SweepConfig, rounds: list[RoundRecord], finished: Finished, threads: int
 ) -> list[Mapping[str, Any]]:
     """Return the rows of a run, one for each of its rounds, or one with its error.
 
     ``threads`` is how many processors each of its processes might use.
     """
-    bound = Scheme.of_run(run).bound
+    bound, digest = Scheme.of_run(run).bound, None
+    with suppress(FedszError):
+        digest = dataset_digest(run.dataset, run.data_dir)
     same = {
         **{name: getattr(run, name) for name in OPTION_COLUMNS},
         **stamp(),
@@ -179,17 +167,10 @@ def rows_of(
         "tolerance": run.tolerance if run.policy != FIXED else None,
         "grid": sweep.grid,
         "threads": threads,
-        "dataset_digest": _digest(run),
+        "dataset_digest": digest,
     }
     if finished.error:
         return [{**same, "error": finished.error}]
     rows = [{**same, **round_columns(row)} for row in rounds]
     rows[-1]["distributions"] = msgspec.to_builtins(finished.distributions)
     return list(rows)
-
-
-def _digest(run: RunConfig) -> str | None:
-    try:
-        return dataset_digest(run.dataset, run.data_dir)
-    except FedszError:
-        return None

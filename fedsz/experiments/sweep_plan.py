@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.fixed import FIXED
@@ -19,18 +19,10 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
 from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, option, options
-from fedsz.update.config import EXACT, WEIGHTS
-
-if TYPE_CHECKING:
-    from fedsz.codecs import Codec
+from fedsz.update.config import EXACT, WEIGHTS, codec_text
 
 # A sweep has many of each.
-PLURAL: Final = {
-    "model": "models",
-    "dataset": "datasets",
-    "codec": "codecs",
-    "error_bound": "error_bounds",
-}
+PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "error_bound")}
 LISTS: Final = (*PLURAL.values(), "ways", "partitions")
 GRIDS: Final = ("local", "grpc")
 ID_LENGTH: Final = 12
@@ -83,11 +75,7 @@ class SweepConfig(RunConfig):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the sweep that ``values`` describe; lists may stand for text with commas.
-
-        Raises:
-            ConfigError: an unknown name, or a value that its option cannot have.
-        """
+        """Do as `RunConfig.of`; lists may stand for text with commas."""
         named = {name.replace("-", "_"): value for name, value in values.items()}
         for one, many in PLURAL.items():
             if one in named:
@@ -113,25 +101,28 @@ class SweepConfig(RunConfig):
         )
         # LocalGrid's clients are there from the start.
         shared = {name: getattr(self, name) for name in options()} | {"min_clients": self.clients}
-        runs = (
-            RunConfig(
-                **shared
-                | {"seed": seed, "dataset": dataset, "model": model}
-                | {"partitioner": partitioner, "alpha": alpha}
-                | {"initial": self.initial.replace("{model}", model)}
-                | scheme.options
-            )
-            for seed, dataset, model, (partitioner, alpha), scheme in axes
-        )
+        runs = []
+        for seed, dataset, model, (partitioner, alpha), scheme in axes:
+            own = {"seed": seed, "dataset": dataset, "model": model, "partitioner": partitioner,
+                   "alpha": alpha, "initial": self.initial.replace("{model}", model)}  # fmt: skip
+            runs.append(RunConfig(**shared | own | scheme.options))
         return tuple(dict.fromkeys(runs))
 
-    def _schemes(self) -> list[Scheme]:
-        bounds = error_bounds(self.error_bounds)
-        usual = Scheme.of_run(self)
-        if self.ways:
-            return list(schemes(self.ways, bounds, usual))
-        named = [(RAW if spec == RAW else f"{self.update}:{spec}") for spec in codecs(self.codecs)]
-        return [scheme for text in named for scheme in at(parse(text, usual)[0], bounds)]
+    def _schemes(self) -> Iterator[Scheme]:
+        """Yield what runs do with their updates; what `ways` do not say is as the options say."""
+        bounds, usual = error_bounds(self.error_bounds), Scheme.of_run(self)
+        if not self.ways:
+            for spec in codecs(self.codecs):
+                text = RAW if spec == RAW else f"{self.update}:{spec}"
+                yield from at(parse(text, usual)[0], bounds)
+            return
+        for part in _items(self.ways, "ways"):
+            try:
+                scheme, own = parse(part, usual)
+                yield from at(scheme, error_bounds(own) if own else bounds)
+            except ConfigError as err:
+                where = "" if str(err).startswith("no way") else f"way {part!r}: "
+                raise ConfigError(f"{where}{err}") from None
 
 
 def run_id(run: RunConfig, grid: str) -> str:
@@ -149,17 +140,12 @@ def run_id(run: RunConfig, grid: str) -> str:
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:ID_LENGTH]
 
 
-def steered(spec: str) -> bool:
-    """Say whether a codec's error depends on a bound."""
-    codec = _codec(spec)
-    return codec.lossy and codec.keeps_bound
-
-
 def settings_of(spec: str) -> str:
     """Return all settings of a codec, defaults too, as ``name=value,...``."""
-    codec = _codec(spec)
-    fields = dataclasses.fields(codec)
-    return ",".join(f"{field.name}={getattr(codec, field.name)}" for field in fields)
+    from fedsz import codecs  # numpy and native libraries; --help needs none
+
+    settings = dataclasses.asdict(codecs.parse(spec))
+    return ",".join(f"{name}={value}" for name, value in settings.items())
 
 
 def names(text: str, what: str) -> tuple[str, ...]:
@@ -181,8 +167,7 @@ def codecs(text: str) -> tuple[str, ...]:
         ConfigError: there is none, or one that does not exist.
     """
     # One whose library is missing stays: its runs fail, each with a row that says so.
-    specs = (str(_codec(spec)) for spec in _items(text, "codecs"))
-    return tuple(dict.fromkeys(specs))
+    return tuple(dict.fromkeys(map(codec_text, _items(text, "codecs"))))
 
 
 def partitions(text: str, alpha: float) -> list[tuple[str, float]]:
@@ -231,24 +216,6 @@ def error_bounds(text: str) -> tuple[ErrorBound, ...]:
     return tuple(dict.fromkeys(bounds))
 
 
-def schemes(text: str, bounds: tuple[ErrorBound, ...], usual: Scheme) -> Iterator[Scheme]:
-    """Yield the schemes of a comma list of what `fedsz.experiments.scheme.parse` reads.
-
-    Those that name no bound, and that one steers, have each of ``bounds``; what else they do not
-    say is as in ``usual``.
-
-    Raises:
-        ConfigError: there is none, or one that is not as above.
-    """
-    for part in _items(text, "ways"):
-        try:
-            scheme, own = parse(part, usual)
-            yield from at(scheme, error_bounds(own) if own else bounds)
-        except ConfigError as err:
-            where = "" if str(err).startswith("no way") else f"way {part!r}: "
-            raise ConfigError(f"{where}{err}") from None
-
-
 def _items(text: str, what: str) -> list[str]:
     """Return what stands between commas; a setting belongs to what is before it."""
     items: list[str] = []
@@ -258,9 +225,3 @@ def _items(text: str, what: str) -> list[str]:
         else:
             items.append(part)
     return items
-
-
-def _codec(spec: str) -> Codec:
-    from fedsz import codecs  # numpy and native libraries; --help needs none
-
-    return codecs.parse(spec)

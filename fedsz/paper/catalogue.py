@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from fedsz.errors import ConfigError
-from fedsz.paper.notes import notes_on
 
 if TYPE_CHECKING:
     from fedsz.paper.comparison import Comparison
@@ -18,20 +19,11 @@ if TYPE_CHECKING:
 # Names, and the modules of this package with a function of each, `table_1` and so on. They are
 # imported when they are made: they need packages that `fedsz --help` does without.
 CATALOGUE: Final = {
-    "table 1": "tables",
-    "table 2": "tables",
-    "table 3": "tables",
-    "table 5": "tables",
-    "figure 2": "weight_figures",
-    "figure 3": "weight_figures",
-    "figure 4": "run_figures",
-    "figure 5": "run_figures",
-    "figure 6": "run_figures",
-    "figure 7": "transfer_figures",
-    "figure 8": "transfer_figures",
+    **dict.fromkeys(("table 1", "table 2", "table 3", "table 5"), "tables"),
+    **{f"figure {number}": "figures" for number in range(2, 11)},
     "figure 9": "scaling_figure",
-    "figure 10": "weight_figures",
 }
+NOTES: Final = tomllib.loads(Path(__file__).with_name("notes.toml").read_text("utf-8"))["notes"]
 ABSENT: Final = {  # what there is no table or figure of ours for
     "table 4": "it describes the data sets",
     "figure 1": "it is a drawing of the pipeline; docs/pipeline.svg is ours",
@@ -49,15 +41,11 @@ def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[
     Raises:
         ConfigError: there is none of a number, or none was asked for.
     """
-    names = set()
-    for kind, asked in (("table", table_numbers), ("figure", figure_numbers)):
-        for number in asked:
-            name = f"{kind} {number}"
-            if name not in CATALOGUE:
-                have = ", ".join(map(str, numbers(kind)))
-                why = ABSENT.get(name, "the paper has none")
-                raise ConfigError(f"no {name}: {why}; have {have}")
-            names.add(name)
+    names = [f"table {n}" for n in table_numbers] + [f"figure {n}" for n in figure_numbers]
+    for name in names:
+        if name not in CATALOGUE:
+            have = ", ".join(map(str, numbers(name.split()[0])))
+            raise ConfigError(f"no {name}: {ABSENT.get(name, 'the paper has none')}; have {have}")
     if not names:
         raise ConfigError(
             f"give --table {'|'.join(map(str, numbers('table')))},"
@@ -66,27 +54,22 @@ def select(table_numbers: Iterable[int], figure_numbers: Iterable[int]) -> list[
     return [name for name in CATALOGUE if name in names]
 
 
-def make(name: str, measurements: Measurements) -> Comparison:
-    """Make a table or figure, add what is to be known about it, and write the figure's files.
+def notes_on(name: str) -> list[str]:
+    """Return the notes on a table or figure, such as "table 1"."""
+    return [note["text"] for note in NOTES if name in note["on"]]
 
-    Args:
-        name: one of `CATALOGUE`.
-        measurements: what it is made from.
+
+def make(name: str, measurements: Measurements) -> Comparison:
+    """Make one of `CATALOGUE`, add what is to be known about it, and write the figure's files.
 
     Raises:
         FedszError: something could not be measured, trained or written.
     """
+    from fedsz.paper.comparison import write
+
     module = import_module(f"fedsz.paper.{CATALOGUE[name]}")
     made: Comparison = getattr(module, name.replace(" ", "_"))(measurements)
-    made = msgspec.structs.replace(
-        made,
-        name=name,
-        made_from=[measurements.machine, *made.made_from],
-        notes=[*notes_on(name), *made.notes],
-    )
-    if not made.panels:
-        return made
-    from fedsz.paper.drawing import write
-
-    written = write(made, measurements.options.folder)
+    made_from, notes = [measurements.machine, *made.made_from], [*notes_on(name), *made.notes]
+    made = msgspec.structs.replace(made, name=name, made_from=made_from, notes=notes)
+    written = write(made, measurements.options.folder) if made.panels else []
     return msgspec.structs.replace(made, files=[*written, *made.files])

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from fedsz.arrays import NDArray
+from safetensors.numpy import load_file, save_file
+
+from fedsz.arrays import NDArray, as_arrays, as_tensor
 from fedsz.bounds import ErrorBound
-from fedsz.errors import ConfigError, FedszError
+from fedsz.control.record import RoundRecord
+from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments import bench
-from fedsz.experiments.environment import environment
-from fedsz.paper import trained_models
+from fedsz.experiments.environment import dataset_digest, environment, file_digest
+from fedsz.experiments.results import SWEEP, Results, read
+from fedsz.experiments.sweep import Sweep
+from fedsz.experiments.sweep_plan import PLURAL, SweepConfig, run_id
+from fedsz.experiments.sweep_worker import grid_of
 from fedsz.paper.options import MeasurementOptions, PaperConfig
-from fedsz.paper.trained_models import OnStep, TrainedModel
+from fedsz.report.runs import UpdateCost
+from fedsz.training import datasets
+from fedsz.training.build import build_model, check_device, start_from
+from fedsz.training.federation import federate, prepare
+from fedsz.training.loop import evaluate
 from fedsz.training.options import RunConfig
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.partition import is_lossy
 
-if TYPE_CHECKING:
-    from fedsz.experiments.sweep_plan import SweepConfig
-    from fedsz.report.runs import UpdateCost
-    from fedsz.training.datasets import Images
-
 Row = dict[str, Any]
+OnStep = Callable[[str], None]
 
 OURS: Final = "uniform"
 # The paper's names and ours. Its SZ3 is that library's default, while our default leaves
@@ -38,6 +45,34 @@ OURS: Final = "uniform"
 CODECS: Final = {
     "sz2": "sz2", "sz3": "sz3:algorithm=interp_lorenzo", "szx": "szx", "zfp": "zfp", OURS: OURS,
 }  # fmt: skip
+# Options that decide the weights of a trained model.
+DECIDE_WEIGHTS: Final = (
+    "model", "dataset", "samples", "partitioner", "alpha", "image_size", "seed", "rounds", "epochs",
+    "batch_size", "learning_rate", "momentum", "clients", "initial",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A trained model."""
+
+    model: str
+    dataset: str
+    state: dict[str, NDArray]
+    image_size: int  # pixels a side it was trained on; 0 for the data set's own
+    provenance: str  # a sentence on how it was trained
+
+    @property
+    def name(self) -> str:
+        """Model and data set."""
+        return f"{self.model}-{self.dataset}"
+
+    def accuracy(self, state: dict[str, NDArray], images: datasets.Images, device: str) -> float:
+        """Return the share of images that this model gets right with the weights of ``state``."""
+        model = build_model(RunConfig(model=self.model, dataset=self.dataset))
+        model.load_state_dict({name: as_tensor(x.copy()) for name, x in state.items()})
+        model.to(check_device(device))
+        return evaluate(model, images, image_size=self.image_size).accuracy
 
 
 @dataclass(eq=False)
@@ -60,32 +95,29 @@ class Measurements:
         """Return a trained model: from the folder of weights if there is one, else trained here.
 
         Raises:
-            FedszError: see `fedsz.paper.trained_models`.
+            FedszError: see `train_model` and `read_model`.
         """
-        key = (model, dataset)
-        if key not in self._trained:
-            if self.options.weights:
-                self._trained[key] = trained_models.read(self.options.weights, model, dataset)
-            else:
-                run = self.config.run_config(model, dataset)
-                self._trained[key] = trained_models.train(run, self.options.folder, self.on_step)
+        key, weights = (model, dataset), self.options.weights
+        if key not in self._trained and weights:
+            self._trained[key] = read_model(weights, model, dataset)
+        elif key not in self._trained:
+            run = self.config.run_config(model, dataset)
+            self._trained[key] = train_model(run, self.options.folder, self.on_step)
         return self._trained[key]
 
     def trained_models(self) -> list[TrainedModel]:
         """Return all models, trained on the first data set."""
         return [self.trained(model, self.config.first_dataset) for model in self.config.model_names]
 
-    def test_images(self, dataset: str) -> Images:
+    def test_images(self, dataset: str) -> datasets.Images:
         """Return the images that models are tested on.
 
         Raises:
             DataError: the data set is not there.
         """
-        from fedsz.training import datasets
-
-        config = self.config
-        folder = Path(config.data_dir) if config.data_dir else None
-        return datasets.load_test(dataset, data_dir=folder, samples=config.test_samples or None)
+        data_dir, samples = self.config.data_dir, self.config.test_samples or None
+        folder = Path(data_dir) if data_dir else None
+        return datasets.load_test(dataset, data_dir=folder, samples=samples)
 
     def lossy(self, trained: TrainedModel) -> dict[str, NDArray]:
         """Return those of a trained model's tensors that may be lossy."""
@@ -102,16 +134,12 @@ class Measurements:
     ) -> list[Row]:
         """Return rows of the table "bench": each codec alone, on a trained model's weights."""
         self.on_step(f"measuring {', '.join(codecs)} on {trained.name}")
+        config, options, relative = self.config, self.options, map(ErrorBound.rel, bounds)
         return bench.measure(
-            trained.state,
-            data=trained.name,
-            codecs=codecs,
-            bounds=[ErrorBound.rel(bound) for bound in bounds],
-            repeats=self.options.repeats,
-            seconds=self.options.seconds,
-            rule=self.config.rule,
-            threshold=self.config.threshold,
-        )
+            trained.state, data=trained.name, codecs=codecs, bounds=list(relative),
+            repeats=options.repeats, seconds=options.seconds,
+            rule=config.rule, threshold=config.threshold,
+        )  # fmt: skip
 
     def update_cost(self, trained: TrainedModel, codec: str, bound: float) -> UpdateCost:
         """Return what compressing a whole trained model costs, and decompressing it again."""
@@ -122,8 +150,6 @@ class Measurements:
         return self._costs[key]
 
     def _measured(self, state: dict[str, NDArray], settings: CompressionConfig) -> UpdateCost:
-        from fedsz.report.runs import UpdateCost
-
         encode: list[float] = []
         decode: list[float] = []
         # The first pass starts decoders' processes and touches memory for the first time.
@@ -140,32 +166,25 @@ class Measurements:
         return UpdateCost(report.raw_bytes, report.nbytes, math.nan, *seconds)
 
     def rounds(
-        self,
-        models: Sequence[str],
-        datasets: Sequence[str],
-        codecs: Sequence[str],
+        self, models: Sequence[str], datasets: Sequence[str], codecs: Sequence[str],
         bounds: Sequence[float],
-    ) -> list[Row]:
+    ) -> list[Row]:  # fmt: skip
         """Return rows of the table "sweep": from the file that was given, else by running.
 
         Raises:
             ConfigError: the file that was given has no such runs.
             FedszError: every run failed.
         """
-        from fedsz.experiments.results import SWEEP, read
-        from fedsz.experiments.sweep_plan import PLURAL, SweepConfig
-
         file = self.options.sweep
         if file is not None:
-            rows = _without_histograms(read(file, SWEEP))
-            rows = [row for row in rows if row["model"] in models and row["dataset"] in datasets]
+            held: list[Row] = read(file, SWEEP).drop_columns("distributions").to_pylist()
+            rows = [row for row in held if row["model"] in models and row["dataset"] in datasets]
             if not rows:
                 asked = f"{', '.join(models)} on {', '.join(datasets)}"
                 raise ConfigError(f"{file} has no run of {asked}")
         else:
-            options = {name: getattr(self.config, name) for name in RunConfig.__dataclass_fields__}
-            for name in PLURAL:
-                del options[name]
+            names = RunConfig.__dataclass_fields__.keys() - PLURAL.keys()
+            options: dict[str, Any] = {name: getattr(self.config, name) for name in names}
             options |= {"models": list(models), "datasets": list(datasets), "codecs": list(codecs)}
             options["error_bounds"] = [f"{bound:g}" for bound in bounds]
             options["results"] = str(self.options.folder / "sweep.parquet")
@@ -177,12 +196,105 @@ class Measurements:
         return rows
 
 
+def train_model(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
+    """Return the model that a run trains, from ``folder`` if the same run has left it there.
+
+    Raises:
+        FedszError: a client could not train.
+        DataError: the data set is not there.
+    """
+    asked = {name: getattr(run, name) for name in DECIDE_WEIGHTS}
+    asked["initial_digest"] = file_digest(run.initial) if run.initial else ""
+    asked["dataset_digest"] = dataset_digest(run.dataset, run.data_dir)
+    path = folder / f"{run.model}-{run.dataset}.safetensors"
+    facts = _facts(path)
+    if any(facts.get(name) != value for name, value in asked.items()) or not path.is_file():
+        rounds = f"{run.rounds} rounds of {run.clients} clients"
+        on_step(f"training {run.model} on {run.dataset}: {rounds}")
+        facts = _trained(run, path, asked, on_step)
+    images = f"{run.samples} images" if run.samples else "all images"
+    side = f"{run.image_size} pixels a side" if run.image_size else "images as they are"
+    provenance = (
+        f"{run.model}: {run.dataset}, {images} in {run.clients} shares,"
+        f" {run.rounds} rounds of {run.epochs} epochs, batch {run.batch_size},"
+        f" learning rate {run.learning_rate}, momentum {run.momentum}, {side},"
+        f" seed {run.seed}, from {run.initial or 'random weights'}, uncompressed:"
+        f" {100 * facts['accuracy']:.2f} % on {facts['test_samples']} test images"
+    )
+    state = _load(path, run.model, run.dataset)
+    return TrainedModel(run.model, run.dataset, state, run.image_size, provenance)
+
+
+def read_model(folder: Path, model: str, dataset: str) -> TrainedModel:
+    """Return a model from a folder of weights, with what the file beside it says of it.
+
+    Raises:
+        ConfigError: the folder lacks the model, or its file holds another one.
+    """
+    names = (f"{model}-{dataset}", f"{model}.weights", model)
+    paths = [folder / f"{name}.safetensors" for name in names]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        may_hold = ", ".join(path.name for path in paths)
+        raise ConfigError(f"no weights of {model} in {folder}; it may hold {may_hold}")
+    facts = _facts(path) or _facts(paths[-1])
+    if facts.get("dataset", dataset) != dataset:
+        raise ConfigError(f"{path} is of {facts['dataset']}, not {dataset}")
+    provenance = f"{path.name}: {_listed(facts) or 'nothing says how it was trained'}"
+    # benchmarks/arrays.py writes "side".
+    side = int(facts.get("image_size", facts.get("side", 0)))
+    return TrainedModel(model, dataset, _load(path, model, dataset), side, provenance)
+
+
+def _trained(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -> dict[str, Any]:
+    """Train a model, write its weights and the facts beside them, and return the facts."""
+    rounds = []
+
+    def on_round(done: RoundRecord) -> None:
+        rounds.append(done)
+        what = f"{run.model} on {run.dataset}: round {done.round} of {run.rounds}"
+        on_step(f"{what}, accuracy {done.accuracy:.4f}, {done.seconds:.0f} s")
+
+    problem = prepare(run)
+    model = federate(grid_of(run), run, problem, on_round)
+    for failure in (failure for done in rounds for failure in done.failures):
+        raise FedszError(f"{run.model} could not be trained on {run.dataset}: {failure.reason}")
+    last, seconds = rounds[-1], sum(done.train_seconds for done in rounds)
+    facts = {**asked, "test_samples": len(problem.held_out), "accuracy": last.accuracy}
+    facts |= {"loss": last.loss, "train_seconds": seconds, **environment()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(as_arrays(model.state_dict()), path)
+    # Last, since it is what says that the weights are there.
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+    return facts
+
+
+def _load(path: Path, model: str, dataset: str) -> dict[str, NDArray]:
+    """Return a file's tensors in its order and dtypes; refuse those of another model."""
+    try:
+        start_from(build_model(RunConfig(model=model, dataset=dataset)), path)
+    except ConfigError as err:
+        raise ConfigError(f"{path} is no safetensors file: {err.__cause__}") from err
+    except ModelMismatch as err:
+        raise ConfigError(f"{path} is no {model} for {dataset}: {err}") from err
+    return dict(load_file(path))
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _listed(facts: dict[str, Any]) -> str:
+    shown = {n: f"({_listed(x)})" if isinstance(x, dict) else x for n, x in facts.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
+
+
 def _run(config: SweepConfig, on_step: OnStep) -> list[Row]:
     """Run what a sweep lacks, and return its rows."""
-    from fedsz.experiments.results import SWEEP, Results
-    from fedsz.experiments.sweep import Sweep
-    from fedsz.experiments.sweep_plan import run_id
-
     with Results(Path(config.results), SWEEP) as results:
         sweep = Sweep(config, results)
         sweep.forget_failures()
@@ -191,11 +303,6 @@ def _run(config: SweepConfig, on_step: OnStep) -> list[Row]:
                 if step.over:
                     outcome = step.error or f"accuracy {step.round.accuracy:.4f}"  # type: ignore[union-attr]
                     on_step(f"{step.run.model} {step.run.dataset} {step.run.codec}: {outcome}")
-        rows = _without_histograms(results.rows)
+        rows = results.rows.drop_columns("distributions").to_pylist()
     wanted = {run_id(run, config.grid) for run in config.runs}
     return [row for row in rows if row["run"] in wanted]
-
-
-def _without_histograms(table: Any) -> list[Row]:
-    rows: list[Row] = table.drop_columns("distributions").to_pylist()
-    return rows

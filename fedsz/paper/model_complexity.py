@@ -1,21 +1,19 @@
-"""How big a model is, how much of it may be lossy, and what a forward pass costs: Table III.
-
-The table also tells which threshold Algorithm 1 has.
-"""
+"""How big a model is, how much of it may be lossy, and what a forward pass costs: Table III."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedsz.arrays import NDArray, as_arrays
 from fedsz.errors import ConfigError
+from fedsz.training import models
 from fedsz.update.partition import check_rule, is_lossy
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CHANNELS: Final = 3
 SMALLEST: Final = 4  # pixels a side that every model takes
@@ -44,15 +42,11 @@ class Complexity(msgspec.Struct, frozen=True):
 def complexity(
     model: str, *, classes: int = 10, side: int = 32, threshold: int = 1024, rule: str = "paper"
 ) -> Complexity:
-    """Return the complexity of a model for colour images.
+    """Return the complexity of a model that tells ``classes`` of colour images apart.
 
-    Args:
-        model: one of `fedsz.training.models.MODELS`.
-        classes: how many it tells apart, at least 1.
-        side: pixels a side of the image that flops are counted for, at least 4; `alexnet` scales
-            those below 128 up to 128.
-        threshold: tensors of up to so many elements stay lossless.
-        rule: which others stay lossless; see `fedsz.update.partition.is_lossy`.
+    Flops are counted for images of ``side`` pixels a side, at least 4; `alexnet` scales those below
+    128 up to 128. ``threshold`` and ``rule`` say which tensors may be lossy, as in
+    `fedsz.update.partition.is_lossy`.
 
     Raises:
         ConfigError: no such model or rule, or a number outside these ranges.
@@ -60,7 +54,7 @@ def complexity(
     check_rule(rule, threshold)
     if side < SMALLEST:
         raise ConfigError(f"side must be at least {SMALLEST} pixels, got {side}")
-    network = _build(model, classes)
+    network = models.build(model, num_classes=classes, in_channels=CHANNELS)
     state = as_arrays(network.state_dict())
     return Complexity(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
@@ -70,40 +64,27 @@ def complexity(
     )
 
 
-def lossy_shares(
-    model: str, thresholds: Iterable[int], *, classes: int = 10, rule: str = "paper"
-) -> dict[int, float]:
+def lossy_shares(model: str, thresholds: Iterable[int], *, rule: str = "paper") -> dict[int, float]:
     """Return which share of a model's bytes may be lossy, for each threshold; see `complexity`.
 
     Raises:
         ConfigError: no such model or rule.
     """
-    state = as_arrays(_build(model, classes).state_dict())
+    state = as_arrays(models.build(model, num_classes=10, in_channels=CHANNELS).state_dict())
     total = sum(x.nbytes for x in state.values())
     return {at: _lossy_bytes(state, at, rule) / total for at in thresholds}
 
 
-def _build(model: str, classes: int) -> nn.Module:
-    from fedsz.training import models
-
-    return models.build(model, num_classes=classes, in_channels=CHANNELS)
-
-
 def _lossy_bytes(state: Mapping[str, NDArray], threshold: int, rule: str) -> int:
     check_rule(rule, threshold)
-    return sum(
-        x.nbytes for name, x in state.items() if is_lossy(name, x, rule=rule, threshold=threshold)
-    )
+    lossy = (x for n, x in state.items() if is_lossy(n, x, rule=rule, threshold=threshold))
+    return sum(x.nbytes for x in lossy)
 
 
 def _forward_flops(network: nn.Module, side: int) -> int:
     """Return the flops of one colour image of ``side`` pixels; the network loses its weights."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
     # Shapes are all that counting needs: nothing is computed.
     network.to("meta").eval()
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(torch.empty(1, CHANNELS, side, side, device="meta"))
     return int(counter.get_total_flops())

@@ -41,33 +41,26 @@ class PaperConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for what, asked, have in (
-            ("model", self.model_names, ("cnn", *MODELS)),
-            ("data set", self.dataset_names, ("digits", *DATASETS)),
-        ):
-            for name in asked:
-                if name not in have:
-                    raise ConfigError(f"no {what} {name!r} here; have {', '.join(have)}")
+        models, datasets = ("cnn", *MODELS), ("digits", *DATASETS)
+        asked = [("model", name, models) for name in self.model_names]
+        asked += [("data set", name, datasets) for name in self.dataset_names]
+        for what, name, have in asked:
+            if name not in have:
+                raise ConfigError(f"no {what} {name!r} here; have {', '.join(have)}")
         if any(bound.kind != "rel" for bound in error_bounds(self.error_bounds)):
-            raise ConfigError(
-                f"the paper's bounds are relative; error_bounds has {self.error_bounds!r}"
-            )
+            given = f"error_bounds has {self.error_bounds!r}"
+            raise ConfigError(f"the paper's bounds are relative; {given}")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the options that ``values`` describe, defaults filling the rest.
-
-        Raises:
-            ConfigError: an unknown name, or a value that its option cannot have.
-        """
+        """Do as `RunConfig.of`."""
         given = {name.replace("-", "_") for name in values}
         for one, many in PLURAL.items():
+            if one in given and many in cls.__dataclass_fields__:
+                raise ConfigError(f"fedsz paper has {many!r}, not {one!r}")
             if one in given:
-                raise ConfigError(
-                    f"fedsz paper has {many!r}, not {one!r}"
-                    if many in cls.__dataclass_fields__
-                    else f"fedsz paper compares the paper's codecs; it has no option {one!r}"
-                )
+                why = "fedsz paper compares the paper's codecs"
+                raise ConfigError(f"{why}; it has no option {one!r}")
         return super().of(values)
 
     @property
@@ -96,10 +89,10 @@ class PaperConfig(RunConfig):
 
     def run_config(self, model: str, dataset: str) -> RunConfig:
         """Return the federation without compression that trains a model."""
-        shared = {name: getattr(self, name) for name in RunConfig.__dataclass_fields__}
-        chosen = {"model": model, "dataset": dataset, "codec": "raw", "lossless": "raw"}
-        chosen["initial"] = self.initial.replace("{model}", model)  # as a sweep has it
-        return RunConfig(**{**shared, **chosen, "min_clients": self.clients})
+        run = {name: getattr(self, name) for name in RunConfig.__dataclass_fields__}
+        run |= {"model": model, "dataset": dataset, "codec": "raw", "lossless": "raw"}
+        run["initial"] = self.initial.replace("{model}", model)  # as a sweep has it
+        return RunConfig(**run | {"min_clients": self.clients})
 
 
 @dataclass(frozen=True)
@@ -124,7 +117,5 @@ class MeasurementOptions:
         if self.weights is not None and not self.weights.is_dir():
             raise ConfigError(f"weights must be a folder, {self.weights} is a file")
         if self.repeats < 1 or not self.seconds > 0:
-            raise ConfigError(
-                "repeats must be at least 1 and seconds above 0,"
-                f" got {self.repeats} and {self.seconds}"
-            )
+            given = f"got {self.repeats} and {self.seconds}"
+            raise ConfigError(f"repeats must be at least 1 and seconds above 0, {given}")

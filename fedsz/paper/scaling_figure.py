@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Final
 
 from fedsz import formatting
 from fedsz.errors import FedszError
 from fedsz.experiments import scaling
 from fedsz.experiments.environment import cores
+from fedsz.experiments.results import SCALING, Results
 from fedsz.paper import published
 from fedsz.paper.comparison import Comparison, Line
 from fedsz.paper.measurements import Measurements, Row
@@ -30,33 +30,30 @@ def figure_9(measurements: Measurements) -> Comparison:
     model, dataset = asked.model_like("mobilenetv2"), asked.first_dataset
     samples = min(SAMPLES_PER_CLIENT, asked.samples // WEAK[-1] or SAMPLES_PER_CLIENT)
     config = dataclasses.replace(
-        asked.run_config(model, dataset),
-        codec="sz2",
-        lossless=asked.lossless,
-        error_bound=RECOMMENDED_BOUND,
-        rounds=ROUNDS,
+        asked.run_config(model, dataset), codec="sz2", lossless=asked.lossless,
+        error_bound=RECOMMENDED_BOUND, rounds=ROUNDS,
         test_samples=min(TEST_SAMPLES, asked.test_samples or TEST_SAMPLES),
-    )
+    )  # fmt: skip
     # Beyond the machine's workers, clients of weak scaling take turns.
     settings = [("weak", n, min(n, workers)) for n in WEAK]
     settings += [("strong", STRONG, w) for w in sorted({1, workers})]
 
     def on_point(point: scaling.Point) -> None:
-        measurements.on_step(
-            f"{point.kind} scaling: {point.clients} clients on {point.workers} workers,"
-            f" {point.seconds:.2f} s a round"
-        )
+        where = f"{point.clients} clients on {point.workers} workers"
+        measurements.on_step(f"{point.kind} scaling: {where}, {point.seconds:.2f} s a round")
 
     points = scaling.measure(config, settings, samples_per_client=samples, on_point=on_point)
     rows = scaling.rows(
-        points,
-        config,
-        samples_per_client=samples,
-        bandwidth=bandwidth,
+        points, config, samples_per_client=samples, bandwidth=bandwidth,
         strong_clients=published.STRONG_CLIENTS,
-    )
+    )  # fmt: skip
     path = measurements.options.folder / "scaling.parquet"
-    _write(rows, path)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as err:
+        raise FedszError(f"cannot write {path}: {err.strerror}") from err
+    with Results(path, SCALING) as results:
+        results.add(rows)
     chart = scaling_figure(rows)
     costs = scaling.costs(points)
     return Comparison(
@@ -83,20 +80,7 @@ def figure_9(measurements: Measurements) -> Comparison:
     )
 
 
-def _write(rows: list[Row], path: Path) -> None:
-    """Write the table "scaling" in place of an earlier one."""
-    from fedsz.experiments.results import SCALING, Results
-
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as err:
-        raise FedszError(f"cannot write {path}: {err.strerror}") from err
-    with Results(path, SCALING) as results:
-        results.add(rows)
-
-
 def _lines(row: Row) -> list[Line]:
-    """Return a row's seconds and speedup."""
     of = (row["kind"], row["how"], row["link"], str(row["clients"]), str(row["workers"]))
     speedups = published.WEAK_SPEEDUP if row["kind"] == "weak" else published.STRONG_SPEEDUP
     printed = speedups.get(row["workers"]) if row["how"] == "calculated" else None

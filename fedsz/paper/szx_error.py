@@ -19,6 +19,7 @@ here explains the 4.80.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -49,12 +50,10 @@ class Hypothesis(NamedTuple):
 def hypotheses(weights: State) -> Iterator[Hypothesis]:
     """Yield every hypothesis above for a trained model's float32 tensors that are compressed."""
     cliff = bound_of_ratio(weights, PRINTED_RATIO)
-    for name, bound in (
-        *(("szx, decoded", bound) for bound in BOUNDS),
-        (f"szx, decoded, at the bound for {PRINTED_RATIO:.2f}", cliff),
-    ):
+    for bound in (*BOUNDS, cliff):
+        what = "" if bound in BOUNDS else f", at the bound for {PRINTED_RATIO:.2f}"
         decoded, ratio = round_trip(weights, bound)
-        yield Hypothesis(name, decoded, bound, ratio)
+        yield Hypothesis(f"szx, decoded{what}", decoded, bound, ratio)
     yield Hypothesis("means of blocks", {name: block_means(x) for name, x in weights.items()})
     zeros = {name: np.zeros_like(x) for name, x in weights.items()}
     yield Hypothesis("buffers of zeros", zeros)
@@ -65,12 +64,9 @@ def hypotheses(weights: State) -> Iterator[Hypothesis]:
 def round_trip(weights: State, bound: float) -> tuple[State, float]:
     """Return weights after szx, and the ratio; the bound is of each tensor's range."""
     codec = codecs.get("szx")
-    decoded, size = {}, 0
-    for name, x in weights.items():
-        payload = codec.encode(x, bound * value_range(x))
-        size += len(payload)
-        decoded[name] = codec.decode(payload, x.shape)
-    return decoded, sum(x.nbytes for x in weights.values()) / size
+    payloads = {name: codec.encode(x, bound * value_range(x)) for name, x in weights.items()}
+    decoded = {name: codec.decode(payloads[name], x.shape) for name, x in weights.items()}
+    return decoded, sum(x.nbytes for x in weights.values()) / sum(map(len, payloads.values()))
 
 
 def bound_of_ratio(weights: State, ratio: float) -> float:
@@ -80,14 +76,13 @@ def bound_of_ratio(weights: State, ratio: float) -> float:
     """
     codec = codecs.get("szx")
     raw = sum(x.nbytes for x in weights.values())
-    ranges = {name: value_range(x) for name, x in weights.items()}
-    low, high = np.log(1e-4), np.log(1.0)
+    tensors = [(x, value_range(x)) for x in weights.values()]
+    low, high = 1e-4, 1.0
     for _ in range(STEPS):
-        middle = (low + high) / 2
-        bound = float(np.exp(middle))
-        size = sum(len(codec.encode(x, bound * ranges[name])) for name, x in weights.items())
+        middle = math.sqrt(low * high)
+        size = sum(len(codec.encode(x, middle * width)) for x, width in tensors)
         low, high = (middle, high) if raw / size < ratio else (low, middle)
-    return float(np.exp((low + high) / 2))
+    return math.sqrt(low * high)
 
 
 def block_means(x: NDArray) -> NDArray:

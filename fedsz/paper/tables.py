@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Final
 
 import msgspec
 
 from fedsz.arrays import NDArray
+from fedsz.codecs.zfp import Zfp
 from fedsz.errors import DataError
 from fedsz.experiments import bench
 from fedsz.paper import published
 from fedsz.paper.comparison import Comparison, Line
-from fedsz.paper.measurements import CODECS, OURS, Measurements, Row
+from fedsz.paper.measurements import CODECS, OURS, Measurements, Row, TrainedModel
 from fedsz.paper.model_complexity import complexity, lossy_shares
 from fedsz.paper.published import RECOMMENDED_BOUND, CodecCosts
 from fedsz.paper.szx_error import hypotheses
-from fedsz.paper.trained_models import TrainedModel
-from fedsz.paper.zfp_precision import closest_precisions
 from fedsz.spread import standard_deviation, value_range
+from fedsz.training.datasets import Images
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
 
-if TYPE_CHECKING:
-    from fedsz.training.datasets import Images
-
 THRESHOLDS: Final = (0, 256, 512, 1000, 1024, 2048, 4096)
+PRECISIONS: Final = range(2, 25)  # bits, up to a float32's significand
 SIDE: Final = 224  # pixels that Table III's flops are usually counted at
 
 # Why ratios differ by more than 20 %.
@@ -63,20 +63,17 @@ def table_1(measurements: Measurements) -> Comparison:
         if images is not None:
             lines += _accuracies(measurements, trained, images)
         lines += _szx(measurements, trained, images)
-        lines += closest_precisions(weights, model)
+        lines += _zfp(weights, model)
     notes += _explanations(lines)
-    title, headings = f"lossy codecs, {dataset}", ("model", "codec", "bound")
-    return Comparison(title, headings, lines, made_from, notes=notes)
+    headings = ("model", "codec", "bound")
+    return Comparison(f"lossy codecs, {dataset}", headings, lines, made_from, notes=notes)
 
 
 def _spread(weights: Mapping[str, NDArray]) -> float:
     """Return standard deviation over range, the mean over all weights of their tensors'."""
-    total = sum(x.size for x in weights.values())
-    ranges = {name: value_range(x) for name, x in weights.items()}
-    shares = [
-        x.size * standard_deviation(x) / ranges[name] for name, x in weights.items() if ranges[name]
-    ]
-    return float(sum(shares) / total)
+    tensors = [(x, value_range(x)) for x in weights.values()]
+    shares = [x.size * standard_deviation(x) / width for x, width in tensors if width]
+    return float(sum(shares) / sum(x.size for x, _ in tensors))
 
 
 def _costs(of: tuple[str, ...], printed: CodecCosts | None, row: Row) -> list[Line]:
@@ -90,13 +87,18 @@ def _costs(of: tuple[str, ...], printed: CodecCosts | None, row: Row) -> list[Li
     ]
 
 
+def _cells(model: str) -> Iterator[tuple[str, str, float, tuple[str, ...], CodecCosts | None]]:
+    """Yield codecs of Table I, our names for them, bounds, what lines are of, and what it has."""
+    for (codec, spec), bound in itertools.product(CODECS.items(), published.BOUNDS):
+        of, printed = (model, codec, f"{bound:g}"), published.TABLE_1.get((model, codec, bound))
+        yield codec, spec, bound, of, printed
+
+
 def _codecs(measurements: Measurements, trained: TrainedModel) -> list[Line]:
     rows = measurements.codec_costs(trained, tuple(CODECS.values()), published.BOUNDS)
     by_codec = {(row["codec"], row["error_bound"]): row for row in rows}
     lines = []
-    for (codec, spec), bound in itertools.product(CODECS.items(), published.BOUNDS):
-        of = (trained.model, codec, f"{bound:g}")
-        printed = published.TABLE_1.get((trained.model, codec, bound))
+    for codec, spec, bound, of, printed in _cells(trained.model):
         ratio, *times = _costs(of, printed, by_codec[spec, f"rel:{bound!r}"])
         if ratio.far and not ratio.why:
             sz3 = (trained.model, codec) == ("mobilenetv2", "sz3")
@@ -107,18 +109,15 @@ def _codecs(measurements: Measurements, trained: TrainedModel) -> list[Line]:
 
 
 def _accuracies(measurements: Measurements, trained: TrainedModel, images: Images) -> list[Line]:
-    """Return the accuracy of the trained model, and of what each codec makes of it."""
     model, device = trained.model, measurements.config.device
     measurements.on_step(f"testing {trained.name}, decoded, on {len(images)} images")
     before = trained.accuracy(trained.state, images, device)
     lines = [Line((model, "none", "-"), "top-1", None, 100 * before, "%")]
-    for (codec, spec), bound in itertools.product(CODECS.items(), published.BOUNDS):
+    for codec, spec, bound, of, printed in _cells(model):
         if codec == "szx":  # below, with what else may have happened to it
             continue
         stream, _ = compress_measured(trained.state, measurements.settings(spec, bound))
         after = trained.accuracy(decompress(stream, as_numpy=True), images, device)
-        printed = published.TABLE_1.get((model, codec, bound))
-        of = (model, codec, f"{bound:g}")
         lines.append(Line(of, "top-1", printed and printed.accuracy, 100 * after, "%"))
     return lines
 
@@ -139,8 +138,29 @@ def _szx(measurements: Measurements, trained: TrainedModel, images: Images | Non
     return lines
 
 
+def _zfp(weights: Mapping[str, NDArray], model: str) -> list[Line]:
+    """Return the precision that comes closest to each ratio of ZFP's; the paper names none."""
+    if model not in published.MODELS or Zfp().missing():
+        return []
+
+    @cache
+    def ratio(precision: int) -> float:
+        codec = Zfp(precision=precision)
+        size = sum(len(codec.compress(x.reshape(-1), 0.0)) for x in weights.values())
+        return sum(x.nbytes for x in weights.values()) / size
+
+    lines = []
+    for bound in published.BOUNDS:
+        wanted = published.TABLE_1[model, "zfp", bound].ratio
+        # Ratios fall as precision grows.
+        at = bisect_left(PRECISIONS, -wanted, key=lambda precision: -ratio(precision))
+        near = PRECISIONS[max(at - 1, 0) : at + 1]
+        best = min(near, key=lambda precision: abs(ratio(precision) - wanted))
+        lines.append(Line((model, f"zfp:precision={best}", "-"), "ratio", wanted, ratio(best)))
+    return lines
+
+
 def _explanations(lines: list[Line]) -> list[str]:
-    """Say where ratios differ by more than 20 %, and why."""
     far: dict[str, list[str]] = {}
     for line in lines:
         if line.far and line.why and line.difference is not None:
@@ -166,10 +186,8 @@ def table_2(measurements: Measurements) -> Comparison:
             best = max(of, key=lambda row: float(row["ratio"]))
             smallest.append(f"{best['codec']} makes {what} smallest, {best['ratio']:.3f}x")
     notes = [f"{'; '.join(smallest)}."] if smallest else []
-    title, headings = (
-        f"lossless codecs, {trained.model}, {trained.dataset}",
-        ("codec", "part", "bytes"),
-    )
+    title = f"lossless codecs, {trained.model}, {trained.dataset}"
+    headings = ("codec", "part", "bytes")
     return Comparison(title, headings, lines, [trained.provenance], notes=notes)
 
 
@@ -178,27 +196,22 @@ def table_3(measurements: Measurements) -> Comparison:
     rule, threshold = measurements.config.rule, measurements.config.threshold
     lines = []
     for model in measurements.config.model_names:
-        printed = published.TABLE_3.get(model)
-        flops = printed and printed.gigaflops
+        parameters, megabytes, lossy, gigaflops = published.TABLE_3.get(model, (None,) * 4)
         for classes in (10, 1000):
             found = complexity(model, classes=classes, side=SIDE, threshold=threshold, rule=rule)
+            of, at = (model, f"{classes} classes"), f"at {SIDE} px"
             lines += [
-                Line((model, f"{classes} classes"), quantity, paper, ours, unit)
-                for quantity, paper, ours, unit in (
-                    ("parameters", printed and printed.parameters, found.parameters / 1e6, "M"),
-                    ("size", printed and printed.megabytes, found.raw_bytes / 1e6, "MB"),
-                    ("lossy", printed and printed.lossy, 100 * found.lossy_share, "%"),
-                    (f"flops at {SIDE} px", flops, found.flops / 1e9, "G"),
-                    (f"multiply-adds at {SIDE} px", flops, found.multiply_adds / 1e9, "G"),
-                )
+                Line(of, "parameters", parameters, found.parameters / 1e6, "M"),
+                Line(of, "size", megabytes, found.raw_bytes / 1e6, "MB"),
+                Line(of, "lossy", lossy, 100 * found.lossy_share, "%"),
+                Line(of, f"flops {at}", gigaflops, found.flops / 1e9, "G"),
+                Line(of, f"multiply-adds {at}", gigaflops, found.multiply_adds / 1e9, "G"),
             ]
         for side in (32, 128):
             found = complexity(model, classes=10, side=side)
             lines.append(Line((model, f"{side} pixels"), "flops", None, found.flops / 1e9, "G"))
         lines += [
-            Line(
-                (model, f"threshold {above}"), "lossy", printed and printed.lossy, 100 * share, "%"
-            )
+            Line((model, f"threshold {above}"), "lossy", lossy, 100 * share, "%")
             for above, share in lossy_shares(model, THRESHOLDS, rule=rule).items()
         ]
     note = (
@@ -228,10 +241,8 @@ def table_5(measurements: Measurements) -> Comparison:
                 at_recommended.append(ratio)
     if at_recommended:
         low, high = published.TABLE_5_RANGE
-        notes.append(
-            f"At 1e-2, ours range from {min(at_recommended):.2f} to {max(at_recommended):.2f}; the"
-            f" paper's from {low} to {high}."
-        )
+        ours = f"{min(at_recommended):.2f} to {max(at_recommended):.2f}"
+        notes.append(f"At 1e-2, ours range from {ours}; the paper's from {low} to {high}.")
     implied = ", ".join(f"{model} {ratio:.2f}" for model, ratio in _implied_ratios().items())
     notes.append(f"By Tables I to III, SZ2 and blosc-lz at 1e-2 come to: {implied}.")
     title, headings = "ratios of whole updates", ("model", "data", "codec", "bound")
