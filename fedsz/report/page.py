@@ -44,11 +44,7 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
         "omitted": lambda item: isinstance(item, Omitted),
     }
     return environment.get_template("template.html.j2").render(
-        title=title,
-        facts=facts,
-        sections=sections,
-        svgs=svgs,
-        colours=COLOURS,
+        title=title, facts=facts, sections=sections, svgs=svgs, colours=COLOURS
     )
 
 
