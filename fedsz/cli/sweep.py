@@ -77,18 +77,18 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
     from fedsz.experiments.duration_estimate import seconds
 
     times = [seconds(run) for run in config.runs]
-    plan = list(zip(config.runs, times, strict=True))
+    named = list(map(_named, config.runs))
     if json:
-        for run, estimate in plan:
-            print_json({**_named(run), "seconds": estimate})
+        for name, estimate in zip(named, times, strict=True):
+            print_json({**name, "seconds": estimate})
         return
-    rows = (
+    rows = [
         (
-            *(str(value) for name, value in _named(run).items() if name in COLUMNS),
+            *(str(name[column]) for column in COLUMNS),
             "unknown" if estimate is None else duration(estimate),
         )
-        for run, estimate in plan
-    )
+        for name, estimate in zip(named, times, strict=True)
+    ]
     print_table((*COLUMNS, "about"), rows, folded={"way": 1})
     known = [estimate for estimate in times if estimate is not None]
     more = f" and {len(times) - len(known)} of unknown length" if len(known) < len(times) else ""

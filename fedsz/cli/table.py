@@ -84,18 +84,18 @@ class RunTable:
         trained = [row for row in self._rows if row.round]
         names = ("raw_up", "sent_up", "wire_up", "raw_down", "sent_down")
         raw, sent, wire, model, down = (sum(getattr(row, n) for row in trained) for n in names)
-        lines = [
-            f"accuracy {self._rows[-1].accuracy:.4f} after {len(trained)} rounds"
-            f" in {done.seconds:.1f} s",
+        took = f"after {len(trained)} rounds in {done.seconds:.1f} s"
+        self._say(f"accuracy {self._rows[-1].accuracy:.4f} {took}", style="")
+        self._say(
             f"sent up {size(sent)} for {size(raw)} of updates: {raw / sent:.2f}x smaller"
             f" ({size(wire)} on the wire)\n"
             f"sent down {size(down)} for {size(model)} of models: {model / down:.2f}x smaller\n"
             f"largest error {max(row.max_error for row in trained):.4f} of its bound"
             if sent
             else "no client sent an update that could be used",
-            f"results in {done.run_dir}",
-        ]
-        self._say("\n".join(lines), style="")
+            style="",
+        )
+        self._say(f"results in {done.run_dir}", style="")
 
     def _print_row(self, row: tuple[str, ...], style: str = "") -> None:
         padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS, strict=True))
@@ -108,24 +108,14 @@ class RunTable:
 def cells(row: RoundRecord) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
     asked = row.replies + len(row.failures)
-    start = (
-        str(row.round),
-        f"{row.accuracy:.4f}",
-        "-" if row.loss is None else f"{row.loss:.4f}",
-        f"{row.replies}/{asked}" if asked else "-",
-    )
+    loss = "-" if row.loss is None else f"{row.loss:.4f}"
+    clients = f"{row.replies}/{asked}" if asked else "-"
+    start = (str(row.round), f"{row.accuracy:.4f}", loss, clients)
     if row.ratio is None:
         return (*start, *["-"] * (len(WIDTHS) - len(start)))
-    return (
-        *start,
-        size(row.raw_up),
-        size(row.sent_up),
-        f"{row.ratio:.2f}",
-        f"{row.encode_seconds:.2f}",
-        f"{row.decode_seconds:.2f}",
-        f"{row.max_error:.4f}",
-        f"{row.seconds:.1f}",
-    )
+    sent = (size(row.raw_up), size(row.sent_up), f"{row.ratio:.2f}")
+    seconds = (f"{row.encode_seconds:.2f}", f"{row.decode_seconds:.2f}")
+    return (*start, *sent, *seconds, f"{row.max_error:.4f}", f"{row.seconds:.1f}")
 
 
 @contextmanager

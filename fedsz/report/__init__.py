@@ -63,13 +63,14 @@ def write_report(
 
     from fedsz.experiments.results import SCALING, read
     from fedsz.report.contents import contents
-    from fedsz.report.page import render, write, write_figures
+    from fedsz.report.page import render, write_figures
     from fedsz.report.source import read_source
+    from fedsz.whole_files import write_whole
 
     points = read(scaling, SCALING).to_pylist() if scaling else None
     sources = [source] if isinstance(source, Path) else list(source)
     title, facts, sections = contents(sources, read_source(*sources), links, points, reach)
-    write(target, render(title, facts, sections).encode())
+    write_whole(target, render(title, facts, sections).encode())
     if figures:
         write_figures(figures, sections)
     return target

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsz.errors import ConfigError
 from fedsz.report.chart import Chart, Item, Omitted, Table
 from fedsz.report.style import COLOURS, files, inline
+from fedsz.whole_files import write_whole
 
 
 @dataclass(frozen=True)
@@ -48,23 +46,6 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
     )
 
 
-def write(target: Path, data: bytes) -> None:
-    """Write a file whole or not at all; its folder is made if it is not there.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        part.replace(target)
-    except OSError as err:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise ConfigError(f"cannot write {target}: {err.strerror or err}") from err
-
-
 def write_figures(folder: Path, sections: Sequence[Section]) -> None:
     """Write every chart as NAME.svg and NAME.png.
 
@@ -75,4 +56,4 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> None:
     for chart in items:
         if isinstance(chart, Chart):
             for suffix, data in files(chart).items():
-                write(folder / f"{chart.name}.{suffix}", data)
+                write_whole(folder / f"{chart.name}.{suffix}", data)
