@@ -16,21 +16,13 @@ from fedsz.report.style import line_styles
 
 
 def contents(
-    sources: Sequence[Path],
+    sources: Sequence[Path],  # what the runs were read from
     runs: Sequence[Run],
-    links: Sequence[Link],
-    scaling: Sequence[Point] | None,
-    reach: float | None = None,
+    links: Sequence[Link],  # that times are calculated for; figures of one link take the first
+    scaling: Sequence[Point] | None,  # rows of a table of scaling
+    reach: float | None = None,  # accuracy that bytes are counted to; see `rate_accuracies`
 ) -> tuple[str, list[str], list[Section]]:
-    """Return the title, the facts on top and the sections of a report.
-
-    Args:
-        sources: what the runs were read from.
-        runs: all of them.
-        links: that times are calculated for; figures of one link take the first.
-        scaling: rows of a table of scaling, if there is one.
-        reach: accuracy that bytes are counted to; see `bytes_items`.
-    """
+    """Return the title, the facts on top and the sections of a report."""
     settings = settings_of(runs)
     styles = line_styles(label for setting in settings for label in setting.labels)
     sections = []
@@ -77,9 +69,7 @@ def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
         yield f"Made with fedsz {', '.join(versions)}, {when}."
     if not settings:
         yield "No run ended well, so there is no figure."
-    for setting in settings:
-        if said := _smallest(setting):
-            yield said
+    yield from filter(None, map(_smallest, settings))
 
 
 def _smallest(setting: Setting) -> str:
@@ -97,8 +87,6 @@ def _smallest(setting: Setting) -> str:
     if len(found) > 1:
         said += f", the smallest of {len(found)} ways"
     if price := setting.difference(best.runs):
-        said += (
-            f"; accuracy {points(price.mean)} points from uncompressed"
-            f" (mean of {count(price.count, 'seed')})"
-        )
+        mean = f"(mean of {count(price.count, 'seed')})"
+        said += f"; accuracy {points(price.mean)} points from uncompressed {mean}"
     return f"{said}."

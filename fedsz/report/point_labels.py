@@ -45,19 +45,15 @@ class Spot:
     colour: str  # of the name
 
 
-Line = Sequence[tuple[float, float]]
+Line = Sequence[tuple[float, float]]  # from point to point, in the data's units
 
 
-def write_names(ax: Axes, spots: Sequence[Spot], lines: Sequence[Line]) -> None:
-    """Write each name at the place that costs least: near, free, and within the axes.
-
-    The limits of the axes must not change afterwards.
-
-    Args:
-        ax: where the points are drawn.
-        spots: points with names, the most important ones first.
-        lines: what else names should not cover, from point to point in the data's units.
-    """
+def write_names(
+    ax: Axes,  # whose limits must not change afterwards
+    spots: Sequence[Spot],  # the most important ones first
+    lines: Sequence[Line],  # what else names should not cover
+) -> None:
+    """Write each name at the place that costs least: near, free, and within the axes."""
     canvas: Any = ax.figure.canvas
     canvas.figure.draw_without_rendering()  # only then is it known where points are
     scale = canvas.figure.dpi / 72
