@@ -30,22 +30,13 @@ Course = Sequence[tuple[float, float]]  # bytes so far and accuracy, after each 
 
 
 def bytes_items(settings: Sequence[Setting], reach: float | None) -> list[Item]:
-    """Return two figures and a table for each setting.
-
-    Args:
-        settings: what can be compared.
-        reach: accuracy, 0 to 1, that bytes are counted to; None for a share of the best of the
-            uncompressed run.
-    """
+    """Return two figures and a table for each setting; for ``reach`` see `rate_accuracies`."""
     items: list[Item] = []
     for setting in settings:
         ways = rate_accuracies(setting, reach)
         styles = line_styles(best(ways, NAMED))
-        items += [
-            rounds_chart(setting, ways, styles),
-            end_chart(setting, ways, styles),
-            table(setting, ways, reach),
-        ]
+        items += [rounds_chart(setting, ways, styles), end_chart(setting, ways, styles)]
+        items.append(table(setting, ways, reach))
     return items
 
 
@@ -101,11 +92,8 @@ def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) ->
     title = f"Accuracy over ratio, {setting.title}"
     if not setting.baseline:
         return Omitted(title, "there is no uncompressed run (raw) to compare with")
-    known = {
-        way.name: (way.total, way.difference)
-        for way in ways
-        if way.difference and math.isfinite(way.total)
-    }
+    finite = [way for way in ways if math.isfinite(way.total)]
+    known = {way.name: (way.total, way.difference) for way in finite if way.difference}
     if len(known) < 2:
         return Omitted(title, "no run compresses" if known else NO_BYTES)
     near = {name: end for name, end in known.items() if end[1].mean > -LOSS}
@@ -158,6 +146,10 @@ def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -
         if reach
         else f"{100 * NEARLY:g} % of the best accuracy of the uncompressed run of the same seed"
     )
+
+    def lost(way: RateAccuracy) -> str:
+        return NOTHING if way.name == UNCOMPRESSED else _difference(way.difference)
+
     return Table.of(
         f"{setting.name}-ways",
         title,
@@ -172,9 +164,7 @@ def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -
             "ratio up": lambda way: digits(way.up),
             "ratio down": lambda way: digits(way.down),
             "ratio of all": lambda way: digits(way.total),
-            "points": lambda way: (
-                NOTHING if way.name == UNCOMPRESSED else _difference(way.difference)
-            ),
+            "points": lost,
             "seeds": lambda way: str(way.difference.count) if way.difference else NOTHING,
             "times fewer up": lambda way: digits(way.fewer),
             "bytes to reach": lambda way: _reached(way.reached),

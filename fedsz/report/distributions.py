@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,10 +82,7 @@ def errors_chart(setting: Setting) -> Chart | Omitted:
         f"Decoded less original, of the {error.numbers:,} numbers of {error.tensor}"
         f" after training, seed {seed}. {_whose(first)} {FITS}"
         f"{others_note(len(found) - len(shown))}",
-        *(
-            histogram_panel(_label(setting, run), error, "error", height=2.7)
-            for run, error in shown
-        ),
+        *(histogram_panel(_label(setting, run), of, "error", height=2.7) for run, of in shown),
     )
 
 
@@ -151,36 +147,32 @@ def histogram_panel(
     """Return a histogram with the fitted laws over it; ``log`` is of the vertical axis."""
     laws = ", ".join(f"{law.name} {law.ks:.3f}" for law in of.laws)
     numbers = f"{of.numbers:,} numbers from {of.low:.3g} to {of.high:.3g}"
-    draw = partial(_draw_histogram, of=of, unit=unit, log=log)
+
+    def draw(ax: Axes) -> None:
+        counts = np.array(of.counts, np.float64)
+        margin = 0.5 if of.low == of.high else 0.0
+        edges = np.linspace(of.low - margin, of.high + margin, counts.size + 1)
+        heights = counts / (of.numbers * (edges[1] - edges[0]))
+        ax.stairs(heights, edges, fill=True, color=LIGHT["blue"], alpha=0.35)
+        x = _grid(of)
+        for law in of.laws:
+            colour, dashes = LAW_STYLES.get(law.name, ("gold", "-"))
+            style: Any = {"color": LIGHT[colour], "linestyle": dashes, "linewidth": 1.4}
+            if law.scale > 0:
+                ax.plot(x, density(law, x), label=f"{law.name}, KS {law.ks:.3f}", **style)
+        # A law's peak may be far above all that was found.
+        ax.set_ylim(0, 1.25 * (float(heights.max()) or 1.0))
+        if log:
+            ax.set_yscale("log")
+            log_axis(ax.yaxis, "{:g}".format)
+            # Nor is a law's tail a reason to make room for it.
+            ax.set_ylim(heights[heights > 0].min() / 2, 4 * heights.max())
+        else:
+            ax.ticklabel_format(style="sci", scilimits=(-2, 4))
+        ax.set(xlabel=unit, ylabel="density")
+        ax.locator_params(axis="x", nbins=5)
+
     return Panel(title, draw, f"{numbers}; KS of fitted laws: {laws}", height)
-
-
-def _draw_histogram(ax: Axes, of: Distribution, unit: str, *, log: bool) -> None:
-    counts = np.array(of.counts, np.float64)
-    margin = 0.5 if of.low == of.high else 0.0
-    edges = np.linspace(of.low - margin, of.high + margin, counts.size + 1)
-    heights = counts / (of.numbers * (edges[1] - edges[0]))
-    ax.stairs(heights, edges, fill=True, color=LIGHT["blue"], alpha=0.35)
-    x = _grid(of)
-    for law in of.laws:
-        colour, dashes = LAW_STYLES.get(law.name, ("gold", "-"))
-        if law.scale > 0:
-            ax.plot(
-                x, density(law, x), color=LIGHT[colour], linestyle=dashes, linewidth=1.4,
-                label=f"{law.name}, KS {law.ks:.3f}",
-            )  # fmt: skip
-    # A law's peak may be far above all that was found.
-    ax.set_ylim(0, 1.25 * (float(heights.max()) or 1.0))
-    if log:
-        ax.set_yscale("log")
-        log_axis(ax.yaxis, "{:g}".format)
-        # Nor is a law's tail a reason to make room for it.
-        ax.set_ylim(heights[heights > 0].min() / 2, 4 * heights.max())
-    else:
-        ax.ticklabel_format(style="sci", scilimits=(-2, 4))
-    ax.set_xlabel(unit)
-    ax.set_ylabel("density")
-    ax.locator_params(axis="x", nbins=5)
 
 
 def _grid(of: Distribution) -> Any:

@@ -17,35 +17,27 @@ from fedsz.report.runs import UNCOMPRESSED, Run, Setting
 from fedsz.report.statistics import Spread
 from fedsz.update.config import CompressionConfig
 
-USUAL_WAY: Final = Scheme(
-    CompressionConfig(update="weights", codec="sz2", error_bound="1e-2")
-)  # of the paper
+_OF_THE_PAPER: Final = CompressionConfig(update="weights", codec="sz2", error_bound="1e-2")
+USUAL_WAY: Final = Scheme(_OF_THE_PAPER)
 NEARLY: Final = 0.95  # of the best accuracy without compression
 LOSS: Final = 0.05  # accuracy below uncompressed, as a share, at which a way is of no interest
 
 
 @dataclass(frozen=True)
 class RateAccuracy:
-    """What a way of updating costs in bytes and in accuracy, over all seeds.
+    """What a way of updating costs in bytes and in accuracy, over all seeds."""
 
-    Attributes:
-        name: "uncompressed", or as sweeps write it.
-        up, down, total: how many times fewer bytes than uncompressed, over whole runs.
-        fewer: how many times fewer bytes up than `USUAL_WAY`, seed by seed; NaN without it.
-        difference: of the last accuracy to that of uncompressed runs, seed by seed, as a share.
-        course: after each round, means over the seeds of all bytes so far, and of the accuracy's
-            difference to the last of the uncompressed run; without one, of the accuracy.
-        reached: for each seed the bytes to the accuracy that was asked for, infinite if it was
-            never reached; of seeds for which that accuracy is known.
-    """
-
-    name: str
-    up: float
+    name: str  # "uncompressed", or as sweeps write it
+    up: float  # how many times fewer bytes than uncompressed, over whole runs
     down: float
     total: float
-    fewer: float
-    difference: Spread | None
+    fewer: float  # how many times fewer bytes up than `USUAL_WAY`, seed by seed; NaN without it
+    difference: Spread | None  # of the last accuracy to uncompressed, seed by seed, as a share
+    # After each round, means over the seeds of all bytes so far, and of the accuracy's difference
+    # to the last of the uncompressed run; without one, of the accuracy.
     course: tuple[tuple[float, float], ...]
+    # For each seed the bytes to the accuracy that was asked for, infinite if it was never reached;
+    # of seeds for which that accuracy is known.
     reached: tuple[float, ...]
 
     @property
@@ -62,10 +54,8 @@ class RateAccuracy:
 def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAccuracy]:
     """Return the ways of runs that can be compared, uncompressed first.
 
-    Args:
-        setting: the runs.
-        reach: accuracy to count bytes to; by default `NEARLY` the best of the uncompressed run,
-            seed by seed.
+    Bytes are counted to the accuracy ``reach``, 0 to 1; if it is None, to `NEARLY` the best of the
+    uncompressed run, seed by seed.
     """
     ways: dict[str, list[Run]] = {}
     for run in sorted(setting.runs, key=lambda run: run.seed):
@@ -102,7 +92,11 @@ def _rate_accuracy(
     (raw_up, raw_down), (up, down) = _moved(runs)
     seeds = {run.seed for run in runs} & {run.seed for run in usual}
     theirs, ours = (_moved([run for run in some if run.seed in seeds])[1] for some in (usual, runs))
-    goals = {seed: reach or NEARLY * _highest(run) for seed, run in plain.items()}
+    highest = {
+        seed: max(filter(math.isfinite, run.accuracies), default=math.inf)
+        for seed, run in plain.items()
+    }
+    goals = {seed: reach or NEARLY * most for seed, most in highest.items()}
     goals |= {run.seed: reach for run in runs if reach}
     return RateAccuracy(
         name,
@@ -125,10 +119,8 @@ def _sent(run: Run, done: RoundRecord) -> tuple[float, float]:
 
 def _moved(runs: Sequence[Run]) -> list[list[float]]:
     """Return the bytes of all rounds before compression, up and down, and the same after it."""
-    rounds = [
-        ((done.raw_up, done.raw_down), _sent(run, done)) for run in runs for done in run.trained
-    ]
-    found: list[list[float]] = np.reshape(rounds, (-1, 2, 2)).sum(axis=0).tolist()
+    done = [((r.raw_up, r.raw_down), _sent(run, r)) for run in runs for r in run.trained]
+    found: list[list[float]] = np.reshape(done, (-1, 2, 2)).sum(axis=0).tolist()
     return found
 
 
@@ -150,10 +142,6 @@ def _course(runs: Sequence[Run], plain: Mapping[int, Run]) -> tuple[tuple[float,
     together = zip(*rounds, strict=False)  # as far as all seeds went
     means = [tuple(map(fmean, zip(*seeds, strict=True))) for seeds in together]
     return tuple((x, y) for x, y in means if x > 0 and math.isfinite(y))
-
-
-def _highest(run: Run) -> float:
-    return max(filter(math.isfinite, run.accuracies), default=math.inf)
 
 
 def _bytes_to(run: Run, goal: float) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedsz.experiments.link_model import Link
-from fedsz.formatting import NOTHING, bandwidth, digits, percent, points, seconds, size_in_digits
+from fedsz.formatting import NOTHING, digits, percent, points, seconds, size_in_digits
 from fedsz.report.chart import Omitted, Table
 from fedsz.report.runs import Group, Run, Setting, named
 from fedsz.report.statistics import Spread, spread
-from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, uncompressed
+from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, named_link, uncompressed
 
 
 def ratios(settings: Sequence[Setting]) -> Table | Omitted:
@@ -44,19 +44,15 @@ def ratios(settings: Sequence[Setting]) -> Table | Omitted:
 def accuracies(setting: Setting) -> Table:
     """Return accuracies after the last round, and how far they are from the uncompressed."""
 
-    def difference(group: Group) -> Spread | None:
-        return None if group.uncompressed else setting.difference(group.runs)
-
-    def points_lost(group: Group) -> str:
-        found = difference(group)
+    def difference(group: Group) -> tuple[str, str]:  # in points, and of how many pairs
+        found = None if group.uncompressed else setting.difference(group.runs)
         if found is None:
-            return NOTHING
+            return NOTHING, NOTHING
         limits = f" ({points(found.least)} … {points(found.greatest)})" if found.count > 1 else ""
-        return points(found.mean) + limits
+        return points(found.mean) + limits, str(found.count)
 
-    def pairs(group: Group) -> str:
-        found = difference(group)
-        return str(found.count) if found else NOTHING
+    def error(group: Group) -> str:
+        return digits(max(run.max_error for run in group.runs)) if group.bound else NOTHING
 
     note = " There is no uncompressed run (codec raw, lossless raw) to compare with."
     if setting.baseline:
@@ -74,11 +70,9 @@ def accuracies(setting: Setting) -> Table:
             "way": lambda group: group.label,
             "bound": lambda group: named(group.bound),
             "accuracy, %": lambda group: spread(group.spread(lambda run: run.accuracy), percent),
-            "difference, points": points_lost,
-            "pairs": pairs,
-            "error / bound": lambda group: (
-                digits(max(run.max_error for run in group.runs)) if group.bound else NOTHING
-            ),
+            "difference, points": lambda group: difference(group)[0],
+            "pairs": lambda group: difference(group)[1],
+            "error / bound": error,
         },
         words=2,
     )
@@ -98,16 +92,21 @@ def timings(setting: Setting, link: Link) -> Table | Omitted:
     def coding(group: Group, name: str) -> str:
         return NOTHING if group.uncompressed else median(group, name)
 
+    def sent(group: Group) -> str:
+        return median(group, "raw" if group.uncompressed else "sent", size_in_digits)
+
+    def pays(group: Group) -> str:
+        return NOTHING if group.uncompressed else compressing_pays(group.updates)
+
     def sum_of_all(group: Group) -> Spread:
         times = Spread.of(compressed(update, link) for update in group.updates)
         return plain if group.uncompressed or times is None else times
 
-    delay = f" and {seconds(link.latency)} of latency" if link.latency else ""
     return Table.of(
         f"{setting.name}-timings",
         title,
         "Means over the updates of a run, then the median over seeds (least … greatest). The sum is"
-        f" encode + transfer + decode with {bandwidth(link.bandwidth)}{delay}, without training;"
+        f" encode + transfer + decode with {named_link(link, ' of latency')}, without training;"
         " uncompressed, it is the transfer alone. Compressing pays at the bandwidths in the last"
         f" column. {setting.provenance}",
         [group for group in setting.groups if group.updates],
@@ -117,14 +116,10 @@ def timings(setting: Setting, link: Link) -> Table | Omitted:
             "training": lambda group: median(group, "train"),
             "encode": lambda group: coding(group, "encode"),
             "decode": lambda group: coding(group, "decode"),
-            "sent": lambda group: median(
-                group, "raw" if group.uncompressed else "sent", size_in_digits
-            ),
+            "sent": sent,
             "sum": lambda group: spread(sum_of_all(group), seconds),
             "times faster": lambda group: digits(plain.middle / sum_of_all(group).middle),
-            "pays": lambda group: (
-                NOTHING if group.uncompressed else compressing_pays(group.updates)
-            ),
+            "pays": pays,
         },
         words=2,
     )
@@ -135,16 +130,17 @@ def failures(runs: Sequence[Run]) -> Table | None:
     failed = [run for run in runs if run.error]
     if not failed:
         return None
+
+    def condition(name: str) -> Callable[[Run], str]:
+        return lambda run: str(run.conditions[name])
+
     return Table.of(
         "failures",
         "Runs that failed",
         "They are in no figure and in no other table.",
         failed,
         {
-            "model": lambda run: str(run.conditions["model"]),
-            "dataset": lambda run: str(run.conditions["dataset"]),
-            "clients": lambda run: str(run.conditions["clients"]),
-            "rounds": lambda run: str(run.conditions["rounds"]),
+            **{name: condition(name) for name in ("model", "dataset", "clients", "rounds")},
             "way": lambda run: str(run.way),
             "seed": lambda run: str(run.seed),
             "error": lambda run: run.error,
