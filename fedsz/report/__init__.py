@@ -62,8 +62,7 @@ def write_report(
         raise ConfigError(f"{target} is a folder; a report is a file")
 
     from fedsz.experiments.results import SCALING, read
-    from fedsz.report.contents import contents
-    from fedsz.report.page import render, write_figures
+    from fedsz.report.page import contents, render, write_figures
     from fedsz.report.source import read_source
     from fedsz.whole_files import write_whole
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from fedsz.bounds import ErrorBound
 from fedsz.formatting import percent
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, named
-from fedsz.report.statistics import Spread, spread
+from fedsz.report.runs import UNCOMPRESSED, Setting, named
+from fedsz.report.statistics import spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,10 +22,16 @@ def rounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     title = "Accuracy over rounds"
     if all(len(run.rounds) < 2 for run in setting.runs):
         return Omitted(title, "no round of training is recorded")
-    bounds: Sequence[ErrorBound | None] = series.thinned(setting.bounds, PANELS) or [None]
     panels = []
-    for bound in bounds:
-        lines = {group.label: _over_rounds(group.runs) for group in setting.at(bound)}
+    for bound in series.thinned(setting.bounds, PANELS) or (None,):
+        lines = {
+            group.label: series.series_of(
+                (done.round, accuracy)
+                for run in group.runs
+                for done, accuracy in zip(run.rounds, run.accuracies, strict=True)
+            )
+            for group in setting.at(bound)
+        }
         says = _says(lines, "after the last round")
         panels.append(
             series.lines_panel(named(bound, ""), lines, styles, says, _rounds_axes, factor=100)
@@ -69,20 +73,8 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     )
 
 
-def _over_rounds(runs: Sequence[Run]) -> series.Series:
-    values: dict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        for done, accuracy in zip(run.rounds, run.accuracies, strict=True):
-            values[done.round].append(accuracy)
-    return {number: known for number in sorted(values) if (known := Spread.of(values[number]))}
-
-
 def _says(lines: Mapping[str, series.Series], where: str) -> str:
-    ends = [
-        f"{label} {spread(list(line.values())[-1], percent)}"
-        for label, line in lines.items()
-        if line
-    ]
+    ends = [f"{k} {spread([*v.values()][-1], percent)}" for k, v in lines.items() if v]
     return f"Accuracy in percent {where}: {'; '.join(ends)}"
 
 
@@ -91,6 +83,5 @@ def _percent_axis(ax: Axes) -> None:
 
 
 def _rounds_axes(ax: Axes) -> None:
-    ax.set_xlabel("round")
-    _percent_axis(ax)
+    ax.set(xlabel="round", ylabel="accuracy, %")
     ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]

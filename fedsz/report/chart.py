@@ -56,10 +56,10 @@ class Table:
         title: str,
         caption: str,
         rows: Iterable[Any],
-        columns: Mapping[str, Callable[[Any], str]],
+        columns: Mapping[str, Callable[[Any], str]],  # what each shows of a row
         words: int = 1,
     ) -> Self:
-        """Return a table with a row for each of ``rows``, of what each column shows of it."""
+        """Return a table with a row for each of ``rows``."""
         cells = tuple(tuple(show(row) for show in columns.values()) for row in rows)
         return cls(name, title, caption, tuple(columns), cells, words)
 

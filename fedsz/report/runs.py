@@ -109,10 +109,9 @@ class Run:
         replies = sum(r.replies for r in self.trained)
         if not replies:
             return None
-        raw, sent, train, encode, decode = (
-            sum(getattr(r, name) for r in self.trained) / replies
-            for name in ("raw_up", "sent_up", "train_seconds", "encode_seconds", "decode_seconds")
-        )
+        names = ("raw_up", "sent_up", "train_seconds", "encode_seconds", "decode_seconds")
+        sums = (sum(getattr(r, name) for r in self.trained) for name in names)
+        raw, sent, train, encode, decode = (total / replies for total in sums)
         if not (raw > 0 and sent > 0 and math.isfinite(encode + decode)):
             return None
         return UpdateCost(raw, sent, train or math.nan, encode, decode)
@@ -175,11 +174,8 @@ class Setting:
     @property
     def usual(self) -> ErrorBound | None:
         """The bound at which codecs are compared where there is room for one."""
-        return min(
-            self.bounds,
-            key=lambda b: (b.kind != "rel", abs(math.log10(b.value / USUAL_BOUND))),
-            default=None,
-        )
+        far = {b: abs(math.log10(b.value / USUAL_BOUND)) for b in self.bounds}
+        return min(far, key=lambda b: (b.kind != "rel", far[b]), default=None)
 
     @property
     def updates(self) -> list[UpdateCost]:
@@ -268,21 +264,20 @@ def settings_of(runs: Iterable[Run]) -> list[Setting]:
     for run in runs:
         if not run.error and run.rounds:
             groups.setdefault(tuple(run.conditions.values()), []).append(run)
-    ordered = sorted(groups.items(), key=lambda item: json.dumps(item[0], default=str))
     found: list[Setting] = []
-    for conditions, members in ordered:
+    for conditions in sorted(groups, key=lambda key: json.dumps(key, default=str)):
         model, dataset = conditions[:2]
-        rivals = [key for key in groups if key[:2] == (model, dataset)]
-        differing = [
-            str(value) if name == "partition" else f"{name} {value}".replace("_", " ")
-            for i, (name, value) in enumerate(zip(CONDITIONS, conditions, strict=True))
-            if len({key[i] for key in rivals}) > 1
-        ]
-        title = f"{model} on {dataset}" + (f", {', '.join(differing)}" if differing else "")
+        rivals = zip(*(key for key in groups if key[:2] == (model, dataset)), strict=True)
+        title = f"{model} on {dataset}"
+        for name, value, values in zip(CONDITIONS, conditions, rivals, strict=True):
+            if len(set(values)) > 1:
+                said = str(value) if name == "partition" else f"{name} {value}".replace("_", " ")
+                title += f", {said}"
         name = re.sub(r"[^a-z0-9]+", "-", f"{model}-{dataset}".lower()).strip("-") or "runs"
         # Numbers keep names unique and short where conditions differ.
         taken = sum(setting.name.partition("--")[0] == name for setting in found)
-        found.append(Setting(name + (f"--{taken + 1}" if taken else ""), title, tuple(members)))
+        name += f"--{taken + 1}" if taken else ""
+        found.append(Setting(name, title, tuple(groups[conditions])))
     return found
 
 

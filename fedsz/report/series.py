@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,14 @@ CROWDED: Final = 20  # points of a line above which they have no marks
 
 Series = Mapping[float, Spread]  # by the place on the horizontal axis, in order
 Styles = Mapping[str, LineStyle]  # by the label of a line
+
+
+def series_of(points: Iterable[tuple[float, float]]) -> Series:
+    """Return the spread of the finite values at each place."""
+    values: dict[float, list[float]] = defaultdict(list)
+    for place, value in points:
+        values[place].append(value)
+    return {place: known for place in sorted(values) if (known := Spread.of(values[place]))}
 
 
 def spread_note(runs: Sequence[Run]) -> str:
@@ -85,10 +94,11 @@ def bounds_panels(
     """Return lines of a value of runs over bounds, a panel for each kind of bound."""
     panels = []
     for kind, bounds in _by_kind(setting.bounds):
-        lines: dict[str, dict[float, Spread]] = {}
+        points: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for group in setting.groups:
-            if group.bound in bounds and (known := group.spread(value)):
-                lines.setdefault(group.label, {})[group.bound.value] = known
+            if group.bound in bounds:
+                points[group.label] += [(group.bound.value, value(run)) for run in group.runs]
+        lines = {label: found for label, of in points.items() if (found := series_of(of))}
         ticks = sorted({x for line in lines.values() for x in line})
 
         def axes(ax: Axes, kind: str = kind, ticks: Sequence[float] = ticks) -> None:

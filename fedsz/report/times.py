@@ -132,13 +132,11 @@ def bandwidths_chart(
     high = max(WIDEST, *(link.bandwidth for link in links))
     across = [Link(low * (high / low) ** (i / (STEPS - 1)), latency) for i in range(STEPS)]
     raw = median(update.raw for update in setting.updates)
-    times = {UNCOMPRESSED: [[link.seconds(raw)] for link in across]}
+    lines = {UNCOMPRESSED: series.series_of((link.bandwidth, link.seconds(raw)) for link in across)}
     for label, known in found.items():
-        times[label] = [[compressed(update, link) for update in known] for link in across]
-    lines = {
-        label: {link.bandwidth: t for link, t in zip(across, map(Spread.of, of), strict=True) if t}
-        for label, of in times.items()
-    }
+        lines[label] = series.series_of(
+            (link.bandwidth, compressed(update, link)) for link in across for update in known
+        )
     says = "; ".join(f"{label} {compressing_pays(known)}" for label, known in found.items())
 
     def axes(ax: Axes) -> None:
