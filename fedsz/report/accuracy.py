@@ -36,15 +36,12 @@ def rounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
         panels.append(
             series.lines_panel(named(bound, ""), lines, styles, says, _rounds_axes, factor=100)
         )
-    return Chart.of(
-        setting,
-        "accuracy-rounds",
-        title,
+    caption = (
         "Accuracy of the averaged model on the server's held-out images; round 0 is before"
         f" training. {series.spread_note(setting.runs)}"
-        f"{series.others_note(len(setting.bounds) - len(panels))}",
-        *panels,
+        f"{series.others_note(len(setting.bounds) - len(panels))}"
     )
+    return Chart.of(setting, "accuracy-rounds", title, caption, *panels)
 
 
 def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
@@ -55,22 +52,18 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     levels = series.levels(setting, lambda run: run.accuracy)
     level = levels.get(UNCOMPRESSED)
     more = f"; uncompressed {spread(level, percent)}" if level else ""
-    return Chart.of(
-        setting,
-        "accuracy-bound",
-        title,
+    caption = (
         "Accuracy of the averaged model after the last round. What no bound steers is a level."
-        f" {series.spread_note(setting.runs)}",
-        *series.bounds_panels(
-            setting,
-            lambda run: run.accuracy,
-            levels,
-            styles,
-            lambda lines: _says(lines, "at the largest bound") + more,
-            _percent_axis,
-            factor=100,
-        ),
+        f" {series.spread_note(setting.runs)}"
     )
+
+    def says(lines: Mapping[str, series.Series]) -> str:
+        return _says(lines, "at the largest bound") + more
+
+    panels = series.bounds_panels(
+        setting, lambda run: run.accuracy, levels, styles, says, _percent_axis, factor=100
+    )
+    return Chart.of(setting, "accuracy-bound", title, caption, *panels)
 
 
 def _says(lines: Mapping[str, series.Series], where: str) -> str:

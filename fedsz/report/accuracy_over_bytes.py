@@ -77,14 +77,11 @@ def rounds_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles)
         _bytes_axes(ax, lowest, math.inf, lambda value: tick(value, size_in_digits), room=60)
         write_names(ax, ends, lines)
 
-    return Chart.of(
-        setting,
-        "accuracy-bytes",
-        title,
+    caption = (
         "A mark for each round: all bytes up plus down until then, of all clients, and the accuracy"
-        f" of the averaged model; means over the seeds. {zero}{_grey(courses, styles)}",
-        Panel("", draw, says, HEIGHT),
+        f" of the averaged model; means over the seeds. {zero}{_grey(courses, styles)}"
     )
+    return Chart.of(setting, "accuracy-bytes", title, caption, Panel("", draw, says, HEIGHT))
 
 
 def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) -> Chart | Omitted:
@@ -125,15 +122,12 @@ def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) ->
         lines.append([(x, 0.0) for x in ax.get_xlim()])
         write_names(ax, ends, lines)
 
-    return Chart.of(
-        setting,
-        "accuracy-ratio",
-        title,
+    caption = (
         "After the last round: how many times fewer bytes went up plus down, and the mean"
         " difference to the uncompressed run of the same seed."
-        f"{SEEDS}{_grey(known, styles)}{left if far else ''}",
-        Panel("", draw, says, HEIGHT),
+        f"{SEEDS}{_grey(known, styles)}{left if far else ''}"
     )
+    return Chart.of(setting, "accuracy-ratio", title, caption, Panel("", draw, says, HEIGHT))
 
 
 def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -> Table | Omitted:
@@ -146,30 +140,25 @@ def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -
         if reach
         else f"{100 * NEARLY:g} % of the best accuracy of the uncompressed run of the same seed"
     )
-
-    def lost(way: RateAccuracy) -> str:
-        return NOTHING if way.name == UNCOMPRESSED else _difference(way.difference)
-
-    return Table.of(
-        f"{setting.name}-ways",
-        title,
+    rows = []
+    for way in ways:
+        ratios = map(digits, (way.up, way.down, way.total))
+        lost = NOTHING if way.name == UNCOMPRESSED else _difference(way.difference)
+        seeds = str(way.difference.count) if way.difference else NOTHING
+        cells = (*ratios, lost, seeds, digits(way.fewer), _reached(way.reached))
+        rows.append((way.name, *cells))
+    caption = (
         "Ratios are uncompressed bytes over sent ones, of all rounds and seeds. Points are the mean"
         f" difference to the uncompressed run of the same seed, after the last round.{SEEDS} Fewer"
         f" up: bytes up of {USUAL_WAY} over this way's, of the same seeds. Bytes to reach: up plus"
         f" down until {goal}, on a straight line between rounds; median over the seeds (least …"
-        f" greatest). {setting.provenance}",
-        ways,
-        {
-            "way": lambda way: way.name,
-            "ratio up": lambda way: digits(way.up),
-            "ratio down": lambda way: digits(way.down),
-            "ratio of all": lambda way: digits(way.total),
-            "points": lost,
-            "seeds": lambda way: str(way.difference.count) if way.difference else NOTHING,
-            "times fewer up": lambda way: digits(way.fewer),
-            "bytes to reach": lambda way: _reached(way.reached),
-        },
+        f" greatest). {setting.provenance}"
     )
+    head = (
+        *("way", "ratio up", "ratio down", "ratio of all", "points", "seeds"),
+        *("times fewer up", "bytes to reach"),
+    )
+    return Table(f"{setting.name}-ways", title, caption, head, rows)
 
 
 def _difference(found: Spread | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,14 +52,11 @@ def weights_chart(setting: Setting) -> Chart | Omitted:
     run, weights = found[0]
     if not weights.laws:
         return Omitted(title, f"all {weights.numbers:,} weights of {weights.tensor} are equal")
-    return Chart.of(
-        setting,
-        "weights",
-        title,
+    caption = (
         f"The {weights.numbers:,} numbers of {weights.tensor}, the largest tensor that may be"
-        f" lossy, after training ({_label(setting, run)}, seed {run.seed}). {FITS}",
-        histogram_panel("", weights, "weight"),
+        f" lossy, after training ({_label(setting, run)}, seed {run.seed}). {FITS}"
     )
+    return Chart.of(setting, "weights", title, caption, histogram_panel("", weights, "weight"))
 
 
 def errors_chart(setting: Setting) -> Chart | Omitted:
@@ -75,15 +72,13 @@ def errors_chart(setting: Setting) -> Chart | Omitted:
         shown += [(run, error) for run, error in mine if run.bound is None or run.bound in bounds]
     seed = min(run.seed for run, _ in shown)
     first, error = shown[0]
-    return Chart.of(
-        setting,
-        "errors",
-        title,
+    caption = (
         f"Decoded less original, of the {error.numbers:,} numbers of {error.tensor}"
         f" after training, seed {seed}. {_whose(first)} {FITS}"
-        f"{others_note(len(found) - len(shown))}",
-        *(histogram_panel(_label(setting, run), of, "error", height=2.7) for run, of in shown),
+        f"{others_note(len(found) - len(shown))}"
     )
+    panels = (histogram_panel(_label(setting, run), of, "error", height=2.7) for run, of in shown)
+    return Chart.of(setting, "errors", title, caption, *panels)
 
 
 def fits(setting: Setting) -> Table | Omitted:
@@ -93,25 +88,19 @@ def fits(setting: Setting) -> Table | Omitted:
     if not found:
         return Omitted(title, _why(setting, "no run made an error"))
 
-    def ks(law: str) -> Callable[[Found], str]:
-        return lambda row: digits(next((x.ks for x in row[1].laws if x.name == law), math.nan))
-
-    return Table.of(
-        f"{setting.name}-fits",
-        title,
+    caption = (
         f"Errors of {found[0][1].tensor} after training, of the first seed of each."
-        f" {_whose(found[0][0])} {FITS}",
-        found,
-        {
-            "way": lambda row: setting.label(row[0]),
-            "bound": lambda row: named(row[0].bound),
-            "best fit": lambda row: row[1].best or "all are equal",
-            **{f"KS {law}": ks(law) for law in LAW_STYLES},
-            "least": lambda row: f"{row[1].low:.3g}",
-            "greatest": lambda row: f"{row[1].high:.3g}",
-        },
-        words=3,
+        f" {_whose(found[0][0])} {FITS}"
     )
+    rows = []
+    for run, error in found:
+        known = {law.name: law.ks for law in error.laws}
+        best = error.best or "all are equal"
+        ks = (digits(known.get(law, math.nan)) for law in LAW_STYLES)
+        limits = (f"{error.low:.3g}", f"{error.high:.3g}")
+        rows.append((setting.label(run), named(run.bound), best, *ks, *limits))
+    head = ("way", "bound", "best fit", *(f"KS {law}" for law in LAW_STYLES), "least", "greatest")
+    return Table(f"{setting.name}-fits", title, caption, head, rows, words=3)
 
 
 def _found(runs: Iterable[Run], what: str) -> list[Found]:

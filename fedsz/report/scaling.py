@@ -50,15 +50,12 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
     rates = sorted({p["bandwidth"] for p in known if math.isfinite(p.get("bandwidth") or math.inf)})
     links = f" Links carry {', '.join(map(bandwidth, rates))}." if rates else ""
     most = max((p["workers"] for p in known if p["how"] == "measured"), default=0)
-    return Chart(
-        "scaling",
-        title,
+    caption = (
         "Seconds of a round. Marks were measured in Flower's simulation, without links and on at"
         f" most {most} workers, for which clients wait in turn. Lines are calculated from what one"
-        f" client costs, for weak scaling with a worker for each.{links}",
-        _provenance(known),
-        tuple(panels),
+        f" client costs, for weak scaling with a worker for each.{links}"
     )
+    return Chart("scaling", title, caption, _provenance(known), tuple(panels))
 
 
 def _lines(points: Sequence[Point], axis: str) -> dict[Key, dict[int, float]]:

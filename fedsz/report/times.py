@@ -75,16 +75,15 @@ def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
         f"{label}: " + ", ".join(f"{what} {seconds(v.middle)}" for what, v in phases.items())
         for label, phases in bars.items()
     )
-    return Chart.of(
-        setting,
-        "time-split",
-        title,
+    caption = (
         f"One client's round at {named(setting.usual, 'no bound')}: training and encoding as"
         f" clients measured them, the way up calculated for {named_link(link)}, decoding as the"
         " server measured it; medians over seeds, and a whisker from the least to the greatest sum."
-        + ("" if trained else " The run did not record how long training took."),
-        Panel("", partial(_draw_bars, bars=bars), says, height=1.5 + 0.34 * len(bars)),
+        + ("" if trained else " The run did not record how long training took.")
     )
+    height = 1.5 + 0.34 * len(bars)
+    panel = Panel("", partial(_draw_bars, bars=bars), says, height)
+    return Chart.of(setting, "time-split", title, caption, panel)
 
 
 def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link]) -> Chart | Omitted:
@@ -105,14 +104,11 @@ def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link])
         panels += series.bounds_panels(
             setting, time, levels, styles, _says, series.time_axis, named_link(link)
         )
-    return Chart.of(
-        setting,
-        "transfer-bound",
-        title,
+    caption = (
         "Encoding by the client, the way up calculated from bytes, bandwidth and latency, decoding"
-        f" by the server. {series.spread_note(setting.runs)}",
-        *panels,
+        f" by the server. {series.spread_note(setting.runs)}"
     )
+    return Chart.of(setting, "transfer-bound", title, caption, *panels)
 
 
 def bandwidths_chart(
@@ -154,15 +150,13 @@ def bandwidths_chart(
         ax.set_xticks([], minor=True)
 
     delay = f"{seconds(latency)} of" if latency else "no"
-    return Chart.of(
-        setting,
-        "transfer-bandwidth",
-        title,
+    caption = (
         f"At {named(setting.usual, 'no bound')}: encoding, the way up with {delay} latency,"
         f" decoding. Dots are where compressing takes as long as not compressing: {says}."
-        f" {series.spread_note(setting.runs)}",
-        series.lines_panel("", lines, styles, f"Compressing pays: {says}", axes, height=3.3),
+        f" {series.spread_note(setting.runs)}"
     )
+    panel = series.lines_panel("", lines, styles, f"Compressing pays: {says}", axes, height=3.3)
+    return Chart.of(setting, "transfer-bandwidth", title, caption, panel)
 
 
 def _says(lines: Mapping[str, series.Series]) -> str:
