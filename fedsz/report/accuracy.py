@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from fedsz.formatting import percent
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted
-from fedsz.report.runs import UNCOMPRESSED, Setting, named
+from fedsz.report.runs import UNCOMPRESSED, Group, Setting, named
 from fedsz.report.statistics import spread
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ def rounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
         return Omitted(title, "no round of training is recorded")
     panels = []
     for bound in series.thinned(setting.bounds, PANELS) or (None,):
-        lines = {
-            group.label: series.series_of(
-                (done.round, accuracy)
-                for run in group.runs
-                for done, accuracy in zip(run.rounds, run.accuracies, strict=True)
-            )
-            for group in setting.at(bound)
-        }
+        lines = {group.label: _over_rounds(group) for group in setting.at(bound)}
         says = _says(lines, "after the last round")
         panels.append(
             series.lines_panel(named(bound, ""), lines, styles, says, _rounds_axes, factor=100)
@@ -64,6 +57,11 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
         setting, lambda run: run.accuracy, levels, styles, says, _percent_axis, factor=100
     )
     return Chart.of(setting, "accuracy-bound", title, caption, *panels)
+
+
+def _over_rounds(group: Group) -> series.Series:
+    rounds = (zip(run.rounds, run.accuracies, strict=True) for run in group.runs)
+    return series.series_of((done.round, accuracy) for run in rounds for done, accuracy in run)
 
 
 def _says(lines: Mapping[str, series.Series], where: str) -> str:

@@ -72,8 +72,7 @@ def rounds_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles)
                 lines.append(line)
             else:
                 ax.plot(x, y, color=LIGHT["soft"], linewidth=0.8, alpha=0.6, zorder=1.5)
-        ax.set_xlabel("bytes up plus down")
-        ax.set_ylabel(what)
+        ax.set(xlabel="bytes up plus down", ylabel=what)
         _bytes_axes(ax, lowest, math.inf, lambda value: tick(value, size_in_digits), room=60)
         write_names(ax, ends, lines)
 
@@ -115,8 +114,8 @@ def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) ->
             lines.append([(total, mean - reach), (total, mean + reach)])
             if name in styles:
                 ends.append(Spot(total, mean, name, style.colour))
-        ax.set_xlabel("times fewer bytes, up plus down")
-        ax.set_ylabel("accuracy, points from uncompressed")
+        ax.set(xlabel="times fewer bytes, up plus down")
+        ax.set(ylabel="accuracy, points from uncompressed")
         means = [100 * end.mean for _, end in shown.values()]
         _bytes_axes(ax, min(means) - BEYOND, max(means) + BEYOND, lambda value: f"{value:,g}")
         lines.append([(x, 0.0) for x in ax.get_xlim()])

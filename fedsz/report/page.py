@@ -40,25 +40,20 @@ def contents(
     if settings:
         sections.append(Section("overview", "Overview", [tables.ratios(settings)]))
         sections.append(Section("bytes", "Accuracy over bytes", bytes_items(settings, reach)))
-    sections += [
-        Section(
-            setting.name,
-            setting.title,
-            [
-                accuracy.rounds_chart(setting, styles),
-                accuracy.bounds_chart(setting, styles),
-                times.split_chart(setting, links[0]),
-                times.bounds_chart(setting, styles, links),
-                times.bandwidths_chart(setting, styles, links),
-                distributions.weights_chart(setting),
-                distributions.errors_chart(setting),
-                tables.accuracies(setting),
-                tables.timings(setting, links[0]),
-                distributions.fits(setting),
-            ],
-        )
-        for setting in settings
-    ]
+    for setting in settings:
+        items = [
+            accuracy.rounds_chart(setting, styles),
+            accuracy.bounds_chart(setting, styles),
+            times.split_chart(setting, links[0]),
+            times.bounds_chart(setting, styles, links),
+            times.bandwidths_chart(setting, styles, links),
+            distributions.weights_chart(setting),
+            distributions.errors_chart(setting),
+            tables.accuracies(setting),
+            tables.timings(setting, links[0]),
+            distributions.fits(setting),
+        ]
+        sections.append(Section(setting.name, setting.title, items))
     if scaling is not None:
         sections.append(Section("scaling-of-rounds", "Scaling", [scaling_figure(scaling)]))
     if failed := tables.failures(runs):
@@ -77,18 +72,13 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
         # Ours: names in it were escaped by matplotlib.
         return [Markup(svg) for svg in inline(chart)]  # noqa: S704
 
+    loader = jinja2.PackageLoader("fedsz.report", ".")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fedsz.report", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )
-    environment.tests |= {
-        "chart": lambda item: isinstance(item, Chart),
-        "table": lambda item: isinstance(item, Table),
-        "omitted": lambda item: isinstance(item, Omitted),
-    }
+    )  # fmt: skip
+    for kind in (Chart, Table, Omitted):
+        environment.tests[kind.__name__.lower()] = lambda item, kind=kind: isinstance(item, kind)
     return environment.get_template("template.html.j2").render(
         title=title, facts=facts, sections=sections, svgs=svgs, colours=COLOURS
     )
@@ -101,10 +91,9 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> None:
         ConfigError: one of them cannot be written.
     """
     items = (item for section in sections for item in section.items)
-    for chart in items:
-        if isinstance(chart, Chart):
-            for suffix, data in files(chart).items():
-                write_whole(folder / f"{chart.name}.{suffix}", data)
+    for chart in (item for item in items if isinstance(item, Chart)):
+        for suffix, data in files(chart).items():
+            write_whole(folder / f"{chart.name}.{suffix}", data)
 
 
 def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
@@ -124,11 +113,8 @@ def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
 
 def _smallest(setting: Setting) -> str:
     """Say which way makes updates smallest at the usual bound, and at what price."""
-    found = [
-        (ratio.middle, group)
-        for group in setting.at(setting.usual)
-        if not group.uncompressed and (ratio := group.ratio)
-    ]
+    others = [group for group in setting.at(setting.usual) if not group.uncompressed]
+    found = [(ratio.middle, group) for group in others if (ratio := group.ratio)]
     if not found:
         return ""
     smaller, best = max(found, key=lambda pair: pair[0])

@@ -64,7 +64,10 @@ def write_names(
         points = _along(ax.transData.transform(line), 4 * scale)
         full += [(_box(at, 2 * scale), PIECE_OF_LINE) for at in points]
     for spot, end in zip(spots, ends, strict=True):
-        size = _size(ax, spot.name)
+        measured = ax.text(0, 0, spot.name, fontsize=SIZE)
+        extent = measured.get_window_extent()
+        measured.remove()
+        size = np.array([WIDER * extent.width, extent.height])
         found = []
         for dx, dy, align in PLACES:
             box = _box(end + scale * np.array([dx, dy]), size, align)
@@ -86,14 +89,6 @@ def _along(line: Any, step: float) -> Any:
     """Return points of a line, no farther from each other than ``step``, in pixels."""
     parts = [np.linspace(a, b, 2 + int(np.linalg.norm(b - a) / step)) for a, b in pairwise(line)]
     return np.concatenate(parts) if parts else line
-
-
-def _size(ax: Axes, text: str) -> Any:
-    """Return the width and the height of a name, in pixels."""
-    name = ax.text(0, 0, text, fontsize=SIZE)
-    box = name.get_window_extent()
-    name.remove()
-    return np.array([WIDER * box.width, box.height])
 
 
 def _box(at: Any, size: Any, align: str = "center") -> Any:

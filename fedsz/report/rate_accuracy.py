@@ -98,16 +98,10 @@ def _rate_accuracy(
     }
     goals = {seed: reach or NEARLY * most for seed, most in highest.items()}
     goals |= {run.seed: reach for run in runs if reach}
-    return RateAccuracy(
-        name,
-        _ratio(raw_up, up),
-        _ratio(raw_down, down),
-        _ratio(raw_up + raw_down, up + down),
-        _ratio(theirs[0], ours[0]),
-        setting.difference(runs),
-        _course(runs, plain),
-        tuple(_bytes_to(run, goals[run.seed]) for run in runs if run.seed in goals),
-    )
+    total = _ratio(raw_up + raw_down, up + down)
+    ratios = (_ratio(raw_up, up), _ratio(raw_down, down), total, _ratio(theirs[0], ours[0]))
+    reached = tuple(_bytes_to(run, goals[run.seed]) for run in runs if run.seed in goals)
+    return RateAccuracy(name, *ratios, setting.difference(runs), _course(runs, plain), reached)
 
 
 def _sent(run: Run, done: RoundRecord) -> tuple[float, float]:

@@ -86,12 +86,11 @@ def _panel(title: str, lines: Mapping[Key, Mapping[int, float]], axis: str) -> P
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         ax.set_xlabel(axis)
 
-    says = "; ".join(
-        f"{f'{how} {what}'.rstrip()}: "
-        + ", ".join(f"{seconds(line[x])} at {x:,} {axis}" for x in (min(line), max(line)))
-        for (how, what), line in lines.items()
-    )
-    return Panel(title, draw, says, height=3.4)
+    says = []
+    for (how, what), line in lines.items():
+        ends = [f"{seconds(line[x])} at {x:,} {axis}" for x in (min(line), max(line))]
+        says.append(f"{f'{how} {what}'.rstrip()}: {', '.join(ends)}")
+    return Panel(title, draw, "; ".join(says), height=3.4)
 
 
 def _provenance(points: Sequence[Point]) -> str:

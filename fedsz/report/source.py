@@ -50,24 +50,21 @@ def read_source(*sources: Path) -> list[Run]:
 
 
 def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
-    """Return the run that rows of a sweep's table tell of."""
     last = max(rows, key=lambda row: -1 if row["round"] is None else row["round"])
     found = [item for row in rows for item in row["distributions"] or () if item is not None]
     rounds = [_round_of(row) for row in rows if row["round"] is not None]
+    usual: dict[str, Any] = {"seed": 0, "lossless": "unknown"}
+    usual |= {"machine": "", "cores": 0, "threads": 0}
     return Run(
         way=Scheme.of_row(last),
-        lossless=last["lossless"] or "unknown",
         lossy=f"{last['rule']}>{last['threshold']}",
-        seed=last["seed"] or 0,
         conditions=_conditions(last),
         rounds=tuple(sorted(rounds, key=lambda done: done.round)),
         distributions=msgspec.convert(found, tuple[Distribution, ...]),
         error=last["error"] or ("" if rounds else "no round was recorded"),
-        machine=last["machine"] or "",
-        cores=last["cores"] or 0,
-        threads=last["threads"] or 0,
         version=last["fedsz_version"] or "",
         time=last["time"],
+        **{name: last[name] or value for name, value in usual.items()},
     )
 
 

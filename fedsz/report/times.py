@@ -160,12 +160,12 @@ def bandwidths_chart(
 
 
 def _says(lines: Mapping[str, series.Series]) -> str:
-    return "Time of an update: " + "; ".join(
+    ends = [
         f"{label} {spread(line[x], seconds)} at {x:g}"
         for label, line in lines.items()
-        if line
         for x in (min(line), max(line))
-    )
+    ]
+    return f"Time of an update: {'; '.join(ends)}"
 
 
 def _phases(found: Sequence[UpdateCost], link: Link, plain: bool) -> dict[str, Spread]:
