@@ -76,12 +76,7 @@ def command(
 
 
 def _bandwidth(config: RunConfig, bandwidth: str, server: str) -> tuple[float, Probed | None]:
-    """Return the bits a second of the link up, as they are said to be or as a probe measures them.
-
-    Raises:
-        ConfigError: neither or both are given, or one is not usable.
-        LinkError: the server cannot be measured.
-    """
+    """Return the bits a second of the link up, as they are said to be or as a probe measures."""
     from fedsz.errors import ConfigError
     from fedsz.experiments.link_model import Link
     from fedsz.experiments.link_model import bandwidth as read_bandwidth
@@ -114,26 +109,20 @@ class _Advice:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for machines: seconds, bytes, bits a second; null is no bound or no end."""
+        failed = ("codec", "error_bound", "data", "part", "error")
+        answers = []
+        for answer in self.answers:
+            changes = list(map(_change, answer.stretches))
+            best = self._described(answer.best)
+            answers.append({"error_bound": answer.error_bound, "best": best, "changes": changes})
         return {
             "data": self.data,
-            "machine": self.rows[0]["machine"],
-            "threads": self.rows[0]["threads"],
+            **{name: self.rows[0][name] for name in ("machine", "threads")},
             "bandwidth": self.bandwidth,
             "probe": self.probed._asdict() if self.probed else None,
-            "choices": [self._described(way) for way in self.ways],
-            "answers": [
-                {
-                    "error_bound": answer.error_bound,
-                    "best": self._described(answer.best),
-                    "changes": [_change(stretch) for stretch in answer.stretches],
-                }
-                for answer in self.answers
-            ],
-            "errors": [
-                {name: row[name] for name in ("codec", "error_bound", "data", "part", "error")}
-                for row in self.rows
-                if row["error"]
-            ],
+            "choices": list(map(self._described, self.ways)),
+            "answers": answers,
+            "errors": [{name: row[name] for name in failed} for row in self.rows if row["error"]],
         }
 
     def _described(self, way: Choice) -> dict[str, Any]:
@@ -189,10 +178,9 @@ class _Advice:
                 f"do not compress: no codec within {bound} is faster than the {time(before)} that"
                 " an update takes as it is."
             )
-        return (
-            f"compress with {_named(answer.best)}: {time(after)} an update instead of"
-            f" {time(before)}, {before / after:.3g} times as fast."
-        )
+        instead = f"{time(after)} an update instead of {time(before)}"
+        times = f"{before / after:.3g} times as fast"
+        return f"compress with {_named(answer.best)}: {instead}, {times}."
 
 
 def _change(stretch: Stretch) -> dict[str, Any]:

@@ -129,11 +129,7 @@ def say_errors(rows: Iterable[Row]) -> None:
 
 
 def _weights(files: list[Path], models: str) -> Iterator[tuple[str, StateDict]]:
-    """Yield the name and the state_dict of each file, and of each model.
-
-    Raises:
-        ConfigError: there is none, one cannot be read or is no state_dict, or no such model.
-    """
+    """Yield the name and the state_dict of each file, and of each model."""
     from fedsz.cli.files import read_state_dict
     from fedsz.errors import ConfigError
     from fedsz.experiments.bench import initial_weights

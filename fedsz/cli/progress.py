@@ -58,7 +58,6 @@ class SweepProgress:
         say(_line(step), console=self._console)
 
     def _left(self) -> float:
-        """Return the seconds that the rest should take, by those that are over."""
         everything = [seconds for some in self._took.values() for seconds in some]
         alike = (self._took.get((run.model, run.dataset), everything) for run in self._todo)
         return sum(map(statistics.median, alike)) / min(self._jobs, max(len(self._todo), 1))

@@ -77,18 +77,14 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
     from fedsz.experiments.duration_estimate import seconds
 
     times = [seconds(run) for run in config.runs]
-    named = list(map(_named, config.runs))
-    if json:
-        for name, estimate in zip(named, times, strict=True):
+    rows = []
+    for name, estimate in zip(map(_named, config.runs), times, strict=True):
+        if json:
             print_json({**name, "seconds": estimate})
+        about = "unknown" if estimate is None else duration(estimate)
+        rows.append((*(str(name[column]) for column in COLUMNS), about))
+    if json:
         return
-    rows = [
-        (
-            *(str(name[column]) for column in COLUMNS),
-            "unknown" if estimate is None else duration(estimate),
-        )
-        for name, estimate in zip(named, times, strict=True)
-    ]
     print_table((*COLUMNS, "about"), rows, folded={"way": 1})
     known = [estimate for estimate in times if estimate is not None]
     more = f" and {len(times) - len(known)} of unknown length" if len(known) < len(times) else ""
@@ -103,13 +99,10 @@ def _named(run: RunConfig) -> dict[str, Any]:
 
     scheme = Scheme.of_run(run)
     return {
-        "seed": run.seed,
-        "dataset": run.dataset,
-        "model": run.model,
+        **{name: getattr(run, name) for name in ("seed", "dataset", "model")},
         "partition": partition_name(run.partitioner, run.alpha),
         "way": str(scheme),
-        "update": scheme.config.update,
-        "codec": scheme.config.codec,
+        **{name: getattr(scheme.config, name) for name in ("update", "codec")},
         "error_bound": run.error_bound if scheme.bound else None,
         "downlink": scheme.config.downlink,
         "policy": scheme.policy,

@@ -114,8 +114,8 @@ def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) ->
             lines.append([(total, mean - reach), (total, mean + reach)])
             if name in styles:
                 ends.append(Spot(total, mean, name, style.colour))
-        ax.set(xlabel="times fewer bytes, up plus down")
-        ax.set(ylabel="accuracy, points from uncompressed")
+        ax.set_xlabel("times fewer bytes, up plus down")
+        ax.set_ylabel("accuracy, points from uncompressed")
         means = [100 * end.mean for _, end in shown.values()]
         _bytes_axes(ax, min(means) - BEYOND, max(means) + BEYOND, lambda value: f"{value:,g}")
         lines.append([(x, 0.0) for x in ax.get_xlim()])
