@@ -19,9 +19,8 @@ from fedsz.experiments.scheme import Scheme
 from fedsz.formatting import digits, points
 from fedsz.report import write_report
 from fedsz.report.rate_accuracy import USUAL_WAY, RateAccuracy, best, rate_accuracies
-from fedsz.report.runs import settings_of
+from fedsz.report.runs import Spread, settings_of
 from fedsz.report.source import read_source
-from fedsz.report.statistics import Spread
 from tests.reports import cells, few, report, rows
 from tests.sweeps import Rows, swept, written
 

@@ -147,10 +147,9 @@ def _weights(files: list[Path], models: str) -> Iterator[tuple[str, StateDict]]:
 
 
 def _show(data: str, rows: list[Row], nbytes: tuple[int, int]) -> None:
-    """Print the rows of one state_dict, of so many bytes in all and never lossy."""
     from fedsz.experiments.bench import EVERYTHING
 
-    whole, rest = nbytes
+    whole, rest = nbytes  # in all, and never lossy
 
     def lossy(row: Row) -> tuple[str, ...]:
         error = "-" if row["max_error"] is None else f"{row['max_error']:.4f}"

@@ -73,7 +73,6 @@ def _run(sweep: Sweep, *, json: bool) -> None:
 
 
 def _print_plan(config: SweepConfig, *, json: bool) -> None:
-    """Print every run, and what all of them should take."""
     from fedsz.experiments.duration_estimate import seconds
 
     times = [seconds(run) for run in config.runs]
@@ -94,7 +93,6 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
 
 
 def _named(run: RunConfig) -> dict[str, Any]:
-    """Return what tells a run from the others of its sweep."""
     from fedsz.experiments.scheme import Scheme, partition_name
 
     scheme = Scheme.of_run(run)

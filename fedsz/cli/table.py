@@ -84,14 +84,12 @@ class RunTable:
         lines = [f"accuracy {self._rows[-1].accuracy:.4f} {took}"]
         if sent:
             up = f"{size(raw)} of updates: {raw / sent:.2f}x smaller ({size(wire)} on the wire)"
+            models = f"{size(model)} of models: {model / down:.2f}x smaller"
             error = max(row.max_error for row in trained)
-            lines += [f"sent up {size(sent)} for {up}"]
-            lines += [
-                f"sent down {size(down)} for {size(model)} of models: {model / down:.2f}x smaller"
-            ]
-            lines += [f"largest error {error:.4f} of its bound"]
+            lines += [f"sent up {size(sent)} for {up}", f"sent down {size(down)} for {models}"]
+            lines.append(f"largest error {error:.4f} of its bound")
         else:
-            lines += ["no client sent an update that could be used"]
+            lines.append("no client sent an update that could be used")
         self._say("\n".join((*lines, f"results in {done.run_dir}")), style="")
 
     def _print_row(self, row: tuple[str, ...], style: str = "") -> None:

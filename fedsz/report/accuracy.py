@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from fedsz.formatting import percent
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted
-from fedsz.report.runs import UNCOMPRESSED, Group, Setting, named
-from fedsz.report.statistics import spread
+from fedsz.report.runs import UNCOMPRESSED, Group, Setting, named, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

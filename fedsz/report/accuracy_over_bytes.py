@@ -10,9 +10,8 @@ from fedsz.formatting import NOTHING, count, digits, percent, points, size_in_di
 from fedsz.report.chart import Chart, Item, Omitted, Panel, Table
 from fedsz.report.point_labels import Line, Spot, write_names
 from fedsz.report.rate_accuracy import LOSS, NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
-from fedsz.report.runs import UNCOMPRESSED, Setting
+from fedsz.report.runs import UNCOMPRESSED, Setting, Spread, spread
 from fedsz.report.series import CROWDED, Styles, log_axis
-from fedsz.report.statistics import Spread, spread
 from fedsz.report.style import LIGHT, LineStyle, line_styles
 
 if TYPE_CHECKING:

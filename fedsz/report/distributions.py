@@ -104,7 +104,6 @@ def fits(setting: Setting) -> Table | Omitted:
 
 
 def _found(runs: Iterable[Run], what: str) -> list[Found]:
-    """Return the distributions of weights, or of errors."""
     return [(run, item) for run in runs for item in run.distributions if item.what == what]
 
 

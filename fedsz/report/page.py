@@ -35,7 +35,7 @@ def contents(
 ) -> tuple[str, list[str], list[Section]]:
     """Return the title, the facts on top and the sections of a report."""
     settings = settings_of(runs)
-    styles = line_styles(label for setting in settings for label in setting.labels)
+    styles = line_styles(group.label for setting in settings for group in setting.groups)
     sections = []
     if settings:
         sections.append(Section("overview", "Overview", [tables.ratios(settings)]))
@@ -112,7 +112,6 @@ def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
 
 
 def _smallest(setting: Setting) -> str:
-    """Say which way makes updates smallest at the usual bound, and at what price."""
     others = [group for group in setting.at(setting.usual) if not group.uncompressed]
     found = [(ratio.middle, group) for group in others if (ratio := group.ratio)]
     if not found:

@@ -86,7 +86,6 @@ def write_names(
 
 
 def _along(line: Any, step: float) -> Any:
-    """Return points of a line, no farther from each other than ``step``, in pixels."""
     parts = [np.linspace(a, b, 2 + int(np.linalg.norm(b - a) / step)) for a, b in pairwise(line)]
     return np.concatenate(parts) if parts else line
 

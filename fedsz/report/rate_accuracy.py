@@ -13,8 +13,7 @@ import numpy as np
 
 from fedsz.control.record import RoundRecord
 from fedsz.experiments.scheme import Scheme
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting
-from fedsz.report.statistics import Spread
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread
 from fedsz.update.config import CompressionConfig
 
 _OF_THE_PAPER: Final = CompressionConfig(update="weights", codec="sz2", error_bound="1e-2")
@@ -123,7 +122,6 @@ def _ratio(raw: float, sent: float) -> float:
 
 
 def _spent(run: Run) -> list[float]:
-    """Return the bytes up plus down until the end of each round."""
     return list(accumulate(sum(_sent(run, done)) if done.round else 0.0 for done in run.rounds))
 
 

@@ -1,4 +1,4 @@
-"""What a report is about: runs, and those that can be compared with each other."""
+"""What a report is about: runs, those that can be compared, and values of several seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from statistics import fmean, median
+from typing import Any, Final, NamedTuple, Self
+
+from scipy import stats
 
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
@@ -17,8 +20,7 @@ from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
-from fedsz.formatting import NOTHING, count, listed
-from fedsz.report.statistics import Spread
+from fedsz.formatting import NOTHING, count, digits, listed
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -31,6 +33,47 @@ CONDITIONS: Final = (
 
 USUAL_TENSORS: Final = f"{DEFAULTS.rule}>{DEFAULTS.threshold}"
 USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The finite values of several seeds."""
+
+    values: tuple[float, ...]
+    middle: float  # the median
+    mean: float
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Self | None:
+        """Return the spread of the finite values; None if there are none."""
+        known = tuple(value for value in values if math.isfinite(value))
+        if not known:
+            return None
+        return cls(known, median(known), fmean(known), min(known), max(known))
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self.values)
+
+    @property
+    def reach(self) -> float:
+        """Half the width of the mean's 95 % interval by Student's t; NaN for a single value."""
+        if self.count == 1:
+            return math.nan
+        t = stats.t.ppf(0.975, self.count - 1)
+        return float(t * stats.sem(self.values))
+
+
+def spread(of: Spread | None, show: Callable[[float], str] = digits) -> str:
+    """Return a median, and the limits where there are several values: ``5.1 (4.9 … 5.2)``."""
+    if of is None:
+        return NOTHING
+    if of.count == 1 or show(of.least) == show(of.greatest):
+        return show(of.middle)
+    return f"{show(of.middle)} ({show(of.least)} … {show(of.greatest)})"
 
 
 @dataclass(frozen=True)
@@ -160,11 +203,6 @@ class Setting:
             found.setdefault((self.label(run), run.bound), []).append(run)
         groups = [Group(label, bound, runs) for (label, bound), runs in found.items()]
         return sorted(groups, key=lambda group: (rank(group.label), _place(group.bound)))
-
-    @property
-    def labels(self) -> list[str]:
-        """What is compared, whatever its bound."""
-        return list(dict.fromkeys(group.label for group in self.groups))
 
     @property
     def bounds(self) -> list[ErrorBound]:

@@ -13,8 +13,7 @@ import numpy as np
 from fedsz.bounds import ErrorBound
 from fedsz.formatting import seconds, tick
 from fedsz.report.chart import Panel
-from fedsz.report.runs import Run, Setting, named
-from fedsz.report.statistics import Spread
+from fedsz.report.runs import Run, Setting, Spread, named
 from fedsz.report.style import LineStyle
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import NOTHING, digits, percent, points, seconds, size_in_digits
 from fedsz.report.chart import Omitted, Table
-from fedsz.report.runs import Run, Setting, named
-from fedsz.report.statistics import Spread, spread
+from fedsz.report.runs import Run, Setting, Spread, named, spread
 from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, named_link, uncompressed
 
 

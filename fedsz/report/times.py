@@ -22,8 +22,7 @@ from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth, seconds
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted, Panel
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, UpdateCost, named
-from fedsz.report.statistics import Spread, spread
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, UpdateCost, named, spread
 from fedsz.report.style import LIGHT
 
 if TYPE_CHECKING:
@@ -169,7 +168,6 @@ def _says(lines: Mapping[str, series.Series]) -> str:
 
 
 def _phases(found: Sequence[UpdateCost], link: Link, plain: bool) -> dict[str, Spread]:
-    """Return the seconds of each phase; those of "sum" last."""
     columns = {
         "training": [update.train for update in found],
         "encode": [0.0 if plain else update.encode for update in found],
