@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from fedsz.formatting import percent
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted
-from fedsz.report.runs import UNCOMPRESSED, Group, Setting, named, spread
+from fedsz.report.runs import Group, Setting, Spread, named, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,8 +41,7 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     title = "Accuracy over error bound"
     if few := series.too_few_bounds(setting):
         return Omitted(title, few)
-    levels = series.levels(setting, lambda run: run.accuracy)
-    level = levels.get(UNCOMPRESSED)
+    level = Spread.of(run.accuracy for run in setting.baseline)
     more = f"; uncompressed {spread(level, percent)}" if level else ""
     caption = (
         "Accuracy of the averaged model after the last round. What no bound steers is a level."
@@ -53,7 +52,7 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
         return _says(lines, "at the largest bound") + more
 
     panels = series.bounds_panels(
-        setting, lambda run: run.accuracy, levels, styles, says, _percent_axis, factor=100
+        setting, lambda run: run.accuracy, styles, says, _percent_axis, factor=100
     )
     return Chart.of(setting, "accuracy-bound", title, caption, *panels)
 

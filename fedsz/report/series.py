@@ -13,7 +13,7 @@ import numpy as np
 from fedsz.bounds import ErrorBound
 from fedsz.formatting import seconds, tick
 from fedsz.report.chart import Panel
-from fedsz.report.runs import Run, Setting, Spread, named
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, named
 from fedsz.report.style import LineStyle
 
 if TYPE_CHECKING:
@@ -75,23 +75,20 @@ def too_few_bounds(setting: Setting) -> str:
     return f"it takes two bounds of a kind; there is {' and '.join(map(named, setting.bounds))}"
 
 
-def levels(setting: Setting, value: Callable[[Run], float]) -> dict[str, Spread]:
-    """Return the spread of a value of runs that no bound steers, by label."""
-    return {group.label: known for group in setting.at(None) if (known := group.spread(value))}
-
-
 def bounds_panels(
     setting: Setting,
     value: Callable[[Run], float],  # NaN if a run has none
-    levels: Mapping[str, Spread],  # of what no bound steers, by label
     styles: Styles,
     says: Callable[[Mapping[str, Series]], str],  # lines by label, in words
     vertical: Callable[[Axes], None],  # names the vertical axis
     title: str = "",  # of each panel
     factor: float = 1,  # from values to what the axis shows
+    plain: Spread | None = None,  # of uncompressed updates, if their runs do not tell it
 ) -> list[Panel]:
     """Return lines of a value of runs over bounds, a panel for each kind of bound."""
-    panels = []
+    panels, of_plain = [], {UNCOMPRESSED: plain} if plain else {}
+    levels = {group.label: known for group in setting.at(None) if (known := group.spread(value))}
+    levels = of_plain | levels | of_plain
     for kind, bounds in _by_kind(setting.bounds):
         points: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for group in setting.groups:

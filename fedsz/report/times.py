@@ -98,10 +98,9 @@ def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link])
         def time(run: Run, link: Link = link) -> float:
             return compressed(run.update, link) if run.update else math.nan
 
-        plain = {UNCOMPRESSED: uncompressed(setting, link)}
-        levels = plain | series.levels(setting, time) | plain
+        name, plain = named_link(link), uncompressed(setting, link)
         panels += series.bounds_panels(
-            setting, time, levels, styles, _says, series.time_axis, named_link(link)
+            setting, time, styles, _says, series.time_axis, name, plain=plain
         )
     caption = (
         "Encoding by the client, the way up calculated from bytes, bandwidth and latency, decoding"
