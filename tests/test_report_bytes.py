@@ -18,7 +18,7 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.scheme import Scheme
 from fedsz.formatting import digits, points
 from fedsz.report import write_report
-from fedsz.report.rate_accuracy import USUAL_WAY, RateAccuracy, best, rate_accuracies
+from fedsz.report.accuracy_over_bytes import USUAL_WAY, RateAccuracy, best, rate_accuracies
 from fedsz.report.runs import Spread, settings_of
 from fedsz.report.source import read_source
 from tests.reports import cells, few, report, rows

@@ -145,8 +145,8 @@ class _Advice:
         bench.say_errors(self.rows)
         threads = count(self.rows[0]["threads"], "thread")
         say(f"{self.rows[0]['machine']}, {threads}, both ends", "dim")
-        parts = [f"{way.codec} {size(way.measured_bytes)}" for way in self.ways if _partly(way)]
-        if parts:
+        partly = [way for way in self.ways if way.measured_bytes < way.raw_bytes]
+        if parts := [f"{way.codec} {size(way.measured_bytes)}" for way in partly]:
             say(f"~ measured on a part, the rest taken to be like it: {', '.join(parts)}", "dim")
         for answer in self.answers:
             of = " of each tensor's range" if answer.error_bound.startswith("rel:") else ""
@@ -159,11 +159,12 @@ class _Advice:
 
     def _cells(self, way: Choice) -> tuple[str, ...]:
         takes, plain = (choice.seconds(self.bandwidth) for choice in (way, self.ways[0]))
+        part = "~" if way.measured_bytes < way.raw_bytes else ""
         measured = (f"{way.ratio:.3f}", *map(time, (way.encode_seconds, way.decode_seconds, takes)))
         return (
             way.codec,
             "exact" if way.exact else bench.shown_bound(way.error_bound),
-            *(f"{'~' if _partly(way) else ''}{number}" for number in measured),
+            *(part + number for number in measured),
             f"{100 * (1 - takes / plain):.1f} %",
             "yes" if way.is_worth(self.bandwidth) else "no",
             rate(way.worth_below) if way.worth_below else "never",
@@ -186,10 +187,6 @@ class _Advice:
 def _change(stretch: Stretch) -> dict[str, Any]:
     way, high = stretch.choice, stretch.high if math.isfinite(stretch.high) else None
     return {"codec": way.codec, "error_bound": way.error_bound, "from": stretch.low, "to": high}
-
-
-def _partly(way: Choice) -> bool:
-    return way.measured_bytes < way.raw_bytes
 
 
 def _named(way: Choice) -> str:

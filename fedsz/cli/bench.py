@@ -28,11 +28,6 @@ Seconds = Annotated[
     typer.Option(help="For all passes of a codec; slow ones make fewer, or take part of the data."),
 ]
 Threads = Annotated[int, typer.Option(help="Threads of a codec; 0 for one on each core.")]
-Files = Annotated[list[Path] | None, typer.Argument(help=".pt or .safetensors files.")]
-Models = Annotated[
-    str,
-    typer.Option("--model", help="Models with their initial weights instead, such as alexnet,cnn."),
-]
 
 SHOWN_MOST: Final = 99_999  # MB/s; a codec that says more has not touched the bytes
 
@@ -41,8 +36,10 @@ SHOWN_MOST: Final = 99_999  # MB/s; a codec that says more has not touched the b
 def command(
     config: RunConfig,
     *,
-    files: Files = None,
-    model: Models = "",
+    files: Annotated[list[Path] | None, typer.Argument(help=".pt or .safetensors files.")] = None,
+    model: Annotated[
+        str, typer.Option(help="Models with their initial weights instead, such as alexnet,cnn.")
+    ] = "",
     codecs: Codecs = "",
     error_bounds: Bounds = "1e-2",
     repeats: Repeats = 3,

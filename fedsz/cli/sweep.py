@@ -13,7 +13,6 @@ from fedsz.formatting import duration
 from fedsz.training.options import SWEEP
 
 if TYPE_CHECKING:
-    from fedsz.experiments.sweep import Sweep
     from fedsz.training.options import RunConfig
 
 COLUMNS = ("seed", "dataset", "model", "partition", "way")  # a way says the rest
@@ -38,38 +37,32 @@ def command(
     Rows are added to one Parquet file run by run. A sweep that was ended goes on where it was
     when the same command is given again.
     """
+    from contextlib import closing
     from pathlib import Path
 
+    from rich.console import Console
+
+    from fedsz.cli.progress import SweepProgress, print_summary
     from fedsz.experiments.results import SWEEP, Results
     from fedsz.experiments.sweep import Sweep
 
     if dry_run:
         _print_plan(config, json=json)
         return
+    console = Console(stderr=True)
     with Results(Path(config.results), SWEEP) as results:
         sweep = Sweep(config, results)
         if retry:
             sweep.forget_failures()
-        _run(sweep, json=json)
-
-
-def _run(sweep: Sweep, *, json: bool) -> None:
-    from contextlib import closing
-
-    from rich.console import Console
-
-    from fedsz.cli.progress import SweepProgress, print_summary
-
-    console = Console(stderr=True)
-    if sweep.done:
-        say(f"{sweep.done} runs are in {sweep.config.results} already", console=console)
-    with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
-        for step in steps:
-            progress.show(step)
-            if json and step.over:
-                print_json({**_named(step.run), "error": step.error, "seconds": step.seconds})
-    if not json:
-        print_summary(sweep)
+        if sweep.done:
+            say(f"{sweep.done} runs are in {config.results} already", console=console)
+        with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
+            for step in steps:
+                progress.show(step)
+                if json and step.over:
+                    print_json({**_named(step.run), "error": step.error, "seconds": step.seconds})
+        if not json:
+            print_summary(sweep)
 
 
 def _print_plan(config: SweepConfig, *, json: bool) -> None:

@@ -52,8 +52,9 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
         return _says(lines, "at the largest bound") + more
 
     panels = series.bounds_panels(
-        setting, lambda run: run.accuracy, styles, says, _percent_axis, factor=100
-    )
+        setting, lambda run: run.accuracy, styles, says, lambda ax: ax.set_ylabel("accuracy, %"),
+        factor=100,
+    )  # fmt: skip
     return Chart.of(setting, "accuracy-bound", title, caption, *panels)
 
 
@@ -65,10 +66,6 @@ def _over_rounds(group: Group) -> series.Series:
 def _says(lines: Mapping[str, series.Series], where: str) -> str:
     ends = [f"{k} {spread([*v.values()][-1], percent)}" for k, v in lines.items() if v]
     return f"Accuracy in percent {where}: {'; '.join(ends)}"
-
-
-def _percent_axis(ax: Axes) -> None:
-    ax.set_ylabel("accuracy, %")
 
 
 def _rounds_axes(ax: Axes) -> None:

@@ -87,7 +87,6 @@ def fits(setting: Setting) -> Table | Omitted:
     found = _errors(setting)
     if not found:
         return Omitted(title, _why(setting, "no run made an error"))
-
     caption = (
         f"Errors of {found[0][1].tensor} after training, of the first seed of each."
         f" {_whose(found[0][0])} {FITS}"

@@ -68,10 +68,6 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
     import jinja2
     from markupsafe import Markup
 
-    def svgs(chart: Chart) -> list[Markup]:
-        # Ours: names in it were escaped by matplotlib.
-        return [Markup(svg) for svg in inline(chart)]  # noqa: S704
-
     loader = jinja2.PackageLoader("fedsz.report", ".")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
@@ -80,7 +76,11 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
     for kind in (Chart, Table, Omitted):
         environment.tests[kind.__name__.lower()] = lambda item, kind=kind: isinstance(item, kind)
     return environment.get_template("template.html.j2").render(
-        title=title, facts=facts, sections=sections, svgs=svgs, colours=COLOURS
+        title=title,
+        facts=facts,
+        sections=sections,
+        colours=COLOURS,
+        svgs=lambda chart: map(Markup, inline(chart)),  # ours; matplotlib has escaped the names
     )
 
 

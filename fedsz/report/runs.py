@@ -182,10 +182,6 @@ class Group(NamedTuple):
         """How many times smaller compression makes updates."""
         return Spread.of(update.ratio for update in self.updates)
 
-    def spread(self, value: Callable[[Run], float]) -> Spread | None:
-        """Return the spread of a value of its runs."""
-        return Spread.of(map(value, self.runs))
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -230,18 +226,12 @@ class Setting:
         plain = {run.seed: run.accuracy for run in self.baseline}
         return Spread.of(run.accuracy - plain[run.seed] for run in runs if run.seed in plain)
 
-    def label(self, run: Run) -> str:
-        """Return what a run is called among the others, whatever its bound."""
-        way = run.way
-        return self._named(run, way.config.codec if way.plain else way.label)
-
-    def way(self, run: Run) -> str:
-        """Return what a run is called among the others, its bound included."""
-        return self._named(run, str(run.way))
-
-    def _named(self, run: Run, name: str) -> str:
+    def label(self, run: Run, *, bound: bool = False) -> str:
+        """Return what a run is called among the others, with its bound or whatever that is."""
         if run.uncompressed:
             return UNCOMPRESSED
+        way = run.way
+        name = str(way) if bound else way.config.codec if way.plain else way.label
         others = [r for r in self.runs if not r.uncompressed]
         if len({r.lossless for r in others}) > 1:
             name += f" + {run.lossless}"

@@ -55,7 +55,16 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
         f" most {most} workers, for which clients wait in turn. Lines are calculated from what one"
         f" client costs, for weak scaling with a worker for each.{links}"
     )
-    return Chart("scaling", title, caption, _provenance(known), tuple(panels))
+
+    def of(name: str, otherwise: str = "not recorded") -> str:
+        found = sorted({str(point[name]) for point in known if point.get(name)})
+        return ", ".join(found) or otherwise
+
+    provenance = (
+        f"Model {of('model')}; data {of('dataset')}; seeds {of('seed')}; machine: {of('machine')}"
+        f" ({of('cores', 'unknown')} cores)."
+    )
+    return Chart("scaling", title, caption, provenance, tuple(panels))
 
 
 def _lines(points: Sequence[Point], axis: str) -> dict[Key, dict[int, float]]:
@@ -91,14 +100,3 @@ def _panel(title: str, lines: Mapping[Key, Mapping[int, float]], axis: str) -> P
         ends = [f"{seconds(line[x])} at {x:,} {axis}" for x in (min(line), max(line))]
         says.append(f"{f'{how} {what}'.rstrip()}: {', '.join(ends)}")
     return Panel(title, draw, "; ".join(says), height=3.4)
-
-
-def _provenance(points: Sequence[Point]) -> str:
-    def of(name: str, otherwise: str = "not recorded") -> str:
-        found = sorted({str(point[name]) for point in points if point.get(name)})
-        return ", ".join(found) or otherwise
-
-    return (
-        f"Model {of('model')}; data {of('dataset')}; seeds {of('seed')}; machine: {of('machine')}"
-        f" ({of('cores', 'unknown')} cores)."
-    )

@@ -80,15 +80,15 @@ def bounds_panels(
     value: Callable[[Run], float],  # NaN if a run has none
     styles: Styles,
     says: Callable[[Mapping[str, Series]], str],  # lines by label, in words
-    vertical: Callable[[Axes], None],  # names the vertical axis
+    vertical: Callable[[Axes], object],  # names the vertical axis
     title: str = "",  # of each panel
     factor: float = 1,  # from values to what the axis shows
     plain: Spread | None = None,  # of uncompressed updates, if their runs do not tell it
 ) -> list[Panel]:
     """Return lines of a value of runs over bounds, a panel for each kind of bound."""
     panels, of_plain = [], {UNCOMPRESSED: plain} if plain else {}
-    levels = {group.label: known for group in setting.at(None) if (known := group.spread(value))}
-    levels = of_plain | levels | of_plain
+    steady = {group.label: Spread.of(map(value, group.runs)) for group in setting.at(None)}
+    levels = of_plain | {label: level for label, level in steady.items() if level} | of_plain
     for kind, bounds in _by_kind(setting.bounds):
         points: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for group in setting.groups:

@@ -47,7 +47,7 @@ def accuracies(setting: Setting) -> Table:
         mean = points(lost.mean) if lost else NOTHING
         if lost and lost.count > 1:
             mean += f" ({points(lost.least)} … {points(lost.greatest)})"
-        accuracy = spread(group.spread(lambda run: run.accuracy), percent)
+        accuracy = spread(Spread.of(run.accuracy for run in group.runs), percent)
         error = max(run.max_error for run in group.runs) if group.bound else math.nan
         pairs = str(lost.count) if lost else NOTHING
         rows.append((group.label, named(group.bound), accuracy, mean, pairs, digits(error)))
