@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -74,8 +75,6 @@ def write_state_dict(path: Path, state: dict[str, Any], *, force: bool) -> None:
         except (KeyError, ValueError) as err:
             raise ConfigError(f"{path}: safetensors cannot hold {err}") from err
     else:
-        import io
-
         import torch
 
         buffer = io.BytesIO()

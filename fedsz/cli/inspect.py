@@ -29,9 +29,8 @@ def command(
         shape = "x".join(map(str, tensor.shape)) or "scalar"
         codec = tensor.codec + ("" if tensor.transform == "values" else f" {tensor.transform}")
         bound = "-" if tensor.bound is None else f"{tensor.bound:.3g}"
-        ratio = f"{tensor.ratio:.2f}" if tensor.nbytes else "-"
-        nbytes = f"{tensor.nbytes:,.0f}"
-        rows.append((tensor.name, tensor.dtype, shape, codec, bound, nbytes, ratio))
+        sizes = (f"{tensor.nbytes:,.0f}", f"{tensor.ratio:.2f}" if tensor.nbytes else "-")
+        rows.append((tensor.name, tensor.dtype, shape, codec, bound, *sizes))
     print_table(heads, rows)
     say(
         f"{len(info.tensors)} tensors, {size(info.raw_bytes)} in {size(info.nbytes)}:"

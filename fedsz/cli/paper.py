@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,8 +58,6 @@ def command(
     What each needs is run: weights are trained, or taken by --weights; runs are made, or taken by
     --sweep. Figures are written to --folder.
     """
-    from functools import partial
-
     from rich.console import Console
 
     from fedsz.paper.comparison import as_json

@@ -42,9 +42,8 @@ def write_report(
     """
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
-            raise ConfigError(
-                f"a report needs the package {package!r}: pip install 'fedsz[report]'"
-            )
+            need = f"a report needs the package {package!r}"
+            raise ConfigError(f"{need}: pip install 'fedsz[report]'")
     if not bandwidths or not all(map(math.isfinite, bandwidths)):
         raise ConfigError(f"a report takes finite bandwidths, got {list(bandwidths)}")
     links = [Link(bandwidth, latency) for bandwidth in dict.fromkeys(bandwidths)]

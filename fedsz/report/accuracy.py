@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fedsz.formatting import percent
@@ -47,10 +48,7 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
         "Accuracy of the averaged model after the last round. What no bound steers is a level."
         f" {series.spread_note(setting.runs)}"
     )
-
-    def says(lines: Mapping[str, series.Series]) -> str:
-        return _says(lines, "at the largest bound") + more
-
+    says = partial(_says, where="at the largest bound", more=more)
     panels = series.bounds_panels(
         setting, lambda run: run.accuracy, styles, says, lambda ax: ax.set_ylabel("accuracy, %"),
         factor=100,
@@ -63,9 +61,9 @@ def _over_rounds(group: Group) -> series.Series:
     return series.series_of((done.round, accuracy) for run in rounds for done, accuracy in run)
 
 
-def _says(lines: Mapping[str, series.Series], where: str) -> str:
+def _says(lines: Mapping[str, series.Series], where: str, more: str = "") -> str:
     ends = [f"{k} {spread([*v.values()][-1], percent)}" for k, v in lines.items() if v]
-    return f"Accuracy in percent {where}: {'; '.join(ends)}"
+    return f"Accuracy in percent {where}: {'; '.join(ends)}{more}"
 
 
 def _rounds_axes(ax: Axes) -> None:

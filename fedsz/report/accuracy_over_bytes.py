@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
@@ -98,15 +98,14 @@ def best(ways: Sequence[RateAccuracy], number: int) -> list[str]:
     return [way.name for way in ways if way.name in chosen]
 
 
-def bytes_items(settings: Sequence[Setting], reach: float | None) -> list[Item]:
-    """Return two figures and a table for each setting; for ``reach`` see `rate_accuracies`."""
-    items: list[Item] = []
+def bytes_items(settings: Sequence[Setting], reach: float | None) -> Iterator[Item]:
+    """Yield two figures and a table for each setting; for ``reach`` see `rate_accuracies`."""
     for setting in settings:
         ways = rate_accuracies(setting, reach)
         styles = line_styles(best(ways, NAMED))
-        items += [rounds_chart(setting, ways, styles), end_chart(setting, ways, styles)]
-        items.append(table(setting, ways, reach))
-    return items
+        yield rounds_chart(setting, ways, styles)
+        yield end_chart(setting, ways, styles)
+        yield table(setting, ways, reach)
 
 
 def rounds_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) -> Chart | Omitted:
@@ -213,8 +212,7 @@ def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -
         ratios = map(digits, (way.up, way.down, way.total))
         lost = NOTHING if way.name == UNCOMPRESSED else _difference(way.difference)
         seeds = str(way.difference.count) if way.difference else NOTHING
-        cells = (*ratios, lost, seeds, digits(way.fewer), _reached(way.reached))
-        rows.append((way.name, *cells))
+        rows.append((way.name, *ratios, lost, seeds, digits(way.fewer), _reached(way.reached)))
     caption = (
         "Ratios are uncompressed bytes over sent ones, of all rounds and seeds. Points are the mean"
         f" difference to the uncompressed run of the same seed, after the last round.{SEEDS} Fewer"

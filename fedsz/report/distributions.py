@@ -32,8 +32,8 @@ FITS: Final = (
     " 1 not at all."
 )
 ONCE_MORE: Final = "The weights are those that a client would send after the last round."
-# All that a run folder has. Measured on the cnn and digits: errors of uniform at rel:0.01 differ
-# from a uniform law by a KS of 0.002 on a client's weights, and of 0.43 on the average.
+# All that a run folder has; it tells no version. On the cnn and digits, errors of uniform at
+# rel:0.01 differ from a uniform law by a KS of 0.002 on a client's weights, of 0.43 on the average.
 AVERAGED: Final = (
     "The model is the average of updates that were decoded, so its numbers lie near few points of"
     " the codec's grid, and their errors are unlike those of a client's own."
@@ -72,9 +72,10 @@ def errors_chart(setting: Setting) -> Chart | Omitted:
         shown += [(run, error) for run, error in mine if run.bound is None or run.bound in bounds]
     seed = min(run.seed for run, _ in shown)
     first, error = shown[0]
+    whose = ONCE_MORE if first.version else AVERAGED
     caption = (
         f"Decoded less original, of the {error.numbers:,} numbers of {error.tensor}"
-        f" after training, seed {seed}. {_whose(first)} {FITS}"
+        f" after training, seed {seed}. {whose} {FITS}"
         f"{others_note(len(found) - len(shown))}"
     )
     panels = (histogram_panel(_label(setting, run), of, "error", height=2.7) for run, of in shown)
@@ -87,9 +88,9 @@ def fits(setting: Setting) -> Table | Omitted:
     found = _errors(setting)
     if not found:
         return Omitted(title, _why(setting, "no run made an error"))
+    whose = ONCE_MORE if found[0][0].version else AVERAGED
     caption = (
-        f"Errors of {found[0][1].tensor} after training, of the first seed of each."
-        f" {_whose(found[0][0])} {FITS}"
+        f"Errors of {found[0][1].tensor} after training, of the first seed of each. {whose} {FITS}"
     )
     rows = []
     for run, error in found:
@@ -117,11 +118,6 @@ def _errors(setting: Setting) -> list[Found]:
 
 def _why(setting: Setting, otherwise: str) -> str:
     return next((run.missing for run in setting.runs if run.missing), otherwise)
-
-
-def _whose(run: Run) -> str:
-    """Say which weights a run's distributions are of; a run folder tells no version."""
-    return ONCE_MORE if run.version else AVERAGED
 
 
 def _label(setting: Setting, run: Run) -> str:

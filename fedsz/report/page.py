@@ -39,7 +39,7 @@ def contents(
     sections = []
     if settings:
         sections.append(Section("overview", "Overview", [tables.ratios(settings)]))
-        sections.append(Section("bytes", "Accuracy over bytes", bytes_items(settings, reach)))
+        sections.append(Section("bytes", "Accuracy over bytes", [*bytes_items(settings, reach)]))
     for setting in settings:
         items = [
             accuracy.rounds_chart(setting, styles),
@@ -75,12 +75,10 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
     )  # fmt: skip
     for kind in (Chart, Table, Omitted):
         environment.tests[kind.__name__.lower()] = lambda item, kind=kind: isinstance(item, kind)
+    values = {"title": title, "facts": facts, "sections": sections, "colours": COLOURS}
     return environment.get_template("template.html.j2").render(
-        title=title,
-        facts=facts,
-        sections=sections,
-        colours=COLOURS,
-        svgs=lambda chart: map(Markup, inline(chart)),  # ours; matplotlib has escaped the names
+        values,
+        svgs=lambda chart: map(Markup, inline(chart)),  # matplotlib has escaped the names
     )
 
 

@@ -6,9 +6,8 @@ adjustText does not do here: it left names across the edge of the axes and over 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -35,8 +34,7 @@ PLACES: Final = tuple(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(NamedTuple):
     """A point with a name, in the data's units."""
 
     x: float

@@ -68,7 +68,6 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
 
 
 def _lines(points: Sequence[Point], axis: str) -> dict[Key, dict[int, float]]:
-    """Return the seconds by place on the axis, for each of the lines."""
     names = [*TOLD, "clients"] if axis == "workers" else TOLD
     differing = [name for name in names if len({point.get(name) for point in points}) > 1]
     lines: dict[Key, dict[int, float]] = {}

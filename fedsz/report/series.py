@@ -86,9 +86,11 @@ def bounds_panels(
     plain: Spread | None = None,  # of uncompressed updates, if their runs do not tell it
 ) -> list[Panel]:
     """Return lines of a value of runs over bounds, a panel for each kind of bound."""
-    panels, of_plain = [], {UNCOMPRESSED: plain} if plain else {}
-    steady = {group.label: Spread.of(map(value, group.runs)) for group in setting.at(None)}
-    levels = of_plain | {label: level for label, level in steady.items() if level} | of_plain
+    panels = []
+    levels = {UNCOMPRESSED: plain} if plain else {}
+    for group in setting.at(None):
+        if level := Spread.of(map(value, group.runs)):
+            levels.setdefault(group.label, level)
     for kind, bounds in _by_kind(setting.bounds):
         points: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for group in setting.groups:

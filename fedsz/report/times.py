@@ -80,8 +80,7 @@ def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
         " server measured it; medians over seeds, and a whisker from the least to the greatest sum."
         + ("" if trained else " The run did not record how long training took.")
     )
-    height = 1.5 + 0.34 * len(bars)
-    panel = Panel("", partial(_draw_bars, bars=bars), says, height)
+    panel = Panel("", partial(_draw_bars, bars=bars), says, height=1.5 + 0.34 * len(bars))
     return Chart.of(setting, "time-split", title, caption, panel)
 
 
