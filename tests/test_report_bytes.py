@@ -18,10 +18,9 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.scheme import Scheme
 from fedsz.formatting import digits, points
 from fedsz.report import write_report
-from fedsz.report.rate_accuracy import USUAL_WAY, RateAccuracy, best, rate_accuracies
-from fedsz.report.runs import settings_of
+from fedsz.report.accuracy_over_bytes import USUAL_WAY, RateAccuracy, best, rate_accuracies
+from fedsz.report.runs import Spread, settings_of
 from fedsz.report.source import read_source
-from fedsz.report.statistics import Spread
 from tests.reports import cells, few, report, rows
 from tests.sweeps import Rows, swept, written
 

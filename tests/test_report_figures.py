@@ -71,7 +71,7 @@ def test_an_svg_says_what_it_shows(sweep: Path) -> None:
     from fedsz.report import accuracy
 
     (setting,) = settings_of(read_source(sweep))
-    chart = accuracy.rounds_chart(setting, line_styles(setting.labels))
+    chart = accuracy.rounds_chart(setting, line_styles(group.label for group in setting.groups))
     assert isinstance(chart, Chart)
     for svg, panel in zip(inline(chart), chart.panels, strict=True):
         root = ET.fromstring(svg)  # noqa: S314

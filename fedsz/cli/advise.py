@@ -9,22 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsz.cli.measuring import (
-    Bounds,
-    Codecs,
-    Repeats,
-    Seconds,
-    Threads,
-    checked_file,
-    measured,
-    named_codecs,
-    say_errors,
-    shown_bound,
-)
+from fedsz.cli import bench
 from fedsz.cli.options import Json, configured
 from fedsz.cli.output import print_json, print_table, say
 from fedsz.formatting import bandwidth as rate
 from fedsz.formatting import count, size
+from fedsz.formatting import seconds as time
 from fedsz.training.options import ADVISE, RunConfig
 
 if TYPE_CHECKING:
@@ -47,11 +37,11 @@ def command(
     server: Annotated[
         str, typer.Option(help="HOST:PORT of a running fedsz server to measure the link to.")
     ] = "",
-    codecs: Codecs = "",
-    error_bounds: Bounds = "1e-2",
-    repeats: Repeats = 3,
-    seconds: Seconds = 10.0,
-    threads: Threads = 1,
+    codecs: bench.Codecs = "",
+    error_bounds: bench.Bounds = "1e-2",
+    repeats: bench.Repeats = 3,
+    seconds: bench.Seconds = 10.0,
+    threads: bench.Threads = 1,
     json: Json = False,
 ) -> None:
     """Say whether compressing is worth it on a link, which codec is best, and where that changes.
@@ -66,25 +56,15 @@ def command(
     from fedsz.experiments.bench import initial_weights, sizes, written
     from fedsz.experiments.sweep_plan import error_bounds as read_bounds
 
-    chosen, bounds = named_codecs(codecs), read_bounds(error_bounds)
+    chosen, bounds = bench.named_codecs(codecs), read_bounds(error_bounds)
     lossless = str(get_lossless(config.lossless))
     if (file is None) == (not model):
         raise ConfigError("give a .pt or .safetensors file, or --model NAME, and not both")
-    if file:
-        data, state = file.name, read_state_dict(checked_file(file))
-    else:
-        data, state = initial_weights(model)
+    data, state = (file.name, read_state_dict(file)) if file else initial_weights(model)
     speed, probed = _bandwidth(config, bandwidth, server)
-    rows = measured(
-        config,
-        data,
-        state,
-        codecs=list(dict.fromkeys((*chosen, lossless))),
-        bounds=bounds,
-        repeats=repeats,
-        seconds=seconds,
-        threads=threads,
-    )
+    how: dict[str, Any] = {"repeats": repeats, "seconds": seconds, "threads": threads}
+    specs = list(dict.fromkeys((*chosen, lossless)))
+    rows = bench.measured(config, data, state, codecs=specs, bounds=bounds, **how)
     raw_bytes, _ = sizes(state, rule=config.rule, threshold=config.threshold)
     ways = choices(rows, lossless=lossless, raw_bytes=raw_bytes)
     answers = [answer(ways, written(bound), speed) for bound in bounds]
@@ -96,12 +76,7 @@ def command(
 
 
 def _bandwidth(config: RunConfig, bandwidth: str, server: str) -> tuple[float, Probed | None]:
-    """Return the bits a second of the link up, as they are said to be or as a probe measures them.
-
-    Raises:
-        ConfigError: neither or both are given, or one is not usable.
-        LinkError: the server cannot be measured.
-    """
+    """Return the bits a second of the link up, as they are said to be or as a probe measures."""
     from fedsz.errors import ConfigError
     from fedsz.experiments.link_model import Link
     from fedsz.experiments.link_model import bandwidth as read_bandwidth
@@ -134,114 +109,85 @@ class _Advice:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for machines: seconds, bytes, bits a second; null is no bound or no end."""
+        failed = ("codec", "error_bound", "data", "part", "error")
+        answers = []
+        for answer in self.answers:
+            changes = list(map(_change, answer.stretches))
+            best = self._described(answer.best)
+            answers.append({"error_bound": answer.error_bound, "best": best, "changes": changes})
         return {
             "data": self.data,
-            "machine": self.rows[0]["machine"],
-            "threads": self.rows[0]["threads"],
+            **{name: self.rows[0][name] for name in ("machine", "threads")},
             "bandwidth": self.bandwidth,
             "probe": self.probed._asdict() if self.probed else None,
-            "choices": [self._described(way) for way in self.ways],
-            "answers": [
-                {
-                    "error_bound": answer.error_bound,
-                    "best": self._described(answer.best),
-                    "changes": [_change(stretch) for stretch in answer.stretches],
-                }
-                for answer in self.answers
-            ],
-            "errors": [
-                {name: row[name] for name in ("codec", "error_bound", "data", "part", "error")}
-                for row in self.rows
-                if row["error"]
-            ],
+            "choices": list(map(self._described, self.ways)),
+            "answers": answers,
+            "errors": [{name: row[name] for name in failed} for row in self.rows if row["error"]],
         }
 
     def _described(self, way: Choice) -> dict[str, Any]:
-        return {
-            **asdict(way),
-            "ratio": way.ratio,
-            "seconds": way.seconds(self.bandwidth),
-            "worth": way.is_worth(self.bandwidth),
-            "worth_below": way.worth_below,
-        }
+        seconds, worth = way.seconds(self.bandwidth), way.is_worth(self.bandwidth)
+        more = {"seconds": seconds, "worth": worth, "worth_below": way.worth_below}
+        return {**asdict(way), "ratio": way.ratio, **more}
 
     def show(self) -> None:
         """Print it for people, the answer last."""
         if self.probed:
             up, down = rate(self.probed.up), rate(self.probed.down)
-            say(f"the link: {up} up, {down} down, {1e3 * self.probed.latency:.3g} ms one way")
+            say(f"the link: {up} up, {down} down, {time(self.probed.latency)} one way")
         plain, *coded = self.ways
-        takes = _time(plain.seconds(self.bandwidth))
-        say(f"{self.data}: {size(plain.raw_bytes)}, {takes} at {rate(self.bandwidth)}")
-        at = f">at\n{rate(self.bandwidth)}"
-        numbers = (">ratio", ">encode", ">decode", at, ">saved", ">worth\nit", ">worth it\nbelow")
-        print_table(("codec", "bound", *numbers), map(self._cells, coded), gap=1)
-        say_errors(self.rows)
+        at = rate(self.bandwidth)
+        takes = time(plain.seconds(self.bandwidth))
+        say(f"{self.data}: {size(plain.raw_bytes)}, {takes} at {at}")
+        numbers = (">ratio", ">encode", ">decode", f">at\n{at}", ">saved")
+        heads = ("codec", "bound", *numbers, ">worth\nit", ">worth it\nbelow")
+        print_table(heads, map(self._cells, coded), gap=1)
+        bench.say_errors(self.rows)
         threads = count(self.rows[0]["threads"], "thread")
         say(f"{self.rows[0]['machine']}, {threads}, both ends", "dim")
-        parts = [f"{way.codec} {size(way.measured_bytes)}" for way in self.ways if _partly(way)]
-        if parts:
+        partly = [way for way in self.ways if way.measured_bytes < way.raw_bytes]
+        if parts := [f"{way.codec} {size(way.measured_bytes)}" for way in partly]:
             say(f"~ measured on a part, the rest taken to be like it: {', '.join(parts)}", "dim")
         for answer in self.answers:
-            relative = answer.error_bound.startswith("rel:")
-            of = " of each tensor's range" if relative else ""
-            say(f"within {shown_bound(answer.error_bound)}{of}:")
+            of = " of each tensor's range" if answer.error_bound.startswith("rel:") else ""
+            say(f"within {bench.shown_bound(answer.error_bound)}{of}:")
             for stretch in answer.stretches:
                 where = f"from {rate(stretch.low)} on" if stretch.low else "on the slowest links"
                 say(f"  {where}: {_named(stretch.choice)} is best")
         for answer in self.answers:
-            say(self._sentence(answer), "bold")
+            say(f"At {at} {self._sentence(answer)}", "bold")
 
     def _cells(self, way: Choice) -> tuple[str, ...]:
-        part = "~" if _partly(way) else ""
-        takes = way.seconds(self.bandwidth)
+        takes, plain = (choice.seconds(self.bandwidth) for choice in (way, self.ways[0]))
+        part = "~" if way.measured_bytes < way.raw_bytes else ""
+        measured = (f"{way.ratio:.3f}", *map(time, (way.encode_seconds, way.decode_seconds, takes)))
         return (
             way.codec,
-            "exact" if way.exact else shown_bound(way.error_bound),
-            f"{part}{way.ratio:.3f}",
-            f"{part}{_time(way.encode_seconds)}",
-            f"{part}{_time(way.decode_seconds)}",
-            f"{part}{_time(takes)}",
-            f"{100 * (1 - takes / self.ways[0].seconds(self.bandwidth)):.1f} %",
+            "exact" if way.exact else bench.shown_bound(way.error_bound),
+            *(part + number for number in measured),
+            f"{100 * (1 - takes / plain):.1f} %",
             "yes" if way.is_worth(self.bandwidth) else "no",
             rate(way.worth_below) if way.worth_below else "never",
         )
 
     def _sentence(self, answer: Answer) -> str:
-        plain, where = self.ways[0], rate(self.bandwidth)
+        plain = self.ways[0]
         before, after = plain.seconds(self.bandwidth), answer.best.seconds(self.bandwidth)
         if answer.best is plain:
+            bound = bench.shown_bound(answer.error_bound)
             return (
-                f"At {where} do not compress: no codec within {shown_bound(answer.error_bound)} is"
-                f" faster than the {_time(before)} that an update takes as it is."
+                f"do not compress: no codec within {bound} is faster than the {time(before)} that"
+                " an update takes as it is."
             )
-        return (
-            f"At {where} compress with {_named(answer.best)}: {_time(after)} an update instead of"
-            f" {_time(before)}, {before / after:.3g} times as fast."
-        )
+        instead = f"{time(after)} an update instead of {time(before)}"
+        times = f"{before / after:.3g} times as fast"
+        return f"compress with {_named(answer.best)}: {instead}, {times}."
 
 
 def _change(stretch: Stretch) -> dict[str, Any]:
-    return {
-        "codec": stretch.choice.codec,
-        "error_bound": stretch.choice.error_bound,
-        "from": stretch.low,
-        "to": stretch.high if math.isfinite(stretch.high) else None,
-    }
-
-
-def _partly(way: Choice) -> bool:
-    return way.measured_bytes < way.raw_bytes
+    way, high = stretch.choice, stretch.high if math.isfinite(stretch.high) else None
+    return {"codec": way.codec, "error_bound": way.error_bound, "from": stretch.low, "to": high}
 
 
 def _named(way: Choice) -> str:
-    return f"{way.codec} at {shown_bound(way.error_bound)}" if way.error_bound else way.codec
-
-
-def _time(seconds: float) -> str:
-    """Return seconds for people, to three digits."""
-    if seconds >= 1000:
-        return f"{seconds:,.0f} s"
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} us"
+    return f"{way.codec} at {bench.shown_bound(way.error_bound)}" if way.error_bound else way.codec

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedsz.cli.options import Json
 from fedsz.cli.output import print_json
 
@@ -12,23 +14,19 @@ def command(*, json: Json = False) -> None:
 
     from fedsz.codecs import CODECS
 
-    settings = {
-        codec.name: {field.name: getattr(codec, field.name) for field in dataclasses.fields(codec)}
+    rows: list[dict[str, Any]] = [
+        {
+            "name": codec.name,
+            "lossy": codec.lossy,
+            "settings": {x.name: getattr(codec, x.name) for x in dataclasses.fields(codec)},
+            "missing": codec.missing(),
+        }
         for codec in CODECS
-    }
+    ]
     if json:
-        rows = [
-            {
-                "name": codec.name,
-                "lossy": codec.lossy,
-                "settings": settings[codec.name],
-                "missing": codec.missing(),
-            }
-            for codec in CODECS
-        ]
         print_json(rows)
         return
-    for codec in CODECS:
-        chosen = ",".join(f"{name}={value}" for name, value in settings[codec.name].items())
-        kind = "lossy" if codec.lossy else "lossless"
-        print(f"{codec.name:10}{kind:10}{chosen:26}{codec.missing() or ''}".rstrip())
+    for row in rows:
+        chosen = ",".join(f"{name}={value}" for name, value in row["settings"].items())
+        kind = "lossy" if row["lossy"] else "lossless"
+        print(f"{row['name']:10}{kind:10}{chosen:26}{row['missing'] or ''}".rstrip())

@@ -25,13 +25,14 @@ def command(
     json: Json = False,
 ) -> None:
     """Compress a file of weights within an error bound."""
-    from fedsz.cli.files import check_free, read_state_dict, write_bytes
+    from fedsz.cli.files import check_free, read_state_dict
     from fedsz.update.compress import compress_measured
+    from fedsz.whole_files import write_whole
 
     target = output or model.with_suffix(".fsz")
     check_free(target, force=force)
     stream, report = compress_measured(read_state_dict(model), config.compression.require())
-    write_bytes(target, stream, force=force)
+    write_whole(target, stream)
     if json:
         print_json({"output": str(target), **vars(report)})
         return

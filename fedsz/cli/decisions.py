@@ -39,12 +39,7 @@ def command(
 
 def _cells(one: Decided) -> tuple[str, ...]:
     config, row = one.decision.config, one.record
-    return (
-        str(row.round),
-        config.update,
-        config.error_bound,
-        config.downlink,
-        "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %",
-        f"{row.ratio:.1f}x" if row.ratio else "-",
-        one.decision.why or "as the options say",
-    )
+    accuracy = "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %"
+    ratio = f"{row.ratio:.1f}x" if row.ratio else "-"
+    sent = (config.update, config.error_bound, config.downlink)
+    return (str(row.round), *sent, accuracy, ratio, one.decision.why or "as the options say")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import pickle
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedsz.errors import ConfigError
+from fedsz.whole_files import write_whole
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 
@@ -24,22 +25,6 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as err:
         raise ConfigError(f"cannot read {path}: {err.strerror}") from err
-
-
-def write_bytes(path: Path, data: bytes, *, force: bool) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        ConfigError: it exists and ``force`` is not given, or it cannot be written.
-    """
-    check_free(path, force=force)
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
-            part.write(data)
-        Path(part.name).chmod(0o666 & ~_umask())
-        Path(part.name).replace(path)
-    except OSError as err:
-        raise ConfigError(f"cannot write {path}: {err.strerror}") from err
 
 
 def check_free(path: Path, *, force: bool) -> None:
@@ -80,6 +65,8 @@ def write_state_dict(path: Path, state: dict[str, Any], *, force: bool) -> None:
         ConfigError: the suffix is another, the file exists, or its format lacks one of the dtypes.
     """
     check_free(path, force=force)
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{path}: a state_dict is a file in {', '.join(SUFFIXES)}")
     if path.suffix == ".safetensors":
         from safetensors.torch import save
 
@@ -87,17 +74,13 @@ def write_state_dict(path: Path, state: dict[str, Any], *, force: bool) -> None:
             data = save(state)
         except (KeyError, ValueError) as err:
             raise ConfigError(f"{path}: safetensors cannot hold {err}") from err
-    elif path.suffix in SUFFIXES:
-        import io
-
+    else:
         import torch
 
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
-    else:
-        raise ConfigError(f"{path}: a state_dict is a file in {', '.join(SUFFIXES)}")
-    write_bytes(path, data, force=force)
+    write_whole(path, data)
 
 
 def _read_torch(path: Path) -> Any:
@@ -119,11 +102,3 @@ def _read_safetensors(path: Path) -> Any:
         return load_file(path)
     except SafetensorError as err:
         raise ConfigError(f"{path} is not a safetensors file: {err}") from err
-
-
-def _umask() -> int:
-    import os
-
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

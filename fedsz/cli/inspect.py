@@ -24,18 +24,13 @@ def command(
         print_json(info)
         return
     heads = ("tensor", "dtype", "shape", "codec", ">bound", ">bytes", ">ratio")
-    rows = (
-        (
-            tensor.name,
-            tensor.dtype,
-            "x".join(map(str, tensor.shape)) or "scalar",
-            tensor.codec + ("" if tensor.transform == "values" else f" {tensor.transform}"),
-            "-" if tensor.bound is None else f"{tensor.bound:.3g}",
-            f"{tensor.nbytes:,.0f}",
-            f"{tensor.ratio:.2f}" if tensor.nbytes else "-",
-        )
-        for tensor in info.tensors
-    )
+    rows = []
+    for tensor in info.tensors:
+        shape = "x".join(map(str, tensor.shape)) or "scalar"
+        codec = tensor.codec + ("" if tensor.transform == "values" else f" {tensor.transform}")
+        bound = "-" if tensor.bound is None else f"{tensor.bound:.3g}"
+        sizes = (f"{tensor.nbytes:,.0f}", f"{tensor.ratio:.2f}" if tensor.nbytes else "-")
+        rows.append((tensor.name, tensor.dtype, shape, codec, bound, *sizes))
     print_table(heads, rows)
     say(
         f"{len(info.tensors)} tensors, {size(info.raw_bytes)} in {size(info.nbytes)}:"

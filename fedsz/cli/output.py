@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from fedsz.errors import FedszError
@@ -50,21 +51,14 @@ def say(text: str, style: str = "", *, console: Console | None = None) -> None:
 
 
 def print_table(
-    heads: Sequence[str],
+    heads: Sequence[str],  # of the columns; ``>`` before one says that it holds numbers
     rows: Iterable[Sequence[str]],
     *,
-    gap: int = 2,
-    folded: Mapping[str, int] | None = None,
+    gap: int = 2,  # blanks between columns
+    folded: Mapping[str, int] | None = None,  # the folded columns' least width; None: all words
+    bold: Iterable[bool] = repeat(False),  # row by row
 ) -> None:
-    """Print a table whose words are folded on narrow screens, and whose numbers are not.
-
-    Args:
-        heads: of the columns; ``>`` before one says that it holds numbers, to the right.
-        rows: a cell for each column.
-        gap: blanks between columns.
-        folded: the columns that are folded, with the characters that each has at least; all words
-            by default.
-    """
+    """Print a table whose words are folded on narrow screens, and whose numbers are not."""
     from rich.console import Console
     from rich.table import Table
 
@@ -81,6 +75,6 @@ def print_table(
             vertical="bottom" if tall else "top",
             min_width=(folded or {}).get(head),
         )
-    for row in rows:
-        table.add_row(*row)
+    for row, strong in zip(rows, bold, strict=False):
+        table.add_row(*row, style="bold" if strong else "")
     Console().print(table, markup=False)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedsz.cli.options import Json, configured
+from fedsz.cli.output import print_table, say
 from fedsz.experiments.link_model import bandwidth as read_bandwidth
 from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
 from fedsz.paper.options import MeasurementOptions, PaperConfig
 from fedsz.training.options import PAPER
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedsz.paper.comparison import Comparison, Line
 
 TABLES = ", ".join(map(str, numbers("table")))
@@ -60,55 +60,45 @@ def command(
     """
     from rich.console import Console
 
-    log, out = Console(stderr=True), Console()
+    from fedsz.paper.comparison import as_json
+    from fedsz.paper.measurements import Measurements
+
     names = list(CATALOGUE) if everything else select(table or [], figure or [])
     options = MeasurementOptions(
         folder, weights, sweep, read_bandwidth(bandwidth), repeats, seconds
     )
-
-    def on_step(step: str) -> None:
-        log.print(step, style="dim", highlight=False, markup=False, soft_wrap=True)
-
-    from fedsz.paper.comparison import as_json
-    from fedsz.paper.measurements import Measurements
-
+    on_step = partial(say, style="dim", console=Console(stderr=True))
     measurements = Measurements(config, options, on_step)
     for name in names:
         comparison = make(name, measurements)
         if json:
             print(as_json(comparison).decode(), flush=True)
         else:
-            _show(out, comparison)
+            _show(comparison)
 
 
-def _show(out: Console, comparison: Comparison) -> None:
+def _show(comparison: Comparison) -> None:
+    from rich.console import Console
     from rich.padding import Padding
-    from rich.table import Table
 
-    out.print()
-    title = f"{comparison.name.capitalize()}: {comparison.title}"
-    out.print(title, style="bold", highlight=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in (*comparison.headings, ""):
-        table.add_column(head, overflow="fold")
-    for head in ("paper", "ours", "difference"):
-        table.add_column(head, justify="right", no_wrap=True)
+    say(f"\n{comparison.name.capitalize()}: {comparison.title}", "bold")
+    rows: list[tuple[str, ...]] = []
     before: tuple[str, ...] = ()
     for line in comparison.lines:
         # What stands above is not said again.
         of = ["" if line.of[: i + 1] == before[: i + 1] else word for i, word in enumerate(line.of)]
         before = line.of
         quantity = f"{line.quantity}, {line.unit}" if line.unit else line.quantity
-        numbers = (_number(line.printed), _number(line.ours), _difference(line))
-        table.add_row(*of, quantity, *numbers, style="bold" if line.far else "")
-    out.print(table, markup=False)
+        rows.append((*of, quantity, _number(line.printed), _number(line.ours), _difference(line)))
+    heads = (*comparison.headings, "", ">paper", ">ours", ">difference")
+    print_table(heads, rows, bold=[line.far for line in comparison.lines])
     for heading, texts in (("ours", comparison.made_from), ("notes", comparison.notes)):
         if texts:
-            out.print(f"{heading}:", style="dim")
+            say(f"{heading}:", "dim")
         for text in texts:
-            out.print(Padding(text, (0, 0, 0, 2)), highlight=False, markup=False)
+            Console().print(Padding(text, (0, 0, 0, 2)), highlight=False, markup=False)
     for path in comparison.files:
-        out.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+        say(f"written: {path}")
 
 
 def _number(value: float | None) -> str:

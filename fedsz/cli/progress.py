@@ -23,18 +23,12 @@ class SweepProgress:
     """Shows steps: a bar for the sweep with the time left, one for each run that is going on."""
 
     def __init__(self, console: Console, sweep: Sweep) -> None:
-        self._console = console
+        self._console, self._jobs = console, sweep.config.jobs
         self._todo = list(sweep.todo)
-        self._jobs = sweep.config.jobs
         self._took: dict[tuple[str, str], list[float]] = {}
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            transient=True,
-        )
+        note = TextColumn("{task.fields[note]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), note)
+        self._progress = Progress(*columns, console=console, transient=True)
         total = sweep.done + len(sweep.todo)
         self._all = self._progress.add_task("sweep", total=total, completed=sweep.done, note="")
         self._tasks: dict[RunConfig, TaskID] = {}
@@ -51,7 +45,7 @@ class SweepProgress:
         """Take a step into the picture."""
         run = step.run
         if run not in self._tasks:
-            self._tasks[run] = self._progress.add_task(named(run), total=run.rounds, note="")
+            self._tasks[run] = self._progress.add_task(_named(run), total=run.rounds, note="")
         if not step.over:
             if step.round:
                 note = f"accuracy {step.round.accuracy:.4f}"
@@ -64,22 +58,9 @@ class SweepProgress:
         say(_line(step), console=self._console)
 
     def _left(self) -> float:
-        """Return the seconds that the rest should take, by those that are over."""
         everything = [seconds for some in self._took.values() for seconds in some]
         alike = (self._took.get((run.model, run.dataset), everything) for run in self._todo)
         return sum(map(statistics.median, alike)) / min(self._jobs, max(len(self._todo), 1))
-
-
-def named(run: RunConfig) -> str:
-    """Return a run's name for people."""
-    data = _data(run.dataset, run.partitioner, run.alpha)
-    return f"{run.model} {data} {Scheme.of_run(run)} seed {run.seed}"
-
-
-def _data(dataset: str, partitioner: str, alpha: float) -> str:
-    """Return a data set, and how it is shared out if that is unusual."""
-    unusual = partitioner != DEFAULTS.partitioner
-    return f"{dataset} {partition_name(partitioner, alpha)}" if unusual else dataset
 
 
 def print_summary(sweep: Sweep) -> None:
@@ -90,8 +71,7 @@ def print_summary(sweep: Sweep) -> None:
     for row in sweep.results.rows.select(columns).to_pylist():
         if row["run"] in wanted and row["round"] in (None, row["rounds"]):
             data = _data(row["dataset"], row["partitioner"], row["alpha"])
-            of = (data, row["model"], str(Scheme.of_row(row)))
-            groups.setdefault(of, []).append(row)
+            groups.setdefault((data, row["model"], str(Scheme.of_row(row))), []).append(row)
     heads = ("dataset", "model", "way", ">seeds", ">accuracy", ">ratio", ">error/bound", ">failed")
     cells = ((*key, *_outcome(rows)) for key, rows in groups.items())
     print_table(heads, cells, folded=FOLDED)
@@ -103,19 +83,27 @@ def _outcome(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     failed = str(len(rows) - len(good)) if len(good) < len(rows) else ""
     if not good:
         return ("0", "-", "-", "-", failed)
-    return (
-        str(len(good)),
-        f"{statistics.median(row['accuracy'] for row in good):.4f}",
-        f"{statistics.median(row['ratio'] or 1.0 for row in good):.2f}",
-        f"{max(row['max_error'] for row in good):.4f}",
-        failed,
-    )
+    accuracy = statistics.median(row["accuracy"] for row in good)
+    ratio = statistics.median(row["ratio"] or 1.0 for row in good)
+    error = max(row["max_error"] for row in good)
+    return (str(len(good)), f"{accuracy:.4f}", f"{ratio:.2f}", f"{error:.4f}", failed)
 
 
 def _line(step: Step) -> str:
     if step.error:
-        return f"{named(step.run)}: failed: {step.error}"
+        return f"{_named(step.run)}: failed: {step.error}"
     row = step.round
     assert row is not None
     ratio = f", {row.ratio:.2f}x smaller" if row.ratio else ""
-    return f"{named(step.run)}: accuracy {row.accuracy:.4f}{ratio}, {step.seconds:.0f} s"
+    return f"{_named(step.run)}: accuracy {row.accuracy:.4f}{ratio}, {step.seconds:.0f} s"
+
+
+def _named(run: RunConfig) -> str:
+    data = _data(run.dataset, run.partitioner, run.alpha)
+    return f"{run.model} {data} {Scheme.of_run(run)} seed {run.seed}"
+
+
+def _data(dataset: str, partitioner: str, alpha: float) -> str:
+    """Return a data set, and how it is shared out if that is unusual."""
+    unusual = partitioner != DEFAULTS.partitioner
+    return f"{dataset} {partition_name(partitioner, alpha)}" if unusual else dataset

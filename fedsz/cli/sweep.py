@@ -13,7 +13,6 @@ from fedsz.formatting import duration
 from fedsz.training.options import SWEEP
 
 if TYPE_CHECKING:
-    from fedsz.experiments.sweep import Sweep
     from fedsz.training.options import RunConfig
 
 COLUMNS = ("seed", "dataset", "model", "partition", "way")  # a way says the rest
@@ -38,57 +37,46 @@ def command(
     Rows are added to one Parquet file run by run. A sweep that was ended goes on where it was
     when the same command is given again.
     """
+    from contextlib import closing
     from pathlib import Path
 
+    from rich.console import Console
+
+    from fedsz.cli.progress import SweepProgress, print_summary
     from fedsz.experiments.results import SWEEP, Results
     from fedsz.experiments.sweep import Sweep
 
     if dry_run:
         _print_plan(config, json=json)
         return
+    console = Console(stderr=True)
     with Results(Path(config.results), SWEEP) as results:
         sweep = Sweep(config, results)
         if retry:
             sweep.forget_failures()
-        _run(sweep, json=json)
-
-
-def _run(sweep: Sweep, *, json: bool) -> None:
-    from contextlib import closing
-
-    from rich.console import Console
-
-    from fedsz.cli.progress import SweepProgress, print_summary
-
-    console = Console(stderr=True)
-    if sweep.done:
-        say(f"{sweep.done} runs are in {sweep.config.results} already", console=console)
-    with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
-        for step in steps:
-            progress.show(step)
-            if json and step.over:
-                print_json({**_named(step.run), "error": step.error, "seconds": step.seconds})
-    if not json:
-        print_summary(sweep)
+        if sweep.done:
+            say(f"{sweep.done} runs are in {config.results} already", console=console)
+        with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
+            for step in steps:
+                progress.show(step)
+                if json and step.over:
+                    print_json({**_named(step.run), "error": step.error, "seconds": step.seconds})
+        if not json:
+            print_summary(sweep)
 
 
 def _print_plan(config: SweepConfig, *, json: bool) -> None:
-    """Print every run, and what all of them should take."""
     from fedsz.experiments.duration_estimate import seconds
 
     times = [seconds(run) for run in config.runs]
-    plan = list(zip(config.runs, times, strict=True))
+    rows = []
+    for name, estimate in zip(map(_named, config.runs), times, strict=True):
+        if json:
+            print_json({**name, "seconds": estimate})
+        about = "unknown" if estimate is None else duration(estimate)
+        rows.append((*(str(name[column]) for column in COLUMNS), about))
     if json:
-        for run, estimate in plan:
-            print_json({**_named(run), "seconds": estimate})
         return
-    rows = (
-        (
-            *(str(value) for name, value in _named(run).items() if name in COLUMNS),
-            "unknown" if estimate is None else duration(estimate),
-        )
-        for run, estimate in plan
-    )
     print_table((*COLUMNS, "about"), rows, folded={"way": 1})
     known = [estimate for estimate in times if estimate is not None]
     more = f" and {len(times) - len(known)} of unknown length" if len(known) < len(times) else ""
@@ -98,18 +86,14 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
 
 
 def _named(run: RunConfig) -> dict[str, Any]:
-    """Return what tells a run from the others of its sweep."""
     from fedsz.experiments.scheme import Scheme, partition_name
 
     scheme = Scheme.of_run(run)
     return {
-        "seed": run.seed,
-        "dataset": run.dataset,
-        "model": run.model,
+        **{name: getattr(run, name) for name in ("seed", "dataset", "model")},
         "partition": partition_name(run.partitioner, run.alpha),
         "way": str(scheme),
-        "update": scheme.config.update,
-        "codec": scheme.config.codec,
+        **{name: getattr(scheme.config, name) for name in ("update", "codec")},
         "error_bound": run.error_bound if scheme.bound else None,
         "downlink": scheme.config.downlink,
         "policy": scheme.policy,

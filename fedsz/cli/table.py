@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from typing import Final, Self
 
 from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
 
 from fedsz.cli.output import print_event, say
 from fedsz.control.record import RoundRecord
@@ -35,16 +33,15 @@ class RunTable:
         self._connected: set[str] = set()
         self._wanted = 0
         self._done: Done | None = None
-        self._spinner = Spinner("dots", "starting the server")
-        self._live = Live(self._spinner, console=self._console, transient=True)
+        self._status = self._console.status("starting the server")
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._live.start()
+            self._status.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        self._status.stop()
         if self._done:
             self._summary(self._done)
 
@@ -69,7 +66,7 @@ class RunTable:
                 self._print_row(cells(event))
             case Done():
                 self._done = event
-        self._spinner.update(text=self._goes_on())
+        self._status.update(self._goes_on())
 
     def _goes_on(self) -> str:
         here = len(self._connected)
@@ -80,22 +77,20 @@ class RunTable:
         return f"round {len(self._rows)}, {here} clients"
 
     def _summary(self, done: Done) -> None:
-        """Print what the whole run came to."""
         trained = [row for row in self._rows if row.round]
         names = ("raw_up", "sent_up", "wire_up", "raw_down", "sent_down")
         raw, sent, wire, model, down = (sum(getattr(row, n) for row in trained) for n in names)
-        lines = [
-            f"accuracy {self._rows[-1].accuracy:.4f} after {len(trained)} rounds"
-            f" in {done.seconds:.1f} s",
-            f"sent up {size(sent)} for {size(raw)} of updates: {raw / sent:.2f}x smaller"
-            f" ({size(wire)} on the wire)\n"
-            f"sent down {size(down)} for {size(model)} of models: {model / down:.2f}x smaller\n"
-            f"largest error {max(row.max_error for row in trained):.4f} of its bound"
-            if sent
-            else "no client sent an update that could be used",
-            f"results in {done.run_dir}",
-        ]
-        self._say("\n".join(lines), style="")
+        took = f"after {len(trained)} rounds in {done.seconds:.1f} s"
+        lines = [f"accuracy {self._rows[-1].accuracy:.4f} {took}"]
+        if sent:
+            up = f"{size(raw)} of updates: {raw / sent:.2f}x smaller ({size(wire)} on the wire)"
+            models = f"{size(model)} of models: {model / down:.2f}x smaller"
+            error = max(row.max_error for row in trained)
+            lines += [f"sent up {size(sent)} for {up}", f"sent down {size(down)} for {models}"]
+            lines.append(f"largest error {error:.4f} of its bound")
+        else:
+            lines.append("no client sent an update that could be used")
+        self._say("\n".join((*lines, f"results in {done.run_dir}")), style="")
 
     def _print_row(self, row: tuple[str, ...], style: str = "") -> None:
         padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS, strict=True))
@@ -108,24 +103,14 @@ class RunTable:
 def cells(row: RoundRecord) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
     asked = row.replies + len(row.failures)
-    start = (
-        str(row.round),
-        f"{row.accuracy:.4f}",
-        "-" if row.loss is None else f"{row.loss:.4f}",
-        f"{row.replies}/{asked}" if asked else "-",
-    )
+    loss = "-" if row.loss is None else f"{row.loss:.4f}"
+    clients = f"{row.replies}/{asked}" if asked else "-"
+    start = (str(row.round), f"{row.accuracy:.4f}", loss, clients)
     if row.ratio is None:
         return (*start, *["-"] * (len(WIDTHS) - len(start)))
-    return (
-        *start,
-        size(row.raw_up),
-        size(row.sent_up),
-        f"{row.ratio:.2f}",
-        f"{row.encode_seconds:.2f}",
-        f"{row.decode_seconds:.2f}",
-        f"{row.max_error:.4f}",
-        f"{row.seconds:.1f}",
-    )
+    sent = (size(row.raw_up), size(row.sent_up), f"{row.ratio:.2f}")
+    seconds = (f"{row.encode_seconds:.2f}", f"{row.decode_seconds:.2f}")
+    return (*start, *sent, *seconds, f"{row.max_error:.4f}", f"{row.seconds:.1f}")
 
 
 @contextmanager

@@ -23,26 +23,18 @@ def default_target(source: Path) -> Path:
 
 
 def write_report(
-    source: Path | Sequence[Path],
-    target: Path,
+    source: Path | Sequence[Path],  # a sweep's Parquet file, the folder of a run, or several
+    target: Path,  # the HTML file, which is written over
     *,
-    bandwidths: Sequence[float] = BANDWIDTHS,
-    latency: float = 0.0,
-    figures: Path | None = None,
-    scaling: Path | None = None,
-    reach: float | None = None,
+    bandwidths: Sequence[float] = BANDWIDTHS,  # that times are calculated for; bits/s, finite
+    latency: float = 0.0,  # of each of these links, in seconds
+    figures: Path | None = None,  # a folder for the figures as SVG and PNG
+    scaling: Path | None = None,  # a Parquet file with scaling, to be part of the report
+    reach: float | None = None,  # accuracy, above 0 to 1, that bytes are counted to
 ) -> Path:
     """Write the report of runs or sweeps, and return where it is.
 
-    Args:
-        source: a sweep's Parquet file, the folder of a run, or several of either.
-        target: the HTML file, which is written over.
-        bandwidths: of the links that times are calculated for, in bits a second, finite.
-        latency: of each of them, in seconds.
-        figures: a folder for the figures as SVG and PNG.
-        scaling: a Parquet file with scaling, to be part of it.
-        reach: accuracy, above 0 to 1, that bytes are counted to; None for 95 % of the uncompressed
-            run's best.
+    Without ``reach``, bytes are counted to 95 % of the uncompressed run's best accuracy.
 
     Raises:
         ConfigError: the source is none or holds nothing, a number is out of range, or a file
@@ -50,9 +42,8 @@ def write_report(
     """
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
-            raise ConfigError(
-                f"a report needs the package {package!r}: pip install 'fedsz[report]'"
-            )
+            need = f"a report needs the package {package!r}"
+            raise ConfigError(f"{need}: pip install 'fedsz[report]'")
     if not bandwidths or not all(map(math.isfinite, bandwidths)):
         raise ConfigError(f"a report takes finite bandwidths, got {list(bandwidths)}")
     links = [Link(bandwidth, latency) for bandwidth in dict.fromkeys(bandwidths)]
@@ -62,14 +53,14 @@ def write_report(
         raise ConfigError(f"{target} is a folder; a report is a file")
 
     from fedsz.experiments.results import SCALING, read
-    from fedsz.report.contents import contents
-    from fedsz.report.page import render, write, write_figures
+    from fedsz.report.page import contents, render, write_figures
     from fedsz.report.source import read_source
+    from fedsz.whole_files import write_whole
 
     points = read(scaling, SCALING).to_pylist() if scaling else None
     sources = [source] if isinstance(source, Path) else list(source)
     title, facts, sections = contents(sources, read_source(*sources), links, points, reach)
-    write(target, render(title, facts, sections).encode())
+    write_whole(target, render(title, facts, sections).encode())
     if figures:
         write_figures(figures, sections)
     return target

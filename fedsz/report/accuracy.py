@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from fedsz.bounds import ErrorBound
 from fedsz.formatting import percent
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, named
-from fedsz.report.statistics import Spread, spread
+from fedsz.report.runs import Group, Setting, Spread, named, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,23 +22,19 @@ def rounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     title = "Accuracy over rounds"
     if all(len(run.rounds) < 2 for run in setting.runs):
         return Omitted(title, "no round of training is recorded")
-    bounds: Sequence[ErrorBound | None] = series.thinned(setting.bounds, PANELS) or [None]
     panels = []
-    for bound in bounds:
-        lines = {group.label: _over_rounds(group.runs) for group in setting.at(bound)}
+    for bound in series.thinned(setting.bounds, PANELS) or (None,):
+        lines = {group.label: _over_rounds(group) for group in setting.at(bound)}
         says = _says(lines, "after the last round")
         panels.append(
             series.lines_panel(named(bound, ""), lines, styles, says, _rounds_axes, factor=100)
         )
-    return Chart.of(
-        setting,
-        "accuracy-rounds",
-        title,
+    caption = (
         "Accuracy of the averaged model on the server's held-out images; round 0 is before"
         f" training. {series.spread_note(setting.runs)}"
-        f"{series.others_note(len(setting.bounds) - len(panels))}",
-        *panels,
+        f"{series.others_note(len(setting.bounds) - len(panels))}"
     )
+    return Chart.of(setting, "accuracy-rounds", title, caption, *panels)
 
 
 def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
@@ -48,49 +42,30 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     title = "Accuracy over error bound"
     if few := series.too_few_bounds(setting):
         return Omitted(title, few)
-    levels = series.levels(setting, lambda run: run.accuracy)
-    level = levels.get(UNCOMPRESSED)
+    level = Spread.of(run.accuracy for run in setting.baseline)
     more = f"; uncompressed {spread(level, percent)}" if level else ""
-    return Chart.of(
-        setting,
-        "accuracy-bound",
-        title,
+    caption = (
         "Accuracy of the averaged model after the last round. What no bound steers is a level."
-        f" {series.spread_note(setting.runs)}",
-        *series.bounds_panels(
-            setting,
-            lambda run: run.accuracy,
-            levels,
-            styles,
-            lambda lines: _says(lines, "at the largest bound") + more,
-            _percent_axis,
-            factor=100,
-        ),
+        f" {series.spread_note(setting.runs)}"
     )
+    says = partial(_says, where="at the largest bound", more=more)
+    panels = series.bounds_panels(
+        setting, lambda run: run.accuracy, styles, says, lambda ax: ax.set_ylabel("accuracy, %"),
+        factor=100,
+    )  # fmt: skip
+    return Chart.of(setting, "accuracy-bound", title, caption, *panels)
 
 
-def _over_rounds(runs: Sequence[Run]) -> series.Series:
-    values: dict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        for done, accuracy in zip(run.rounds, run.accuracies, strict=True):
-            values[done.round].append(accuracy)
-    return {number: known for number in sorted(values) if (known := Spread.of(values[number]))}
+def _over_rounds(group: Group) -> series.Series:
+    rounds = (zip(run.rounds, run.accuracies, strict=True) for run in group.runs)
+    return series.series_of((done.round, accuracy) for run in rounds for done, accuracy in run)
 
 
-def _says(lines: Mapping[str, series.Series], where: str) -> str:
-    ends = [
-        f"{label} {spread(list(line.values())[-1], percent)}"
-        for label, line in lines.items()
-        if line
-    ]
-    return f"Accuracy in percent {where}: {'; '.join(ends)}"
-
-
-def _percent_axis(ax: Axes) -> None:
-    ax.set_ylabel("accuracy, %")
+def _says(lines: Mapping[str, series.Series], where: str, more: str = "") -> str:
+    ends = [f"{k} {spread([*v.values()][-1], percent)}" for k, v in lines.items() if v]
+    return f"Accuracy in percent {where}: {'; '.join(ends)}{more}"
 
 
 def _rounds_axes(ax: Axes) -> None:
-    ax.set_xlabel("round")
-    _percent_axis(ax)
+    ax.set(xlabel="round", ylabel="accuracy, %")
     ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]

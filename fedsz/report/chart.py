@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from fedsz.report.runs import Setting
 
@@ -46,22 +46,8 @@ class Table:
     title: str
     caption: str  # what the numbers are
     head: tuple[str, ...]  # a name per column
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
     words: int = 1  # how many columns, from the left, hold words
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        title: str,
-        caption: str,
-        rows: Iterable[Any],
-        columns: Mapping[str, Callable[[Any], str]],
-        words: int = 1,
-    ) -> Self:
-        """Return a table with a row for each of ``rows``, of what each column shows of it."""
-        cells = tuple(tuple(show(row) for show in columns.values()) for row in rows)
-        return cls(name, title, caption, tuple(columns), cells, words)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,8 +32,8 @@ FITS: Final = (
     " 1 not at all."
 )
 ONCE_MORE: Final = "The weights are those that a client would send after the last round."
-# All that a run folder has. Measured on the cnn and digits: errors of uniform at rel:0.01 differ
-# from a uniform law by a KS of 0.002 on a client's weights, and of 0.43 on the average.
+# All that a run folder has; it tells no version. On the cnn and digits, errors of uniform at
+# rel:0.01 differ from a uniform law by a KS of 0.002 on a client's weights, of 0.43 on the average.
 AVERAGED: Final = (
     "The model is the average of updates that were decoded, so its numbers lie near few points of"
     " the codec's grid, and their errors are unlike those of a client's own."
@@ -53,14 +52,11 @@ def weights_chart(setting: Setting) -> Chart | Omitted:
     run, weights = found[0]
     if not weights.laws:
         return Omitted(title, f"all {weights.numbers:,} weights of {weights.tensor} are equal")
-    return Chart.of(
-        setting,
-        "weights",
-        title,
+    caption = (
         f"The {weights.numbers:,} numbers of {weights.tensor}, the largest tensor that may be"
-        f" lossy, after training ({_label(setting, run)}, seed {run.seed}). {FITS}",
-        histogram_panel("", weights, "weight"),
+        f" lossy, after training ({_label(setting, run)}, seed {run.seed}). {FITS}"
     )
+    return Chart.of(setting, "weights", title, caption, histogram_panel("", weights, "weight"))
 
 
 def errors_chart(setting: Setting) -> Chart | Omitted:
@@ -76,18 +72,14 @@ def errors_chart(setting: Setting) -> Chart | Omitted:
         shown += [(run, error) for run, error in mine if run.bound is None or run.bound in bounds]
     seed = min(run.seed for run, _ in shown)
     first, error = shown[0]
-    return Chart.of(
-        setting,
-        "errors",
-        title,
+    whose = ONCE_MORE if first.version else AVERAGED
+    caption = (
         f"Decoded less original, of the {error.numbers:,} numbers of {error.tensor}"
-        f" after training, seed {seed}. {_whose(first)} {FITS}"
-        f"{others_note(len(found) - len(shown))}",
-        *(
-            histogram_panel(_label(setting, run), error, "error", height=2.7)
-            for run, error in shown
-        ),
+        f" after training, seed {seed}. {whose} {FITS}"
+        f"{others_note(len(found) - len(shown))}"
     )
+    panels = (histogram_panel(_label(setting, run), of, "error", height=2.7) for run, of in shown)
+    return Chart.of(setting, "errors", title, caption, *panels)
 
 
 def fits(setting: Setting) -> Table | Omitted:
@@ -96,30 +88,22 @@ def fits(setting: Setting) -> Table | Omitted:
     found = _errors(setting)
     if not found:
         return Omitted(title, _why(setting, "no run made an error"))
-
-    def ks(law: str) -> Callable[[Found], str]:
-        return lambda row: digits(next((x.ks for x in row[1].laws if x.name == law), math.nan))
-
-    return Table.of(
-        f"{setting.name}-fits",
-        title,
-        f"Errors of {found[0][1].tensor} after training, of the first seed of each."
-        f" {_whose(found[0][0])} {FITS}",
-        found,
-        {
-            "way": lambda row: setting.label(row[0]),
-            "bound": lambda row: named(row[0].bound),
-            "best fit": lambda row: row[1].best or "all are equal",
-            **{f"KS {law}": ks(law) for law in LAW_STYLES},
-            "least": lambda row: f"{row[1].low:.3g}",
-            "greatest": lambda row: f"{row[1].high:.3g}",
-        },
-        words=3,
+    whose = ONCE_MORE if found[0][0].version else AVERAGED
+    caption = (
+        f"Errors of {found[0][1].tensor} after training, of the first seed of each. {whose} {FITS}"
     )
+    rows = []
+    for run, error in found:
+        known = {law.name: law.ks for law in error.laws}
+        best = error.best or "all are equal"
+        ks = (digits(known.get(law, math.nan)) for law in LAW_STYLES)
+        limits = (f"{error.low:.3g}", f"{error.high:.3g}")
+        rows.append((setting.label(run), named(run.bound), best, *ks, *limits))
+    head = ("way", "bound", "best fit", *(f"KS {law}" for law in LAW_STYLES), "least", "greatest")
+    return Table(f"{setting.name}-fits", title, caption, head, rows, words=3)
 
 
 def _found(runs: Iterable[Run], what: str) -> list[Found]:
-    """Return the distributions of weights, or of errors."""
     return [(run, item) for run in runs for item in run.distributions if item.what == what]
 
 
@@ -136,11 +120,6 @@ def _why(setting: Setting, otherwise: str) -> str:
     return next((run.missing for run in setting.runs if run.missing), otherwise)
 
 
-def _whose(run: Run) -> str:
-    """Say which weights a run's distributions are of; a run folder tells no version."""
-    return ONCE_MORE if run.version else AVERAGED
-
-
 def _label(setting: Setting, run: Run) -> str:
     return f"{setting.label(run)}, {named(run.bound)}" if run.bound else setting.label(run)
 
@@ -151,36 +130,32 @@ def histogram_panel(
     """Return a histogram with the fitted laws over it; ``log`` is of the vertical axis."""
     laws = ", ".join(f"{law.name} {law.ks:.3f}" for law in of.laws)
     numbers = f"{of.numbers:,} numbers from {of.low:.3g} to {of.high:.3g}"
-    draw = partial(_draw_histogram, of=of, unit=unit, log=log)
+
+    def draw(ax: Axes) -> None:
+        counts = np.array(of.counts, np.float64)
+        margin = 0.5 if of.low == of.high else 0.0
+        edges = np.linspace(of.low - margin, of.high + margin, counts.size + 1)
+        heights = counts / (of.numbers * (edges[1] - edges[0]))
+        ax.stairs(heights, edges, fill=True, color=LIGHT["blue"], alpha=0.35)
+        x = _grid(of)
+        for law in of.laws:
+            colour, dashes = LAW_STYLES.get(law.name, ("gold", "-"))
+            style: Any = {"color": LIGHT[colour], "linestyle": dashes, "linewidth": 1.4}
+            if law.scale > 0:
+                ax.plot(x, density(law, x), label=f"{law.name}, KS {law.ks:.3f}", **style)
+        # A law's peak may be far above all that was found.
+        ax.set_ylim(0, 1.25 * (float(heights.max()) or 1.0))
+        if log:
+            ax.set_yscale("log")
+            log_axis(ax.yaxis, "{:g}".format)
+            # Nor is a law's tail a reason to make room for it.
+            ax.set_ylim(heights[heights > 0].min() / 2, 4 * heights.max())
+        else:
+            ax.ticklabel_format(style="sci", scilimits=(-2, 4))
+        ax.set(xlabel=unit, ylabel="density")
+        ax.locator_params(axis="x", nbins=5)
+
     return Panel(title, draw, f"{numbers}; KS of fitted laws: {laws}", height)
-
-
-def _draw_histogram(ax: Axes, of: Distribution, unit: str, *, log: bool) -> None:
-    counts = np.array(of.counts, np.float64)
-    margin = 0.5 if of.low == of.high else 0.0
-    edges = np.linspace(of.low - margin, of.high + margin, counts.size + 1)
-    heights = counts / (of.numbers * (edges[1] - edges[0]))
-    ax.stairs(heights, edges, fill=True, color=LIGHT["blue"], alpha=0.35)
-    x = _grid(of)
-    for law in of.laws:
-        colour, dashes = LAW_STYLES.get(law.name, ("gold", "-"))
-        if law.scale > 0:
-            ax.plot(
-                x, density(law, x), color=LIGHT[colour], linestyle=dashes, linewidth=1.4,
-                label=f"{law.name}, KS {law.ks:.3f}",
-            )  # fmt: skip
-    # A law's peak may be far above all that was found.
-    ax.set_ylim(0, 1.25 * (float(heights.max()) or 1.0))
-    if log:
-        ax.set_yscale("log")
-        log_axis(ax.yaxis, "{:g}".format)
-        # Nor is a law's tail a reason to make room for it.
-        ax.set_ylim(heights[heights > 0].min() / 2, 4 * heights.max())
-    else:
-        ax.ticklabel_format(style="sci", scilimits=(-2, 4))
-    ax.set_xlabel(unit)
-    ax.set_ylabel("density")
-    ax.locator_params(axis="x", nbins=5)
 
 
 def _grid(of: Distribution) -> Any:

@@ -1,16 +1,20 @@
-"""The page: every chart and table of a report in one HTML file that needs nothing else."""
+"""The page: what is in it, in order, and all of it as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsz.errors import ConfigError
+from fedsz.experiments.link_model import Link
+from fedsz.formatting import count, digits, listed, points
+from fedsz.report import accuracy, distributions, tables, times
+from fedsz.report.accuracy_over_bytes import bytes_items
 from fedsz.report.chart import Chart, Item, Omitted, Table
-from fedsz.report.style import COLOURS, files, inline
+from fedsz.report.runs import Run, Setting, machines, named, settings_of
+from fedsz.report.scaling import Point, scaling_figure
+from fedsz.report.style import COLOURS, files, inline, line_styles
+from fedsz.whole_files import write_whole
 
 
 @dataclass(frozen=True)
@@ -22,51 +26,60 @@ class Section:
     items: Sequence[Item]
 
 
+def contents(
+    sources: Sequence[Path],  # what the runs were read from
+    runs: Sequence[Run],
+    links: Sequence[Link],  # that times are calculated for; figures of one link take the first
+    scaling: Sequence[Point] | None,  # rows of a table of scaling
+    reach: float | None = None,  # accuracy that bytes are counted to; see `rate_accuracies`
+) -> tuple[str, list[str], list[Section]]:
+    """Return the title, the facts on top and the sections of a report."""
+    settings = settings_of(runs)
+    styles = line_styles(group.label for setting in settings for group in setting.groups)
+    sections = []
+    if settings:
+        sections.append(Section("overview", "Overview", [tables.ratios(settings)]))
+        sections.append(Section("bytes", "Accuracy over bytes", [*bytes_items(settings, reach)]))
+    for setting in settings:
+        items = [
+            accuracy.rounds_chart(setting, styles),
+            accuracy.bounds_chart(setting, styles),
+            times.split_chart(setting, links[0]),
+            times.bounds_chart(setting, styles, links),
+            times.bandwidths_chart(setting, styles, links),
+            distributions.weights_chart(setting),
+            distributions.errors_chart(setting),
+            tables.accuracies(setting),
+            tables.timings(setting, links[0]),
+            distributions.fits(setting),
+        ]
+        sections.append(Section(setting.name, setting.title, items))
+    if scaling is not None:
+        sections.append(Section("scaling-of-rounds", "Scaling", [scaling_figure(scaling)]))
+    if failed := tables.failures(runs):
+        sections.append(Section("failed-runs", "Failed runs", [failed]))
+    what = "Run" if all(source.is_dir() for source in sources) else "Sweep"
+    names = ", ".join(source.resolve().stem for source in sources)
+    return f"{what} {names}", list(_facts(runs, settings)), sections
+
+
 def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
     """Return the page: a title, sentences that stand on top, and the sections in order."""
     import jinja2
     from markupsafe import Markup
 
-    def svgs(chart: Chart) -> list[Markup]:
-        # Ours: names in it were escaped by matplotlib.
-        return [Markup(svg) for svg in inline(chart)]  # noqa: S704
-
+    loader = jinja2.PackageLoader("fedsz.report", ".")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fedsz.report", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )
-    environment.tests |= {
-        "chart": lambda item: isinstance(item, Chart),
-        "table": lambda item: isinstance(item, Table),
-        "omitted": lambda item: isinstance(item, Omitted),
-    }
+    )  # fmt: skip
+    for kind in (Chart, Table, Omitted):
+        environment.tests[kind.__name__.lower()] = lambda item, kind=kind: isinstance(item, kind)
+    values = {"title": title, "facts": facts, "sections": sections, "colours": COLOURS}
     return environment.get_template("template.html.j2").render(
-        title=title,
-        facts=facts,
-        sections=sections,
-        svgs=svgs,
-        colours=COLOURS,
+        values,
+        svgs=lambda chart: map(Markup, inline(chart)),  # matplotlib has escaped the names
     )
-
-
-def write(target: Path, data: bytes) -> None:
-    """Write a file whole or not at all; its folder is made if it is not there.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        part.replace(target)
-    except OSError as err:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise ConfigError(f"cannot write {target}: {err.strerror or err}") from err
 
 
 def write_figures(folder: Path, sections: Sequence[Section]) -> None:
@@ -76,7 +89,37 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> None:
         ConfigError: one of them cannot be written.
     """
     items = (item for section in sections for item in section.items)
-    for chart in items:
-        if isinstance(chart, Chart):
-            for suffix, data in files(chart).items():
-                write(folder / f"{chart.name}.{suffix}", data)
+    for chart in (item for item in items if isinstance(item, Chart)):
+        for suffix, data in files(chart).items():
+            write_whole(folder / f"{chart.name}.{suffix}", data)
+
+
+def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
+    failed = sum(bool(run.error) for run in runs)
+    bad = f", {failed} of them failed" if failed else ""
+    seeds = sorted({run.seed for run in runs})
+    yield f"{count(len(runs), 'run')}{bad}; {listed('seed', seeds)}; {machines(runs)}."
+    versions = sorted({run.version for run in runs if run.version})
+    days = sorted({f"{run.time:%Y-%m-%d}" for run in runs if run.time})
+    if versions and days:
+        when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        yield f"Made with fedsz {', '.join(versions)}, {when}."
+    if not settings:
+        yield "No run ended well, so there is no figure."
+    yield from filter(None, map(_smallest, settings))
+
+
+def _smallest(setting: Setting) -> str:
+    others = [group for group in setting.at(setting.usual) if not group.uncompressed]
+    found = [(ratio.middle, group) for group in others if (ratio := group.ratio)]
+    if not found:
+        return ""
+    smaller, best = max(found, key=lambda pair: pair[0])
+    at = f" at {named(best.bound)}" if best.bound else ""
+    said = f"{setting.title}{at}: {best.label} makes updates {digits(smaller)} times smaller"
+    if len(found) > 1:
+        said += f", the smallest of {len(found)} ways"
+    if price := setting.difference(best.runs):
+        mean = f"(mean of {count(price.count, 'seed')})"
+        said += f"; accuracy {points(price.mean)} points from uncompressed {mean}"
+    return f"{said}."

@@ -6,9 +6,8 @@ adjustText does not do here: it left names across the edge of the axes and over 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -35,8 +34,7 @@ PLACES: Final = tuple(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(NamedTuple):
     """A point with a name, in the data's units."""
 
     x: float
@@ -45,19 +43,15 @@ class Spot:
     colour: str  # of the name
 
 
-Line = Sequence[tuple[float, float]]
+Line = Sequence[tuple[float, float]]  # from point to point, in the data's units
 
 
-def write_names(ax: Axes, spots: Sequence[Spot], lines: Sequence[Line]) -> None:
-    """Write each name at the place that costs least: near, free, and within the axes.
-
-    The limits of the axes must not change afterwards.
-
-    Args:
-        ax: where the points are drawn.
-        spots: points with names, the most important ones first.
-        lines: what else names should not cover, from point to point in the data's units.
-    """
+def write_names(
+    ax: Axes,  # whose limits must not change afterwards
+    spots: Sequence[Spot],  # the most important ones first
+    lines: Sequence[Line],  # what else names should not cover
+) -> None:
+    """Write each name at the place that costs least: near, free, and within the axes."""
     canvas: Any = ax.figure.canvas
     canvas.figure.draw_without_rendering()  # only then is it known where points are
     scale = canvas.figure.dpi / 72
@@ -68,7 +62,10 @@ def write_names(ax: Axes, spots: Sequence[Spot], lines: Sequence[Line]) -> None:
         points = _along(ax.transData.transform(line), 4 * scale)
         full += [(_box(at, 2 * scale), PIECE_OF_LINE) for at in points]
     for spot, end in zip(spots, ends, strict=True):
-        size = _size(ax, spot.name)
+        measured = ax.text(0, 0, spot.name, fontsize=SIZE)
+        extent = measured.get_window_extent()
+        measured.remove()
+        size = np.array([WIDER * extent.width, extent.height])
         found = []
         for dx, dy, align in PLACES:
             box = _box(end + scale * np.array([dx, dy]), size, align)
@@ -87,17 +84,8 @@ def write_names(ax: Axes, spots: Sequence[Spot], lines: Sequence[Line]) -> None:
 
 
 def _along(line: Any, step: float) -> Any:
-    """Return points of a line, no farther from each other than ``step``, in pixels."""
     parts = [np.linspace(a, b, 2 + int(np.linalg.norm(b - a) / step)) for a, b in pairwise(line)]
     return np.concatenate(parts) if parts else line
-
-
-def _size(ax: Axes, text: str) -> Any:
-    """Return the width and the height of a name, in pixels."""
-    name = ax.text(0, 0, text, fontsize=SIZE)
-    box = name.get_window_extent()
-    name.remove()
-    return np.array([WIDER * box.width, box.height])
 
 
 def _box(at: Any, size: Any, align: str = "center") -> Any:

@@ -1,4 +1,4 @@
-"""What a report is about: runs, and those that can be compared with each other."""
+"""What a report is about: runs, those that can be compared, and values of several seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from statistics import fmean, median
+from typing import Any, Final, NamedTuple, Self
+
+from scipy import stats
 
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
@@ -17,8 +20,7 @@ from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
-from fedsz.formatting import NOTHING, count, listed
-from fedsz.report.statistics import Spread
+from fedsz.formatting import NOTHING, count, digits, listed
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -31,6 +33,47 @@ CONDITIONS: Final = (
 
 USUAL_TENSORS: Final = f"{DEFAULTS.rule}>{DEFAULTS.threshold}"
 USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The finite values of several seeds."""
+
+    values: tuple[float, ...]
+    middle: float  # the median
+    mean: float
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Self | None:
+        """Return the spread of the finite values; None if there are none."""
+        known = tuple(value for value in values if math.isfinite(value))
+        if not known:
+            return None
+        return cls(known, median(known), fmean(known), min(known), max(known))
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self.values)
+
+    @property
+    def reach(self) -> float:
+        """Half the width of the mean's 95 % interval by Student's t; NaN for a single value."""
+        if self.count == 1:
+            return math.nan
+        t = stats.t.ppf(0.975, self.count - 1)
+        return float(t * stats.sem(self.values))
+
+
+def spread(of: Spread | None, show: Callable[[float], str] = digits) -> str:
+    """Return a median, and the limits where there are several values: ``5.1 (4.9 … 5.2)``."""
+    if of is None:
+        return NOTHING
+    if of.count == 1 or show(of.least) == show(of.greatest):
+        return show(of.middle)
+    return f"{show(of.middle)} ({show(of.least)} … {show(of.greatest)})"
 
 
 @dataclass(frozen=True)
@@ -109,10 +152,9 @@ class Run:
         replies = sum(r.replies for r in self.trained)
         if not replies:
             return None
-        raw, sent, train, encode, decode = (
-            sum(getattr(r, name) for r in self.trained) / replies
-            for name in ("raw_up", "sent_up", "train_seconds", "encode_seconds", "decode_seconds")
-        )
+        names = ("raw_up", "sent_up", "train_seconds", "encode_seconds", "decode_seconds")
+        sums = (sum(getattr(r, name) for r in self.trained) for name in names)
+        raw, sent, train, encode, decode = (total / replies for total in sums)
         if not (raw > 0 and sent > 0 and math.isfinite(encode + decode)):
             return None
         return UpdateCost(raw, sent, train or math.nan, encode, decode)
@@ -140,10 +182,6 @@ class Group(NamedTuple):
         """How many times smaller compression makes updates."""
         return Spread.of(update.ratio for update in self.updates)
 
-    def spread(self, value: Callable[[Run], float]) -> Spread | None:
-        """Return the spread of a value of its runs."""
-        return Spread.of(map(value, self.runs))
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -163,11 +201,6 @@ class Setting:
         return sorted(groups, key=lambda group: (rank(group.label), _place(group.bound)))
 
     @property
-    def labels(self) -> list[str]:
-        """What is compared, whatever its bound."""
-        return list(dict.fromkeys(group.label for group in self.groups))
-
-    @property
     def bounds(self) -> list[ErrorBound]:
         """All bounds: relative ones first, small before large."""
         return sorted({run.bound for run in self.runs if run.bound}, key=_place)
@@ -175,11 +208,8 @@ class Setting:
     @property
     def usual(self) -> ErrorBound | None:
         """The bound at which codecs are compared where there is room for one."""
-        return min(
-            self.bounds,
-            key=lambda b: (b.kind != "rel", abs(math.log10(b.value / USUAL_BOUND))),
-            default=None,
-        )
+        far = {b: abs(math.log10(b.value / USUAL_BOUND)) for b in self.bounds}
+        return min(far, key=lambda b: (b.kind != "rel", far[b]), default=None)
 
     @property
     def updates(self) -> list[UpdateCost]:
@@ -196,18 +226,12 @@ class Setting:
         plain = {run.seed: run.accuracy for run in self.baseline}
         return Spread.of(run.accuracy - plain[run.seed] for run in runs if run.seed in plain)
 
-    def label(self, run: Run) -> str:
-        """Return what a run is called among the others, whatever its bound."""
-        way = run.way
-        return self._named(run, way.config.codec if way.plain else way.label)
-
-    def way(self, run: Run) -> str:
-        """Return what a run is called among the others, its bound included."""
-        return self._named(run, str(run.way))
-
-    def _named(self, run: Run, name: str) -> str:
+    def label(self, run: Run, *, bound: bool = False) -> str:
+        """Return what a run is called among the others, with its bound or whatever that is."""
         if run.uncompressed:
             return UNCOMPRESSED
+        way = run.way
+        name = str(way) if bound else way.config.codec if way.plain else way.label
         others = [r for r in self.runs if not r.uncompressed]
         if len({r.lossless for r in others}) > 1:
             name += f" + {run.lossless}"
@@ -268,21 +292,20 @@ def settings_of(runs: Iterable[Run]) -> list[Setting]:
     for run in runs:
         if not run.error and run.rounds:
             groups.setdefault(tuple(run.conditions.values()), []).append(run)
-    ordered = sorted(groups.items(), key=lambda item: json.dumps(item[0], default=str))
     found: list[Setting] = []
-    for conditions, members in ordered:
+    for conditions in sorted(groups, key=lambda key: json.dumps(key, default=str)):
         model, dataset = conditions[:2]
-        rivals = [key for key in groups if key[:2] == (model, dataset)]
-        differing = [
-            str(value) if name == "partition" else f"{name} {value}".replace("_", " ")
-            for i, (name, value) in enumerate(zip(CONDITIONS, conditions, strict=True))
-            if len({key[i] for key in rivals}) > 1
-        ]
-        title = f"{model} on {dataset}" + (f", {', '.join(differing)}" if differing else "")
+        rivals = zip(*(key for key in groups if key[:2] == (model, dataset)), strict=True)
+        title = f"{model} on {dataset}"
+        for name, value, values in zip(CONDITIONS, conditions, rivals, strict=True):
+            if len(set(values)) > 1:
+                said = str(value) if name == "partition" else f"{name} {value}".replace("_", " ")
+                title += f", {said}"
         name = re.sub(r"[^a-z0-9]+", "-", f"{model}-{dataset}".lower()).strip("-") or "runs"
         # Numbers keep names unique and short where conditions differ.
         taken = sum(setting.name.partition("--")[0] == name for setting in found)
-        found.append(Setting(name + (f"--{taken + 1}" if taken else ""), title, tuple(members)))
+        name += f"--{taken + 1}" if taken else ""
+        found.append(Setting(name, title, tuple(groups[conditions])))
     return found
 
 

@@ -10,7 +10,7 @@ from fedsz.errors import ConfigError
 from fedsz.formatting import bandwidth, seconds
 from fedsz.report.chart import Chart, Omitted, Panel
 from fedsz.report.series import time_axis
-from fedsz.report.style import DASHES, LIGHT, MARKERS, SERIES
+from fedsz.report.style import DASHES, LIGHT, MARKERS, SERIES, LineStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,9 +30,7 @@ Key = tuple[str, str]  # "measured" or "calculated", and of what
 def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
     """Draw the seconds of a round: measured ones as dots, calculated ones as lines.
 
-    Args:
-        points: each with kind ("weak" or "strong"), workers, clients, seconds, how ("measured" or
-            "calculated"), and what a row of the table of scaling has else.
+    Each point is a row of the table of scaling, `fedsz.experiments.results.SCALING`.
 
     Raises:
         ConfigError: a kind that does not exist.
@@ -44,36 +42,39 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
             raise ConfigError(f"no scaling {point['kind']!r}; have {', '.join(KINDS)}")
     if not known:
         return Omitted(title, "there is no point with a time")
-    panels = []
-    for kind, (axis, name) in KINDS.items():
-        mine = [point for point in known if point["kind"] == kind]
-        if mine:
-            panels.append(_panel(name, _lines(mine, axis), axis))
+    panels = [
+        _panel(name, _lines(mine, axis), axis)
+        for kind, (axis, name) in KINDS.items()
+        if (mine := [point for point in known if point["kind"] == kind])
+    ]
     rates = sorted({p["bandwidth"] for p in known if math.isfinite(p.get("bandwidth") or math.inf)})
     links = f" Links carry {', '.join(map(bandwidth, rates))}." if rates else ""
     most = max((p["workers"] for p in known if p["how"] == "measured"), default=0)
-    return Chart(
-        "scaling",
-        title,
+    caption = (
         "Seconds of a round. Marks were measured in Flower's simulation, without links and on at"
         f" most {most} workers, for which clients wait in turn. Lines are calculated from what one"
-        f" client costs, for weak scaling with a worker for each.{links}",
-        _provenance(known),
-        tuple(panels),
+        f" client costs, for weak scaling with a worker for each.{links}"
     )
+
+    def of(name: str, otherwise: str = "not recorded") -> str:
+        found = sorted({str(point[name]) for point in known if point.get(name)})
+        return ", ".join(found) or otherwise
+
+    provenance = (
+        f"Model {of('model')}; data {of('dataset')}; seeds {of('seed')}; machine: {of('machine')}"
+        f" ({of('cores', 'unknown')} cores)."
+    )
+    return Chart("scaling", title, caption, provenance, tuple(panels))
 
 
 def _lines(points: Sequence[Point], axis: str) -> dict[Key, dict[int, float]]:
-    """Return the seconds by place on the axis, for each of the lines."""
     names = [*TOLD, "clients"] if axis == "workers" else TOLD
     differing = [name for name in names if len({point.get(name) for point in points}) > 1]
     lines: dict[Key, dict[int, float]] = {}
     for point in sorted(points, key=lambda p: int(p[axis])):
         what = [LINKS[point["link"]]] if point.get("link") in LINKS else []
-        what += [
-            f"{point[name]} clients" if name == "clients" else str(point.get(name))
-            for name in differing
-        ]
+        told = {name: str(point.get(name)) for name in differing}
+        what += [f"{value} {name}" if name == "clients" else value for name, value in told.items()]
         key = str(point["how"]), ", ".join(what)
         lines.setdefault(key, {})[int(point[axis])] = point["seconds"]
     return lines
@@ -83,34 +84,18 @@ def _panel(title: str, lines: Mapping[Key, Mapping[int, float]], axis: str) -> P
     def draw(ax: Axes) -> None:
         for i, ((how, what), line) in enumerate(lines.items()):
             measured = how == "measured"
-            ax.plot(
-                list(line),
-                list(line.values()),
-                color=LIGHT[SERIES[i % len(SERIES)]],
-                linestyle="none" if measured else DASHES[i % len(DASHES)],
-                marker=MARKERS[i % len(MARKERS)] if measured else "",
-                label=f"{how}, {what}" if what else how,
-            )
+            dashes = "none" if measured else DASHES[i % len(DASHES)]
+            marker = MARKERS[i % len(MARKERS)] if measured else ""
+            style = LineStyle(LIGHT[SERIES[i % len(SERIES)]], dashes, marker)
+            label = f"{how}, {what}" if what else how
+            ax.plot(list(line), list(line.values()), label=label, **style.line())
         ax.set_xscale("log", base=2 if axis == "workers" else 10)
         time_axis(ax)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         ax.set_xlabel(axis)
 
-    says = "; ".join(
-        f"{f'{how} {what}'.rstrip()}: "
-        + ", ".join(f"{seconds(line[x])} at {x:,} {axis}" for x in (min(line), max(line)))
-        for (how, what), line in lines.items()
-    )
-    return Panel(title, draw, says, height=3.4)
-
-
-def _provenance(points: Sequence[Point]) -> str:
-    def of(name: str, otherwise: str) -> str:
-        found = sorted({str(point[name]) for point in points if point.get(name)})
-        return ", ".join(found) or otherwise
-
-    return (
-        f"Model {of('model', 'not recorded')}; data {of('dataset', 'not recorded')};"
-        f" seeds {of('seed', 'not recorded')};"
-        f" machine: {of('machine', 'not recorded')} ({of('cores', 'unknown')} cores)."
-    )
+    says = []
+    for (how, what), line in lines.items():
+        ends = [f"{seconds(line[x])} at {x:,} {axis}" for x in (min(line), max(line))]
+        says.append(f"{f'{how} {what}'.rstrip()}: {', '.join(ends)}")
+    return Panel(title, draw, "; ".join(says), height=3.4)

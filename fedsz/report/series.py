@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from fedsz.bounds import ErrorBound
 from fedsz.formatting import seconds, tick
 from fedsz.report.chart import Panel
-from fedsz.report.runs import Run, Setting, named
-from fedsz.report.statistics import Spread
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, named
 from fedsz.report.style import LineStyle
 
 if TYPE_CHECKING:
@@ -28,6 +30,14 @@ CROWDED: Final = 20  # points of a line above which they have no marks
 
 Series = Mapping[float, Spread]  # by the place on the horizontal axis, in order
 Styles = Mapping[str, LineStyle]  # by the label of a line
+
+
+def series_of(points: Iterable[tuple[float, float]]) -> Series:
+    """Return the spread of the finite values at each place."""
+    values: dict[float, list[float]] = defaultdict(list)
+    for place, value in points:
+        values[place].append(value)
+    return {place: known for place in sorted(values) if (known := Spread.of(values[place]))}
 
 
 def spread_note(runs: Sequence[Run]) -> str:
@@ -65,39 +75,28 @@ def too_few_bounds(setting: Setting) -> str:
     return f"it takes two bounds of a kind; there is {' and '.join(map(named, setting.bounds))}"
 
 
-def levels(setting: Setting, value: Callable[[Run], float]) -> dict[str, Spread]:
-    """Return the spread of a value of runs that no bound steers, by label."""
-    return {group.label: known for group in setting.at(None) if (known := group.spread(value))}
-
-
 def bounds_panels(
     setting: Setting,
-    value: Callable[[Run], float],
-    levels: Mapping[str, Spread],
+    value: Callable[[Run], float],  # NaN if a run has none
     styles: Styles,
-    says: Callable[[Mapping[str, Series]], str],
-    vertical: Callable[[Axes], None],
-    title: str = "",
-    factor: float = 1,
+    says: Callable[[Mapping[str, Series]], str],  # lines by label, in words
+    vertical: Callable[[Axes], object],  # names the vertical axis
+    title: str = "",  # of each panel
+    factor: float = 1,  # from values to what the axis shows
+    plain: Spread | None = None,  # of uncompressed updates, if their runs do not tell it
 ) -> list[Panel]:
-    """Return lines of a value of runs over bounds, a panel for each kind of bound.
-
-    Args:
-        setting: the runs.
-        value: of a run; NaN if it has none.
-        levels: of what no bound steers, by label; see `levels`.
-        styles: by label.
-        says: lines by label in words.
-        vertical: names the vertical axis; see `time_axis`.
-        title: of each panel.
-        factor: from values to what the axis shows.
-    """
+    """Return lines of a value of runs over bounds, a panel for each kind of bound."""
     panels = []
+    levels = {UNCOMPRESSED: plain} if plain else {}
+    for group in setting.at(None):
+        if level := Spread.of(map(value, group.runs)):
+            levels.setdefault(group.label, level)
     for kind, bounds in _by_kind(setting.bounds):
-        lines: dict[str, dict[float, Spread]] = {}
+        points: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for group in setting.groups:
-            if group.bound in bounds and (known := group.spread(value)):
-                lines.setdefault(group.label, {})[group.bound.value] = known
+            if group.bound in bounds:
+                points[group.label] += [(group.bound.value, value(run)) for run in group.runs]
+        lines = {label: found for label, of in points.items() if (found := series_of(of))}
         ticks = sorted({x for line in lines.values() for x in line})
 
         def axes(ax: Axes, kind: str = kind, ticks: Sequence[float] = ticks) -> None:
@@ -114,26 +113,15 @@ def bounds_panels(
 
 def lines_panel(
     title: str,
-    lines: Mapping[str, Series],
+    lines: Mapping[str, Series],  # by label
     styles: Styles,
     says: str,
-    axes: Callable[[Axes], None],
-    levels: Mapping[str, Spread] = MappingProxyType({}),
-    factor: float = 1,
-    height: float = 3.0,
+    axes: Callable[[Axes], None],  # names and scales the axes, after all is drawn
+    levels: Mapping[str, Spread] = MappingProxyType({}),  # horizontal lines, by label
+    factor: float = 1,  # from values to what the axis shows
+    height: float = 3.0,  # inches
 ) -> Panel:
-    """Return a panel of medians as lines, shaded from the least to the greatest.
-
-    Args:
-        title: above it.
-        lines: by label; those without a point are not drawn.
-        styles: by label.
-        says: the same in words.
-        axes: names and scales the axes, after lines and levels are there.
-        levels: of horizontal lines, by label.
-        factor: from values to what the axis shows.
-        height: in inches.
-    """
+    """Return a panel of medians as lines, shaded from the least to the greatest."""
 
     def draw(ax: Axes) -> None:
         for label, level in levels.items():
@@ -142,14 +130,16 @@ def lines_panel(
                 low, high = factor * level.least, factor * level.greatest
                 ax.axhspan(low, high, color=styles[label].colour, alpha=0.1, linewidth=0)
         for label, line in lines.items():
+            if not line:
+                continue
             x, found, style = list(line), list(line.values()), styles[label]
+            least, middle, greatest = (
+                factor
+                * np.array([(value.least, value.middle, value.greatest) for value in found]).T
+            )
             if any(value.count > 1 for value in found):
-                least = [factor * value.least for value in found]
-                greatest = [factor * value.greatest for value in found]
                 ax.fill_between(x, least, greatest, color=style.colour, alpha=0.18, linewidth=0)
-            if line:
-                middle = [factor * value.middle for value in found]
-                ax.plot(x, middle, label=label, **style.line(markers=len(x) <= CROWDED))
+            ax.plot(x, middle, label=label, **style.line(markers=len(x) <= CROWDED))
         axes(ax)
 
     return Panel(title, draw, says, height)
@@ -161,14 +151,12 @@ def time_axis(ax: Axes) -> None:
     log_axis(ax.yaxis, lambda value: tick(value, seconds))
 
 
-def log_axis(axis: Axis, show: Callable[[float], str], room: float = 200) -> None:
-    """Name the powers of ten of a logarithmic axis; twice and five times them where few fit.
-
-    Args:
-        axis: of which to name values.
-        show: its values as people read them.
-        room: how many times the least the greatest may be, for all three to have room.
-    """
+def log_axis(
+    axis: Axis,
+    show: Callable[[float], str],  # a value as people read it
+    room: float = 200,  # how many times the least the greatest may be, for all three to have room
+) -> None:
+    """Name the powers of ten of a logarithmic axis; twice and five times them where few fit."""
     axis.set_major_formatter(lambda value, _: show(value))
     axis.set_minor_formatter(lambda *_: "")
     low, high = sorted(axis.get_view_interval())

@@ -50,49 +50,35 @@ def read_source(*sources: Path) -> list[Run]:
 
 
 def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
-    """Return the run that rows of a sweep's table tell of."""
     last = max(rows, key=lambda row: -1 if row["round"] is None else row["round"])
-    found = [
-        msgspec.convert(item, Distribution)
-        for row in rows
-        for item in row["distributions"] or ()
-        if item is not None
-    ]
+    found = [item for row in rows for item in row["distributions"] or () if item is not None]
     rounds = [_round_of(row) for row in rows if row["round"] is not None]
+    usual: dict[str, Any] = {"seed": 0, "lossless": "unknown"}
+    usual |= {"machine": "", "cores": 0, "threads": 0}
     return Run(
         way=Scheme.of_row(last),
-        lossless=last["lossless"] or "unknown",
-        lossy=_lossy(last),
-        seed=last["seed"] or 0,
+        lossy=f"{last['rule']}>{last['threshold']}",
         conditions=_conditions(last),
         rounds=tuple(sorted(rounds, key=lambda done: done.round)),
-        distributions=tuple(found),
+        distributions=msgspec.convert(found, tuple[Distribution, ...]),
         error=last["error"] or ("" if rounds else "no round was recorded"),
-        machine=last["machine"] or "",
-        cores=last["cores"] or 0,
-        threads=last["threads"] or 0,
         version=last["fedsz_version"] or "",
         time=last["time"],
+        **{name: last[name] or value for name, value in usual.items()},
     )
 
 
-def _lossy(of: Mapping[str, Any]) -> str:
-    """Return which tensors may be lossy."""
-    return f"{of['rule']}>{of['threshold']}"
-
-
 def _conditions(of: Mapping[str, Any]) -> dict[str, Any]:
-    partition = partition_name(of["partitioner"], of["alpha"])
-    return {name: {**of, "partition": partition}[name] for name in CONDITIONS}
+    known = {**of, "partition": partition_name(of["partitioner"], of["alpha"])}
+    return {name: known[name] for name in CONDITIONS}
 
 
 def _round_of(row: Mapping[str, Any]) -> RoundRecord:
     """Return the round that a row tells of; numbers that are not there are NaN."""
     values: dict[str, Any] = {n: math.nan if row[n] is None else row[n] for n in NUMBERS}
-    values["replies"] = row["replies"] or 0
     # A table says how many clients failed, not which.
-    values["failures"] = [Failure("", "")] * (row["failures"] or 0)
-    return RoundRecord(**values)
+    failures = [Failure("", "")] * (row["failures"] or 0)
+    return RoundRecord(**values | {"replies": row["replies"] or 0, "failures": failures})
 
 
 def _read_folder(folder: Path) -> Run:
@@ -113,7 +99,7 @@ def _read_folder(folder: Path) -> Run:
     return Run(
         way=Scheme.of_run(config),
         lossless=config.lossless,
-        lossy=_lossy(known),
+        lossy=f"{config.rule}>{config.threshold}",
         seed=config.seed,
         conditions=_conditions(known),
         rounds=rounds,

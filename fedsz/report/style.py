@@ -7,6 +7,7 @@ matplotlib brings. Equal charts give equal bytes.
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import textwrap
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.report.chart import Chart, Panel
@@ -46,33 +48,18 @@ DPI: Final = 160
 ROOM: Final = 56  # letters that a row of a legend has room for, a line and a gap being 7 of them
 COLUMNS: Final = 3  # panels beside each other in a file
 
-_DRAWN: Final = {
-    "axes.edgecolor": LIGHT["soft"],
-    "axes.labelcolor": LIGHT["ink"],
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
-    "grid.color": LIGHT["rule"],
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "legend.handlelength": 2.6,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "path.simplify_threshold": 0.1,
-    "text.color": LIGHT["ink"],
-    "text.parse_math": False,  # names may hold a dollar
-    "xtick.color": LIGHT["soft"],
-    "ytick.color": LIGHT["soft"],
-    "xtick.labelcolor": LIGHT["ink"],
-    "ytick.labelcolor": LIGHT["ink"],
-}
+_DRAWN: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (  # what matplotlib.rc takes
+    ("axes", {"edgecolor": LIGHT["soft"], "labelcolor": LIGHT["ink"], "linewidth": 0.8}),
+    ("axes", {"grid": True, "axisbelow": True, "titlesize": 10, "titlelocation": "left"}),
+    ("axes.spines", {"right": False, "top": False}),
+    ("font", {"family": ["DejaVu Sans"], "size": 10}),
+    ("grid", {"color": LIGHT["rule"], "linewidth": 0.7}),
+    ("legend", {"frameon": False, "fontsize": 9, "handlelength": 2.6}),
+    ("lines", {"linewidth": 1.8, "markersize": 5}),
+    ("path", {"simplify_threshold": 0.1}),
+    ("text", {"color": LIGHT["ink"], "parse_math": False}),  # names may hold a dollar
+    (("xtick", "ytick"), {"color": LIGHT["soft"], "labelcolor": LIGHT["ink"]}),
+)
 
 
 @dataclass(frozen=True)
@@ -92,15 +79,15 @@ class LineStyle:
 def line_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
     """Return a style for each label: the same whatever order they come in."""
     found = {UNCOMPRESSED: LineStyle(LIGHT["ink"], (0, (2, 1.5)), "")}
-    for i, label in enumerate(sorted(set(labels) - {UNCOMPRESSED}, key=rank)):
-        found[label] = LineStyle(
-            LIGHT[SERIES[i % len(SERIES)]], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
-        )
+    others = sorted(set(labels) - {UNCOMPRESSED}, key=rank)
+    looks = zip(others, cycle(SERIES), cycle(DASHES), cycle(MARKERS), strict=False)
+    for label, colour, dashes, marker in looks:
+        found[label] = LineStyle(LIGHT[colour], dashes, marker)
     return found
 
 
 @contextmanager
-def drawing(**more: Any) -> Iterator[None]:
+def drawing(**svg: Any) -> Iterator[None]:
     """Have matplotlib draw as this module says."""
     # A name there that matplotlib does not know would end its import.
     asked = os.environ.pop("MPLBACKEND", None)
@@ -114,8 +101,8 @@ def drawing(**more: Any) -> Iterator[None]:
         warnings.filterwarnings("ignore", module="matplotlib")
         warnings.filterwarnings("ignore", message=".*(Glyph|layout).*")
         matplotlib.rcdefaults()
-        settings: Any = {**_DRAWN, **more}
-        matplotlib.rcParams.update(settings)
+        for group, settings in (*_DRAWN, ("svg", svg)):
+            matplotlib.rc(group, **settings)
         yield
 
 
@@ -123,7 +110,7 @@ def inline(chart: Chart) -> list[str]:
     """Return an ``<svg>`` for each panel, with the page's colours and letters."""
     found = []
     for i, panel in enumerate(chart.panels):
-        with drawing(**{"svg.fonttype": "none", "svg.hashsalt": f"{chart.name}-{i}"}):
+        with drawing(fonttype="none", hashsalt=f"{chart.name}-{i}"):
             figure = _figure(WIDTH, panel.height)
             _draw(figure, panel)
             found.append(_adopted(_saved(figure, "svg").decode(), panel.says))
@@ -133,26 +120,18 @@ def inline(chart: Chart) -> list[str]:
 def files(chart: Chart) -> dict[str, bytes]:
     """Return a chart as files, by their suffix: all panels, and where the numbers come from."""
     across = min(COLUMNS, len(chart.panels))
-    down = -(-len(chart.panels) // across)
+    down = math.ceil(len(chart.panels) / across)
     note = textwrap.wrap(chart.provenance, 88 * across)
     top = 0.32 + 0.14 * len(note)
     height = down * max(panel.height for panel in chart.panels) + top
-    with drawing(**{"svg.fonttype": "path", "svg.hashsalt": chart.name}):
+    with drawing(fonttype="path", hashsalt=chart.name):
         figure = _figure(WIDTH * across, height)
         figure.set_facecolor("white")
         left, soft = 0.1 / (WIDTH * across), LIGHT["soft"]
         figure.text(left, 1 - 0.08 / height, chart.title, va="top", size=11)
         figure.text(left, 1 - 0.29 / height, "\n".join(note), va="top", size=7, color=soft)
-        grid = figure.add_gridspec(
-            2,
-            1,
-            height_ratios=(top / height, 1 - top / height),
-            hspace=0,
-            left=0,
-            right=1,
-            top=1,
-            bottom=0,
-        )
+        edges = {"left": 0, "right": 1, "top": 1, "bottom": 0, "hspace": 0}
+        grid = figure.add_gridspec(2, 1, height_ratios=(top / height, 1 - top / height), **edges)
         parts: Any = figure.add_subfigure(grid[1]).subfigures(down, across, squeeze=False)
         for part, panel in zip(parts.flat, chart.panels, strict=False):
             _draw(part, panel)
@@ -177,8 +156,8 @@ def _draw(figure: Figure | SubFigure, panel: Panel) -> None:
     handles, labels = ax.get_legend_handles_labels()
     if handles:
         fitting = max(1, ROOM // (max(map(len, labels)) + 7))
-        rows = -(-len(labels) // fitting)
-        columns = -(-len(labels) // rows)
+        rows = math.ceil(len(labels) / fitting)
+        columns = math.ceil(len(labels) / rows)
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
@@ -197,8 +176,7 @@ def _adopted(svg: str, says: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
-    start = f'<svg {box[0]} role="img" aria-label="{escape(says)}">'
-    svg = start + svg[svg.index(">") + 1 :]
+    svg = f'<svg {box[0]} role="img" aria-label="{escape(says)}">{svg[svg.index(">") + 1 :]}'
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
     for name, colour in LIGHT.items():

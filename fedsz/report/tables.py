@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 from fedsz.experiments.link_model import Link
-from fedsz.formatting import NOTHING, bandwidth, digits, percent, points, seconds, size_in_digits
+from fedsz.formatting import NOTHING, digits, percent, points, seconds, size_in_digits
 from fedsz.report.chart import Omitted, Table
-from fedsz.report.runs import Group, Run, Setting, named
-from fedsz.report.statistics import Spread, spread
-from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, uncompressed
+from fedsz.report.runs import Run, Setting, Spread, named, spread
+from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, named_link, uncompressed
 
 
 def ratios(settings: Sequence[Setting]) -> Table | Omitted:
@@ -27,61 +27,43 @@ def ratios(settings: Sequence[Setting]) -> Table | Omitted:
         {bound for _, _, bound in found},
         key=lambda bound: (False, bound.kind, bound.value) if bound else (True, "", 0.0),
     )
-    return Table(
-        "ratios",
-        title,
+    caption = (
         "Bytes of the updates over bytes of their streams, the lossless part and all headers"
-        " counted, over all rounds of a run; the median over seeds (least … greatest).",
-        ("run", "way", *(named(bound, "no bound") for bound in bounds)),
-        tuple(
-            (run, way, *(found.get((run, way, bound), NOTHING) for bound in bounds))
-            for run, way in dict.fromkeys((run, way) for run, way, _ in found)
-        ),
-        words=2,
+        " counted, over all rounds of a run; the median over seeds (least … greatest)."
     )
+    head = ("run", "way", *(named(bound, "no bound") for bound in bounds))
+    rows = [
+        (run, way, *(found.get((run, way, bound), NOTHING) for bound in bounds))
+        for run, way in dict.fromkeys((run, way) for run, way, _ in found)
+    ]
+    return Table("ratios", title, caption, head, rows, words=2)
 
 
 def accuracies(setting: Setting) -> Table:
     """Return accuracies after the last round, and how far they are from the uncompressed."""
-
-    def difference(group: Group) -> Spread | None:
-        return None if group.uncompressed else setting.difference(group.runs)
-
-    def points_lost(group: Group) -> str:
-        found = difference(group)
-        if found is None:
-            return NOTHING
-        limits = f" ({points(found.least)} … {points(found.greatest)})" if found.count > 1 else ""
-        return points(found.mean) + limits
-
-    def pairs(group: Group) -> str:
-        found = difference(group)
-        return str(found.count) if found else NOTHING
-
+    rows = []
+    for group in setting.groups:
+        lost = None if group.uncompressed else setting.difference(group.runs)
+        mean = points(lost.mean) if lost else NOTHING
+        if lost and lost.count > 1:
+            mean += f" ({points(lost.least)} … {points(lost.greatest)})"
+        accuracy = spread(Spread.of(run.accuracy for run in group.runs), percent)
+        error = max(run.max_error for run in group.runs) if group.bound else math.nan
+        pairs = str(lost.count) if lost else NOTHING
+        rows.append((group.label, named(group.bound), accuracy, mean, pairs, digits(error)))
     note = " There is no uncompressed run (codec raw, lossless raw) to compare with."
     if setting.baseline:
         note = (
             " The difference to uncompressed is in percentage points, between runs of the same"
             " seed: their mean (least … greatest)."
         )
-    return Table.of(
-        f"{setting.name}-accuracies",
-        "Accuracy after the last round",
+    caption = (
         f"In percent, the median over seeds (least … greatest).{note} Error / bound is the largest"
-        f" error of any client in any round. {setting.provenance}",
-        setting.groups,
-        {
-            "way": lambda group: group.label,
-            "bound": lambda group: named(group.bound),
-            "accuracy, %": lambda group: spread(group.spread(lambda run: run.accuracy), percent),
-            "difference, points": points_lost,
-            "pairs": pairs,
-            "error / bound": lambda group: (
-                digits(max(run.max_error for run in group.runs)) if group.bound else NOTHING
-            ),
-        },
-        words=2,
+        f" error of any client in any round. {setting.provenance}"
     )
+    head = ("way", "bound", "accuracy, %", "difference, points", "pairs", "error / bound")
+    name, title = f"{setting.name}-accuracies", "Accuracy after the last round"
+    return Table(name, title, caption, head, rows, words=2)
 
 
 def timings(setting: Setting, link: Link) -> Table | Omitted:
@@ -89,65 +71,39 @@ def timings(setting: Setting, link: Link) -> Table | Omitted:
     title = "Time of an update"
     if not setting.updates:
         return Omitted(title, NO_UPDATE)
-    plain = uncompressed(setting, link)
-
-    def median(group: Group, name: str, show: Callable[[float], str] = seconds) -> str:
-        found = Spread.of(getattr(update, name) for update in group.updates)
-        return show(found.middle) if found else NOTHING
-
-    def coding(group: Group, name: str) -> str:
-        return NOTHING if group.uncompressed else median(group, name)
-
-    def sum_of_all(group: Group) -> Spread:
-        times = Spread.of(compressed(update, link) for update in group.updates)
-        return plain if group.uncompressed or times is None else times
-
-    delay = f" and {seconds(link.latency)} of latency" if link.latency else ""
-    return Table.of(
-        f"{setting.name}-timings",
-        title,
+    plain, names = uncompressed(setting, link), ("train", "encode", "decode", "sent", "raw")
+    rows = []
+    for group in setting.groups:
+        if not group.updates:
+            continue
+        spreads = (Spread.of(getattr(update, name) for update in group.updates) for name in names)
+        train, encode, decode, sent, raw = (x.middle if x else math.nan for x in spreads)
+        total = Spread.of(compressed(update, link) for update in group.updates) or plain
+        pays = compressing_pays(group.updates)
+        if group.uncompressed:
+            encode, decode, sent, total, pays = math.nan, math.nan, raw, plain, NOTHING
+        times = map(seconds, (train, encode, decode))
+        faster = digits(plain.middle / total.middle)
+        cells = (*times, size_in_digits(sent), spread(total, seconds), faster, pays)
+        rows.append((group.label, named(group.bound), *cells))
+    caption = (
         "Means over the updates of a run, then the median over seeds (least … greatest). The sum is"
-        f" encode + transfer + decode with {bandwidth(link.bandwidth)}{delay}, without training;"
+        f" encode + transfer + decode with {named_link(link, ' of latency')}, without training;"
         " uncompressed, it is the transfer alone. Compressing pays at the bandwidths in the last"
-        f" column. {setting.provenance}",
-        [group for group in setting.groups if group.updates],
-        {
-            "way": lambda group: group.label,
-            "bound": lambda group: named(group.bound),
-            "training": lambda group: median(group, "train"),
-            "encode": lambda group: coding(group, "encode"),
-            "decode": lambda group: coding(group, "decode"),
-            "sent": lambda group: median(
-                group, "raw" if group.uncompressed else "sent", size_in_digits
-            ),
-            "sum": lambda group: spread(sum_of_all(group), seconds),
-            "times faster": lambda group: digits(plain.middle / sum_of_all(group).middle),
-            "pays": lambda group: (
-                NOTHING if group.uncompressed else compressing_pays(group.updates)
-            ),
-        },
-        words=2,
+        f" column. {setting.provenance}"
     )
+    head = ("way", "bound", "training", "encode", "decode", "sent", "sum", "times faster", "pays")
+    return Table(f"{setting.name}-timings", title, caption, head, rows, words=2)
 
 
 def failures(runs: Sequence[Run]) -> Table | None:
     """Return the runs that failed, and why."""
-    failed = [run for run in runs if run.error]
-    if not failed:
-        return None
-    return Table.of(
-        "failures",
-        "Runs that failed",
-        "They are in no figure and in no other table.",
-        failed,
-        {
-            "model": lambda run: str(run.conditions["model"]),
-            "dataset": lambda run: str(run.conditions["dataset"]),
-            "clients": lambda run: str(run.conditions["clients"]),
-            "rounds": lambda run: str(run.conditions["rounds"]),
-            "way": lambda run: str(run.way),
-            "seed": lambda run: str(run.seed),
-            "error": lambda run: run.error,
-        },
-        words=7,
-    )
+    conditions = ("model", "dataset", "clients", "rounds")
+    rows = [
+        (*(str(run.conditions[x]) for x in conditions), str(run.way), str(run.seed), run.error)
+        for run in runs
+        if run.error
+    ]
+    head = (*conditions, "way", "seed", "error")
+    caption = "They are in no figure and in no other table."
+    return Table("failures", "Runs that failed", caption, head, rows, words=7) if rows else None

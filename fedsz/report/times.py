@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth, seconds
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted, Panel
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, UpdateCost, named
-from fedsz.report.statistics import Spread, spread
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, UpdateCost, named, spread
 from fedsz.report.style import LIGHT
 
 if TYPE_CHECKING:
@@ -53,35 +55,33 @@ def compressing_pays(found: Sequence[UpdateCost]) -> str:
     return "below " + spread(where, bandwidth) if where.greatest else "never"
 
 
+def named_link(link: Link, of: str = "") -> str:
+    """Return a link's bandwidth, and its latency if it has one."""
+    delay = f" and {seconds(link.latency)}{of}" if link.latency else ""
+    return f"{bandwidth(link.bandwidth)}{delay}"
+
+
 def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
     """Draw what a client's round is made of, a bar for each way at the usual bound."""
     title = "Where the time of a round goes"
-    everyone = setting.updates
-    if not everyone:
+    if not setting.updates:
         return Omitted(title, NO_UPDATE)
     found = {group.label: group.updates for group in setting.at(setting.usual) if group.updates}
-    if UNCOMPRESSED not in found:
-        found = {UNCOMPRESSED: everyone, **found}
+    found = {UNCOMPRESSED: setting.updates} | found
     bars = {label: _phases(known, link, label == UNCOMPRESSED) for label, known in found.items()}
     trained = any(math.isfinite(phases["training"].middle) for phases in bars.values())
     says = "; ".join(
         f"{label}: " + ", ".join(f"{what} {seconds(v.middle)}" for what, v in phases.items())
         for label, phases in bars.items()
     )
-
-    def draw(ax: Axes) -> None:
-        _draw_bars(ax, bars)
-
-    return Chart.of(
-        setting,
-        "time-split",
-        title,
+    caption = (
         f"One client's round at {named(setting.usual, 'no bound')}: training and encoding as"
-        f" clients measured them, the way up calculated for {_named(link)}, decoding as the server"
-        " measured it; medians over seeds, and a whisker from the least to the greatest sum."
-        + ("" if trained else " The run did not record how long training took."),
-        Panel("", draw, says, height=1.5 + 0.34 * len(bars)),
+        f" clients measured them, the way up calculated for {named_link(link)}, decoding as the"
+        " server measured it; medians over seeds, and a whisker from the least to the greatest sum."
+        + ("" if trained else " The run did not record how long training took.")
     )
+    panel = Panel("", partial(_draw_bars, bars=bars), says, height=1.5 + 0.34 * len(bars))
+    return Chart.of(setting, "time-split", title, caption, panel)
 
 
 def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link]) -> Chart | Omitted:
@@ -97,19 +97,15 @@ def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link])
         def time(run: Run, link: Link = link) -> float:
             return compressed(run.update, link) if run.update else math.nan
 
-        levels = {UNCOMPRESSED: uncompressed(setting, link)}
-        levels |= {k: v for k, v in series.levels(setting, time).items() if k != UNCOMPRESSED}
+        name, plain = named_link(link), uncompressed(setting, link)
         panels += series.bounds_panels(
-            setting, time, levels, styles, _says, series.time_axis, _named(link)
+            setting, time, styles, _says, series.time_axis, name, plain=plain
         )
-    return Chart.of(
-        setting,
-        "transfer-bound",
-        title,
+    caption = (
         "Encoding by the client, the way up calculated from bytes, bandwidth and latency, decoding"
-        f" by the server. {series.spread_note(setting.runs)}",
-        *panels,
+        f" by the server. {series.spread_note(setting.runs)}"
     )
+    return Chart.of(setting, "transfer-bound", title, caption, *panels)
 
 
 def bandwidths_chart(
@@ -120,23 +116,20 @@ def bandwidths_chart(
     All bandwidths have the latency of the first link.
     """
     title = "Time of an update over bandwidth"
-    everyone = setting.updates
-    found = {
-        group.label: group.updates
-        for group in setting.at(setting.usual)
-        if not group.uncompressed and group.updates
-    }
+    at = [group for group in setting.at(setting.usual) if not group.uncompressed]
+    found = {group.label: group.updates for group in at if group.updates}
     if not found:
-        return Omitted(title, "no run compresses" if everyone else NO_UPDATE)
+        return Omitted(title, "no run compresses" if setting.updates else NO_UPDATE)
     latency = links[0].latency
     low = min(NARROWEST, *(link.bandwidth for link in links))
     high = max(WIDEST, *(link.bandwidth for link in links))
     across = [Link(low * (high / low) ** (i / (STEPS - 1)), latency) for i in range(STEPS)]
-    raw = median(update.raw for update in everyone)
-    lines = {UNCOMPRESSED: _over([[link.seconds(raw)] for link in across], across)}
+    raw = median(update.raw for update in setting.updates)
+    lines = {UNCOMPRESSED: series.series_of((link.bandwidth, link.seconds(raw)) for link in across)}
     for label, known in found.items():
-        times = [[compressed(update, link) for update in known] for link in across]
-        lines[label] = _over(times, across)
+        lines[label] = series.series_of(
+            (link.bandwidth, compressed(update, link)) for link in across for update in known
+        )
     says = "; ".join(f"{label} {compressing_pays(known)}" for label, known in found.items())
 
     def axes(ax: Axes) -> None:
@@ -154,61 +147,43 @@ def bandwidths_chart(
         ax.set_xticks([], minor=True)
 
     delay = f"{seconds(latency)} of" if latency else "no"
-    return Chart.of(
-        setting,
-        "transfer-bandwidth",
-        title,
+    caption = (
         f"At {named(setting.usual, 'no bound')}: encoding, the way up with {delay} latency,"
         f" decoding. Dots are where compressing takes as long as not compressing: {says}."
-        f" {series.spread_note(setting.runs)}",
-        series.lines_panel("", lines, styles, f"Compressing pays: {says}", axes, height=3.3),
+        f" {series.spread_note(setting.runs)}"
     )
-
-
-def _over(times: Sequence[Sequence[float]], links: Sequence[Link]) -> series.Series:
-    """Return the spread of times on each link, by its bandwidth."""
-    spreads = zip(links, map(Spread.of, times), strict=True)
-    return {link.bandwidth: time for link, time in spreads if time}
+    panel = series.lines_panel("", lines, styles, f"Compressing pays: {says}", axes, height=3.3)
+    return Chart.of(setting, "transfer-bandwidth", title, caption, panel)
 
 
 def _says(lines: Mapping[str, series.Series]) -> str:
-    return "Time of an update: " + "; ".join(
+    ends = [
         f"{label} {spread(line[x], seconds)} at {x:g}"
         for label, line in lines.items()
-        if line
         for x in (min(line), max(line))
-    )
+    ]
+    return f"Time of an update: {'; '.join(ends)}"
 
 
 def _phases(found: Sequence[UpdateCost], link: Link, plain: bool) -> dict[str, Spread]:
-    """Return the seconds of each phase; those of "sum" last."""
     columns = {
         "training": [update.train for update in found],
         "encode": [0.0 if plain else update.encode for update in found],
         "transfer": [link.seconds(update.raw if plain else update.sent) for update in found],
         "decode": [0.0 if plain else update.decode for update in found],
     }
-    sums = [
-        sum(part for part in parts if math.isfinite(part))
-        for parts in zip(*columns.values(), strict=True)
-    ]
+    columns["sum"] = np.nansum(list(columns.values()), axis=0).tolist()
     nothing = Spread((), math.nan, math.nan, math.nan, math.nan)
-    return {what: Spread.of(of) or nothing for what, of in {**columns, "sum": sums}.items()}
-
-
-def _named(link: Link) -> str:
-    delay = f" and {seconds(link.latency)}" if link.latency else ""
-    return f"{bandwidth(link.bandwidth)}{delay}"
+    return {what: Spread.of(values) or nothing for what, values in columns.items()}
 
 
 def _draw_bars(ax: Axes, bars: Mapping[str, Mapping[str, Spread]]) -> None:
     labels = list(bars)
-    ends = [0.0] * len(labels)
+    ends = np.zeros(len(labels))
     for phase, colour in PHASE_COLOURS.items():
-        widths = [bars[label][phase].middle for label in labels]
-        widths = [width if math.isfinite(width) else 0.0 for width in widths]
+        widths = np.nan_to_num([bars[label][phase].middle for label in labels])
         ax.barh(labels, widths, left=ends, height=0.62, color=LIGHT[colour], label=phase)
-        ends = [start + width for start, width in zip(ends, widths, strict=True)]
+        ends = ends + widths
     for i, (label, end) in enumerate(zip(labels, ends, strict=True)):
         whole = bars[label]["sum"]
         if whole.count > 1:
