@@ -80,10 +80,7 @@ def why_it_ended(processes: list[Child]) -> str:
 
 
 def watch(
-    server: Child,
-    clients: list[Child],
-    begun: threading.Event,
-    finished: threading.Event,
+    server: Child, clients: list[Child], begun: threading.Event, finished: threading.Event
 ) -> None:
     """End a server that waits for clients who will not come.
 

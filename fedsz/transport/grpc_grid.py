@@ -79,9 +79,7 @@ class GrpcGrid(GridBase):
         self._port = port
         self._credentials = credentials
         self._hub = Hub(
-            max_message_bytes=max_message_bytes,
-            reconnect_grace=reconnect_grace,
-            on_event=on_event,
+            max_message_bytes=max_message_bytes, reconnect_grace=reconnect_grace, on_event=on_event
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
