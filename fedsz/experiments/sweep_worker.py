@@ -111,7 +111,7 @@ def _trained_once_more(state: Mapping[str, np.ndarray], config: RunConfig) -> di
     that of coding twice.
     """
     from fedsz.flower.records import to_record
-    from fedsz.training.client_round import train_share
+    from fedsz.training.apps import train_share
 
     model, _ = train_share(
         config,

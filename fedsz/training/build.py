@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
 from flwr.app import ArrayRecord
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
 
 from fedsz.arrays import Layout, NDArray, as_arrays, as_tensor
 from fedsz.errors import ConfigError
 from fedsz.flower.records import Arrays, layout_of
+from fedsz.training import datasets, models
 from fedsz.training.options import RunConfig
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 
 def build_model(config: RunConfig) -> nn.Module:
     """Return the run's model, with the weights that its seed gives."""
-    import torch
-
-    from fedsz.training import datasets, models
-
     spec = datasets.get(config.dataset)
     model = models.build(
         config.model, num_classes=spec.num_classes, in_channels=spec.shape[0], seed=config.seed
@@ -51,8 +47,6 @@ def check_device(name: str) -> torch.device:
     Raises:
         ConfigError: torch knows no such device, or has none here.
     """
-    import torch
-
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -69,9 +63,6 @@ def start_from(model: nn.Module, path: Path) -> None:
         ConfigError: the file cannot be read.
         ModelMismatch: it holds another model.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
         state = load_file(path)
     except (OSError, SafetensorError) as err:

@@ -12,43 +12,26 @@ from fedsz.update.config import DEFAULT, CompressionConfig
 
 
 class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening"):
-    """The server is up.
-
-    Attributes:
-        port: where.
-        run_dir: the folder that results go to.
-        min_clients: how many clients it waits for.
-    """
+    """The server is up."""
 
     port: int
-    run_dir: str
-    min_clients: int
+    run_dir: str  # the folder that results go to
+    min_clients: int  # how many clients it waits for
 
 
 class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):
-    """A client joined, left or failed.
-
-    Attributes:
-        client_id: which.
-        what: "joined", "left", "refused" or "failed".
-        detail: a sentence for people, or "".
-    """
+    """A client joined, left or failed."""
 
     client_id: str
-    what: str
-    detail: str
+    what: str  # "joined", "left", "refused" or "failed"
+    detail: str  # a sentence for people, or ""
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
-    """The run is over, and its folder complete.
-
-    Attributes:
-        run_dir: the folder.
-        seconds: from the first round's start to the end.
-    """
+    """The run is over, and its folder complete."""
 
     run_dir: str
-    seconds: float
+    seconds: float  # from the first round's start to the end
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from torch import nn
 
 from fedsz.arrays import NDArray, as_arrays
 from fedsz.control.controller import Controller
@@ -22,30 +22,23 @@ from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.training.build import build_model, check_device, load, start_from
-from fedsz.training.client_round import folder
-from fedsz.training.datasets import Images
+from fedsz.training.datasets import PARTITIONERS, Images, load_test
+from fedsz.training.loop import evaluate
 from fedsz.training.options import RunConfig, options
+from fedsz.training.sensitivity import measure
 from fedsz.update.step_spread import spread
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 OnRound = Callable[[RoundRecord], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
+_cached_test = lru_cache(maxsize=2)(load_test)  # runs that follow each other are often judged alike
 
-@dataclass(frozen=True)
-class Problem:
-    """What a run starts from.
 
-    Attributes:
-        model: with its initial weights.
-        held_out: the images it is judged by.
-    """
+class Problem(NamedTuple):
+    """What a run starts from."""
 
-    model: nn.Module
-    held_out: Images
+    model: nn.Module  # with its initial weights
+    held_out: Images  # that it is judged by
 
 
 def prepare(config: RunConfig) -> Problem:
@@ -57,16 +50,16 @@ def prepare(config: RunConfig) -> Problem:
         DataError: the held-out set is not there.
         ModelMismatch: the initial weights are those of another model.
     """
-    from fedsz.training import datasets
-
     _ = controller_of(config), config.compression.require()
-    if config.partitioner not in datasets.PARTITIONERS:
-        have = ", ".join(datasets.PARTITIONERS)
+    if config.partitioner not in PARTITIONERS:
+        have = ", ".join(PARTITIONERS)
         raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
     model = build_model(config).to(check_device(config.device))
     if config.initial:
         start_from(model, Path(config.initial))
-    return Problem(model, _cached_test(config.dataset, config.data_dir, config.test_samples))
+    data_dir = Path(config.data_dir) if config.data_dir else None
+    samples = config.test_samples or None
+    return Problem(model, _cached_test(config.dataset, data_dir=data_dir, samples=samples))
 
 
 def federate(
@@ -127,12 +120,10 @@ class _Rounds:
 
     def end(self, number: int, arrays: ArrayRecord) -> MetricRecord:
         """Test a round's average, record the round, and have the next one decided."""
-        from fedsz.training import loop
-
         model, held_out = self._problem.model, self._problem.held_out
         begin = time.monotonic()
         averaged = load(model, arrays)
-        result = loop.evaluate(model, held_out, image_size=self._config.image_size)
+        result = evaluate(model, held_out, image_size=self._config.image_size)
         test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
             accuracy=result.accuracy,
@@ -156,8 +147,6 @@ class _Rounds:
         steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
         if SENSITIVITY not in self._needs or not steps:
             return {"spread": moved}
-        from fedsz.training.sensitivity import measure
-
         found = measure(
             self._problem.model,
             self._problem.held_out,
@@ -183,13 +172,6 @@ def wait_for(grid: Grid, count: int) -> None:
     """Return once ``count`` clients are connected."""
     while len(list(grid.get_node_ids())) < count:
         time.sleep(0.1)
-
-
-@lru_cache(maxsize=2)  # runs that follow each other are often judged by the same
-def _cached_test(dataset: str, data_dir: str, samples: int) -> Images:
-    from fedsz.training import datasets
-
-    return datasets.load_test(dataset, data_dir=folder(data_dir), samples=samples or None)
 
 
 def _reported_seconds(content: RecordDict) -> float:

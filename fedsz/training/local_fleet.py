@@ -16,7 +16,7 @@ from fedsz.errors import FedszError
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig, options_of
 
-CLIENT_WAIT: Final = 60.0  # seconds a client looks for its server, which has just been there
+_CLIENT_WAIT: Final = 60.0  # seconds a client looks for its server, which has just been there
 
 
 def run_local(config: RunConfig) -> Generator[Event, None, None]:
@@ -30,8 +30,8 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
-        server = stack.enter_context(command(
-            "server", *flags(config, options_of(RUN, SERVER)), "--json", "--insecure",
+        server = stack.enter_context(_command(
+            "server", *_flags(config, options_of(RUN, SERVER)), "--json", "--insecure",
             "--host", "127.0.0.1", "--port", "0", "--min-clients", str(config.clients),
             log=folder / "server.log", share=1,
         ))  # fmt: skip
@@ -43,13 +43,11 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             if isinstance(event, Failed):
                 raise FedszError(event.error)
             if isinstance(event, Listening):
-                clients += [
-                    stack.enter_context(client(config, i, event.port, folder / f"{i}.log"))
-                    for i in range(config.clients)
-                ]
-                threading.Thread(
-                    target=watch, args=(server, clients, begun, finished), daemon=True
-                ).start()
+                for i in range(config.clients):
+                    child = _client(config, i, event.port, folder / f"{i}.log")
+                    clients.append(stack.enter_context(child))
+                watched = (server, clients, begun, finished)
+                threading.Thread(target=_watch, args=watched, daemon=True).start()
             elif isinstance(event, RoundRecord):
                 begun.set()
             elif isinstance(event, Done):
@@ -57,20 +55,21 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             yield event
         status = server.wait(PATIENCE)
         if not finished.is_set():
-            raise FedszError(why_it_ended([server, *clients]) or f"the server ended with {status}")
+            raise FedszError(
+                _why_they_ended([server, *clients]) or f"the server ended with {status}"
+            )
 
 
-def client(config: RunConfig, i: int, port: int, log: Path) -> Child:
+def _client(config: RunConfig, i: int, port: int, log: Path) -> Child:
     """Start the client with share ``i`` of the data."""
-    return command(
+    return _command(
         "client", "--json", "--server", f"127.0.0.1:{port}", "--insecure",
-        "--partition", f"{i}/{config.clients}", "--max-wait", str(CLIENT_WAIT),
-        *flags(config, options_of(RUN, CLIENT)),
-        log=log, share=config.clients,
+        "--partition", f"{i}/{config.clients}", "--max-wait", str(_CLIENT_WAIT),
+        *_flags(config, options_of(RUN, CLIENT)), log=log, share=config.clients,
     )  # fmt: skip
 
 
-def why_it_ended(processes: list[Child]) -> str:
+def _why_they_ended(processes: list[Child]) -> str:
     """Return the first error that one of these told, or else the last words that one left."""
     ended = [process for process in processes if not process.is_running]
     told = (from_json(line) for process in ended for line in process.lines())
@@ -79,7 +78,7 @@ def why_it_ended(processes: list[Child]) -> str:
     return next(filter(None, [*errors, *words]), "")
 
 
-def watch(
+def _watch(
     server: Child, clients: list[Child], begun: threading.Event, finished: threading.Event
 ) -> None:
     """End a server that waits for clients who will not come.
@@ -94,17 +93,13 @@ def watch(
             return
 
 
-def flags(config: RunConfig, names: Iterable[str]) -> list[str]:
+def _flags(config: RunConfig, names: Iterable[str]) -> list[str]:
     """Return options as the command line has them."""
-    return [
-        word
-        for name in names
-        if str(value := getattr(config, name)) != ""
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]
+    given = {name: str(getattr(config, name)) for name in names}
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
 
 
-def command(*arguments: str, log: Path, share: int) -> Child:
+def _command(*arguments: str, log: Path, share: int) -> Child:
     """Start a fedsz command, one of ``share`` that share this machine's processors."""
     # Each would take all processors otherwise, and wait for the others.
     threads = max(1, (os.cpu_count() or 1) // share)
