@@ -52,7 +52,7 @@ class ClientSession:
         self._buffer = Buffer()  # of what arrives
 
     def connect(self) -> bytes:
-        """frames.Begin a new connection; return its first frame."""
+        """Begin a new connection; return its first frame."""
         self.disconnect()
         return frames.pack(msgspec.structs.replace(self._hello, have=list(self._owed)))
 

@@ -18,17 +18,15 @@ a slow link what nobody waits for would hold up what is waited for.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import megabytes
 from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROTOCOL = 1  # raised when either end could misread the other
 CHUNK_BYTES = 64 << 10  # of a message in one DATA frame

@@ -7,13 +7,14 @@ import copy
 import logging
 import socket
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import grpc
-from flwr.app import Error
+from flwr.app import Error, Message
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.flower_compat import error_reply
@@ -24,16 +25,10 @@ from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
 from fedsz.transport.server_session import Delivery, Outcome, Stored
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from flwr.app import Message
-
-    _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
-
-
 logger = logging.getLogger(__name__)
 
+_Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
+_FINISHED = "the run has finished"
 _CLOSE_SECONDS = 5.0  # for clients to hear that the run is over
 
 
@@ -125,7 +120,7 @@ class GrpcGrid(GridBase):
         logger.info("listening on %s", _address(self._host, self._port))
         return self
 
-    def close(self, reason: str = "the run has finished") -> None:
+    def close(self, reason: str = _FINISHED) -> None:
         """Send all clients home and stop listening; takes a few seconds at most.
 
         Args:
@@ -144,10 +139,7 @@ class GrpcGrid(GridBase):
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.close(f"the server stopped: {kind.__name__}")
+        self.close(f"the server stopped: {kind.__name__}" if kind else _FINISHED)
 
     def get_node_ids(self) -> list[int]:
         """Return the node ids of the clients that are connected now."""

@@ -14,18 +14,16 @@ import os
 import struct
 import tempfile
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import IO, Annotated
 
 import msgspec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
 MAX_HEAD_BYTES = 64 << 20
@@ -36,9 +34,6 @@ MIN_MESSAGE_BYTES = _LENGTHS.size
 
 class Parked:
     """Bytes in a file that has no name, to be read in pieces and by many at once.
-
-    Args:
-        pieces: what to write there.
 
     Raises:
         OSError: there is no room for them.
@@ -76,17 +71,11 @@ class Content:
 
 @dataclass(frozen=True)
 class EncodedMessage:
-    """A message ready for the wire.
+    """A message ready for the wire."""
 
-    Attributes:
-        message_id: what its BEGIN frame says.
-        segments: the bytes of the message, in order; not to be changed.
-        size: their sum.
-    """
-
-    message_id: str
-    segments: tuple[memoryview | bytes | Parked, ...]
-    size: int
+    message_id: str  # what its BEGIN frame says
+    segments: tuple[memoryview | bytes | Parked, ...]  # its bytes in order; not to be changed
+    size: int  # their sum
 
     def chunks(self, size: int) -> Iterator[list[memoryview]]:
         """Cut and join the segments into pieces of ``size`` bytes; the last may be shorter."""
@@ -171,11 +160,43 @@ def encode_message(
     return EncodedMessage(message_id, segments, sum(map(len, segments)))
 
 
-class Source(Protocol):
-    """Where a message is read from: a file, or a `Buffer`."""
+class Buffer:
+    """Bytes that arrive in pieces and are then read once; what has been read is freed.
+
+    So decoding from it takes the memory of the message once, not twice. Its blocks are mappings
+    of their own: freed heap memory would stay with the process, behind what is still in use.
+    """
+
+    _BLOCK_BYTES = 4 << 20
+
+    def __init__(self) -> None:
+        self._blocks: deque[mmap.mmap] = deque()
+        self._start = 0  # of what is unread in the first block
+
+    def write(self, piece: memoryview, /) -> None:
+        """Append ``piece``."""
+        while len(piece):
+            if not self._blocks or self._blocks[-1].tell() == self._BLOCK_BYTES:
+                self._blocks.append(mmap.mmap(-1, self._BLOCK_BYTES))
+            room = self._BLOCK_BYTES - self._blocks[-1].tell()
+            self._blocks[-1].write(piece[:room])
+            piece = piece[room:]
 
     def read(self, n: int, /) -> bytes:
         """Return the next ``n`` bytes, fewer at the end."""
+        out = BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
+        while n and self._blocks:
+            block = self._blocks[0]
+            end = min(block.tell(), self._start + n)
+            n -= out.write(block[self._start : end])
+            self._start = end
+            if end == block.tell():
+                self._blocks.popleft().close()
+                self._start = 0
+        return out.getvalue()
+
+
+Source = IO[bytes] | Buffer  # where a message is read from
 
 
 class _Reader:
@@ -187,10 +208,7 @@ class _Reader:
         self.offset = 0
 
     def take(self, n: int, what: str) -> bytes:
-        if n > self.left:
-            raise TruncatedStream(f"{what} needs {n} bytes", offset=self.offset)
-        out = self._source.read(n)
-        if len(out) < n:
+        if n > self.left or len(out := self._source.read(n)) < n:
             raise TruncatedStream(f"{what} needs {n} bytes", offset=self.offset)
         self.offset += n
         self.left -= n
@@ -262,39 +280,3 @@ def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
         else:
             raise CorruptStream(f"record {item.key!r} has no known kind", offset=reader.offset)
     return content
-
-
-class Buffer:
-    """Bytes that arrive in pieces and are then read once; what has been read is freed.
-
-    So decoding from it takes the memory of the message once, not twice. Its blocks are mappings
-    of their own: freed heap memory would stay with the process, behind what is still in use.
-    """
-
-    _BLOCK_BYTES = 4 << 20
-
-    def __init__(self) -> None:
-        self._blocks: deque[mmap.mmap] = deque()
-        self._start = 0  # of what is unread in the first block
-
-    def write(self, piece: memoryview, /) -> None:
-        """Append ``piece``."""
-        while len(piece):
-            if not self._blocks or self._blocks[-1].tell() == self._BLOCK_BYTES:
-                self._blocks.append(mmap.mmap(-1, self._BLOCK_BYTES))
-            room = self._BLOCK_BYTES - self._blocks[-1].tell()
-            self._blocks[-1].write(piece[:room])
-            piece = piece[room:]
-
-    def read(self, n: int, /) -> bytes:
-        """Return the next ``n`` bytes, fewer at the end."""
-        out = BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
-        while n and self._blocks:
-            block = self._blocks[0]
-            end = min(block.tell(), self._start + n)
-            n -= out.write(block[self._start : end])
-            self._start = end
-            if end == block.tell():
-                self._blocks.popleft().close()
-                self._start = 0
-        return out.getvalue()

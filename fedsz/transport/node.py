@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from typing import TYPE_CHECKING
 
-from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.app import Context, Message, Metadata, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
 
-from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError
-from fedsz.flower_compat import error_reply
+from fedsz.flower_compat import SUPERLINK_NODE_ID, ErrorCode, error_reply
 from fedsz.formatting import megabytes
 from fedsz.transport.messages import EncodedMessage, encode_message
-
-if TYPE_CHECKING:
-    from flwr.app import UserConfig
-    from flwr.clientapp import ClientApp
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +20,7 @@ def node_id(client_id: str) -> int:
     """Return the node id of a client: the same in every run, positive, fits an int64."""
     digest = hashlib.sha256(client_id.encode()).digest()
     # 0 and 1 are taken: nobody, and Flower's server.
-    return max(int.from_bytes(digest[:8]) >> 1, compat.SUPERLINK_NODE_ID + 1)
+    return max(int.from_bytes(digest[:8]) >> 1, SUPERLINK_NODE_ID + 1)
 
 
 class Node:
@@ -50,7 +45,6 @@ class Node:
             limit: how large a reply the other end takes, in bytes.
         """
         asked = message.metadata
-        code = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
         try:
             reply = self._app(message, self._context_of(asked))
             if not isinstance(reply, Message):
@@ -62,7 +56,7 @@ class Node:
                 )
         except Exception as err:
             logger.exception("the ClientApp failed on a %r message", asked.message_type)
-            reason = f"{type(err).__name__}: {err}"
+            code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(err).__name__}: {err}"
             encoded = encode_message(error_reply(asked, code, reason), asked.message_id)
         return encoded
 

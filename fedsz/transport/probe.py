@@ -16,16 +16,14 @@ import asyncio
 import os
 import queue
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 import grpc
 
 from fedsz.errors import LinkError
 from fedsz.transport.channel import SERVICE, check_address, explain, open_channel
 from fedsz.transport.frames import CHUNK_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PROBE_METHOD: Final = "Probe"
 

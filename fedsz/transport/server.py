@@ -9,20 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import grpc
 
 from fedsz.transport.events import Counters, EventKind, LinkEvent, OnEvent, tell
-from fedsz.transport.frames import Bye, frames, pack, wire_size
-from fedsz.transport.server_session import Delivery, Send, ServerSession, Settle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fedsz.transport.frames import Control
-    from fedsz.transport.server_session import Output
+from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
+from fedsz.transport.server_session import Delivery, Output, Send, ServerSession, Settle
 
 logger = logging.getLogger(__name__)
 
