@@ -133,23 +133,17 @@ def frames(encoded: EncodedMessage) -> Iterator[bytes]:
 class Arrival:
     """A message on its way in: BEGIN announced it, DATA frames fill it.
 
-    Attributes:
-        received: bytes so far.
-        wire_bytes: what it has cost on the wire, gRPC's prefixes included.
+    Raises:
+        LimitExceeded: it is announced to have more than ``limit`` bytes.
     """
 
     def __init__(self, begin: Begin, *, limit: int) -> None:
-        """Believe ``begin``.
-
-        Raises:
-            LimitExceeded: it announces more than ``limit`` bytes.
-        """
         if begin.size > limit:
             raise LimitExceeded(f"a message of {megabytes(begin.size)}, at most {megabytes(limit)}")
         self.message_id = begin.message_id
         self.size = begin.size
-        self.received = 0
-        self.wire_bytes = wire_size(pack(begin))
+        self.received = 0  # bytes so far
+        self.wire_bytes = wire_size(pack(begin))  # its cost so far, gRPC's prefixes included
 
     @property
     def complete(self) -> bool:
@@ -162,10 +156,9 @@ class Arrival:
         Raises:
             CorruptStream: it is empty, or runs past the announced size.
         """
-        if not 0 < len(piece) <= self.size - self.received:
-            raise CorruptStream(
-                f"{len(piece)} bytes of data where 1 to {self.size - self.received} were due"
-            )
+        due = self.size - self.received
+        if not 0 < len(piece) <= due:
+            raise CorruptStream(f"{len(piece)} bytes of data where 1 to {due} were due")
         self.received += len(piece)
         self.wire_bytes += wire_size(piece) + 1  # the type byte
 

@@ -66,9 +66,8 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
     check_address(server)
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with open_channel(server, credentials) as channel:
-        call = channel.stream_stream(f"/{SERVICE}/{PROBE_METHOD}")(
-            iter(outbox.get, None), timeout=MAX_SECONDS
-        )
+        stream = channel.stream_stream(f"/{SERVICE}/{PROBE_METHOD}")
+        call = stream(iter(outbox.get, None), timeout=MAX_SECONDS)
         try:
             return _Prober(call, outbox.put).measure()
         except grpc.RpcError as err:

@@ -74,12 +74,7 @@ class Connection:
 
 
 class Hub:
-    """Does what a `ServerSession` says, and tells it what happens.
-
-    Attributes:
-        session: who is connected, and what they owe.
-        counters: what has crossed the links.
-    """
+    """Does what a `ServerSession` says, and tells it what happens."""
 
     def __init__(
         self, *, max_message_bytes: int, reconnect_grace: float, on_event: OnEvent | None
@@ -89,7 +84,7 @@ class Hub:
             reconnect_grace=reconnect_grace,
             open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
         )
-        self.counters = Counters()
+        self.counters = Counters()  # of what has crossed the links
         self._on_event = on_event
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -131,9 +126,8 @@ class Hub:
         try:
             raw = await asyncio.wait_for(connection.read(), _HELLO_SECONDS)
         except TimeoutError:
-            reason = f"no HELLO within {_HELLO_SECONDS:g} s"
-            self._do(self.session.refuse(connection, reason))
-            return
+            raw = None
+            self._do(self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s"))
         while raw is not None:
             self._do(self.session.receive(connection, raw, _now()))
             raw = await connection.read() if self.session.serves(connection) else None

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, Final, NamedTuple
 
 from flwr.app import Error
 
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.formatting import megabytes
+from fedsz.transport import frames
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, unpack
+from fedsz.transport.frames import Ack, Arrival, Begin, Bye, ByeKind, Control, Hello, Welcome
+from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.node import node_id
-from fedsz.transport.upload import Upload
 
-if TYPE_CHECKING:
-    from fedsz.transport.frames import Control
-    from fedsz.transport.grid_base import Outgoing
+# An upload shorter than this tells what a link can do at least, not what it does.
+TIMED_BYTES: Final = 64 << 10
 
 
 class Stored(NamedTuple):
@@ -55,6 +55,48 @@ class Delivery:
         return self.out.encoded.message_id
 
 
+class Upload(Arrival):
+    """A reply on its way into a sink; without one it is dropped, for nobody waits for it.
+
+    Its time runs from the first chunk, so that neither the link's latency nor its slow start count;
+    from BEGIN, which comes just before, where too little follows that chunk.
+    """
+
+    def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
+        super().__init__(begin, limit=limit)
+        self.sink = sink
+        self._begun = now
+        self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
+
+    def take(self, piece: memoryview, now: float) -> None:
+        """Count and write the body of one DATA frame; see `Arrival.feed`."""
+        self.feed(piece)
+        if self.sink is not None:
+            self.sink.write(piece)
+        self._first = self._first or (now, self.received)
+
+    def drop(self) -> None:
+        """Keep nothing of it."""
+        if self.sink is not None:
+            self.sink.close()
+            self.sink = None
+
+    def bandwidth(self, known: float, now: float) -> float:
+        """Return the link's bandwidth, in bits a second, once all of it is here.
+
+        Args:
+            known: what was known before; a short upload only ever raises it.
+            now: the time on the clock of the other methods, in seconds.
+        """
+        since, before = self._first or (self._begun, 0)
+        if self.size - before < TIMED_BYTES:
+            since, before = self._begun, 0
+        if now <= since:
+            return known
+        measured = 8 * (self.size - before) / (now - since)
+        return measured if self.size >= TIMED_BYTES else max(measured, known)
+
+
 @dataclass(eq=False)
 class Peer:
     """A client by its id, connected or not."""
@@ -76,12 +118,6 @@ class Peer:
         if (upload := self.upload_of(delivery)) is not None:
             return f"during upload ({upload.received / 1e6:.1f} of {megabytes(upload.size)})"
         return "before it replied" if delivery.sent else "before the message reached it"
-
-    def drop_upload(self) -> None:
-        """Keep nothing of the upload in progress."""
-        if self.upload is not None and self.upload.sink is not None:
-            self.upload.sink.close()
-            self.upload.sink = None
 
 
 class Send(NamedTuple):
@@ -115,17 +151,13 @@ class ServerSession:
         reconnect_grace: seconds that a client has to come back.
         open_sink: makes a place for the bytes of one reply. The session closes those it drops; an
             OSError on writing fails the delivery.
-
-    Attributes:
-        connected: the node ids of the connected clients; replaced, never changed.
-        bandwidths: by node id, how fast its last upload came in, in bits a second.
     """
 
     def __init__(
         self, *, max_message_bytes: int, reconnect_grace: float, open_sink: Callable[[], IO[bytes]]
     ) -> None:
-        self.connected: tuple[int, ...] = ()
-        self.bandwidths: dict[int, float] = {}
+        self.connected: tuple[int, ...] = ()  # node ids; replaced, never changed
+        self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
         self._max_message_bytes = max_message_bytes
         self._reconnect_grace = reconnect_grace
         self._open_sink = open_sink
@@ -186,7 +218,7 @@ class ServerSession:
             return []
         peer = self._connections[connection]
         try:
-            frame = unpack(raw)
+            frame = frames.unpack(raw)
             if peer is None:
                 self._admit(connection, frame)
             elif isinstance(frame, memoryview) and peer.upload is not None:
@@ -208,11 +240,9 @@ class ServerSession:
     def lost(self, connection: Hashable, now: float) -> list[Output]:
         """Note that a connection is over; its client has a while to come back."""
         peer = self._connections.pop(connection, None)
-        if peer is not None and self._closing is None:
-            self._disconnect(peer, "connection lost")
-            peer.grace_ends = now + self._reconnect_grace
-        elif peer is not None:
-            self._disconnect(peer, "server closed")
+        if peer is not None:
+            self._disconnect(peer, "server closed" if self._closing else "connection lost")
+            peer.grace_ends = None if self._closing else now + self._reconnect_grace
         return self._flush()
 
     def refuse(self, connection: Hashable, reason: str) -> list[Output]:
@@ -263,8 +293,9 @@ class ServerSession:
         """Take a client; tell it and the sender what is still to do."""
         if not isinstance(hello, Hello):
             raise CorruptStream("the first frame is not HELLO")
-        if hello.protocol != PROTOCOL:
-            raise UnsupportedStream(f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
+        if hello.protocol != frames.PROTOCOL:
+            ours = f"this server speaks {frames.PROTOCOL}"
+            raise UnsupportedStream(f"protocol {hello.protocol}; {ours}")
         node = node_id(hello.client_id)
         peer = self._peers.setdefault(node, Peer(hello.client_id, node))
         if peer.connection is not None:
@@ -288,10 +319,10 @@ class ServerSession:
             self._send(peer, self._closing)
 
     def _begin(self, peer: Peer, begin: Begin, now: float) -> None:
-        peer.drop_upload()  # if this one breaks it off
-        wanted = begin.message_id in peer.pending
+        if peer.upload is not None:  # this one breaks it off
+            peer.upload.drop()
         peer.upload = Upload(begin, None, now, limit=self._max_message_bytes)
-        if wanted:
+        if begin.message_id in peer.pending:
             peer.upload.sink = self._open_sink()
         else:
             self._send(peer, Ack(begin.message_id, received=False))
@@ -302,10 +333,8 @@ class ServerSession:
         except OSError as err:
             reason = f"the reply of client {peer.client_id!r} could not be stored: {err.strerror}"
             self._fail(peer, peer.pending[upload.message_id], reason)
-        if upload.complete:
-            self._arrived(peer, upload, now)
-
-    def _arrived(self, peer: Peer, upload: Upload, now: float) -> None:
+        if not upload.complete:
+            return
         peer.upload = None
         known = self.bandwidths.get(peer.node_id, 0.0)
         self.bandwidths[peer.node_id] = upload.bandwidth(known, now)
@@ -322,8 +351,9 @@ class ServerSession:
         self.connected = tuple(node for node in self.connected if node != peer.node_id)
         for delivery in peer.pending.values():
             delivery.mishap = peer.progress(delivery)
-        peer.drop_upload()
-        peer.upload = None
+        if peer.upload is not None:
+            peer.upload.drop()
+            peer.upload = None
         self._outputs.append(LinkEvent(EventKind.LEFT, peer.client_id, detail=reason))
 
     def _fail_all(self, peer: Peer, reason: str) -> None:
@@ -345,6 +375,6 @@ class ServerSession:
         """End an exchange; a connected client is told, so that it wastes no more on it."""
         del peer.pending[delivery.message_id]
         delivery.done = True
-        if peer.upload_of(delivery):
-            peer.drop_upload()
+        if (upload := peer.upload_of(delivery)) is not None:
+            upload.drop()
         self._send(peer, Ack(delivery.message_id, received))
