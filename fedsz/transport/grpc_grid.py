@@ -70,9 +70,7 @@ class GrpcGrid(GridBase):
         super().__init__(run_id)
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"port must lie in [0, 65535], got {port}")
-        self._host = host
-        self._port = port
-        self._credentials = credentials
+        self._host, self._port, self._credentials = host, port, credentials
         self._hub = Hub(
             max_message_bytes=max_message_bytes, reconnect_grace=reconnect_grace, on_event=on_event
         )
@@ -196,9 +194,8 @@ class GrpcGrid(GridBase):
             for out in self._prepare(messages)
         ]
         if not self._call(lambda hub: hub.post(deliveries)):
-            raise LinkError(
-                "this grid is not serving: call start() first, and nothing after close()"
-            )
+            way_out = "call start() first, and nothing after close()"
+            raise LinkError(f"this grid is not serving: {way_out}")
         return deliveries
 
     def _call(self, action: Callable[[Hub], None]) -> bool:
@@ -219,9 +216,9 @@ class GrpcGrid(GridBase):
 
     async def _serve(self, ready: Future[int]) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        methods = {METHOD: self._hub.serve, PROBE_METHOD: Probes().serve}
         handlers = {
-            name: grpc.stream_stream_rpc_method_handler(serve) for name, serve in methods.items()
+            METHOD: grpc.stream_stream_rpc_method_handler(self._hub.serve),
+            PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes().serve),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         address = _address(self._host, self._port)
@@ -244,9 +241,7 @@ class _Replies:
     """An iterator over outcomes as they come; closing it gives up those that are missing."""
 
     def __init__(self, missing: int, outcomes: _Outcomes, give_up: Callable[[], object]) -> None:
-        self._missing = missing
-        self._outcomes = outcomes
-        self._give_up = give_up
+        self._missing, self._outcomes, self._give_up = missing, outcomes, give_up
 
     def __iter__(self) -> Self:
         return self
@@ -288,15 +283,10 @@ def _address(host: str, port: int) -> str:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Bind the address once, for a better reason than gRPC gives when that fails.
-
-    Raises:
-        LinkError: it cannot be bound.
-    """
+    """Bind the address once: LinkError has a better reason than gRPC when that fails."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
         with closing(socket.socket(family, kind, protocol)) as probe:
             # As gRPC does: a port whose last connections linger is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

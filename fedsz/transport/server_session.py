@@ -24,6 +24,7 @@ from fedsz.transport.node import node_id
 
 # An upload shorter than this tells what a link can do at least, not what it does.
 TIMED_BYTES: Final = 64 << 10
+_NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 
 
 class Stored(NamedTuple):
@@ -360,13 +361,7 @@ class ServerSession:
         for delivery in list(peer.pending.values()):
             self._fail(peer, delivery, reason)
 
-    def _fail(
-        self,
-        peer: Peer,
-        delivery: Delivery,
-        reason: str,
-        code: int = ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-    ) -> None:
+    def _fail(self, peer: Peer, delivery: Delivery, reason: str, code: int = _NO_REPLY) -> None:
         self._release(peer, delivery, received=False)
         event = LinkEvent(EventKind.FAILED, peer.client_id, delivery.message_id, detail=reason)
         self._outputs += event, Settle(delivery, Error(code, reason))
