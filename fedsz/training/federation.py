@@ -74,7 +74,8 @@ def federate(
         on_round: called after each round, and before the first with what was there to start from.
     """
     # The fleet is complete once; after that a round goes on with those who are there.
-    wait_for(grid, config.min_clients)
+    while len(list(grid.get_node_ids())) < config.min_clients:
+        time.sleep(0.1)
     rounds = _Rounds(grid, config, problem, on_round)
     strategy = StreamingFedAvg(
         fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
@@ -93,11 +94,7 @@ def federate(
 
 
 class _Rounds:
-    """The rounds of a run as they end: each average is tested, recorded and told of.
-
-    Attributes:
-        grid: that compresses, as a controller decides from each round.
-    """
+    """The rounds of a run as they end: each average is tested, recorded and told of."""
 
     def __init__(
         self, grid: Grid, config: RunConfig, problem: Problem, on_round: OnRound | None
@@ -166,12 +163,6 @@ def controller_of(config: RunConfig) -> Controller:
     return Controller(
         config.policy, config.compression, tolerance=config.tolerance, rounds=config.rounds
     )
-
-
-def wait_for(grid: Grid, count: int) -> None:
-    """Return once ``count`` clients are connected."""
-    while len(list(grid.get_node_ids())) < count:
-        time.sleep(0.1)
 
 
 def _reported_seconds(content: RecordDict) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from fedsz.errors import FedszError
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig, options_of
 
-_CLIENT_WAIT: Final = 60.0  # seconds a client looks for its server, which has just been there
+_PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
 
 
 def run_local(config: RunConfig) -> Generator[Event, None, None]:
@@ -30,11 +30,9 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
-        server = stack.enter_context(_command(
-            "server", *_flags(config, options_of(RUN, SERVER)), "--json", "--insecure",
-            "--host", "127.0.0.1", "--port", "0", "--min-clients", str(config.clients),
-            log=folder / "server.log", share=1,
-        ))  # fmt: skip
+        place = ("--host=127.0.0.1", "--port=0", f"--min-clients={config.clients}")
+        server = _command(SERVER, config, *place, log=folder / "server.log", share=1)
+        stack.enter_context(server)
         clients: list[Child] = []
         begun, finished = threading.Event(), threading.Event()
         stack.callback(finished.set)
@@ -44,7 +42,10 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
                 raise FedszError(event.error)
             if isinstance(event, Listening):
                 for i in range(config.clients):
-                    child = _client(config, i, event.port, folder / f"{i}.log")
+                    share = f"--partition={i}/{config.clients}"
+                    place = (f"--server=127.0.0.1:{event.port}", share, _PATIENTLY)
+                    log = folder / f"{i}.log"
+                    child = _command(CLIENT, config, *place, log=log, share=config.clients)
                     clients.append(stack.enter_context(child))
                 watched = (server, clients, begun, finished)
                 threading.Thread(target=_watch, args=watched, daemon=True).start()
@@ -58,15 +59,6 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             raise FedszError(
                 _why_they_ended([server, *clients]) or f"the server ended with {status}"
             )
-
-
-def _client(config: RunConfig, i: int, port: int, log: Path) -> Child:
-    """Start the client with share ``i`` of the data."""
-    return _command(
-        "client", "--json", "--server", f"127.0.0.1:{port}", "--insecure",
-        "--partition", f"{i}/{config.clients}", "--max-wait", str(_CLIENT_WAIT),
-        *_flags(config, options_of(RUN, CLIENT)), log=log, share=config.clients,
-    )  # fmt: skip
 
 
 def _why_they_ended(processes: list[Child]) -> str:
@@ -93,14 +85,10 @@ def _watch(
             return
 
 
-def _flags(config: RunConfig, names: Iterable[str]) -> list[str]:
-    """Return options as the command line has them."""
-    given = {name: str(getattr(config, name)) for name in names}
-    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
-
-
-def _command(*arguments: str, log: Path, share: int) -> Child:
+def _command(name: str, config: RunConfig, *flags: str, log: Path, share: int) -> Child:
     """Start a fedsz command, one of ``share`` that share this machine's processors."""
+    values = {option: str(getattr(config, option)) for option in options_of(RUN, name)}
+    given = [f"--{option.replace('_', '-')}={value}" for option, value in values.items() if value]
     # Each would take all processors otherwise, and wait for the others.
     threads = max(1, (os.cpu_count() or 1) // share)
-    return Child("fedsz", *arguments, log=log, threads=threads)
+    return Child("fedsz", name, *given, "--json", "--insecure", *flags, log=log, threads=threads)

@@ -125,10 +125,8 @@ def evaluate(
     loss_sum, correct = 0.0, 0
     with torch.inference_mode():
         for rows in torch.split(torch.arange(len(data)), batch_size):
-            logits, target = (
-                model(_scaled(data.x[rows], device, image_size)),
-                data.y[rows].to(device),
-            )
+            logits = model(_scaled(data.x[rows], device, image_size))
+            target = data.y[rows].to(device)
             loss_sum += F.cross_entropy(logits, target, reduction="sum").item()
             correct += int((logits.argmax(1) == target).sum())
     model.train(was_training)

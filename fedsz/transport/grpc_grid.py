@@ -176,7 +176,7 @@ class GrpcGrid(GridBase):
         deliveries = self._post(messages, timeout, lambda d, outcome: outcomes.put((d, outcome)))
 
         def give_up(hub: Hub) -> None:
-            hub.forget(deliveries)
+            hub.do(hub.session.forget(deliveries))
             while not outcomes.empty():
                 _discard(outcomes.get()[1])
 
@@ -233,7 +233,7 @@ class GrpcGrid(GridBase):
         self._loop = asyncio.get_running_loop()
         self._farewell = self._loop.create_future()
         ready.set_result(port)
-        self._hub.shut(await self._farewell)
+        self._hub.do(self._hub.session.shut(await self._farewell))
         await server.stop(_CLOSE_SECONDS)
 
 

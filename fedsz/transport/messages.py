@@ -119,18 +119,17 @@ def encode_content(content: RecordDict) -> Content:
 def _item(
     key: str, record: ArrayRecord | MetricRecord | ConfigRecord, data: list[memoryview]
 ) -> compat.ProtoRecordDict.Item:
+    item = compat.ProtoRecordDict.Item
     if isinstance(record, MetricRecord):
-        metrics = compat.metric_record_to_proto(record)
-        return compat.ProtoRecordDict.Item(key=key, metric_record=metrics)
+        return item(key=key, metric_record=compat.metric_record_to_proto(record))
     if isinstance(record, ConfigRecord):
-        config = compat.config_record_to_proto(record)
-        return compat.ProtoRecordDict.Item(key=key, config_record=config)
+        return item(key=key, config_record=compat.config_record_to_proto(record))
     arrays = compat.ProtoArrayRecord()
     for name, array in record.items():
         value = compat.ProtoArray(dtype=array.dtype, shape=array.shape, stype=array.stype)
         arrays.items.add(key=name, value=value)
         data.append(memoryview(array.data).cast("B"))
-    return compat.ProtoRecordDict.Item(key=key, array_record=arrays)
+    return item(key=key, array_record=arrays)
 
 
 def encode_message(
@@ -254,25 +253,20 @@ _content_decoder = msgspec.msgpack.Decoder(tuple[bytes, list[_DataSize]])
 def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
     records, sizes = _content_decoder.decode(raw)
     proto = compat.ProtoRecordDict.FromString(records)
-    arrays = sum(len(item.array_record.items) for item in proto.items)
-    if len(sizes) != arrays:
-        raise CorruptStream(f"{len(sizes)} lengths for {arrays} arrays", offset=reader.offset)
+    count = sum(len(item.array_record.items) for item in proto.items)
+    if len(sizes) != count:
+        raise CorruptStream(f"{len(sizes)} lengths for {count} arrays", offset=reader.offset)
     content = RecordDict()
     lengths = iter(sizes)
     for item in proto.items:
         kind = item.WhichOneof("value")
         if kind == "array_record":
-            content[item.key] = ArrayRecord(
-                {
-                    array.key: Array(
-                        dtype=array.value.dtype,
-                        shape=tuple(array.value.shape),
-                        stype=array.value.stype,
-                        data=reader.take(next(lengths), f"array {array.key!r}"),
-                    )
-                    for array in item.array_record.items
-                }
-            )
+            arrays = ArrayRecord()
+            for array in item.array_record.items:
+                data = reader.take(next(lengths), f"array {array.key!r}")
+                about = array.value
+                arrays[array.key] = Array(about.dtype, tuple(about.shape), about.stype, data)
+            content[item.key] = arrays
         elif kind == "metric_record":
             content[item.key] = compat.metric_record_from_proto(item.metric_record)
         elif kind == "config_record":

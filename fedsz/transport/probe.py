@@ -33,8 +33,7 @@ MAX_SECONDS: Final = 30.0  # of a probe, and
 MAX_BYTES: Final = 256 << 20  # up and down together
 
 _PINGS: Final = 5
-_FIRST_BYTES: Final = 16 << 10
-_LAST_BYTES: Final = 64 << 20
+_FIRST_BYTES, _LAST_BYTES = 16 << 10, 64 << 20
 _LONG_ENOUGH: Final = 0.5  # seconds that tell a bandwidth, after TCP has found its pace
 _GROWTH: Final = 4
 _NUMBER: Final = 8  # bytes of a number
@@ -113,11 +112,8 @@ class _Prober:
             nbytes = min(_GROWTH * nbytes, _LAST_BYTES)
 
     def _up(self, nbytes: int) -> None:
-        sent = 0
-        while sent < nbytes:
-            frame = self._chunk[: nbytes - sent + 1]
-            self._put(frame)
-            sent += len(frame) - 1
+        for sent in range(0, nbytes, CHUNK_BYTES - 1):
+            self._put(self._chunk[: nbytes - sent + 1])
         self._ping()
 
     def _down(self, nbytes: int) -> None:

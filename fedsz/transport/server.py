@@ -90,31 +90,25 @@ class Hub:
 
     def post(self, deliveries: list[Delivery]) -> None:
         """Send each message to its node; what cannot be sent has its outcome at once."""
-        self._do(self.session.post(deliveries, _now()))
+        self.do(self.session.post(deliveries, _now()))
         self._set_alarm()
-
-    def forget(self, deliveries: list[Delivery]) -> None:
-        """Await these replies no longer, and tell nobody but the clients."""
-        self._do(self.session.forget(deliveries))
-
-    def shut(self, reason: str) -> None:
-        """Give up what is pending and send all clients home."""
-        self._do(self.session.shut(reason))
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
         connection = Connection(context, self.counters)
         self.session.connect(connection)
-        tasks = {
-            asyncio.create_task(connection.send(partial(self._sent, connection))),
-            asyncio.create_task(self._read(connection)),
-        }
+
+        def sent(delivery: Delivery, wire_bytes: int) -> None:
+            self.do(self.session.sent(connection, delivery, wire_bytes))
+
+        jobs = (connection.send(sent), self._read(connection))
+        tasks = [asyncio.create_task(job) for job in jobs]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if connection.bye is not None:
                 await asyncio.wait(tasks, timeout=_BYE_SECONDS)
         finally:
-            self._do(self.session.lost(connection, _now()))
+            self.do(self.session.lost(connection, _now()))
             self._set_alarm()
             for task in tasks:
                 task.cancel()
@@ -127,15 +121,13 @@ class Hub:
             raw = await asyncio.wait_for(connection.read(), _HELLO_SECONDS)
         except TimeoutError:
             raw = None
-            self._do(self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s"))
+            self.do(self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s"))
         while raw is not None:
-            self._do(self.session.receive(connection, raw, _now()))
+            self.do(self.session.receive(connection, raw, _now()))
             raw = await connection.read() if self.session.serves(connection) else None
 
-    def _sent(self, connection: Connection, delivery: Delivery, wire_bytes: int) -> None:
-        self._do(self.session.sent(connection, delivery, wire_bytes))
-
-    def _do(self, outputs: list[Output]) -> None:
+    def do(self, outputs: list[Output]) -> None:
+        """Do what the session says."""
         for output in outputs:
             match output:
                 case Send(Connection() as connection, item):
@@ -156,7 +148,7 @@ class Hub:
         self._alarm = None if due is None else loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
-        self._do(self.session.tick(_now()))
+        self.do(self.session.tick(_now()))
         self._set_alarm()
 
 
