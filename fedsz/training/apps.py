@@ -87,13 +87,8 @@ def train_share(
 ) -> tuple[nn.Module, loop.TrainResult]:
     """Do a client's work in a round: train the model it was sent on its share of the data.
 
-    Args:
-        config: the run.
-        arrays: the model's.
-        server_round: from 1.
-        share: which part of the data, of how many.
-        data_dir: where the data is, or "" for the hub.
-        device: where to train.
+    ``arrays`` are the model's; ``share`` says which part of the data, of how many; ``data_dir`` is
+    "" for the hub.
 
     Raises:
         ConfigError: no such device here.

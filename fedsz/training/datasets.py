@@ -80,6 +80,18 @@ class _Split:
     def take(self, rows: Ints) -> Images:
         return Images(self.decode(rows), torch.from_numpy(self.labels[rows]))
 
+    def divided(self, split: str) -> _Split:
+        """Four fifths of it to train with, or one fifth to test with, by class."""
+        from sklearn.model_selection import train_test_split
+
+        rows: Ints = train_test_split(
+            np.arange(len(self.labels)),
+            test_size=0.2,
+            stratify=self.labels,
+            random_state=_HOLD_OUT_SEED,
+        )[split == "test"]
+        return _Split(self.labels[rows], lambda wanted: self.decode(rows[wanted]))
+
 
 def get(name: str) -> DatasetSpec:
     """Return the data set called ``name``.
@@ -227,24 +239,16 @@ def _open_digits(split: str) -> _Split:
     digits = load_digits()
     labels = digits.target.astype(np.int64)
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]  # they are 0 ... 16
-    rows = _hold_out(labels, split)
-    return _Split(labels[rows], lambda wanted: torch.from_numpy(pixels[rows[wanted]]))
+    return _Split(labels, lambda wanted: torch.from_numpy(pixels[wanted])).divided(split)
 
 
 def _open_hub(spec: DatasetSpec, hub_id: str, split: str) -> _Split:
+    options = {"split": split if spec.hub_has_test else "train"}
     way_out = f"{spec.name}/train.parquet and {spec.name}/test.parquet as --data-dir"
-    dataset = _load(
-        hub_id,
-        {"split": split if spec.hub_has_test else "train"},
-        lambda why: (
-            f"cannot load {hub_id} from the Hugging Face hub ({why}); give a folder with {way_out}"
-        ),
-    )
+    trouble = f"cannot load {hub_id} from the Hugging Face hub"
+    dataset = _load(hub_id, options, lambda why: f"{trouble} ({why}); give a folder with {way_out}")
     opened = _open_table(spec, dataset, hub_id)
-    if spec.hub_has_test:
-        return opened
-    rows = _hold_out(opened.labels, split)
-    return _Split(opened.labels[rows], lambda wanted: opened.decode(rows[wanted]))
+    return opened if spec.hub_has_test else opened.divided(split)
 
 
 def _open_table(spec: DatasetSpec, dataset: Dataset, where: str) -> _Split:
@@ -293,16 +297,6 @@ def _decode(spec: DatasetSpec, dataset: Dataset, rows: Ints, where: str) -> torc
     except OSError as err:
         raise DataError(f"{where} has an image that cannot be decoded: {_first_line(err)}") from err
     return torch.from_numpy(x)
-
-
-def _hold_out(labels: Ints, split: str) -> Ints:
-    """Row numbers of a training set of four fifths, or a test set of one, by class."""
-    from sklearn.model_selection import train_test_split
-
-    rows: tuple[Ints, Ints] = train_test_split(
-        np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=_HOLD_OUT_SEED
-    )
-    return rows[split == "test"]
 
 
 def _load(source: str, options: dict[str, Any], trouble: Callable[[str], str]) -> Dataset:

@@ -50,11 +50,9 @@ def to_json(event: Event) -> str:
 
 
 def from_json(line: str | bytes, base: CompressionConfig = DEFAULT) -> Event:
-    """Return the event that a line holds.
+    """Return the event in a line from `to_json`, of this release or an older one.
 
-    Args:
-        line: from `to_json`, of this release or an older one.
-        base: how the run compresses, for what decisions of older releases do not say.
+    ``base`` is how the run compresses, for what decisions of older releases do not say.
 
     Raises:
         FedszError: it holds none.

@@ -67,11 +67,8 @@ def federate(
 ) -> nn.Module:
     """Run federated averaging on ``grid`` and return the trained model.
 
-    Args:
-        grid: where the clients are.
-        config: the run.
-        problem: what `prepare` returned for it.
-        on_round: called after each round, and before the first with what was there to start from.
+    ``problem`` is what `prepare` returned for ``config``; ``on_round`` is called after each round,
+    and before the first with what was there to start from.
     """
     # The fleet is complete once; after that a round goes on with those who are there.
     while len(list(grid.get_node_ids())) < config.min_clients:
@@ -110,7 +107,9 @@ class _Rounds:
         """Return a function that averages clients' metrics, and adds up how long they trained."""
 
         def averaged(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-            self._train_seconds = sum(_reported_seconds(content) for content in contents)
+            metrics = [next(iter(content.metric_records.values())) for content in contents]
+            reported = [one.get("train-seconds", 0.0) for one in metrics]
+            self._train_seconds = sum(float(s) for s in reported if isinstance(s, int | float))
             return average(contents, weighted_by)
 
         return averaged
@@ -163,10 +162,3 @@ def controller_of(config: RunConfig) -> Controller:
     return Controller(
         config.policy, config.compression, tolerance=config.tolerance, rounds=config.rounds
     )
-
-
-def _reported_seconds(content: RecordDict) -> float:
-    """Return how long a client trained, if it says so."""
-    metrics: dict[str, Any] = dict(next(iter(content.metric_records.values())))
-    seconds = metrics.get("train-seconds", 0.0)
-    return float(seconds) if isinstance(seconds, int | float) else 0.0

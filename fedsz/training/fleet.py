@@ -31,9 +31,7 @@ _SPARE = 1 << 20  # bytes of a reply beside its arrays
 def serve(config: RunConfig, on_event: OnEvent) -> None:
     """Serve one training run over gRPC, from the first client to the saved model.
 
-    Args:
-        config: the run.
-        on_event: told of everything that happens, from any thread.
+    ``on_event`` is told of everything that happens, from any thread.
 
     Raises:
         ConfigError: an option is wrong, or neither TLS files nor `insecure` are given.

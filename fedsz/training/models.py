@@ -192,16 +192,14 @@ MODELS = ("cnn", *_COLOUR_MODELS)
 def build(name: str, *, num_classes: int, in_channels: int, seed: int = 0) -> nn.Module:
     """Build a model on the CPU, its weights drawn as torchvision draws them.
 
+    It maps float32 images [N, in_channels, H, W] to logits [N, num_classes]. `cnn` takes images
+    from 4x4 pixels on, the others any; `alexnet` scales small ones up to 128x128.
+
     Args:
         name: one of `MODELS`.
         num_classes: logits per image.
         in_channels: of the images; `cnn` is built for them, the others take 1 or 3.
         seed: decides the weights. Torch's global generator is neither read nor advanced.
-
-    Returns:
-        A module from float32 images [N, in_channels, H, W] to logits [N, num_classes]. `cnn`
-        takes images from 4x4 pixels on, the others any; `alexnet` scales small ones up to
-        128x128.
 
     Raises:
         ConfigError: no such model, or one that cannot take such images.

@@ -63,9 +63,7 @@ class RunFolder:
 def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
     """Yield the rounds that a run's folder holds, in order, but for a line that a crash cut short.
 
-    Args:
-        folder: of a run, of this release or an older one.
-        base: how the run compresses.
+    The run may be of an older release; ``base`` is how it compresses.
 
     Raises:
         ConfigError: they cannot be read.

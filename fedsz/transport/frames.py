@@ -151,11 +151,7 @@ class Arrival:
         return self.received == self.size
 
     def feed(self, piece: memoryview) -> None:
-        """Count the body of one DATA frame.
-
-        Raises:
-            CorruptStream: it is empty, or runs past the announced size.
-        """
+        """Count the body of one DATA frame; CorruptStream if it is empty, or more than is due."""
         due = self.size - self.received
         if not 0 < len(piece) <= due:
             raise CorruptStream(f"{len(piece)} bytes of data where 1 to {due} were due")

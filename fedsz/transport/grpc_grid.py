@@ -23,7 +23,7 @@ from fedsz.transport.events import Counters, OnEvent
 from fedsz.transport.grid_base import GridBase, open_reply
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
-from fedsz.transport.server_session import Delivery, Outcome, Stored
+from fedsz.transport.server_session import Delivery, Outcome, Settler, Stored
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,6 @@ class GrpcGrid(GridBase):
         Closing the iterator gives up the replies it has not yielded.
 
         Raises:
-            ConfigError: a message is no request, or holds what cannot be sent.
             LinkError: the grid is not started, or closed.
         """
         outcomes: _Outcomes = SimpleQueue()
@@ -184,10 +183,7 @@ class GrpcGrid(GridBase):
         return _Replies(len(deliveries), outcomes, lambda: self._call(give_up))
 
     def _post(
-        self,
-        messages: Iterable[Message],
-        timeout: float | None,
-        settle: Callable[[Delivery, Outcome], None],
+        self, messages: Iterable[Message], timeout: float | None, settle: Settler
     ) -> list[Delivery]:
         deliveries = [
             Delivery(out, out.metadata.ttl if timeout is None else timeout, settle)

@@ -137,10 +137,8 @@ def encode_message(
 ) -> EncodedMessage:
     """Return ``message`` ready for the wire.
 
-    Args:
-        message: carries content or an error.
-        message_id: of the request this message is or answers.
-        content: ``message.content``, where it has been encoded already.
+    ``message_id`` is that of the request it is or answers; ``content``, what it carries, where that
+    has been encoded already.
 
     Raises:
         ConfigError: the content cannot be sent.

@@ -38,11 +38,7 @@ class Node:
         """Run the app and return its reply, or an error reply, ready for the wire.
 
         Whatever the app raises becomes the text of an error reply: one client's mistake must not
-        end the run, nor its own part in it.
-
-        Args:
-            message: a request.
-            limit: how large a reply the other end takes, in bytes.
+        end the run, nor its own part in it. The other end takes a reply of ``limit`` bytes.
         """
         asked = message.metadata
         try:

@@ -35,6 +35,7 @@ class Stored(NamedTuple):
 
 
 Outcome = Stored | Error
+Settler = Callable[["Delivery", Outcome], None]
 
 
 @dataclass(eq=False)
@@ -43,7 +44,7 @@ class Delivery:
 
     out: Outgoing
     timeout: float  # seconds in which the reply is awaited, once it is posted
-    settle: Callable[[Delivery, Outcome], None]  # called once
+    settle: Settler  # called once
     client_id: str = ""  # whom it is for, once it is posted
     sent: bool = False  # all of it is out, to a client that still has it
     done: bool = False  # nobody waits for the reply, so what is left of it need not be sent
@@ -85,9 +86,7 @@ class Upload(Arrival):
     def bandwidth(self, known: float, now: float) -> float:
         """Return the link's bandwidth, in bits a second, once all of it is here.
 
-        Args:
-            known: what was known before; a short upload only ever raises it.
-            now: the time on the clock of the other methods, in seconds.
+        A short upload only ever raises what was ``known`` before.
         """
         since, before = self._first or (self._begun, 0)
         if self.size - before < TIMED_BYTES:
