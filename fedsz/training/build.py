@@ -13,7 +13,7 @@ from torch import nn
 
 from fedsz.arrays import Layout, NDArray, as_arrays, as_tensor
 from fedsz.errors import ConfigError
-from fedsz.flower.records import Arrays, layout_of
+from fedsz.flower.records import Arrays, layout_of, to_record
 from fedsz.training import datasets, models
 from fedsz.training.options import RunConfig
 
@@ -67,6 +67,4 @@ def start_from(model: nn.Module, path: Path) -> None:
         state = load_file(path)
     except (OSError, SafetensorError) as err:
         raise ConfigError(f"cannot read the initial weights {path}: {err}") from err
-    arrays = as_arrays(state)
-    Layout.of(as_arrays(model.state_dict())).check({name: x.shape for name, x in arrays.items()})
-    model.load_state_dict(state)
+    load(model, to_record(as_arrays(state)))

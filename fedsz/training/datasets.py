@@ -84,13 +84,12 @@ class _Split:
         """Four fifths of it to train with, or one fifth to test with, by class."""
         from sklearn.model_selection import train_test_split
 
-        rows: Ints = train_test_split(
-            np.arange(len(self.labels)),
-            test_size=0.2,
-            stratify=self.labels,
-            random_state=_HOLD_OUT_SEED,
-        )[split == "test"]
-        return _Split(self.labels[rows], lambda wanted: self.decode(rows[wanted]))
+        y = self.labels
+        train, test = train_test_split(
+            np.arange(len(y)), test_size=0.2, stratify=y, random_state=_HOLD_OUT_SEED
+        )
+        rows: Ints = train if split == "train" else test
+        return _Split(y[rows], lambda wanted: self.decode(rows[wanted]))
 
 
 def get(name: str) -> DatasetSpec:
@@ -159,12 +158,9 @@ def load_partition(
 
 
 def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Images:
-    """Load the test images, which no partition contains.
+    """Load the test images, which no partition contains; ``data_dir`` is as in `load_partition`.
 
-    Args:
-        name: one of `DATASETS`.
-        data_dir: as in `load_partition`.
-        samples: only so many of them, always the same ones in the same order; None loads all.
+    ``samples`` loads only so many, always the same ones in the same order; None loads all.
 
     Raises:
         ConfigError: ``name`` is none of `DATASETS`, or ``samples`` is more than there are.

@@ -22,13 +22,11 @@ from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.tls import channel_credentials, server_credentials
 
-OnEvent = Callable[[Event], None]
-
 _TOLD = (EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED, EventKind.FAILED)
 _SPARE = 1 << 20  # bytes of a reply beside its arrays
 
 
-def serve(config: RunConfig, on_event: OnEvent) -> None:
+def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     """Serve one training run over gRPC, from the first client to the saved model.
 
     ``on_event`` is told of everything that happens, from any thread.

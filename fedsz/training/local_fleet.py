@@ -56,9 +56,8 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             yield event
         status = server.wait(PATIENCE)
         if not finished.is_set():
-            raise FedszError(
-                _why_they_ended([server, *clients]) or f"the server ended with {status}"
-            )
+            why = _why_they_ended([server, *clients])
+            raise FedszError(why or f"the server ended with {status}")
 
 
 def _why_they_ended(processes: list[Child]) -> str:

@@ -104,11 +104,7 @@ def evaluate(
 ) -> EvalResult:
     """Test ``model``, on the device it is on; its weights and its mode stay as they are.
 
-    Args:
-        model: maps float32 [N, C, H, W] to logits [N, classes].
-        data: uint8 images and their labels.
-        batch_size: images per forward pass, at least 1; decides memory, not results.
-        image_size: as in `train`.
+    ``batch_size`` images in a forward pass decide memory, not results; the rest is as in `train`.
 
     Raises:
         ConfigError: ``batch_size`` is below 1.

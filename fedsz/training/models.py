@@ -75,8 +75,7 @@ class AlexNet(nn.Module):
         x = _colour(x)
         if min(x.shape[2:]) < _ALEXNET_MIN_SIDE:
             x = F.interpolate(x, 2 * (_ALEXNET_MIN_SIDE,), mode="bilinear", align_corners=False)
-        x = self.avgpool(self.features(x))
-        logits: Tensor = self.classifier(x.flatten(1))
+        logits: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
         return logits
 
 
@@ -103,8 +102,7 @@ class MobileNetV2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images [N, 1 or 3, H, W] to logits [N, num_classes]."""
-        x = self.features(_colour(x))
-        logits: Tensor = self.classifier(x.mean((2, 3)))
+        logits: Tensor = self.classifier(self.features(_colour(x)).mean((2, 3)))
         return logits
 
 
@@ -140,15 +138,13 @@ class _InvertedResidual(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
         hidden = inputs * expansion
-        layers: list[nn.Module] = []
-        if expansion != 1:
-            layers.append(_conv_bn_relu6(inputs, hidden, 1))
-        layers += [
+        expand = [_conv_bn_relu6(inputs, hidden, 1)] if expansion != 1 else []
+        self.conv = nn.Sequential(
+            *expand,
             _conv_bn_relu6(hidden, hidden, 3, stride=stride, groups=hidden),
             nn.Conv2d(hidden, outputs, 1, bias=False),
             nn.BatchNorm2d(outputs),
-        ]
-        self.conv = nn.Sequential(*layers)
+        )
         self._shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -230,9 +226,7 @@ def _initialise(model: nn.Module, generator: torch.Generator) -> None:
     he = not isinstance(model, AlexNet)
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d) and he:
-            nn.init.kaiming_normal_(
-                layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
-            )
+            nn.init.kaiming_normal_(layer.weight, 0, "fan_out", "relu", generator=generator)
         elif isinstance(layer, nn.Linear) and isinstance(model, MobileNetV2):
             nn.init.normal_(layer.weight, std=0.01, generator=generator)
             nn.init.zeros_(layer.bias)

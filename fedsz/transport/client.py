@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Self
 
 import grpc
@@ -149,9 +149,8 @@ class _Link:
             raise self._failure
         since = self._alone_since
         if max_wait is not None and since is not None and time.monotonic() - since > max_wait:
-            raise LinkError(
-                f"no fedsz server at {self._server} for {max_wait:g} s: {self._trouble}"
-            )
+            absent = f"no fedsz server at {self._server} for {max_wait:g} s"
+            raise LinkError(f"{absent}: {self._trouble}")
 
     def owes(self, message_id: str) -> bool:
         """Return whether the server still waits for the reply to this request."""
@@ -177,10 +176,7 @@ class _Link:
 
     def _upload(self, reply: EncodedMessage) -> Iterator[bytes]:
         """Yield the frames of a reply for as long as the server wants it."""
-        for frame in frames(reply):
-            if not self.owes(reply.message_id):
-                return
-            yield frame
+        return takewhile(lambda _: self.owes(reply.message_id), frames(reply))
 
     def _run(self) -> None:
         try:

@@ -33,10 +33,6 @@ class ClientSession:
     """What a client and its server know of each other, over any number of connections.
 
     What a method returns is to be done in its order, before the next call.
-
-    Args:
-        hello: what the client says of itself.
-        max_message_bytes: the largest message taken.
     """
 
     def __init__(self, hello: frames.Hello, *, max_message_bytes: int) -> None:
@@ -89,7 +85,7 @@ class ClientSession:
             self._welcome = frame
             self._owed = {i: self._owed[i] for i in frame.wanted if i in self._owed}
             replies = [reply for reply in self._owed.values() if reply is not None]
-            return [*replies, self._event(EventKind.JOINED)]
+            return [*replies, LinkEvent(EventKind.JOINED, self.client_id)]
         elif isinstance(frame, frames.Ack):
             return self._acknowledged(frame)
         elif isinstance(frame, frames.Bye):
@@ -106,19 +102,15 @@ class ClientSession:
             return []
         self._owed[message_id] = None
         limit = 0 if self._welcome is None else self._welcome.max_message_bytes
-        received = self._event(EventKind.RECEIVED, message_id, arrival.wire_bytes)
+        received = LinkEvent(EventKind.RECEIVED, self.client_id, message_id, arrival.wire_bytes)
         return [received, Request(message_id, self._buffer, size, limit)]
 
     def _acknowledged(self, ack: frames.Ack) -> list[Output]:
         reply = self._owed.pop(ack.message_id, None)
         if not ack.received:
             detail = "the server no longer waits for this reply"
-            return [self._event(EventKind.FAILED, ack.message_id, detail=detail)]
+            return [LinkEvent(EventKind.FAILED, self.client_id, ack.message_id, detail=detail)]
         if reply is None:
             return []
-        return [self._event(EventKind.SENT, ack.message_id, frames.message_wire_size(reply))]
-
-    def _event(
-        self, kind: EventKind, message_id: str = "", wire_bytes: int = 0, detail: str = ""
-    ) -> LinkEvent:
-        return LinkEvent(kind, self.client_id, message_id, wire_bytes, detail)
+        size = frames.message_wire_size(reply)
+        return [LinkEvent(EventKind.SENT, self.client_id, ack.message_id, size)]

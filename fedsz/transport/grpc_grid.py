@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import closing
 from queue import SimpleQueue
 from typing import Self
 
@@ -119,10 +118,9 @@ class GrpcGrid(GridBase):
         return self
 
     def close(self, reason: str = _FINISHED) -> None:
-        """Send all clients home and stop listening; takes a few seconds at most.
+        """Send all clients home, for a reason that they are told, and stop listening.
 
-        Args:
-            reason: what clients are told. Replies still awaited become error replies.
+        It takes a few seconds at most. Replies still awaited become error replies.
         """
         with self._lock:
             loop, self._loop = self._loop, None
@@ -283,7 +281,7 @@ def _check_free(host: str, port: int) -> None:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        with closing(socket.socket(family, kind, protocol)) as probe:
+        with socket.socket(family, kind, protocol) as probe:
             # As gRPC does: a port whose last connections linger is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
