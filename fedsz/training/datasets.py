@@ -223,8 +223,7 @@ def _open(spec: DatasetSpec, split: str, data_dir: Path | None) -> _Split:
         return _open_hub(spec, spec.hub_id, split)
     path = str(find_parquet(spec, split, data_dir))
     # The files become an Arrow table in the user's cache, mapped by every client of a machine.
-    files = {split: glob.escape(path)}
-    options = {"data_files": files, "split": split}
+    options = {"data_files": {split: glob.escape(path)}, "split": split}
     dataset = _load("parquet", options, lambda why: f"cannot read {path}: {why}")
     return _open_table(spec, dataset, path)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from fedsz.control.record import RoundRecord, as_builtins, upgraded
@@ -59,7 +57,6 @@ def from_json(line: str | bytes, base: CompressionConfig = DEFAULT) -> Event:
     """
     try:
         told = msgspec.json.decode(line)
-        event: Any = msgspec.convert(upgraded(told, base), Event)
+        return msgspec.convert(upgraded(told, base), Event)  # type: ignore[no-any-return]
     except (msgspec.DecodeError, AttributeError, TypeError) as err:
         raise FedszError(f"not an event: {line[:200]!r} ({err})") from err
-    return event  # type: ignore[no-any-return]

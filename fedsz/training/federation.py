@@ -116,7 +116,7 @@ class _Rounds:
 
     def end(self, number: int, arrays: ArrayRecord) -> MetricRecord:
         """Test a round's average, record the round, and have the next one decided."""
-        model, held_out = self._problem.model, self._problem.held_out
+        model, held_out = self._problem
         begin = time.monotonic()
         averaged = load(model, arrays)
         result = evaluate(model, held_out, image_size=self._config.image_size)
@@ -143,13 +143,8 @@ class _Rounds:
         steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
         if SENSITIVITY not in self._needs or not steps:
             return {"spread": moved}
-        found = measure(
-            self._problem.model,
-            self._problem.held_out,
-            steps,
-            seed=config.seed + number,  # other noise each round, since policies average
-            image_size=config.image_size,
-        )
+        seed = config.seed + number  # other noise each round, since policies average
+        found = measure(*self._problem, steps, seed=seed, image_size=config.image_size)
         return {"spread": moved, "sensitivity": found}
 
 

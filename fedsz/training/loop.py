@@ -78,7 +78,6 @@ def train(
     device = next(model.parameters()).device
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     order = torch.Generator().manual_seed(seed)
-    loss_sum = 0.0
     model.train()
     if len(data) == 1:  # BatchNorm keeps the statistics it came with: one image has none
         for layer in model.modules():

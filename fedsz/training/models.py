@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -177,11 +177,7 @@ class _Bottleneck(nn.Module):
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
-_COLOUR_MODELS: dict[str, Callable[[int], nn.Module]] = {
-    "alexnet": AlexNet,
-    "mobilenetv2": MobileNetV2,
-    "resnet50": ResNet50,
-}
+_COLOUR_MODELS = {"alexnet": AlexNet, "mobilenetv2": MobileNetV2, "resnet50": ResNet50}
 MODELS = ("cnn", *_COLOUR_MODELS)
 
 

@@ -159,10 +159,9 @@ class RunConfig:
         kinds = get_type_hints(type(self))
         for name, about in options(type(self)).items():
             value = _typed(name, getattr(self, name), kinds[name])
-            if not isinstance(value, str) and not about.low <= value <= about.high:
-                raise ConfigError(
-                    f"{name} must lie in {about.low:g}..{about.high:g}, got {value:g}"
-                )
+            low, high = about.low, about.high
+            if not isinstance(value, str) and not low <= value <= high:
+                raise ConfigError(f"{name} must lie in {low:g}..{high:g}, got {value:g}")
             object.__setattr__(self, name, value)
         bound = ErrorBound.of(self.error_bound)
         object.__setattr__(self, "error_bound", bound.value if bound.kind == "rel" else str(bound))

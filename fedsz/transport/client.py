@@ -120,10 +120,8 @@ class _Link:
         # For the app; None wakes the reader up to look at how things stand.
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.finished = False  # the server has said that the run is over
-        self._server = server
-        self._session = session
-        self._credentials = credentials
-        self._on_event = on_event
+        self._server, self._session = server, session
+        self._credentials, self._on_event = credentials, on_event
         self._failure: Exception | None = None
         self._alone_since: float | None = time.monotonic()
         self._trouble = "no answer yet"

@@ -38,8 +38,7 @@ class ClientSession:
     def __init__(self, hello: frames.Hello, *, max_message_bytes: int) -> None:
         self.client_id = hello.client_id
         self.bye: frames.Bye | None = None  # the server's last word, once it has said it
-        self._hello = hello
-        self._max_message_bytes = max_message_bytes
+        self._hello, self._max_message_bytes = hello, max_message_bytes
         # Requests that have arrived whole, and the reply to each as soon as there is one. An entry
         # stays until the server acknowledges the reply or says that it does not want it any more.
         self._owed: dict[str, EncodedMessage | None] = {}

@@ -140,8 +140,7 @@ class Arrival:
     def __init__(self, begin: Begin, *, limit: int) -> None:
         if begin.size > limit:
             raise LimitExceeded(f"a message of {megabytes(begin.size)}, at most {megabytes(limit)}")
-        self.message_id = begin.message_id
-        self.size = begin.size
+        self.message_id, self.size = begin.message_id, begin.size
         self.received = 0  # bytes so far
         self.wire_bytes = wire_size(pack(begin))  # its cost so far, gRPC's prefixes included
 

@@ -128,12 +128,8 @@ def open_reply(source: Source, size: int, asked: Metadata, client: str) -> Messa
     except CorruptStream as err:
         reason = f"client {client!r} sent a reply that cannot be read: {err}"
         return error_reply(asked, compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)
-    ours = Message(
-        reply.content if reply.has_content() else reply.error,
-        reply_to=compat.make_message(asked, content=RecordDict()),
-    )
-    times = reply.metadata
-    ours.metadata.__dict__.update(
-        _message_id=new_message_id(), _created_at=times.created_at, _ttl=times.ttl
-    )
+    request = compat.make_message(asked, content=RecordDict())
+    ours = Message(reply.content if reply.has_content() else reply.error, reply_to=request)
+    times = {"_created_at": reply.metadata.created_at, "_ttl": reply.metadata.ttl}
+    ours.metadata.__dict__.update(times, _message_id=new_message_id())
     return ours

@@ -200,9 +200,7 @@ class _Reader:
     """Takes fields off a source and believes no length that the message has not room for."""
 
     def __init__(self, source: Source, size: int) -> None:
-        self._source = source
-        self.left = size
-        self.offset = 0
+        self._source, self.left, self.offset = source, size, 0
 
     def take(self, n: int, what: str) -> bytes:
         if n > self.left or len(out := self._source.read(n)) < n:

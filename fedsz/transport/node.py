@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from functools import partial
 
 from flwr.app import Context, Message, Metadata, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
@@ -30,8 +31,9 @@ class Node:
         self, app: ClientApp, node_config: UserConfig, run_config: UserConfig | None = None
     ) -> None:
         self._app = app
-        self._node_config = dict(node_config)
-        self._run_config = dict(run_config or {})
+        self._make_context = partial(
+            Context, node_config=dict(node_config), run_config=dict(run_config or {})
+        )
         self._context: Context | None = None
 
     def answer(self, message: Message, *, limit: int) -> EncodedMessage:
@@ -59,11 +61,7 @@ class Node:
     def _context_of(self, asked: Metadata) -> Context:
         """Return the Context of the run that ``asked`` belongs to; another run starts afresh."""
         if self._context is None or self._context.run_id != asked.run_id:
-            self._context = Context(
-                run_id=asked.run_id,
-                node_id=asked.dst_node_id,
-                node_config=self._node_config,
-                state=RecordDict(),
-                run_config=self._run_config,
+            self._context = self._make_context(
+                run_id=asked.run_id, node_id=asked.dst_node_id, state=RecordDict()
             )
         return self._context

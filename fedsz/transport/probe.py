@@ -79,8 +79,7 @@ class _Prober:
     """The client's end of a probe; StopIteration tells that the server has ended it."""
 
     def __init__(self, answers: Iterator[bytes], put: Callable[[bytes], None]) -> None:
-        self._answers = answers
-        self._put = put
+        self._answers, self._put = answers, put
         # Random, so that nothing on the way can make it shorter.
         self._chunk = UP + os.urandom(CHUNK_BYTES - 1)
 

@@ -30,8 +30,7 @@ class Connection:
 
     def __init__(self, context: grpc.aio.ServicerContext, counters: Counters) -> None:
         self.bye: Bye | None = None  # once it is to end
-        self._context = context
-        self._counters = counters
+        self._context, self._counters = context, counters
         self._queue: asyncio.Queue[Control | Delivery] = asyncio.Queue()
 
     async def read(self) -> bytes | None:

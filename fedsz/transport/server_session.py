@@ -66,8 +66,7 @@ class Upload(Arrival):
 
     def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
         super().__init__(begin, limit=limit)
-        self.sink = sink
-        self._begun = now
+        self.sink, self._begun = sink, now
         self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
 
     def take(self, piece: memoryview, now: float) -> None:
@@ -158,9 +157,8 @@ class ServerSession:
     ) -> None:
         self.connected: tuple[int, ...] = ()  # node ids; replaced, never changed
         self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
-        self._max_message_bytes = max_message_bytes
+        self._max_message_bytes, self._open_sink = max_message_bytes, open_sink
         self._reconnect_grace = reconnect_grace
-        self._open_sink = open_sink
         self._peers: dict[int, Peer] = {}
         self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
         self._closing: Bye | None = None
@@ -273,11 +271,9 @@ class ServerSession:
                 self._fail(peer, delivery, reason)
             if peer.grace_ends is not None and peer.grace_ends <= now:
                 peer.grace_ends = None
+                late = f"did not return within {self._reconnect_grace:g} s"
                 for delivery in list(peer.pending.values()):
-                    reason = (
-                        f"{who} left {delivery.mishap or peer.progress(delivery)} and did not "
-                        f"return within {self._reconnect_grace:g} s"
-                    )
+                    reason = f"{who} left {delivery.mishap or peer.progress(delivery)} and {late}"
                     self._fail(peer, delivery, reason, ErrorCode.NODE_UNAVAILABLE)
         return self._flush()
 
