@@ -56,7 +56,7 @@ from fedsz.experiments.sweep_plan import ID_LENGTH, SweepConfig, run_id
 from fedsz.experiments.sweep_worker import Finished
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import Arrays, to_record
-from fedsz.training.client_round import train_share
+from fedsz.training.apps import train_share
 from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 from fedsz.transport.local_grid import LocalGrid

@@ -61,7 +61,7 @@ def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distributio
         FedszError: an option is wrong, or what it takes is not here.
     """
     from fedsz.flower.records import to_record
-    from fedsz.training.client_round import train_share
+    from fedsz.training.apps import train_share
     from fedsz.training.federation import federate, prepare
 
     if grid == "local":

@@ -12,23 +12,21 @@ import glob
 import logging
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedsz.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import numpy.typing as npt
     from datasets import Dataset
 
-    Ints = npt.NDArray[np.int64]
-
+Ints = npt.NDArray[np.int64]
 PARTITIONERS = ("iid", "dirichlet")
 
 # Which images are held out for testing must never depend on a run's seed: a model would be
@@ -37,35 +35,28 @@ _HOLD_OUT_SEED = 101
 _TEST_SUBSET_SEED = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DatasetSpec:
     """A data set and how to read it."""
 
     name: str  # what `get` and the CLI call it
     num_classes: int  # labels are 0 ... num_classes - 1
     shape: tuple[int, int, int]  # (channels, height, width) of every image after decoding
+    hub_id: str | None = None  # owner/name there; None for a set that comes with a library
     image_column: str = "image"  # of the encoded images, in the parquet files and on the hub
     label_column: str = "label"
-    hub_id: str | None = None  # owner/name there; None for a set that comes with a library
     hub_has_test: bool = True  # if not, a fifth is held out here
     crop: bool = False  # images come in many sizes and are scaled and cropped to `shape`
 
 
 DATASETS = (
-    DatasetSpec(name="digits", num_classes=10, shape=(1, 8, 8)),
+    DatasetSpec("digits", 10, (1, 8, 8)),
+    DatasetSpec("cifar10", 10, (3, 32, 32), "uoft-cs/cifar10", image_column="img"),
+    DatasetSpec("fashion_mnist", 10, (1, 28, 28), "zalando-datasets/fashion_mnist"),
     DatasetSpec(
-        name="cifar10", num_classes=10, shape=(3, 32, 32), image_column="img",
-        hub_id="uoft-cs/cifar10",
+        "caltech101", 101, (3, 128, 128), "flwrlabs/caltech101", hub_has_test=False, crop=True
     ),
-    DatasetSpec(
-        name="fashion_mnist", num_classes=10, shape=(1, 28, 28),
-        hub_id="zalando-datasets/fashion_mnist",
-    ),
-    DatasetSpec(
-        name="caltech101", num_classes=101, shape=(3, 128, 128),
-        hub_id="flwrlabs/caltech101", hub_has_test=False, crop=True,
-    ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +79,17 @@ class _Split:
 
     def take(self, rows: Ints) -> Images:
         return Images(self.decode(rows), torch.from_numpy(self.labels[rows]))
+
+    def divided(self, split: str) -> _Split:
+        """Four fifths of it to train with, or one fifth to test with, by class."""
+        from sklearn.model_selection import train_test_split
+
+        y = self.labels
+        train, test = train_test_split(
+            np.arange(len(y)), test_size=0.2, stratify=y, random_state=_HOLD_OUT_SEED
+        )
+        rows: Ints = train if split == "train" else test
+        return _Split(y[rows], lambda wanted: self.decode(rows[wanted]))
 
 
 def get(name: str) -> DatasetSpec:
@@ -126,11 +128,8 @@ def load_partition(
             each class is divided in proportions drawn from Dir(alpha) (Yurochkin et al., 2019,
             arXiv:1905.12022).
         alpha: of the Dirichlet distribution, > 0; the smaller, the more the shares differ.
-        seed: decides the subset and the division.
+        seed: decides the subset, the division and the order of the share.
         samples: divide only so many images, drawn from the whole set; None divides all.
-
-    Returns:
-        The share, in an order that the seed decides.
 
     Raises:
         ConfigError: a name or number that cannot be; the message says which can.
@@ -152,22 +151,16 @@ def load_partition(
     if len(rows) < num_partitions:
         raise DataError(f"{len(rows)} images of {name} cannot fill {num_partitions} partitions")
     if partitioner == "iid":
-        share = _iid(len(rows), partition, num_partitions)
+        share = np.array_split(np.arange(len(rows)), num_partitions)[partition]
     else:
         share = _dirichlet(split.labels[rows], partition, num_partitions, alpha, seed)
     return split.take(rows[share])
 
 
 def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Images:
-    """Load the test images, which no partition contains.
+    """Load the test images, which no partition contains; ``data_dir`` is as in `load_partition`.
 
-    Args:
-        name: one of `DATASETS`.
-        data_dir: as in `load_partition`.
-        samples: only so many of them, always the same ones; None loads all.
-
-    Returns:
-        The test images, in a fixed order.
+    ``samples`` loads only so many, always the same ones in the same order; None loads all.
 
     Raises:
         ConfigError: ``name`` is none of `DATASETS`, or ``samples`` is more than there are.
@@ -201,13 +194,8 @@ def _subset(total: int, samples: int | None, seed: int, what: str) -> Ints:
     return np.random.default_rng(seed).permutation(total)[:samples]
 
 
-def _iid(total: int, partition: int, num_partitions: int) -> Ints:
-    from flwr_datasets.partitioner import IidPartitioner
-
-    return _positions(IidPartitioner(num_partitions), {"position": np.arange(total)}, partition)
-
-
 def _dirichlet(labels: Ints, partition: int, num_partitions: int, alpha: float, seed: int) -> Ints:
+    from datasets import Dataset
     from flwr_datasets.partitioner import DirichletPartitioner
 
     # The partitioner redraws everything, ten times at most, until each share has
@@ -215,12 +203,12 @@ def _dirichlet(labels: Ints, partition: int, num_partitions: int, alpha: float, 
     split = DirichletPartitioner(
         num_partitions, "label", float(alpha), min_partition_size=1, seed=seed
     )
+    # It is shown positions in place of images: it would copy a table that has been shuffled.
+    split.dataset = Dataset.from_dict({"position": np.arange(len(labels)), "label": labels})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one for each redraw
-            return _positions(
-                split, {"position": np.arange(len(labels)), "label": labels}, partition
-            )
+            return np.asarray(split.load_partition(partition)["position"], dtype=np.int64)
     except ValueError as err:
         raise DataError(
             f"{len(labels)} images drawn with alpha {alpha} leave one of {num_partitions} "
@@ -228,24 +216,16 @@ def _dirichlet(labels: Ints, partition: int, num_partitions: int, alpha: float, 
         ) from err
 
 
-def _positions(split: Any, columns: dict[str, Ints], partition: int) -> Ints:
-    """What a flwr-datasets partitioner gives a partition, as positions.
-
-    It is shown positions (and labels) in place of images: the Dirichlet partitioner would copy
-    a table of images that has been shuffled.
-    """
-    from datasets import Dataset
-
-    split.dataset = Dataset.from_dict(columns)
-    return np.asarray(split.load_partition(partition)["position"], dtype=np.int64)
-
-
 def _open(spec: DatasetSpec, split: str, data_dir: Path | None) -> _Split:
     if spec.hub_id is None:
         return _open_digits(split)
     if data_dir is None:
         return _open_hub(spec, spec.hub_id, split)
-    return _open_folder(spec, split, data_dir)
+    path = str(find_parquet(spec, split, data_dir))
+    # The files become an Arrow table in the user's cache, mapped by every client of a machine.
+    options = {"data_files": {split: glob.escape(path)}, "split": split}
+    dataset = _load("parquet", options, lambda why: f"cannot read {path}: {why}")
+    return _open_table(spec, dataset, path)
 
 
 def _open_digits(split: str) -> _Split:
@@ -254,37 +234,16 @@ def _open_digits(split: str) -> _Split:
     digits = load_digits()
     labels = digits.target.astype(np.int64)
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]  # they are 0 ... 16
-    rows = _hold_out(labels, split)
-    return _Split(labels[rows], lambda wanted: torch.from_numpy(pixels[rows[wanted]]))
+    return _Split(labels, lambda wanted: torch.from_numpy(pixels[wanted])).divided(split)
 
 
 def _open_hub(spec: DatasetSpec, hub_id: str, split: str) -> _Split:
-    datasets = _quiet_datasets()
-    try:
-        dataset = datasets.load_dataset(hub_id, split=split if spec.hub_has_test else "train")
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
-        raise DataError(
-            f"cannot load {hub_id} from the Hugging Face hub ({_first_line(err)}); give a folder "
-            f"with {spec.name}/train.parquet and {spec.name}/test.parquet as --data-dir"
-        ) from err
+    options = {"split": split if spec.hub_has_test else "train"}
+    way_out = f"{spec.name}/train.parquet and {spec.name}/test.parquet as --data-dir"
+    trouble = f"cannot load {hub_id} from the Hugging Face hub"
+    dataset = _load(hub_id, options, lambda why: f"{trouble} ({why}); give a folder with {way_out}")
     opened = _open_table(spec, dataset, hub_id)
-    if spec.hub_has_test:
-        return opened
-    rows = _hold_out(opened.labels, split)
-    return _Split(opened.labels[rows], lambda wanted: opened.decode(rows[wanted]))
-
-
-def _open_folder(spec: DatasetSpec, split: str, data_dir: Path) -> _Split:
-    path = find_parquet(spec, split, data_dir)
-    datasets = _quiet_datasets()
-    try:
-        # The files become an Arrow table in the user's cache, mapped by every client of a machine.
-        dataset = datasets.load_dataset(
-            "parquet", data_files={split: glob.escape(str(path))}, split=split
-        )
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
-        raise DataError(f"cannot read {path}: {_first_line(err)}") from err
-    return _open_table(spec, dataset, str(path))
+    return opened if spec.hub_has_test else opened.divided(split)
 
 
 def _open_table(spec: DatasetSpec, dataset: Dataset, where: str) -> _Split:
@@ -335,19 +294,12 @@ def _decode(spec: DatasetSpec, dataset: Dataset, rows: Ints, where: str) -> torc
     return torch.from_numpy(x)
 
 
-def _hold_out(labels: Ints, split: str) -> Ints:
-    """Row numbers of a training set of four fifths, or a test set of one, by class."""
-    from sklearn.model_selection import train_test_split
+def _load(source: str, options: dict[str, Any], trouble: Callable[[str], str]) -> Dataset:
+    """Call `datasets.load_dataset`, its progress bars, retries and hints off: errors say it all.
 
-    train, test = train_test_split(
-        np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=_HOLD_OUT_SEED
-    )
-    rows: Ints = train if split == "train" else test
-    return rows
-
-
-def _quiet_datasets() -> Any:
-    """Import `datasets` with its progress bars, retries and hints off: errors say it all."""
+    Raises:
+        DataError: it failed, and ``trouble`` says so with the reason that it is given.
+    """
     import datasets
     from huggingface_hub.utils import logging as hub_logging
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -356,7 +308,10 @@ def _quiet_datasets() -> Any:
     disable_progress_bars()
     datasets.logging.set_verbosity(logging.CRITICAL)
     hub_logging.set_verbosity(logging.CRITICAL)
-    return datasets
+    try:
+        return datasets.load_dataset(source, **options)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
+        raise DataError(trouble(_first_line(err))) from err
 
 
 def _first_line(err: Exception) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,19 +16,12 @@ from fedsz.training.run_folder import CONFIG, read_rounds
 from fedsz.update.config import EXACT
 
 
-@dataclass(frozen=True)
-class Decided:
-    """A round's decision.
-
-    Attributes:
-        record: the round.
-        decision: what it used.
-        again: what the policy decides now, from the rounds before it.
-    """
+class Decided(NamedTuple):
+    """A round's decision."""
 
     record: RoundRecord
-    decision: Decision
-    again: Decision
+    decision: Decision  # what the round used
+    again: Decision  # what the policy decides now, from the rounds before it
 
     @property
     def same(self) -> bool:
@@ -48,20 +41,20 @@ def decisions(folder: Path) -> Iterator[Decided]:
     by_number = {record.round: record for record in records}
     for number, decision, again in replay(policy, records):
         record = by_number[number]
-        yield Decided(record, decision, again if record.version > 1 else rounded(again))
+        yield Decided(record, decision, again if record.version > 1 else _rounded(again))
 
 
-def rounded(decision: Decision) -> Decision:
+def _rounded(decision: Decision) -> Decision:
     """Return a decision as version 1 of the record had it: bounds of six digits."""
-
-    def six_digits(text: str) -> str:
-        if text == EXACT:
-            return text
-        bound = ErrorBound.of(text)
-        return str(ErrorBound(bound.kind, float(f"{bound.value:g}")))
-
     config = decision.config
     config = config.replace(
-        error_bound=six_digits(config.error_bound), downlink=six_digits(config.downlink)
+        error_bound=_six_digits(config.error_bound), downlink=_six_digits(config.downlink)
     )
     return msgspec.structs.replace(decision, config=config)
+
+
+def _six_digits(text: str) -> str:
+    if text == EXACT:
+        return text
+    bound = ErrorBound.of(text)
+    return str(ErrorBound(bound.kind, float(f"{bound.value:g}")))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from fedsz.control.record import RoundRecord, as_builtins, upgraded
@@ -12,43 +10,26 @@ from fedsz.update.config import DEFAULT, CompressionConfig
 
 
 class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening"):
-    """The server is up.
-
-    Attributes:
-        port: where.
-        run_dir: the folder that results go to.
-        min_clients: how many clients it waits for.
-    """
+    """The server is up."""
 
     port: int
-    run_dir: str
-    min_clients: int
+    run_dir: str  # the folder that results go to
+    min_clients: int  # how many clients it waits for
 
 
 class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):
-    """A client joined, left or failed.
-
-    Attributes:
-        client_id: which.
-        what: "joined", "left", "refused" or "failed".
-        detail: a sentence for people, or "".
-    """
+    """A client joined, left or failed."""
 
     client_id: str
-    what: str
-    detail: str
+    what: str  # "joined", "left", "refused" or "failed"
+    detail: str  # a sentence for people, or ""
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
-    """The run is over, and its folder complete.
-
-    Attributes:
-        run_dir: the folder.
-        seconds: from the first round's start to the end.
-    """
+    """The run is over, and its folder complete."""
 
     run_dir: str
-    seconds: float
+    seconds: float  # from the first round's start to the end
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
@@ -67,18 +48,15 @@ def to_json(event: Event) -> str:
 
 
 def from_json(line: str | bytes, base: CompressionConfig = DEFAULT) -> Event:
-    """Return the event that a line holds.
+    """Return the event in a line from `to_json`, of this release or an older one.
 
-    Args:
-        line: from `to_json`, of this release or an older one.
-        base: how the run compresses, for what decisions of older releases do not say.
+    ``base`` is how the run compresses, for what decisions of older releases do not say.
 
     Raises:
         FedszError: it holds none.
     """
     try:
         told = msgspec.json.decode(line)
-        event: Any = msgspec.convert(upgraded(told, base), Event)
+        return msgspec.convert(upgraded(told, base), Event)  # type: ignore[no-any-return]
     except (msgspec.DecodeError, AttributeError, TypeError) as err:
         raise FedszError(f"not an event: {line[:200]!r} ({err})") from err
-    return event  # type: ignore[no-any-return]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from torch import nn
 
 from fedsz.arrays import NDArray, as_arrays
 from fedsz.control.controller import Controller
@@ -22,30 +22,23 @@ from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.training.build import build_model, check_device, load, start_from
-from fedsz.training.client_round import folder
-from fedsz.training.datasets import Images
+from fedsz.training.datasets import PARTITIONERS, Images, load_test
+from fedsz.training.loop import evaluate
 from fedsz.training.options import RunConfig, options
+from fedsz.training.sensitivity import measure
 from fedsz.update.step_spread import spread
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 OnRound = Callable[[RoundRecord], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
+_cached_test = lru_cache(maxsize=2)(load_test)  # runs that follow each other are often judged alike
 
-@dataclass(frozen=True)
-class Problem:
-    """What a run starts from.
 
-    Attributes:
-        model: with its initial weights.
-        held_out: the images it is judged by.
-    """
+class Problem(NamedTuple):
+    """What a run starts from."""
 
-    model: nn.Module
-    held_out: Images
+    model: nn.Module  # with its initial weights
+    held_out: Images  # that it is judged by
 
 
 def prepare(config: RunConfig) -> Problem:
@@ -57,16 +50,16 @@ def prepare(config: RunConfig) -> Problem:
         DataError: the held-out set is not there.
         ModelMismatch: the initial weights are those of another model.
     """
-    from fedsz.training import datasets
-
     _ = controller_of(config), config.compression.require()
-    if config.partitioner not in datasets.PARTITIONERS:
-        have = ", ".join(datasets.PARTITIONERS)
+    if config.partitioner not in PARTITIONERS:
+        have = ", ".join(PARTITIONERS)
         raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
     model = build_model(config).to(check_device(config.device))
     if config.initial:
         start_from(model, Path(config.initial))
-    return Problem(model, _cached_test(config.dataset, config.data_dir, config.test_samples))
+    data_dir = Path(config.data_dir) if config.data_dir else None
+    samples = config.test_samples or None
+    return Problem(model, _cached_test(config.dataset, data_dir=data_dir, samples=samples))
 
 
 def federate(
@@ -74,14 +67,12 @@ def federate(
 ) -> nn.Module:
     """Run federated averaging on ``grid`` and return the trained model.
 
-    Args:
-        grid: where the clients are.
-        config: the run.
-        problem: what `prepare` returned for it.
-        on_round: called after each round, and before the first with what was there to start from.
+    ``problem`` is what `prepare` returned for ``config``; ``on_round`` is called after each round,
+    and before the first with what was there to start from.
     """
     # The fleet is complete once; after that a round goes on with those who are there.
-    wait_for(grid, config.min_clients)
+    while len(list(grid.get_node_ids())) < config.min_clients:
+        time.sleep(0.1)
     rounds = _Rounds(grid, config, problem, on_round)
     strategy = StreamingFedAvg(
         fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
@@ -100,11 +91,7 @@ def federate(
 
 
 class _Rounds:
-    """The rounds of a run as they end: each average is tested, recorded and told of.
-
-    Attributes:
-        grid: that compresses, as a controller decides from each round.
-    """
+    """The rounds of a run as they end: each average is tested, recorded and told of."""
 
     def __init__(
         self, grid: Grid, config: RunConfig, problem: Problem, on_round: OnRound | None
@@ -120,19 +107,19 @@ class _Rounds:
         """Return a function that averages clients' metrics, and adds up how long they trained."""
 
         def averaged(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-            self._train_seconds = sum(_reported_seconds(content) for content in contents)
+            metrics = [next(iter(content.metric_records.values())) for content in contents]
+            reported = [one.get("train-seconds", 0.0) for one in metrics]
+            self._train_seconds = sum(float(s) for s in reported if isinstance(s, int | float))
             return average(contents, weighted_by)
 
         return averaged
 
     def end(self, number: int, arrays: ArrayRecord) -> MetricRecord:
         """Test a round's average, record the round, and have the next one decided."""
-        from fedsz.training import loop
-
-        model, held_out = self._problem.model, self._problem.held_out
+        model, held_out = self._problem
         begin = time.monotonic()
         averaged = load(model, arrays)
-        result = loop.evaluate(model, held_out, image_size=self._config.image_size)
+        result = evaluate(model, held_out, image_size=self._config.image_size)
         test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
             accuracy=result.accuracy,
@@ -156,15 +143,8 @@ class _Rounds:
         steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
         if SENSITIVITY not in self._needs or not steps:
             return {"spread": moved}
-        from fedsz.training.sensitivity import measure
-
-        found = measure(
-            self._problem.model,
-            self._problem.held_out,
-            steps,
-            seed=config.seed + number,  # other noise each round, since policies average
-            image_size=config.image_size,
-        )
+        seed = config.seed + number  # other noise each round, since policies average
+        found = measure(*self._problem, steps, seed=seed, image_size=config.image_size)
         return {"spread": moved, "sensitivity": found}
 
 
@@ -177,23 +157,3 @@ def controller_of(config: RunConfig) -> Controller:
     return Controller(
         config.policy, config.compression, tolerance=config.tolerance, rounds=config.rounds
     )
-
-
-def wait_for(grid: Grid, count: int) -> None:
-    """Return once ``count`` clients are connected."""
-    while len(list(grid.get_node_ids())) < count:
-        time.sleep(0.1)
-
-
-@lru_cache(maxsize=2)  # runs that follow each other are often judged by the same
-def _cached_test(dataset: str, data_dir: str, samples: int) -> Images:
-    from fedsz.training import datasets
-
-    return datasets.load_test(dataset, data_dir=folder(data_dir), samples=samples or None)
-
-
-def _reported_seconds(content: RecordDict) -> float:
-    """Return how long a client trained, if it says so."""
-    metrics: dict[str, Any] = dict(next(iter(content.metric_records.values())))
-    seconds = metrics.get("train-seconds", 0.0)
-    return float(seconds) if isinstance(seconds, int | float) else 0.0

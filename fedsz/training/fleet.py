@@ -8,28 +8,28 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
+from fedsz.training import datasets
+from fedsz.training.apps import make_client_app
 from fedsz.training.events import Client, Done, Event, Listening
+from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import RunFolder
+from fedsz.transport.client import run_client
+from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.tls import channel_credentials, server_credentials
 
-if TYPE_CHECKING:
-    from fedsz.transport.events import LinkEvent
-
-OnEvent = Callable[[Event], None]
-
-SPARE = 1 << 20  # bytes of a reply beside its arrays
+_TOLD = (EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED, EventKind.FAILED)
+_SPARE = 1 << 20  # bytes of a reply beside its arrays
 
 
-def serve(config: RunConfig, on_event: OnEvent) -> None:
+def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     """Serve one training run over gRPC, from the first client to the saved model.
 
-    Args:
-        config: the run.
-        on_event: told of everything that happens, from any thread.
+    ``on_event`` is told of everything that happens, from any thread.
 
     Raises:
         ConfigError: an option is wrong, or neither TLS files nor `insecure` are given.
@@ -37,14 +37,9 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
         DataError: the held-out set is not there.
         LinkError: the port is in use.
     """
-    from fedsz.flower import GrpcGrid
-    from fedsz.training.federation import federate, prepare
-    from fedsz.transport.events import EventKind
-    from fedsz.transport.tls import server_credentials
 
     def tell_link(event: LinkEvent) -> None:
-        told = (EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED, EventKind.FAILED)
-        if event.kind in told:
+        if event.kind in _TOLD:
             on_event(Client(event.client_id, str(event.kind), event.detail))
 
     def tell_round(done: RoundRecord) -> None:
@@ -52,25 +47,27 @@ def serve(config: RunConfig, on_event: OnEvent) -> None:
         folder.add(done)
         on_event(done)
 
-    check_secured(config)
+    if not config.insecure and not config.tls_cert:
+        raise ConfigError("give --tls-cert and --tls-key, or ask for plaintext by --insecure")
     problem = prepare(config)
     # Each round collects garbage; it need not look through all that torch has brought.
     gc.freeze()
     credentials = None
     if not config.insecure:
-        _require(config, "tls_cert", "tls_key")
+        if not config.tls_key:
+            raise ConfigError("TLS needs --tls-key as well")
         credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_ca or None)
     grid = GrpcGrid(
         config.host,
         config.port,
         credentials=credentials,
         # What a client can make the server store: its model, twice over for wider dtypes, and talk.
-        max_message_bytes=2 * sum(x.nbytes for x in problem.model.state_dict().values()) + SPARE,
+        max_message_bytes=2 * sum(x.nbytes for x in problem.model.state_dict().values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
         on_event=tell_link,
     )
     with grid:
-        folder = RunFolder(repeatable(config))
+        folder = RunFolder(_repeatable(config))
         on_event(Listening(grid.port, str(folder.path), config.min_clients))
         start = time.monotonic()
         federate(grid, config, problem, tell_round)
@@ -85,10 +82,6 @@ def join(config: RunConfig) -> None:
         DataError: the data folder lacks the training set.
         LinkError: the server cannot be reached for `max_wait` seconds, or refuses this client.
     """
-    from fedsz.flower import make_client_app, run_client
-    from fedsz.training import datasets
-    from fedsz.transport.tls import channel_credentials
-
     index, count = config.share
     spec = datasets.get(config.dataset)
     if config.data_dir and spec.hub_id:
@@ -115,7 +108,7 @@ def join(config: RunConfig) -> None:
     )
 
 
-def repeatable(config: RunConfig) -> RunConfig:
+def _repeatable(config: RunConfig) -> RunConfig:
     """Return what repeats a run on one machine, from any folder: as many clients, the same data."""
     return dataclasses.replace(
         config,
@@ -123,19 +116,3 @@ def repeatable(config: RunConfig) -> RunConfig:
         data_dir=str(Path(config.data_dir).resolve()) if config.data_dir else "",
         initial=str(Path(config.initial).resolve()) if config.initial else "",
     )
-
-
-def check_secured(config: RunConfig) -> None:
-    """Refuse plaintext that nobody asked for.
-
-    Raises:
-        ConfigError: there is neither a certificate nor `insecure`.
-    """
-    if not config.insecure and not config.tls_cert:
-        raise ConfigError("give --tls-cert and --tls-key, or ask for plaintext by --insecure")
-
-
-def _require(config: RunConfig, *names: str) -> None:
-    for name in names:
-        if not getattr(config, name):
-            raise ConfigError(f"TLS needs --{name.replace('_', '-')} as well")

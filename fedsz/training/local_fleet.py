@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from fedsz.errors import FedszError
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig, options_of
 
-CLIENT_WAIT: Final = 60.0  # seconds a client looks for its server, which has just been there
+_PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
 
 
 def run_local(config: RunConfig) -> Generator[Event, None, None]:
@@ -30,11 +30,9 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
-        server = stack.enter_context(command(
-            "server", *flags(config, options_of(RUN, SERVER)), "--json", "--insecure",
-            "--host", "127.0.0.1", "--port", "0", "--min-clients", str(config.clients),
-            log=folder / "server.log", share=1,
-        ))  # fmt: skip
+        place = ("--host=127.0.0.1", "--port=0", f"--min-clients={config.clients}")
+        server = _command(SERVER, config, *place, log=folder / "server.log", share=1)
+        stack.enter_context(server)
         clients: list[Child] = []
         begun, finished = threading.Event(), threading.Event()
         stack.callback(finished.set)
@@ -43,13 +41,14 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             if isinstance(event, Failed):
                 raise FedszError(event.error)
             if isinstance(event, Listening):
-                clients += [
-                    stack.enter_context(client(config, i, event.port, folder / f"{i}.log"))
-                    for i in range(config.clients)
-                ]
-                threading.Thread(
-                    target=watch, args=(server, clients, begun, finished), daemon=True
-                ).start()
+                for i in range(config.clients):
+                    share = f"--partition={i}/{config.clients}"
+                    place = (f"--server=127.0.0.1:{event.port}", share, _PATIENTLY)
+                    log = folder / f"{i}.log"
+                    child = _command(CLIENT, config, *place, log=log, share=config.clients)
+                    clients.append(stack.enter_context(child))
+                watched = (server, clients, begun, finished)
+                threading.Thread(target=_watch, args=watched, daemon=True).start()
             elif isinstance(event, RoundRecord):
                 begun.set()
             elif isinstance(event, Done):
@@ -57,20 +56,11 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             yield event
         status = server.wait(PATIENCE)
         if not finished.is_set():
-            raise FedszError(why_it_ended([server, *clients]) or f"the server ended with {status}")
+            why = _why_they_ended([server, *clients])
+            raise FedszError(why or f"the server ended with {status}")
 
 
-def client(config: RunConfig, i: int, port: int, log: Path) -> Child:
-    """Start the client with share ``i`` of the data."""
-    return command(
-        "client", "--json", "--server", f"127.0.0.1:{port}", "--insecure",
-        "--partition", f"{i}/{config.clients}", "--max-wait", str(CLIENT_WAIT),
-        *flags(config, options_of(RUN, CLIENT)),
-        log=log, share=config.clients,
-    )  # fmt: skip
-
-
-def why_it_ended(processes: list[Child]) -> str:
+def _why_they_ended(processes: list[Child]) -> str:
     """Return the first error that one of these told, or else the last words that one left."""
     ended = [process for process in processes if not process.is_running]
     told = (from_json(line) for process in ended for line in process.lines())
@@ -79,11 +69,8 @@ def why_it_ended(processes: list[Child]) -> str:
     return next(filter(None, [*errors, *words]), "")
 
 
-def watch(
-    server: Child,
-    clients: list[Child],
-    begun: threading.Event,
-    finished: threading.Event,
+def _watch(
+    server: Child, clients: list[Child], begun: threading.Event, finished: threading.Event
 ) -> None:
     """End a server that waits for clients who will not come.
 
@@ -97,18 +84,10 @@ def watch(
             return
 
 
-def flags(config: RunConfig, names: Iterable[str]) -> list[str]:
-    """Return options as the command line has them."""
-    return [
-        word
-        for name in names
-        if str(value := getattr(config, name)) != ""
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]
-
-
-def command(*arguments: str, log: Path, share: int) -> Child:
+def _command(name: str, config: RunConfig, *flags: str, log: Path, share: int) -> Child:
     """Start a fedsz command, one of ``share`` that share this machine's processors."""
+    values = {option: str(getattr(config, option)) for option in options_of(RUN, name)}
+    given = [f"--{option.replace('_', '-')}={value}" for option, value in values.items() if value]
     # Each would take all processors otherwise, and wait for the others.
     threads = max(1, (os.cpu_count() or 1) // share)
-    return Child("fedsz", *arguments, log=log, threads=threads)
+    return Child("fedsz", name, *given, "--json", "--insecure", *flags, log=log, threads=threads)

@@ -8,47 +8,30 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
 from fedsz.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from fedsz.training.datasets import Images
+from fedsz.training.datasets import Images
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """What local training did.
+class TrainResult(NamedTuple):
+    """What local training did."""
 
-    Attributes:
-        loss: mean cross-entropy (nats) per image in the last epoch; NaN if training diverged.
-        examples: images trained on, each once an epoch.
-        seconds: wall-clock time.
-    """
-
-    loss: float
-    examples: int
-    seconds: float
+    loss: float  # mean cross-entropy (nats) per image in the last epoch; NaN if training diverged
+    examples: int  # images trained on, each once an epoch
+    seconds: float  # wall-clock time
 
 
-@dataclass(frozen=True)
-class EvalResult:
-    """How good a model is.
+class EvalResult(NamedTuple):
+    """How good a model is."""
 
-    Attributes:
-        loss: mean cross-entropy (nats) per image.
-        accuracy: share of images whose largest logit is the right one, in [0, 1].
-        examples: images it was tested on.
-    """
-
-    loss: float
-    accuracy: float
-    examples: int
+    loss: float  # mean cross-entropy (nats) per image
+    accuracy: float  # share of images whose largest logit is the right one, in [0, 1]
+    examples: int  # images it was tested on
 
 
 def train(
@@ -78,9 +61,6 @@ def train(
         image_size: scales images to this many pixels a side, by bilinear interpolation; 0 leaves
             them as they are.
 
-    Returns:
-        The last epoch's mean loss, the number of images and the time taken.
-
     Raises:
         ConfigError: a number outside the ranges above.
         DataError: ``data`` is empty.
@@ -95,13 +75,14 @@ def train(
         raise DataError("no images to train on")
 
     start = time.perf_counter()
-    device = _device(model)
+    device = next(model.parameters()).device
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     order = torch.Generator().manual_seed(seed)
-    loss_sum = 0.0
     model.train()
-    if len(data) == 1:
-        _freeze_statistics(model)
+    if len(data) == 1:  # BatchNorm keeps the statistics it came with: one image has none
+        for layer in model.modules():
+            if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+                layer.eval()
     # Dropout draws from the global generator of the model's device: seeded, then put back.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -109,9 +90,8 @@ def train(
             loss_sum = 0.0
             for rows in _batches(torch.randperm(len(data), generator=order), batch_size):
                 optimizer.zero_grad()
-                x, target = _scaled(data.x[rows], device, image_size), data.y[rows].to(device)
-                logits = model(x)
-                loss = F.cross_entropy(logits, target)
+                logits = model(_scaled(data.x[rows], device, image_size))
+                loss = F.cross_entropy(logits, data.y[rows].to(device))
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 loss_sum += loss.item() * len(rows)
@@ -123,11 +103,7 @@ def evaluate(
 ) -> EvalResult:
     """Test ``model``, on the device it is on; its weights and its mode stay as they are.
 
-    Args:
-        model: maps float32 [N, C, H, W] to logits [N, classes].
-        data: uint8 images and their labels.
-        batch_size: images per forward pass, at least 1; decides memory, not results.
-        image_size: as in `train`.
+    ``batch_size`` images in a forward pass decide memory, not results; the rest is as in `train`.
 
     Raises:
         ConfigError: ``batch_size`` is below 1.
@@ -138,14 +114,14 @@ def evaluate(
     if not len(data):
         raise DataError("no images to test on")
 
-    device = _device(model)
+    device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     loss_sum, correct = 0.0, 0
     with torch.inference_mode():
         for rows in torch.split(torch.arange(len(data)), batch_size):
-            x, target = _scaled(data.x[rows], device, image_size), data.y[rows].to(device)
-            logits = model(x)
+            logits = model(_scaled(data.x[rows], device, image_size))
+            target = data.y[rows].to(device)
             loss_sum += F.cross_entropy(logits, target, reduction="sum").item()
             correct += int((logits.argmax(1) == target).sum())
     model.train(was_training)
@@ -160,10 +136,6 @@ def _scaled(x: Tensor, device: torch.device, size: int) -> Tensor:
     return F.interpolate(normalised, (size, size), mode="bilinear", antialias=True)
 
 
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
-
-
 def _batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
     """Split row numbers into steps of nearly equal length, about ``size`` and at least 2.
 
@@ -172,10 +144,3 @@ def _batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
     """
     steps = min(math.ceil(len(order) / size), len(order) // 2)
     return torch.tensor_split(order, max(steps, 1))
-
-
-def _freeze_statistics(model: nn.Module) -> None:
-    """Let BatchNorm use the statistics it came with: one image, again and again, has none."""
-    for layer in model.modules():
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
-            layer.eval()

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
 from fedsz.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # AlexNet's strides need 63 pixels to leave one; its last feature map, which the classifier wants
 # at 6x6, is then 1x1 and every weight behind it is trained 36 times alike. At 128 pixels it is
@@ -36,12 +34,10 @@ class Cnn(nn.Sequential):
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         features = nn.Sequential(
-            *_grouped(in_channels, 32),
-            nn.MaxPool2d(2),
-            *_grouped(32, 64),
-            nn.MaxPool2d(2),
+            *_grouped(in_channels, 32), nn.MaxPool2d(2),
+            *_grouped(32, 64), nn.MaxPool2d(2),
             *_grouped(64, 128),
-        )
+        )  # fmt: skip
         super().__init__(
             OrderedDict(
                 features=features,
@@ -58,39 +54,28 @@ class AlexNet(nn.Module):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 64, 11, stride=4, padding=2),
-            nn.ReLU(inplace=True),
+            nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2),
-            nn.Conv2d(64, 192, 5, padding=2),
-            nn.ReLU(inplace=True),
+            nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2),
-            nn.Conv2d(192, 384, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(384, 256, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(256, 256, 3, padding=1),
-            nn.ReLU(inplace=True),
+            nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(inplace=True),
+            nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(inplace=True),
+            nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2),
-        )
+        )  # fmt: skip
         self.avgpool = nn.AdaptiveAvgPool2d(6)
         self.classifier = nn.Sequential(
-            nn.Dropout(0.5),
-            nn.Linear(256 * 6 * 6, 4096),
-            nn.ReLU(inplace=True),
-            nn.Dropout(0.5),
-            nn.Linear(4096, 4096),
-            nn.ReLU(inplace=True),
+            nn.Dropout(0.5), nn.Linear(256 * 6 * 6, 4096), nn.ReLU(inplace=True),
+            nn.Dropout(0.5), nn.Linear(4096, 4096), nn.ReLU(inplace=True),
             nn.Linear(4096, num_classes),
-        )
+        )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images [N, 1 or 3, H, W] to logits [N, num_classes]."""
         x = _colour(x)
         if min(x.shape[2:]) < _ALEXNET_MIN_SIDE:
-            side = _ALEXNET_MIN_SIDE
-            x = F.interpolate(x, (side, side), mode="bilinear", align_corners=False)
-        x = self.avgpool(self.features(x))
-        logits: Tensor = self.classifier(x.flatten(1))
+            x = F.interpolate(x, 2 * (_ALEXNET_MIN_SIDE,), mode="bilinear", align_corners=False)
+        logits: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
         return logits
 
 
@@ -99,14 +84,9 @@ class MobileNetV2(nn.Module):
 
     # expansion t, channels c, repeats n, stride s of the first repeat
     _ROWS = (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    )
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+        (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+    )  # fmt: skip
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -122,8 +102,7 @@ class MobileNetV2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images [N, 1 or 3, H, W] to logits [N, num_classes]."""
-        x = self.features(_colour(x))
-        logits: Tensor = self.classifier(x.mean((2, 3)))
+        logits: Tensor = self.classifier(self.features(_colour(x)).mean((2, 3)))
         return logits
 
 
@@ -159,15 +138,13 @@ class _InvertedResidual(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
         hidden = inputs * expansion
-        layers: list[nn.Module] = []
-        if expansion != 1:
-            layers.append(_conv_bn_relu6(inputs, hidden, 1))
-        layers += [
+        expand = [_conv_bn_relu6(inputs, hidden, 1)] if expansion != 1 else []
+        self.conv = nn.Sequential(
+            *expand,
             _conv_bn_relu6(hidden, hidden, 3, stride=stride, groups=hidden),
             nn.Conv2d(hidden, outputs, 1, bias=False),
             nn.BatchNorm2d(outputs),
-        ]
-        self.conv = nn.Sequential(*layers)
+        )
         self._shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -200,27 +177,21 @@ class _Bottleneck(nn.Module):
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
-_COLOUR_MODELS: dict[str, Callable[[int], nn.Module]] = {
-    "alexnet": AlexNet,
-    "mobilenetv2": MobileNetV2,
-    "resnet50": ResNet50,
-}
+_COLOUR_MODELS = {"alexnet": AlexNet, "mobilenetv2": MobileNetV2, "resnet50": ResNet50}
 MODELS = ("cnn", *_COLOUR_MODELS)
 
 
 def build(name: str, *, num_classes: int, in_channels: int, seed: int = 0) -> nn.Module:
     """Build a model on the CPU, its weights drawn as torchvision draws them.
 
+    It maps float32 images [N, in_channels, H, W] to logits [N, num_classes]. `cnn` takes images
+    from 4x4 pixels on, the others any; `alexnet` scales small ones up to 128x128.
+
     Args:
         name: one of `MODELS`.
         num_classes: logits per image.
         in_channels: of the images; `cnn` is built for them, the others take 1 or 3.
         seed: decides the weights. Torch's global generator is neither read nor advanced.
-
-    Returns:
-        A module from float32 images [N, in_channels, H, W] to logits [N, num_classes]. `cnn`
-        takes images from 4x4 pixels on, the others any; `alexnet` scales small ones up to
-        128x128.
 
     Raises:
         ConfigError: no such model, or one that cannot take such images.
@@ -236,9 +207,7 @@ def build(name: str, *, num_classes: int, in_channels: int, seed: int = 0) -> nn
     # Layers draw their weights from the global generator as they are made, unless made without
     # storage. A generator of our own is safe beside threads that train, and draws only once.
     with torch.device("meta"):
-        model = (
-            Cnn(num_classes, in_channels) if name == "cnn" else _COLOUR_MODELS[name](num_classes)
-        )
+        model = _COLOUR_MODELS.get(name, partial(Cnn, in_channels=in_channels))(num_classes)
     model.to_empty(device="cpu")
     _initialise(model, torch.Generator().manual_seed(seed))
     return model
@@ -253,9 +222,7 @@ def _initialise(model: nn.Module, generator: torch.Generator) -> None:
     he = not isinstance(model, AlexNet)
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d) and he:
-            nn.init.kaiming_normal_(
-                layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
-            )
+            nn.init.kaiming_normal_(layer.weight, 0, "fan_out", "relu", generator=generator)
         elif isinstance(layer, nn.Linear) and isinstance(model, MobileNetV2):
             nn.init.normal_(layer.weight, std=0.01, generator=generator)
             nn.init.zeros_(layer.bias)
@@ -281,9 +248,8 @@ def _grouped(inputs: int, outputs: int) -> Iterator[nn.Module]:
 def _conv_bn_relu6(
     inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:
-    padding = kernel // 2
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False),
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
         nn.ReLU6(inplace=True),
     )

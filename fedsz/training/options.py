@@ -36,22 +36,16 @@ LINK: Final = (SERVER, CLIENT, ADVISE)
 class Option:
     """What there is to know of an option besides its name, type and default.
 
-    Attributes:
-        says: its description, which ``--help`` shows.
-        panel: of ``--help``.
-        commands: that take it.
-        low, high: its range, both ends included.
-        sent: whether the server tells it to clients each round.
-        defines_run: whether runs that differ in it are different runs to a sweep; the axes of a
-            sweep, which do so too, are not among these.
+    ``defines_run``: runs that differ in it are different runs to a sweep; so are those that differ
+    in an axis of the sweep, which is not among these.
     """
 
-    says: str
-    panel: str
-    commands: tuple[str, ...]
-    low: float = -math.inf
+    says: str  # its description, which --help shows
+    panel: str  # of --help
+    commands: tuple[str, ...]  # that take it
+    low: float = -math.inf  # its range, both ends included
     high: float = math.inf
-    sent: bool = False
+    sent: bool = False  # whether the server tells it to clients each round
     defines_run: bool = False
 
 
@@ -72,163 +66,102 @@ class RunConfig:
         ConfigError: a value is out of range or does not exist.
     """
 
-    dataset: str = option(
-        "digits", "Data set: digits, cifar10, fashion_mnist or caltech101.", LEARNED,
-        (RUN, SERVER, CLIENT), sent=True,
-    )  # fmt: skip
-    data_dir: str = option(
-        "",
-        "Folder with the data set's parquet files; without it, the hub.",
-        LEARNED,
-        (*TRAINING, CLIENT),
-    )
-    samples: int = option(
-        0, "Take this many training images in all; 0 for all there are.", LEARNED, TRAINING,
-        low=0, high=1 << 40, sent=True, defines_run=True,
-    )  # fmt: skip
-    image_size: int = option(
-        0, "Scale images to this many pixels a side; 0 leaves them alone.", LEARNED, TRAINING,
-        low=0, high=4096, sent=True, defines_run=True,
-    )  # fmt: skip
-    test_samples: int = option(
-        0, "Judge the model by this many test images; 0 for all there are.", LEARNED, TRAINING,
-        low=0, high=1 << 40, defines_run=True,
-    )  # fmt: skip
-    model: str = option(
-        "cnn", "Model: cnn, alexnet, mobilenetv2 or resnet50.", LEARNED, ALONE, sent=True
-    )
-    initial: str = option(
-        "", "Start from the weights in this .safetensors file, not from random.", LEARNED, TRAINING
-    )
-    partitioner: str = option(
-        "iid", "How images are shared out: iid or dirichlet.", LEARNED, TRAINING,
-        sent=True, defines_run=True,
-    )  # fmt: skip
-    alpha: float = option(
-        0.5, "Dirichlet concentration: the smaller, the more skewed the labels.", LEARNED, TRAINING,
-        low=1e-6, high=1e6, sent=True, defines_run=True,
-    )  # fmt: skip
-    seed: int = option(
-        0, "Seed of the model, the partition and the order of the images.", LEARNED, TRAINING,
-        low=0, high=(1 << 32) - 1, sent=True,
-    )  # fmt: skip
+    # Two lines an option: what it is; its panel, its commands, and the rest.
+    # fmt: off
+    dataset: str = option("digits", "Data set: digits, cifar10, fashion_mnist or caltech101.",
+        LEARNED, (RUN, SERVER, CLIENT), sent=True)
+    data_dir: str = option("", "Folder with the data set's parquet files; without it, the hub.",
+        LEARNED, (*TRAINING, CLIENT))
+    samples: int = option(0, "Take this many training images in all; 0 for all there are.",
+        LEARNED, TRAINING, low=0, high=1 << 40, sent=True, defines_run=True)
+    image_size: int = option(0, "Scale images to this many pixels a side; 0 leaves them alone.",
+        LEARNED, TRAINING, low=0, high=4096, sent=True, defines_run=True)
+    test_samples: int = option(0, "Judge the model by this many test images; 0 for all there are.",
+        LEARNED, TRAINING, low=0, high=1 << 40, defines_run=True)
+    model: str = option("cnn", "Model: cnn, alexnet, mobilenetv2 or resnet50.",
+        LEARNED, ALONE, sent=True)
+    initial: str = option("", "Start from the weights in this .safetensors file, not from random.",
+        LEARNED, TRAINING)
+    partitioner: str = option("iid", "How images are shared out: iid or dirichlet.",
+        LEARNED, TRAINING, sent=True, defines_run=True)
+    alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.",
+        LEARNED, TRAINING, low=1e-6, high=1e6, sent=True, defines_run=True)
+    seed: int = option(0, "Seed of the model, the partition and the order of the images.",
+        LEARNED, TRAINING, low=0, high=(1 << 32) - 1, sent=True)
 
-    rounds: int = option(
-        5, "Federated rounds.", LEARNING, TRAINING, low=1, high=1_000_000, defines_run=True
-    )
-    epochs: int = option(
-        1, "Passes over a client's images each round.", LEARNING, TRAINING,
-        low=1, high=10_000, sent=True, defines_run=True,
-    )  # fmt: skip
-    batch_size: int = option(
-        16, "Images per SGD step.", LEARNING, TRAINING,
-        low=1, high=1 << 20, sent=True, defines_run=True,
-    )  # fmt: skip
-    learning_rate: float = option(
-        0.01, "SGD learning rate.", LEARNING, TRAINING, low=0, high=1e6, sent=True, defines_run=True
-    )
-    momentum: float = option(
-        0.9, "SGD momentum.", LEARNING, TRAINING, low=0, high=0.9999, sent=True, defines_run=True
-    )
-    device: str = option(
-        "cpu", "Where to train and test: cpu, cuda or cuda:1, as torch names it.", LEARNING,
-        (*TRAINING, CLIENT), defines_run=True,
-    )  # fmt: skip
-    min_clients: int = option(
-        2, "Start as soon as this many clients are there.", LEARNING, (SERVER,),
-        low=1, high=1_000_000,
-    )  # fmt: skip
-    clients: int = option(
-        4, "Client processes that `fedsz run` starts.", LEARNING, (RUN, SWEEP, PAPER),
-        low=1, high=1000, defines_run=True,
-    )  # fmt: skip
-    round_timeout: float = option(
-        3600.0, "Seconds a round waits for its slowest client.", LEARNING, SHARED, low=1, high=1e9
-    )
+    rounds: int = option(5, "Federated rounds.",
+        LEARNING, TRAINING, low=1, high=1_000_000, defines_run=True)
+    epochs: int = option(1, "Passes over a client's images each round.",
+        LEARNING, TRAINING, low=1, high=10_000, sent=True, defines_run=True)
+    batch_size: int = option(16, "Images per SGD step.",
+        LEARNING, TRAINING, low=1, high=1 << 20, sent=True, defines_run=True)
+    learning_rate: float = option(0.01, "SGD learning rate.",
+        LEARNING, TRAINING, low=0, high=1e6, sent=True, defines_run=True)
+    momentum: float = option(0.9, "SGD momentum.",
+        LEARNING, TRAINING, low=0, high=0.9999, sent=True, defines_run=True)
+    device: str = option("cpu", "Where to train and test: cpu, cuda or cuda:1, as torch names it.",
+        LEARNING, (*TRAINING, CLIENT), defines_run=True)
+    min_clients: int = option(2, "Start as soon as this many clients are there.",
+        LEARNING, (SERVER,), low=1, high=1_000_000)
+    clients: int = option(4, "Client processes that `fedsz run` starts.",
+        LEARNING, (RUN, SWEEP, PAPER), low=1, high=1000, defines_run=True)
+    round_timeout: float = option(3600.0, "Seconds a round waits for its slowest client.",
+        LEARNING, SHARED, low=1, high=1e9)
 
-    policy: str = option(
-        "fixed", "Compression policy: fixed uses the options given here; auto chooses them to stay"
-        " within --tolerance; docs/choosing.md has the others.", COMPRESSION, SHARED,
-    )  # fmt: skip
-    tolerance: float = option(
-        0.5, "Points of accuracy that compression may cost, for policies that ask.", COMPRESSION,
-        SHARED, low=0, high=100,
-    )  # fmt: skip
-    update: str = option(
-        DEFAULT.update, "What clients send: weights; delta, the step from the model they were sent;"
-        " or delta+ef, which adds what earlier rounds left out.", COMPRESSION, SHARED,
-    )  # fmt: skip
-    error_bound: float | str = option(
-        1e-2, "Largest error: 1e-2 (of each tensor's range), abs:1e-3 or std:0.1.", COMPRESSION,
-        (*ALONE, COMPRESS),
-    )  # fmt: skip
-    decay: float = option(
-        DEFAULT.decay, "With delta+ef: what a client's residual is multiplied with for each round"
-        " that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1,
-    )  # fmt: skip
-    downlink: str = option(
-        DEFAULT.downlink, "The model that clients are sent: exact, or within a bound, such as"
-        " std:1.", COMPRESSION, SHARED,
-    )  # fmt: skip
-    codec: str = option(
-        DEFAULT.codec, "Codec for weights, such as uniform:effort=9, sz2, zfp:precision=14 or raw.",
-        COMPRESSION, (*ALONE, COMPRESS),
-    )  # fmt: skip
-    lossless: str = option(
-        DEFAULT.lossless, "Codec for everything else, such as blosclz, zstd or raw.", COMPRESSION,
-        (*TRAINING, COMPRESS, ADVISE), defines_run=True,
-    )  # fmt: skip
-    threshold: int = option(
-        DEFAULT.threshold, "Tensors of up to this many elements stay lossless.", COMPRESSION,
-        TENSORS, defines_run=True,
-    )  # fmt: skip
-    rule: str = option(
-        DEFAULT.rule, "Which tensors may be lossy: paper (weights, by name), ndim (by shape) or"
-        " parameters (all but BatchNorm's statistics).", COMPRESSION, TENSORS, defines_run=True,
-    )  # fmt: skip
+    policy: str = option("fixed", "Compression policy: fixed uses the options given here; auto "
+        "chooses them to stay within --tolerance; docs/choosing.md has the others.",
+        COMPRESSION, SHARED)
+    tolerance: float = option(0.5, "Points of accuracy that compression may cost, for policies "
+        "that ask.", COMPRESSION, SHARED, low=0, high=100)
+    update: str = option(DEFAULT.update, "What clients send: weights; delta, the step from the "
+        "model they were sent; or delta+ef, which adds what earlier rounds left out.",
+        COMPRESSION, SHARED)
+    error_bound: float | str = option(1e-2, "Largest error: 1e-2 (of each tensor's range), "
+        "abs:1e-3 or std:0.1.", COMPRESSION, (*ALONE, COMPRESS))
+    decay: float = option(DEFAULT.decay, "With delta+ef: what a client's residual is multiplied "
+        "with for each round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
+    downlink: str = option(DEFAULT.downlink, "The model that clients are sent: exact, or within a "
+        "bound, such as std:1.", COMPRESSION, SHARED)
+    codec: str = option(DEFAULT.codec, "Codec for weights, such as uniform:effort=9, sz2, "
+        "zfp:precision=14 or raw.", COMPRESSION, (*ALONE, COMPRESS))
+    lossless: str = option(DEFAULT.lossless, "Codec for everything else, such as blosclz, zstd or "
+        "raw.", COMPRESSION, (*TRAINING, COMPRESS, ADVISE), defines_run=True)
+    threshold: int = option(DEFAULT.threshold, "Tensors of up to this many elements stay lossless.",
+        COMPRESSION, TENSORS, defines_run=True)
+    rule: str = option(DEFAULT.rule, "Which tensors may be lossy: paper (weights, by name), ndim "
+        "(by shape) or parameters (all but BatchNorm's statistics).",
+        COMPRESSION, TENSORS, defines_run=True)
 
     host: str = option("127.0.0.1", "Address the server listens on.", TRAVEL, (SERVER,))
-    port: int = option(
-        8080, "Port the server listens on; 0 for any that is free.", TRAVEL, (SERVER,),
-        low=0, high=65535,
-    )  # fmt: skip
-    server: str = option(
-        "127.0.0.1:8080", "HOST:PORT that a client connects to.", TRAVEL, (CLIENT,)
-    )
-    partition: str = option(
-        "0/1", "This client's share of the data: I/N, from 0/N to N-1/N.", TRAVEL, (CLIENT,)
-    )
-    client_id: str = option(
-        "", "Name of this client; HOSTNAME/PARTITION by default.", TRAVEL, (CLIENT,)
-    )
-    max_wait: float = option(
-        300.0, "Seconds a client keeps trying to reach the server.", TRAVEL, (CLIENT,),
-        low=0, high=1e9,
-    )  # fmt: skip
-    reconnect_grace: float = option(
-        10.0, "Seconds a client that left may take to come back.", TRAVEL, ALONE, low=0, high=1e6
-    )
-    insecure: bool = option(
-        False, "Speak plaintext: anybody on the way can read and change it.", TRAVEL,
-        LINK,
-    )  # fmt: skip
+    port: int = option(8080, "Port the server listens on; 0 for any that is free.",
+        TRAVEL, (SERVER,), low=0, high=65535)
+    server: str = option("127.0.0.1:8080", "HOST:PORT that a client connects to.",
+        TRAVEL, (CLIENT,))
+    partition: str = option("0/1", "This client's share of the data: I/N, from 0/N to N-1/N.",
+        TRAVEL, (CLIENT,))
+    client_id: str = option("", "Name of this client; HOSTNAME/PARTITION by default.",
+        TRAVEL, (CLIENT,))
+    max_wait: float = option(300.0, "Seconds a client keeps trying to reach the server.",
+        TRAVEL, (CLIENT,), low=0, high=1e9)
+    reconnect_grace: float = option(10.0, "Seconds a client that left may take to come back.",
+        TRAVEL, ALONE, low=0, high=1e6)
+    insecure: bool = option(False, "Speak plaintext: anybody on the way can read and change it.",
+        TRAVEL, LINK)
     tls_cert: str = option("", "PEM file with this side's certificate.", TRAVEL, LINK)
     tls_key: str = option("", "PEM file with its private key.", TRAVEL, LINK)
-    tls_ca: str = option(
-        "", "PEM file with the authority that the other side's must come from.", TRAVEL,
-        LINK,
-    )  # fmt: skip
+    tls_ca: str = option("", "PEM file with the authority that the other side's must come from.",
+        TRAVEL, LINK)
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
+    # fmt: on
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
         for name, about in options(type(self)).items():
             value = _typed(name, getattr(self, name), kinds[name])
-            if not isinstance(value, str) and not about.low <= value <= about.high:
-                raise ConfigError(
-                    f"{name} must lie in {about.low:g}..{about.high:g}, got {value:g}"
-                )
+            low, high = about.low, about.high
+            if not isinstance(value, str) and not low <= value <= high:
+                raise ConfigError(f"{name} must lie in {low:g}..{high:g}, got {value:g}")
             object.__setattr__(self, name, value)
         bound = ErrorBound.of(self.error_bound)
         object.__setattr__(self, "error_bound", bound.value if bound.kind == "rel" else str(bound))
@@ -316,13 +249,6 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        raise ConfigError(f"{name} must be {_KINDS[kind]}, got {value!r}")
+        kinds = {bool: "true or false", int: "a whole number", float: "a finite number"}
+        raise ConfigError(f"{name} must be {kinds.get(kind, 'text in quotes')}, got {value!r}")
     return value
-
-
-_KINDS: Final = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "text in quotes",
-}

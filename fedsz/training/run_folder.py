@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,10 @@ class RunFolder:
             raise ConfigError(f"{self.path} holds another run; name an empty folder by run_dir")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._write_config(config)
+            # Everything but the folder itself: a repetition wants one of its own.
+            options = {name: x for name, x in config.as_dict().items() if name != "run_dir"}
+            text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(options)}"
+            (self.path / CONFIG).write_text(text, encoding="utf-8")
             (self.path / ROUNDS).touch()
         except OSError as err:
             raise ConfigError(f"cannot write to {self.path}: {err.strerror}") from err
@@ -55,19 +59,11 @@ class RunFolder:
         save_file(state, part)
         part.replace(self.path / MODEL)
 
-    def _write_config(self, config: RunConfig) -> None:
-        # Everything but the folder itself: a repetition wants one of its own.
-        options = {name: value for name, value in config.as_dict().items() if name != "run_dir"}
-        text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(options)}"
-        (self.path / CONFIG).write_text(text, encoding="utf-8")
-
 
 def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
     """Yield the rounds that a run's folder holds, in order, but for a line that a crash cut short.
 
-    Args:
-        folder: of a run, of this release or an older one.
-        base: how the run compresses.
+    The run may be of an older release; ``base`` is how it compresses.
 
     Raises:
         ConfigError: they cannot be read.
@@ -91,8 +87,6 @@ def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
 
 def _fresh() -> str:
     """Return a name under runs/ that does not exist yet."""
-    name = time.strftime("runs/%Y%m%d-%H%M%S")
-    taken = 0
-    while Path(name + (f"-{taken}" if taken else "")).exists():
-        taken += 1
-    return name + (f"-{taken}" if taken else "")
+    base = time.strftime("runs/%Y%m%d-%H%M%S")
+    names = itertools.chain([base], (f"{base}-{i}" for i in itertools.count(1)))
+    return next(name for name in names if not Path(name).exists())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from fedsz.errors import ConfigError
 from fedsz.training.datasets import Images
 from fedsz.training.loop import evaluate
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def measure(

@@ -11,36 +11,25 @@ import random
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from itertools import chain, takewhile
+from typing import Self
 
 import grpc
+from flwr.app import UserConfig
+from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError, CorruptStream, LinkError
-from fedsz.transport.channel import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    METHOD,
-    SERVICE,
-    check_address,
-    explain,
-    open_channel,
-)
-from fedsz.transport.client_session import ClientSession, Request
+from fedsz.transport import channel
+from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES
+from fedsz.transport.client_session import ClientSession, Output, Request
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent, tell
 from fedsz.transport.frames import PROTOCOL, ByeKind, Hello, frames, pack, unpack
 from fedsz.transport.messages import EncodedMessage, decode_message
 from fedsz.transport.node import Node
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Self
-
-    from flwr.app import UserConfig
-    from flwr.clientapp import ClientApp
-
-    from fedsz.transport.client_session import Output
-
-    # Messages of a connection as they are to be written, each an iterable of frames; None ends it.
-    _Outbox = queue.SimpleQueue[Iterable[bytes] | None]
+# Messages of a connection as they are to be written, each an iterable of frames; None ends it.
+_Outbox = queue.SimpleQueue[Iterable[bytes] | None]
 
 _POLL_SECONDS = 0.5  # between looks at the clock and at `stop` while there is nothing to do
 _PART_SECONDS = 1.0
@@ -92,7 +81,7 @@ def run_client(
         ConfigError: ``server``, ``client_id`` or ``node_config`` is not usable.
         LinkError: the server cannot be reached, refuses this client, or took another in its place.
     """
-    check_address(server)
+    channel.check_address(server)
     hello = Hello(PROTOCOL, client_id, dict(node_config or {}), [])
     try:
         unpack(pack(hello))
@@ -109,33 +98,17 @@ def run_client(
                 request = link.requests.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 continue
-            if request is not None:
-                _work(node, link, request)
-
-
-def _work(node: Node, link: _Link, request: Request) -> None:
-    """Run the app on a request and hand its reply to the link.
-
-    Raises:
-        LinkError: the request is unreadable.
-    """
-    if not link.owes(request.message_id):
-        return
-    try:
-        message = decode_message(request.buffer, request.size)
-    except CorruptStream as err:
-        raise LinkError(f"{link.server} sent a message that cannot be read: {err}") from err
-    link.hand_in(node.answer(message, limit=request.reply_limit))
+            if request is None or not link.owes(request.message_id):
+                continue
+            try:
+                message = decode_message(request.buffer, request.size)
+            except CorruptStream as err:
+                raise LinkError(f"{server} sent a message that cannot be read: {err}") from err
+            link.hand_in(node.answer(message, limit=request.reply_limit))
 
 
 class _Link:
-    """The connection to the server, kept up by a thread of its own while the app works.
-
-    Attributes:
-        server: its address.
-        requests: for the app; None wakes the reader up to look at how things stand.
-        finished: the server has said that the run is over.
-    """
+    """The connection to the server, kept up by a thread of its own while the app works."""
 
     def __init__(
         self,
@@ -144,12 +117,11 @@ class _Link:
         credentials: grpc.ChannelCredentials | None,
         on_event: OnEvent | None,
     ) -> None:
-        self.server = server
+        # For the app; None wakes the reader up to look at how things stand.
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self.finished = False
-        self._session = session
-        self._credentials = credentials
-        self._on_event = on_event
+        self.finished = False  # the server has said that the run is over
+        self._server, self._session = server, session
+        self._credentials, self._on_event = credentials, on_event
         self._failure: Exception | None = None
         self._alone_since: float | None = time.monotonic()
         self._trouble = "no answer yet"
@@ -173,11 +145,10 @@ class _Link:
         """Raise what has ended the link, or LinkError after ``max_wait`` seconds without one."""
         if self._failure is not None:
             raise self._failure
-        alone_since = self._alone_since
-        if max_wait is None or alone_since is None:
-            return
-        if time.monotonic() - alone_since > max_wait:
-            raise LinkError(f"no fedsz server at {self.server} for {max_wait:g} s: {self._trouble}")
+        since = self._alone_since
+        if max_wait is not None and since is not None and time.monotonic() - since > max_wait:
+            absent = f"no fedsz server at {self._server} for {max_wait:g} s"
+            raise LinkError(f"{absent}: {self._trouble}")
 
     def owes(self, message_id: str) -> bool:
         """Return whether the server still waits for the reply to this request."""
@@ -203,10 +174,7 @@ class _Link:
 
     def _upload(self, reply: EncodedMessage) -> Iterator[bytes]:
         """Yield the frames of a reply for as long as the server wants it."""
-        for frame in frames(reply):
-            if not self.owes(reply.message_id):
-                return
-            yield frame
+        return takewhile(lambda _: self.owes(reply.message_id), frames(reply))
 
     def _run(self) -> None:
         try:
@@ -217,11 +185,7 @@ class _Link:
             self.requests.put(None)
 
     def _keep_up(self) -> None:
-        """Connect again and again, until the server or the app's side ends it.
-
-        Raises:
-            LinkError: the server sent this client away, or cannot be talked to.
-        """
+        """Connect again and again, until the server or the app's side ends it."""
         delay = _FIRST_DELAY
         while not self._closed.is_set():
             self._converse()
@@ -233,7 +197,7 @@ class _Link:
                 self._tell(EventKind.LEFT, bye.reason)
                 return
             if bye is not None:
-                raise LinkError(f"{self.server} has {bye.kind} this client: {bye.reason}")
+                raise LinkError(f"{self._server} has {bye.kind} this client: {bye.reason}")
             if self._alone_since is None:  # it was a good connection until now
                 self._alone_since = time.monotonic()
                 self._tell(EventKind.LEFT, self._trouble)
@@ -250,18 +214,19 @@ class _Link:
         with self._lock:
             self._outbox = outbox
             outbox.put([self._session.connect()])
-        with open_channel(self.server, self._credentials) as channel:
-            # gRPC takes all that is ever written to a stream from one iterator.
-            call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(_drain(outbox))
+        # gRPC takes all that is ever written to a stream from one iterator.
+        written = chain.from_iterable(iter(outbox.get, None))
+        with channel.open_channel(self._server, self._credentials) as opened:
+            call = opened.stream_stream(f"/{channel.SERVICE}/{channel.METHOD}")(written)
             self._call = call
             try:
                 self._listen(call, outbox)
             except grpc.RpcError as err:
-                self._trouble = explain(err)
+                self._trouble = channel.explain(err)
                 if err.code() in _FINAL_CODES or "CERTIFICATE_VERIFY_FAILED" in self._trouble:
-                    raise LinkError(f"no link to {self.server}: {self._trouble}") from err
+                    raise LinkError(f"no link to {self._server}: {self._trouble}") from err
             except CorruptStream as err:
-                raise LinkError(f"{self.server} breaks the protocol: {err.what}") from err
+                raise LinkError(f"{self._server} breaks the protocol: {err.what}") from err
             finally:
                 with self._lock:
                     self._session.disconnect()
@@ -275,25 +240,15 @@ class _Link:
             with self._lock:
                 self._do(self._session.receive(raw))
             if self._session.bye is not None:
-                _part(call, outbox)
+                # Let the server end the stream in good order, in a moment.
+                impatience = threading.Timer(_PART_SECONDS, call.cancel)
+                impatience.start()
+                outbox.put(None)
+                with contextlib.suppress(grpc.RpcError):
+                    deque(call, maxlen=0)
+                impatience.cancel()
                 return
         self._trouble = "the server closed the connection"
 
     def _tell(self, kind: EventKind, detail: str) -> None:
         tell(self._on_event, LinkEvent(kind, self._session.client_id, detail=detail))
-
-
-def _part(call: grpc.Call, outbox: _Outbox) -> None:
-    """Let the server end the stream in good order; a moment is enough, or it does not matter."""
-    impatience = threading.Timer(_PART_SECONDS, call.cancel)
-    impatience.start()
-    outbox.put(None)
-    with contextlib.suppress(grpc.RpcError):
-        deque(call, maxlen=0)
-    impatience.cancel()
-
-
-def _drain(outbox: _Outbox) -> Iterator[bytes]:
-    """Yield the frames of what is put into ``outbox`` until None is."""
-    while (item := outbox.get()) is not None:
-        yield from item

@@ -11,18 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from fedsz.errors import CorruptStream
+from fedsz.transport import frames
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import (
-    Ack,
-    Arrival,
-    Begin,
-    Bye,
-    Hello,
-    Welcome,
-    message_wire_size,
-    pack,
-    unpack,
-)
 from fedsz.transport.messages import Buffer, EncodedMessage
 
 
@@ -43,32 +33,23 @@ class ClientSession:
     """What a client and its server know of each other, over any number of connections.
 
     What a method returns is to be done in its order, before the next call.
-
-    Args:
-        hello: what the client says of itself.
-        max_message_bytes: the largest message taken.
-
-    Attributes:
-        client_id: who the client is.
-        bye: the server's last word, once it has said it.
     """
 
-    def __init__(self, hello: Hello, *, max_message_bytes: int) -> None:
+    def __init__(self, hello: frames.Hello, *, max_message_bytes: int) -> None:
         self.client_id = hello.client_id
-        self.bye: Bye | None = None
-        self._hello = hello
-        self._max_message_bytes = max_message_bytes
+        self.bye: frames.Bye | None = None  # the server's last word, once it has said it
+        self._hello, self._max_message_bytes = hello, max_message_bytes
         # Requests that have arrived whole, and the reply to each as soon as there is one. An entry
         # stays until the server acknowledges the reply or says that it does not want it any more.
         self._owed: dict[str, EncodedMessage | None] = {}
-        self._welcome: Welcome | None = None  # of this connection
-        self._arrival: Arrival | None = None
+        self._welcome: frames.Welcome | None = None  # of this connection
+        self._arrival: frames.Arrival | None = None
         self._buffer = Buffer()  # of what arrives
 
     def connect(self) -> bytes:
         """Begin a new connection; return its first frame."""
         self.disconnect()
-        return pack(msgspec.structs.replace(self._hello, have=list(self._owed)))
+        return frames.pack(msgspec.structs.replace(self._hello, have=list(self._owed)))
 
     def disconnect(self) -> None:
         """Note that the connection is over; what is owed stays owed."""
@@ -92,50 +73,43 @@ class ClientSession:
         Raises:
             CorruptStream: the server breaks the rules.
         """
-        frame = unpack(raw)
+        frame = frames.unpack(raw)
         if isinstance(frame, memoryview) and self._arrival is not None:
             self._arrival.feed(frame)
             self._buffer.write(frame)
-        elif isinstance(frame, Begin):
-            self._arrival = Arrival(frame, limit=self._max_message_bytes)
+        elif isinstance(frame, frames.Begin):
+            self._arrival = frames.Arrival(frame, limit=self._max_message_bytes)
             self._buffer = Buffer()
-        elif isinstance(frame, Welcome):
-            return self._welcomed(frame)
-        elif isinstance(frame, Ack):
+        elif isinstance(frame, frames.Welcome):
+            self._welcome = frame
+            self._owed = {i: self._owed[i] for i in frame.wanted if i in self._owed}
+            replies = [reply for reply in self._owed.values() if reply is not None]
+            return [*replies, LinkEvent(EventKind.JOINED, self.client_id)]
+        elif isinstance(frame, frames.Ack):
             return self._acknowledged(frame)
-        elif isinstance(frame, Bye):
+        elif isinstance(frame, frames.Bye):
             self.bye = frame
         else:
             raise CorruptStream(f"a frame of type {raw[0]} out of place")
         arrival = self._arrival
         return self._arrived(arrival) if arrival is not None and arrival.complete else []
 
-    def _welcomed(self, welcome: Welcome) -> list[Output]:
-        self._welcome = welcome
-        self._owed = {i: self._owed[i] for i in welcome.wanted if i in self._owed}
-        replies = [reply for reply in self._owed.values() if reply is not None]
-        return [*replies, self._event(EventKind.JOINED)]
-
-    def _arrived(self, arrival: Arrival) -> list[Output]:
+    def _arrived(self, arrival: frames.Arrival) -> list[Output]:
         self._arrival = None
         message_id, size = arrival.message_id, arrival.size
         if message_id in self._owed:
             return []
         self._owed[message_id] = None
         limit = 0 if self._welcome is None else self._welcome.max_message_bytes
-        received = self._event(EventKind.RECEIVED, message_id, arrival.wire_bytes)
+        received = LinkEvent(EventKind.RECEIVED, self.client_id, message_id, arrival.wire_bytes)
         return [received, Request(message_id, self._buffer, size, limit)]
 
-    def _acknowledged(self, ack: Ack) -> list[Output]:
+    def _acknowledged(self, ack: frames.Ack) -> list[Output]:
         reply = self._owed.pop(ack.message_id, None)
         if not ack.received:
             detail = "the server no longer waits for this reply"
-            return [self._event(EventKind.FAILED, ack.message_id, detail=detail)]
+            return [LinkEvent(EventKind.FAILED, self.client_id, ack.message_id, detail=detail)]
         if reply is None:
             return []
-        return [self._event(EventKind.SENT, ack.message_id, message_wire_size(reply))]
-
-    def _event(
-        self, kind: EventKind, message_id: str = "", wire_bytes: int = 0, detail: str = ""
-    ) -> LinkEvent:
-        return LinkEvent(kind, self.client_id, message_id, wire_bytes, detail)
+        size = frames.message_wire_size(reply)
+        return [LinkEvent(EventKind.SENT, self.client_id, ack.message_id, size)]

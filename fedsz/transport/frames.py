@@ -18,17 +18,15 @@ a slow link what nobody waits for would hold up what is waited for.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import megabytes
 from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROTOCOL = 1  # raised when either end could misread the other
 CHUNK_BYTES = 64 << 10  # of a message in one DATA frame
@@ -135,23 +133,16 @@ def frames(encoded: EncodedMessage) -> Iterator[bytes]:
 class Arrival:
     """A message on its way in: BEGIN announced it, DATA frames fill it.
 
-    Attributes:
-        received: bytes so far.
-        wire_bytes: what it has cost on the wire, gRPC's prefixes included.
+    Raises:
+        LimitExceeded: it is announced to have more than ``limit`` bytes.
     """
 
     def __init__(self, begin: Begin, *, limit: int) -> None:
-        """Believe ``begin``.
-
-        Raises:
-            LimitExceeded: it announces more than ``limit`` bytes.
-        """
         if begin.size > limit:
             raise LimitExceeded(f"a message of {megabytes(begin.size)}, at most {megabytes(limit)}")
-        self.message_id = begin.message_id
-        self.size = begin.size
-        self.received = 0
-        self.wire_bytes = wire_size(pack(begin))
+        self.message_id, self.size = begin.message_id, begin.size
+        self.received = 0  # bytes so far
+        self.wire_bytes = wire_size(pack(begin))  # its cost so far, gRPC's prefixes included
 
     @property
     def complete(self) -> bool:
@@ -159,15 +150,10 @@ class Arrival:
         return self.received == self.size
 
     def feed(self, piece: memoryview) -> None:
-        """Count the body of one DATA frame.
-
-        Raises:
-            CorruptStream: it is empty, or runs past the announced size.
-        """
-        if not 0 < len(piece) <= self.size - self.received:
-            raise CorruptStream(
-                f"{len(piece)} bytes of data where 1 to {self.size - self.received} were due"
-            )
+        """Count the body of one DATA frame; CorruptStream if it is empty, or more than is due."""
+        due = self.size - self.received
+        if not 0 < len(piece) <= due:
+            raise CorruptStream(f"{len(piece)} bytes of data where 1 to {due} were due")
         self.received += len(piece)
         self.wire_bytes += wire_size(piece) + 1  # the type byte
 

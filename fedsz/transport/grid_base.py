@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import secrets
 from abc import abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
@@ -23,9 +24,6 @@ from fedsz.transport.messages import (
 )
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
 
 class Outgoing(NamedTuple):
     """A message that has an id and is ready for the wire."""
@@ -42,7 +40,13 @@ class GridBase(Grid):
 
     def __init__(self, run_id: int | None = None) -> None:
         self._run = compat.Run.create_empty(secrets.randbits(63) if run_id is None else run_id)
-        _identify(self._run.run_id)
+        # Tell Flower who sends from this process, unless Flower's own runtime has done so.
+        identity = compat.TaskIdentity
+        try:
+            identity.task_id  # noqa: B018 - reading raises where nobody has set it
+        except RuntimeError:
+            identity.task_id, identity.run_id = 1, self._run.run_id
+            identity.node_id = compat.SUPERLINK_NODE_ID
 
     def set_run(self, run: compat.Run) -> None:
         """Set the run that messages from now on belong to."""
@@ -100,10 +104,8 @@ class GridBase(Grid):
                 raise ConfigError("only messages with content that reply to nothing can be pushed")
             identity = id(message.content)
             if identity not in contents:
-                encoded_content = encode_content(message.content)
-                if self._parks:
-                    encoded_content = encoded_content.parked()
-                contents[identity] = (message.content, encoded_content)
+                content = encode_content(message.content)
+                contents[identity] = message.content, content.parked() if self._parks else content
             message.metadata.__dict__.update(
                 _message_id=new_message_id(),
                 _run_id=self._run.run_id,
@@ -126,22 +128,8 @@ def open_reply(source: Source, size: int, asked: Metadata, client: str) -> Messa
     except CorruptStream as err:
         reason = f"client {client!r} sent a reply that cannot be read: {err}"
         return error_reply(asked, compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)
-    ours = Message(
-        reply.content if reply.has_content() else reply.error,
-        reply_to=compat.make_message(asked, content=RecordDict()),
-    )
-    times = reply.metadata
-    ours.metadata.__dict__.update(
-        _message_id=new_message_id(), _created_at=times.created_at, _ttl=times.ttl
-    )
+    request = compat.make_message(asked, content=RecordDict())
+    ours = Message(reply.content if reply.has_content() else reply.error, reply_to=request)
+    times = {"_created_at": reply.metadata.created_at, "_ttl": reply.metadata.ttl}
+    ours.metadata.__dict__.update(times, _message_id=new_message_id())
     return ours
-
-
-def _identify(run_id: int) -> None:
-    """Tell Flower who sends from this process, unless Flower's own runtime has done so."""
-    identity = compat.TaskIdentity
-    try:
-        identity.task_id  # noqa: B018 - reading raises where nobody has set it
-    except RuntimeError:
-        identity.task_id, identity.run_id = 1, run_id
-        identity.node_id = compat.SUPERLINK_NODE_ID

@@ -7,13 +7,13 @@ import copy
 import logging
 import socket
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import closing
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import grpc
-from flwr.app import Error
+from flwr.app import Error, Message
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.flower_compat import error_reply
@@ -22,18 +22,12 @@ from fedsz.transport.events import Counters, OnEvent
 from fedsz.transport.grid_base import GridBase, open_reply
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
-from fedsz.transport.server_session import Delivery, Outcome, Stored
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from flwr.app import Message
-
-    _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
-
+from fedsz.transport.server_session import Delivery, Outcome, Settler, Stored
 
 logger = logging.getLogger(__name__)
 
+_Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
+_FINISHED = "the run has finished"
 _CLOSE_SECONDS = 5.0  # for clients to hear that the run is over
 
 
@@ -75,13 +69,9 @@ class GrpcGrid(GridBase):
         super().__init__(run_id)
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"port must lie in [0, 65535], got {port}")
-        self._host = host
-        self._port = port
-        self._credentials = credentials
+        self._host, self._port, self._credentials = host, port, credentials
         self._hub = Hub(
-            max_message_bytes=max_message_bytes,
-            reconnect_grace=reconnect_grace,
-            on_event=on_event,
+            max_message_bytes=max_message_bytes, reconnect_grace=reconnect_grace, on_event=on_event
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
@@ -127,11 +117,10 @@ class GrpcGrid(GridBase):
         logger.info("listening on %s", _address(self._host, self._port))
         return self
 
-    def close(self, reason: str = "the run has finished") -> None:
-        """Send all clients home and stop listening; takes a few seconds at most.
+    def close(self, reason: str = _FINISHED) -> None:
+        """Send all clients home, for a reason that they are told, and stop listening.
 
-        Args:
-            reason: what clients are told. Replies still awaited become error replies.
+        It takes a few seconds at most. Replies still awaited become error replies.
         """
         with self._lock:
             loop, self._loop = self._loop, None
@@ -146,10 +135,7 @@ class GrpcGrid(GridBase):
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.close(f"the server stopped: {kind.__name__}")
+        self.close(f"the server stopped: {kind.__name__}" if kind else _FINISHED)
 
     def get_node_ids(self) -> list[int]:
         """Return the node ids of the clients that are connected now."""
@@ -181,14 +167,13 @@ class GrpcGrid(GridBase):
         Closing the iterator gives up the replies it has not yielded.
 
         Raises:
-            ConfigError: a message is no request, or holds what cannot be sent.
             LinkError: the grid is not started, or closed.
         """
         outcomes: _Outcomes = SimpleQueue()
         deliveries = self._post(messages, timeout, lambda d, outcome: outcomes.put((d, outcome)))
 
         def give_up(hub: Hub) -> None:
-            hub.forget(deliveries)
+            hub.do(hub.session.forget(deliveries))
             while not outcomes.empty():
                 _discard(outcomes.get()[1])
 
@@ -196,19 +181,15 @@ class GrpcGrid(GridBase):
         return _Replies(len(deliveries), outcomes, lambda: self._call(give_up))
 
     def _post(
-        self,
-        messages: Iterable[Message],
-        timeout: float | None,
-        settle: Callable[[Delivery, Outcome], None],
+        self, messages: Iterable[Message], timeout: float | None, settle: Settler
     ) -> list[Delivery]:
         deliveries = [
             Delivery(out, out.metadata.ttl if timeout is None else timeout, settle)
             for out in self._prepare(messages)
         ]
         if not self._call(lambda hub: hub.post(deliveries)):
-            raise LinkError(
-                "this grid is not serving: call start() first, and nothing after close()"
-            )
+            way_out = "call start() first, and nothing after close()"
+            raise LinkError(f"this grid is not serving: {way_out}")
         return deliveries
 
     def _call(self, action: Callable[[Hub], None]) -> bool:
@@ -229,9 +210,9 @@ class GrpcGrid(GridBase):
 
     async def _serve(self, ready: Future[int]) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        methods = {METHOD: self._hub.serve, PROBE_METHOD: Probes().serve}
         handlers = {
-            name: grpc.stream_stream_rpc_method_handler(serve) for name, serve in methods.items()
+            METHOD: grpc.stream_stream_rpc_method_handler(self._hub.serve),
+            PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes().serve),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         address = _address(self._host, self._port)
@@ -246,7 +227,7 @@ class GrpcGrid(GridBase):
         self._loop = asyncio.get_running_loop()
         self._farewell = self._loop.create_future()
         ready.set_result(port)
-        self._hub.shut(await self._farewell)
+        self._hub.do(self._hub.session.shut(await self._farewell))
         await server.stop(_CLOSE_SECONDS)
 
 
@@ -254,9 +235,7 @@ class _Replies:
     """An iterator over outcomes as they come; closing it gives up those that are missing."""
 
     def __init__(self, missing: int, outcomes: _Outcomes, give_up: Callable[[], object]) -> None:
-        self._missing = missing
-        self._outcomes = outcomes
-        self._give_up = give_up
+        self._missing, self._outcomes, self._give_up = missing, outcomes, give_up
 
     def __iter__(self) -> Self:
         return self
@@ -298,16 +277,11 @@ def _address(host: str, port: int) -> str:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Bind the address once, for a better reason than gRPC gives when that fails.
-
-    Raises:
-        LinkError: it cannot be bound.
-    """
+    """Bind the address once: LinkError has a better reason than gRPC when that fails."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with closing(socket.socket(family, kind, protocol)) as probe:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
             # As gRPC does: a port whose last connections linger is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

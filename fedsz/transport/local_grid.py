@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING
 
-from fedsz import flower_compat as compat
-from fedsz.flower_compat import error_reply
+from flwr.app import Message, UserConfig
+from flwr.clientapp import ClientApp
+
+from fedsz.flower_compat import ErrorCode, error_reply
 from fedsz.transport.grid_base import GridBase, Outgoing, open_reply
 from fedsz.transport.messages import EncodedMessage, decode_message
 from fedsz.transport.node import Node, node_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from flwr.app import Message, UserConfig
-    from flwr.clientapp import ClientApp
 
 
 class LocalGrid(GridBase):
@@ -43,11 +40,9 @@ class LocalGrid(GridBase):
         run_config: UserConfig | None = None,
     ) -> None:
         super().__init__()
-        names = [str(i) for i in range(len(node_configs))]
-        self._names = {node_id(name): name for name in names}
         self._nodes = {
-            node_id(name): Node(app, config, run_config)
-            for name, config in zip(names, node_configs, strict=True)
+            node_id(str(i)): (str(i), Node(app, config, run_config))
+            for i, config in enumerate(node_configs)
         }
         self._pushed: dict[str, Outgoing] = {}
 
@@ -64,7 +59,7 @@ class LocalGrid(GridBase):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Run the nodes that these messages went to and return the replies."""
         pushed = [self._pushed.pop(i) for i in message_ids if i in self._pushed]
-        return [self._deliver(out) for out in pushed]
+        return [self._deliver(out, None, math.inf) for out in pushed]
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -73,30 +68,21 @@ class LocalGrid(GridBase):
 
         A node that has started is not interrupted; ``timeout`` keeps others from starting.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        return self._replies(self._prepare(messages), timeout, deadline)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        return (self._deliver(out, timeout, deadline) for out in self._prepare(messages))
 
-    def _replies(
-        self, outgoing: list[Outgoing], timeout: float | None, deadline: float | None
-    ) -> Iterator[Message]:
-        for out in outgoing:
-            if deadline is not None and time.monotonic() > deadline:
-                name = self._names.get(out.metadata.dst_node_id)
-                reason = f"no reply from client {name!r} within {timeout:g} s"
-                code = compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE
-                yield error_reply(out.metadata, code, reason)
-            else:
-                yield self._deliver(out)
-
-    def _deliver(self, out: Outgoing) -> Message:
+    def _deliver(self, out: Outgoing, timeout: float | None, deadline: float) -> Message:
         asked = out.metadata
-        node = self._nodes.get(asked.dst_node_id)
-        if node is None:
+        if asked.dst_node_id not in self._nodes:
             reason = f"node {asked.dst_node_id} is not connected"
-            return error_reply(asked, compat.ErrorCode.NODE_UNAVAILABLE, reason)
+            return error_reply(asked, ErrorCode.NODE_UNAVAILABLE, reason)
+        name, node = self._nodes[asked.dst_node_id]
+        if time.monotonic() > deadline:
+            reason = f"no reply from client {name!r} within {timeout:g} s"
+            return error_reply(asked, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)
         message = decode_message(_source(out.encoded), out.encoded.size)
         reply = node.answer(message, limit=sys.maxsize)
-        return open_reply(_source(reply), reply.size, asked, self._names[asked.dst_node_id])
+        return open_reply(_source(reply), reply.size, asked, name)
 
 
 def _source(encoded: EncodedMessage) -> BytesIO:

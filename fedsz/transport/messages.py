@@ -14,18 +14,16 @@ import os
 import struct
 import tempfile
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import IO, Annotated
 
 import msgspec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
 MAX_HEAD_BYTES = 64 << 20
@@ -36,9 +34,6 @@ MIN_MESSAGE_BYTES = _LENGTHS.size
 
 class Parked:
     """Bytes in a file that has no name, to be read in pieces and by many at once.
-
-    Args:
-        pieces: what to write there.
 
     Raises:
         OSError: there is no room for them.
@@ -76,17 +71,11 @@ class Content:
 
 @dataclass(frozen=True)
 class EncodedMessage:
-    """A message ready for the wire.
+    """A message ready for the wire."""
 
-    Attributes:
-        message_id: what its BEGIN frame says.
-        segments: the bytes of the message, in order; not to be changed.
-        size: their sum.
-    """
-
-    message_id: str
-    segments: tuple[memoryview | bytes | Parked, ...]
-    size: int
+    message_id: str  # what its BEGIN frame says
+    segments: tuple[memoryview | bytes | Parked, ...]  # its bytes in order; not to be changed
+    size: int  # their sum
 
     def chunks(self, size: int) -> Iterator[list[memoryview]]:
         """Cut and join the segments into pieces of ``size`` bytes; the last may be shorter."""
@@ -130,18 +119,17 @@ def encode_content(content: RecordDict) -> Content:
 def _item(
     key: str, record: ArrayRecord | MetricRecord | ConfigRecord, data: list[memoryview]
 ) -> compat.ProtoRecordDict.Item:
+    item = compat.ProtoRecordDict.Item
     if isinstance(record, MetricRecord):
-        metrics = compat.metric_record_to_proto(record)
-        return compat.ProtoRecordDict.Item(key=key, metric_record=metrics)
+        return item(key=key, metric_record=compat.metric_record_to_proto(record))
     if isinstance(record, ConfigRecord):
-        config = compat.config_record_to_proto(record)
-        return compat.ProtoRecordDict.Item(key=key, config_record=config)
+        return item(key=key, config_record=compat.config_record_to_proto(record))
     arrays = compat.ProtoArrayRecord()
     for name, array in record.items():
         value = compat.ProtoArray(dtype=array.dtype, shape=array.shape, stype=array.stype)
         arrays.items.add(key=name, value=value)
         data.append(memoryview(array.data).cast("B"))
-    return compat.ProtoRecordDict.Item(key=key, array_record=arrays)
+    return item(key=key, array_record=arrays)
 
 
 def encode_message(
@@ -149,10 +137,8 @@ def encode_message(
 ) -> EncodedMessage:
     """Return ``message`` ready for the wire.
 
-    Args:
-        message: carries content or an error.
-        message_id: of the request this message is or answers.
-        content: ``message.content``, where it has been encoded already.
+    ``message_id`` is that of the request it is or answers; ``content``, what it carries, where that
+    has been encoded already.
 
     Raises:
         ConfigError: the content cannot be sent.
@@ -171,26 +157,53 @@ def encode_message(
     return EncodedMessage(message_id, segments, sum(map(len, segments)))
 
 
-class Source(Protocol):
-    """Where a message is read from: a file, or a `Buffer`."""
+class Buffer:
+    """Bytes that arrive in pieces and are then read once; what has been read is freed.
+
+    So decoding from it takes the memory of the message once, not twice. Its blocks are mappings
+    of their own: freed heap memory would stay with the process, behind what is still in use.
+    """
+
+    _BLOCK_BYTES = 4 << 20
+
+    def __init__(self) -> None:
+        self._blocks: deque[mmap.mmap] = deque()
+        self._start = 0  # of what is unread in the first block
+
+    def write(self, piece: memoryview, /) -> None:
+        """Append ``piece``."""
+        while len(piece):
+            if not self._blocks or self._blocks[-1].tell() == self._BLOCK_BYTES:
+                self._blocks.append(mmap.mmap(-1, self._BLOCK_BYTES))
+            room = self._BLOCK_BYTES - self._blocks[-1].tell()
+            self._blocks[-1].write(piece[:room])
+            piece = piece[room:]
 
     def read(self, n: int, /) -> bytes:
         """Return the next ``n`` bytes, fewer at the end."""
+        out = BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
+        while n and self._blocks:
+            block = self._blocks[0]
+            end = min(block.tell(), self._start + n)
+            n -= out.write(block[self._start : end])
+            self._start = end
+            if end == block.tell():
+                self._blocks.popleft().close()
+                self._start = 0
+        return out.getvalue()
+
+
+Source = IO[bytes] | Buffer  # where a message is read from
 
 
 class _Reader:
     """Takes fields off a source and believes no length that the message has not room for."""
 
     def __init__(self, source: Source, size: int) -> None:
-        self._source = source
-        self.left = size
-        self.offset = 0
+        self._source, self.left, self.offset = source, size, 0
 
     def take(self, n: int, what: str) -> bytes:
-        if n > self.left:
-            raise TruncatedStream(f"{what} needs {n} bytes", offset=self.offset)
-        out = self._source.read(n)
-        if len(out) < n:
+        if n > self.left or len(out := self._source.read(n)) < n:
             raise TruncatedStream(f"{what} needs {n} bytes", offset=self.offset)
         self.offset += n
         self.left -= n
@@ -236,25 +249,20 @@ _content_decoder = msgspec.msgpack.Decoder(tuple[bytes, list[_DataSize]])
 def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
     records, sizes = _content_decoder.decode(raw)
     proto = compat.ProtoRecordDict.FromString(records)
-    arrays = sum(len(item.array_record.items) for item in proto.items)
-    if len(sizes) != arrays:
-        raise CorruptStream(f"{len(sizes)} lengths for {arrays} arrays", offset=reader.offset)
+    count = sum(len(item.array_record.items) for item in proto.items)
+    if len(sizes) != count:
+        raise CorruptStream(f"{len(sizes)} lengths for {count} arrays", offset=reader.offset)
     content = RecordDict()
     lengths = iter(sizes)
     for item in proto.items:
         kind = item.WhichOneof("value")
         if kind == "array_record":
-            content[item.key] = ArrayRecord(
-                {
-                    array.key: Array(
-                        dtype=array.value.dtype,
-                        shape=tuple(array.value.shape),
-                        stype=array.value.stype,
-                        data=reader.take(next(lengths), f"array {array.key!r}"),
-                    )
-                    for array in item.array_record.items
-                }
-            )
+            arrays = ArrayRecord()
+            for array in item.array_record.items:
+                data = reader.take(next(lengths), f"array {array.key!r}")
+                about = array.value
+                arrays[array.key] = Array(about.dtype, tuple(about.shape), about.stype, data)
+            content[item.key] = arrays
         elif kind == "metric_record":
             content[item.key] = compat.metric_record_from_proto(item.metric_record)
         elif kind == "config_record":
@@ -262,39 +270,3 @@ def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
         else:
             raise CorruptStream(f"record {item.key!r} has no known kind", offset=reader.offset)
     return content
-
-
-class Buffer:
-    """Bytes that arrive in pieces and are then read once; what has been read is freed.
-
-    So decoding from it takes the memory of the message once, not twice. Its blocks are mappings
-    of their own: freed heap memory would stay with the process, behind what is still in use.
-    """
-
-    _BLOCK_BYTES = 4 << 20
-
-    def __init__(self) -> None:
-        self._blocks: deque[mmap.mmap] = deque()
-        self._start = 0  # of what is unread in the first block
-
-    def write(self, piece: memoryview, /) -> None:
-        """Append ``piece``."""
-        while len(piece):
-            if not self._blocks or self._blocks[-1].tell() == self._BLOCK_BYTES:
-                self._blocks.append(mmap.mmap(-1, self._BLOCK_BYTES))
-            room = self._BLOCK_BYTES - self._blocks[-1].tell()
-            self._blocks[-1].write(piece[:room])
-            piece = piece[room:]
-
-    def read(self, n: int, /) -> bytes:
-        """Return the next ``n`` bytes, fewer at the end."""
-        out = BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
-        while n and self._blocks:
-            block = self._blocks[0]
-            end = min(block.tell(), self._start + n)
-            n -= out.write(block[self._start : end])
-            self._start = end
-            if end == block.tell():
-                self._blocks.popleft().close()
-                self._start = 0
-        return out.getvalue()

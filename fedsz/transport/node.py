@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
 
-from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.app import Context, Message, Metadata, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
 
-from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError
-from fedsz.flower_compat import error_reply
+from fedsz.flower_compat import SUPERLINK_NODE_ID, ErrorCode, error_reply
 from fedsz.formatting import megabytes
 from fedsz.transport.messages import EncodedMessage, encode_message
-
-if TYPE_CHECKING:
-    from flwr.app import UserConfig
-    from flwr.clientapp import ClientApp
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +21,7 @@ def node_id(client_id: str) -> int:
     """Return the node id of a client: the same in every run, positive, fits an int64."""
     digest = hashlib.sha256(client_id.encode()).digest()
     # 0 and 1 are taken: nobody, and Flower's server.
-    return max(int.from_bytes(digest[:8]) >> 1, compat.SUPERLINK_NODE_ID + 1)
+    return max(int.from_bytes(digest[:8]) >> 1, SUPERLINK_NODE_ID + 1)
 
 
 class Node:
@@ -35,22 +31,18 @@ class Node:
         self, app: ClientApp, node_config: UserConfig, run_config: UserConfig | None = None
     ) -> None:
         self._app = app
-        self._node_config = dict(node_config)
-        self._run_config = dict(run_config or {})
+        self._make_context = partial(
+            Context, node_config=dict(node_config), run_config=dict(run_config or {})
+        )
         self._context: Context | None = None
 
     def answer(self, message: Message, *, limit: int) -> EncodedMessage:
         """Run the app and return its reply, or an error reply, ready for the wire.
 
         Whatever the app raises becomes the text of an error reply: one client's mistake must not
-        end the run, nor its own part in it.
-
-        Args:
-            message: a request.
-            limit: how large a reply the other end takes, in bytes.
+        end the run, nor its own part in it. The other end takes a reply of ``limit`` bytes.
         """
         asked = message.metadata
-        code = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
         try:
             reply = self._app(message, self._context_of(asked))
             if not isinstance(reply, Message):
@@ -62,18 +54,14 @@ class Node:
                 )
         except Exception as err:
             logger.exception("the ClientApp failed on a %r message", asked.message_type)
-            reason = f"{type(err).__name__}: {err}"
+            code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(err).__name__}: {err}"
             encoded = encode_message(error_reply(asked, code, reason), asked.message_id)
         return encoded
 
     def _context_of(self, asked: Metadata) -> Context:
         """Return the Context of the run that ``asked`` belongs to; another run starts afresh."""
         if self._context is None or self._context.run_id != asked.run_id:
-            self._context = Context(
-                run_id=asked.run_id,
-                node_id=asked.dst_node_id,
-                node_config=self._node_config,
-                state=RecordDict(),
-                run_config=self._run_config,
+            self._context = self._make_context(
+                run_id=asked.run_id, node_id=asked.dst_node_id, state=RecordDict()
             )
         return self._context

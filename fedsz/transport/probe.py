@@ -16,16 +16,14 @@ import asyncio
 import os
 import queue
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 import grpc
 
 from fedsz.errors import LinkError
 from fedsz.transport.channel import SERVICE, check_address, explain, open_channel
 from fedsz.transport.frames import CHUNK_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PROBE_METHOD: Final = "Probe"
 
@@ -35,10 +33,8 @@ MAX_SECONDS: Final = 30.0  # of a probe, and
 MAX_BYTES: Final = 256 << 20  # up and down together
 
 _PINGS: Final = 5
-_FIRST_BYTES: Final = 16 << 10
-_LAST_BYTES: Final = 64 << 20
+_SIZES: Final = tuple(1 << i for i in range(14, 27, 2))  # bytes: 16 kiB to 64 MiB
 _LONG_ENOUGH: Final = 0.5  # seconds that tell a bandwidth, after TCP has found its pace
-_GROWTH: Final = 4
 _NUMBER: Final = 8  # bytes of a number
 
 
@@ -56,21 +52,18 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
     Sends ever more bytes each way until they take half a second. On a slow link that is some
     16 kB; on a fast one up to 64 MB, which takes less than a second.
 
-    Args:
-        server: ``host:port``.
-        credentials: for TLS, as a client has them; None sends plain text.
+    ``credentials`` are those of a client; None sends plain text.
 
     Raises:
-        ConfigError: ``server`` is not usable.
+        ConfigError: ``server`` is not ``host:port``.
         LinkError: there is no server, or it has no time or no probe; or the link is too slow for
             16 kB each way in 30 s.
     """
     check_address(server)
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with open_channel(server, credentials) as channel:
-        call = channel.stream_stream(f"/{SERVICE}/{PROBE_METHOD}")(
-            iter(outbox.get, None), timeout=MAX_SECONDS
-        )
+        stream = channel.stream_stream(f"/{SERVICE}/{PROBE_METHOD}")
+        call = stream(iter(outbox.get, None), timeout=MAX_SECONDS)
         try:
             return _Prober(call, outbox.put).measure()
         except grpc.RpcError as err:
@@ -86,8 +79,7 @@ class _Prober:
     """The client's end of a probe; StopIteration tells that the server has ended it."""
 
     def __init__(self, answers: Iterator[bytes], put: Callable[[bytes], None]) -> None:
-        self._answers = answers
-        self._put = put
+        self._answers, self._put = answers, put
         # Random, so that nothing on the way can make it shorter.
         self._chunk = UP + os.urandom(CHUNK_BYTES - 1)
 
@@ -105,22 +97,18 @@ class _Prober:
         return time.perf_counter() - start
 
     def _bandwidth(self, send: Callable[[int], None], there_and_back: float) -> float:
-        nbytes = _FIRST_BYTES
-        while True:
+        for nbytes in _SIZES:
             start = time.perf_counter()
             send(nbytes)
-            seconds = time.perf_counter() - start
-            if seconds >= _LONG_ENOUGH + there_and_back or nbytes >= _LAST_BYTES:
-                # The first bit's way there and the answer's way back are not the bandwidth's.
-                return 8 * nbytes / max(seconds - there_and_back, 1e-9)
-            nbytes = min(_GROWTH * nbytes, _LAST_BYTES)
+            # The first bit's way there and the answer's way back are not the bandwidth's.
+            seconds = time.perf_counter() - start - there_and_back
+            if seconds >= _LONG_ENOUGH:
+                break
+        return 8 * nbytes / max(seconds, 1e-9)
 
     def _up(self, nbytes: int) -> None:
-        sent = 0
-        while sent < nbytes:
-            frame = self._chunk[: nbytes - sent + 1]
-            self._put(frame)
-            sent += len(frame) - 1
+        for sent in range(0, nbytes, CHUNK_BYTES - 1):
+            self._put(self._chunk[: nbytes - sent + 1])
         self._ping()
 
     def _down(self, nbytes: int) -> None:

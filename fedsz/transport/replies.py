@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
-from flwr.app import RecordDict
-
-if TYPE_CHECKING:
-    from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 
 class StreamedRequest(RecordDict):
@@ -27,14 +24,11 @@ def takes_replies_as_they_come(messages: Iterable[Message]) -> bool:
     return any(isinstance(message.content, StreamedRequest) for message in messages)
 
 
-class Replies(Sequence["Message"]):
+class Replies(Sequence[Message]):
     """A sequence that is filled while it is read.
 
     Going through it yields each reply as it comes, and again whenever that is done again. Its
     length, and its members by their places, are there when all replies are.
-
-    Args:
-        coming: the replies.
     """
 
     def __init__(self, coming: Iterator[Message]) -> None:

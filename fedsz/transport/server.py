@@ -9,20 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import grpc
 
 from fedsz.transport.events import Counters, EventKind, LinkEvent, OnEvent, tell
-from fedsz.transport.frames import Bye, frames, pack, wire_size
-from fedsz.transport.server_session import Delivery, Send, ServerSession, Settle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fedsz.transport.frames import Control
-    from fedsz.transport.server_session import Output
+from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
+from fedsz.transport.server_session import Delivery, Output, Send, ServerSession, Settle
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +30,7 @@ class Connection:
 
     def __init__(self, context: grpc.aio.ServicerContext, counters: Counters) -> None:
         self.bye: Bye | None = None  # once it is to end
-        self._context = context
-        self._counters = counters
+        self._context, self._counters = context, counters
         self._queue: asyncio.Queue[Control | Delivery] = asyncio.Queue()
 
     async def read(self) -> bytes | None:
@@ -80,12 +73,7 @@ class Connection:
 
 
 class Hub:
-    """Does what a `ServerSession` says, and tells it what happens.
-
-    Attributes:
-        session: who is connected, and what they owe.
-        counters: what has crossed the links.
-    """
+    """Does what a `ServerSession` says, and tells it what happens."""
 
     def __init__(
         self, *, max_message_bytes: int, reconnect_grace: float, on_event: OnEvent | None
@@ -95,37 +83,31 @@ class Hub:
             reconnect_grace=reconnect_grace,
             open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
         )
-        self.counters = Counters()
+        self.counters = Counters()  # of what has crossed the links
         self._on_event = on_event
         self._alarm: asyncio.TimerHandle | None = None
 
     def post(self, deliveries: list[Delivery]) -> None:
         """Send each message to its node; what cannot be sent has its outcome at once."""
-        self._do(self.session.post(deliveries, _now()))
+        self.do(self.session.post(deliveries, _now()))
         self._set_alarm()
-
-    def forget(self, deliveries: list[Delivery]) -> None:
-        """Await these replies no longer, and tell nobody but the clients."""
-        self._do(self.session.forget(deliveries))
-
-    def shut(self, reason: str) -> None:
-        """Give up what is pending and send all clients home."""
-        self._do(self.session.shut(reason))
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
         connection = Connection(context, self.counters)
         self.session.connect(connection)
-        tasks = {
-            asyncio.create_task(connection.send(partial(self._sent, connection))),
-            asyncio.create_task(self._read(connection)),
-        }
+
+        def sent(delivery: Delivery, wire_bytes: int) -> None:
+            self.do(self.session.sent(connection, delivery, wire_bytes))
+
+        jobs = (connection.send(sent), self._read(connection))
+        tasks = [asyncio.create_task(job) for job in jobs]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if connection.bye is not None:
                 await asyncio.wait(tasks, timeout=_BYE_SECONDS)
         finally:
-            self._do(self.session.lost(connection, _now()))
+            self.do(self.session.lost(connection, _now()))
             self._set_alarm()
             for task in tasks:
                 task.cancel()
@@ -137,17 +119,14 @@ class Hub:
         try:
             raw = await asyncio.wait_for(connection.read(), _HELLO_SECONDS)
         except TimeoutError:
-            reason = f"no HELLO within {_HELLO_SECONDS:g} s"
-            self._do(self.session.refuse(connection, reason))
-            return
+            raw = None
+            self.do(self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s"))
         while raw is not None:
-            self._do(self.session.receive(connection, raw, _now()))
+            self.do(self.session.receive(connection, raw, _now()))
             raw = await connection.read() if self.session.serves(connection) else None
 
-    def _sent(self, connection: Connection, delivery: Delivery, wire_bytes: int) -> None:
-        self._do(self.session.sent(connection, delivery, wire_bytes))
-
-    def _do(self, outputs: list[Output]) -> None:
+    def do(self, outputs: list[Output]) -> None:
+        """Do what the session says."""
         for output in outputs:
             match output:
                 case Send(Connection() as connection, item):
@@ -168,7 +147,7 @@ class Hub:
         self._alarm = None if due is None else loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
-        self._do(self.session.tick(_now()))
+        self.do(self.session.tick(_now()))
         self._set_alarm()
 
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, Final, NamedTuple
 
 from flwr.app import Error
 
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.formatting import megabytes
+from fedsz.transport import frames
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, unpack
+from fedsz.transport.frames import Ack, Arrival, Begin, Bye, ByeKind, Control, Hello, Welcome
+from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.node import node_id
-from fedsz.transport.upload import Upload
 
-if TYPE_CHECKING:
-    from fedsz.transport.frames import Control
-    from fedsz.transport.grid_base import Outgoing
+# An upload shorter than this tells what a link can do at least, not what it does.
+TIMED_BYTES: Final = 64 << 10
+_NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 
 
 class Stored(NamedTuple):
@@ -34,6 +35,7 @@ class Stored(NamedTuple):
 
 
 Outcome = Stored | Error
+Settler = Callable[["Delivery", Outcome], None]
 
 
 @dataclass(eq=False)
@@ -42,7 +44,7 @@ class Delivery:
 
     out: Outgoing
     timeout: float  # seconds in which the reply is awaited, once it is posted
-    settle: Callable[[Delivery, Outcome], None]  # called once
+    settle: Settler  # called once
     client_id: str = ""  # whom it is for, once it is posted
     sent: bool = False  # all of it is out, to a client that still has it
     done: bool = False  # nobody waits for the reply, so what is left of it need not be sent
@@ -53,6 +55,45 @@ class Delivery:
     def message_id(self) -> str:
         """The id of the message."""
         return self.out.encoded.message_id
+
+
+class Upload(Arrival):
+    """A reply on its way into a sink; without one it is dropped, for nobody waits for it.
+
+    Its time runs from the first chunk, so that neither the link's latency nor its slow start count;
+    from BEGIN, which comes just before, where too little follows that chunk.
+    """
+
+    def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
+        super().__init__(begin, limit=limit)
+        self.sink, self._begun = sink, now
+        self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
+
+    def take(self, piece: memoryview, now: float) -> None:
+        """Count and write the body of one DATA frame; see `Arrival.feed`."""
+        self.feed(piece)
+        if self.sink is not None:
+            self.sink.write(piece)
+        self._first = self._first or (now, self.received)
+
+    def drop(self) -> None:
+        """Keep nothing of it."""
+        if self.sink is not None:
+            self.sink.close()
+            self.sink = None
+
+    def bandwidth(self, known: float, now: float) -> float:
+        """Return the link's bandwidth, in bits a second, once all of it is here.
+
+        A short upload only ever raises what was ``known`` before.
+        """
+        since, before = self._first or (self._begun, 0)
+        if self.size - before < TIMED_BYTES:
+            since, before = self._begun, 0
+        if now <= since:
+            return known
+        measured = 8 * (self.size - before) / (now - since)
+        return measured if self.size >= TIMED_BYTES else max(measured, known)
 
 
 @dataclass(eq=False)
@@ -76,12 +117,6 @@ class Peer:
         if (upload := self.upload_of(delivery)) is not None:
             return f"during upload ({upload.received / 1e6:.1f} of {megabytes(upload.size)})"
         return "before it replied" if delivery.sent else "before the message reached it"
-
-    def drop_upload(self) -> None:
-        """Keep nothing of the upload in progress."""
-        if self.upload is not None and self.upload.sink is not None:
-            self.upload.sink.close()
-            self.upload.sink = None
 
 
 class Send(NamedTuple):
@@ -115,20 +150,15 @@ class ServerSession:
         reconnect_grace: seconds that a client has to come back.
         open_sink: makes a place for the bytes of one reply. The session closes those it drops; an
             OSError on writing fails the delivery.
-
-    Attributes:
-        connected: the node ids of the connected clients; replaced, never changed.
-        bandwidths: by node id, how fast its last upload came in, in bits a second.
     """
 
     def __init__(
         self, *, max_message_bytes: int, reconnect_grace: float, open_sink: Callable[[], IO[bytes]]
     ) -> None:
-        self.connected: tuple[int, ...] = ()
-        self.bandwidths: dict[int, float] = {}
-        self._max_message_bytes = max_message_bytes
+        self.connected: tuple[int, ...] = ()  # node ids; replaced, never changed
+        self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
+        self._max_message_bytes, self._open_sink = max_message_bytes, open_sink
         self._reconnect_grace = reconnect_grace
-        self._open_sink = open_sink
         self._peers: dict[int, Peer] = {}
         self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
         self._closing: Bye | None = None
@@ -186,7 +216,7 @@ class ServerSession:
             return []
         peer = self._connections[connection]
         try:
-            frame = unpack(raw)
+            frame = frames.unpack(raw)
             if peer is None:
                 self._admit(connection, frame)
             elif isinstance(frame, memoryview) and peer.upload is not None:
@@ -208,11 +238,9 @@ class ServerSession:
     def lost(self, connection: Hashable, now: float) -> list[Output]:
         """Note that a connection is over; its client has a while to come back."""
         peer = self._connections.pop(connection, None)
-        if peer is not None and self._closing is None:
-            self._disconnect(peer, "connection lost")
-            peer.grace_ends = now + self._reconnect_grace
-        elif peer is not None:
-            self._disconnect(peer, "server closed")
+        if peer is not None:
+            self._disconnect(peer, "server closed" if self._closing else "connection lost")
+            peer.grace_ends = None if self._closing else now + self._reconnect_grace
         return self._flush()
 
     def refuse(self, connection: Hashable, reason: str) -> list[Output]:
@@ -243,11 +271,9 @@ class ServerSession:
                 self._fail(peer, delivery, reason)
             if peer.grace_ends is not None and peer.grace_ends <= now:
                 peer.grace_ends = None
+                late = f"did not return within {self._reconnect_grace:g} s"
                 for delivery in list(peer.pending.values()):
-                    reason = (
-                        f"{who} left {delivery.mishap or peer.progress(delivery)} and did not "
-                        f"return within {self._reconnect_grace:g} s"
-                    )
+                    reason = f"{who} left {delivery.mishap or peer.progress(delivery)} and {late}"
                     self._fail(peer, delivery, reason, ErrorCode.NODE_UNAVAILABLE)
         return self._flush()
 
@@ -263,8 +289,9 @@ class ServerSession:
         """Take a client; tell it and the sender what is still to do."""
         if not isinstance(hello, Hello):
             raise CorruptStream("the first frame is not HELLO")
-        if hello.protocol != PROTOCOL:
-            raise UnsupportedStream(f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
+        if hello.protocol != frames.PROTOCOL:
+            ours = f"this server speaks {frames.PROTOCOL}"
+            raise UnsupportedStream(f"protocol {hello.protocol}; {ours}")
         node = node_id(hello.client_id)
         peer = self._peers.setdefault(node, Peer(hello.client_id, node))
         if peer.connection is not None:
@@ -288,10 +315,10 @@ class ServerSession:
             self._send(peer, self._closing)
 
     def _begin(self, peer: Peer, begin: Begin, now: float) -> None:
-        peer.drop_upload()  # if this one breaks it off
-        wanted = begin.message_id in peer.pending
+        if peer.upload is not None:  # this one breaks it off
+            peer.upload.drop()
         peer.upload = Upload(begin, None, now, limit=self._max_message_bytes)
-        if wanted:
+        if begin.message_id in peer.pending:
             peer.upload.sink = self._open_sink()
         else:
             self._send(peer, Ack(begin.message_id, received=False))
@@ -302,10 +329,8 @@ class ServerSession:
         except OSError as err:
             reason = f"the reply of client {peer.client_id!r} could not be stored: {err.strerror}"
             self._fail(peer, peer.pending[upload.message_id], reason)
-        if upload.complete:
-            self._arrived(peer, upload, now)
-
-    def _arrived(self, peer: Peer, upload: Upload, now: float) -> None:
+        if not upload.complete:
+            return
         peer.upload = None
         known = self.bandwidths.get(peer.node_id, 0.0)
         self.bandwidths[peer.node_id] = upload.bandwidth(known, now)
@@ -322,21 +347,16 @@ class ServerSession:
         self.connected = tuple(node for node in self.connected if node != peer.node_id)
         for delivery in peer.pending.values():
             delivery.mishap = peer.progress(delivery)
-        peer.drop_upload()
-        peer.upload = None
+        if peer.upload is not None:
+            peer.upload.drop()
+            peer.upload = None
         self._outputs.append(LinkEvent(EventKind.LEFT, peer.client_id, detail=reason))
 
     def _fail_all(self, peer: Peer, reason: str) -> None:
         for delivery in list(peer.pending.values()):
             self._fail(peer, delivery, reason)
 
-    def _fail(
-        self,
-        peer: Peer,
-        delivery: Delivery,
-        reason: str,
-        code: int = ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-    ) -> None:
+    def _fail(self, peer: Peer, delivery: Delivery, reason: str, code: int = _NO_REPLY) -> None:
         self._release(peer, delivery, received=False)
         event = LinkEvent(EventKind.FAILED, peer.client_id, delivery.message_id, detail=reason)
         self._outputs += event, Settle(delivery, Error(code, reason))
@@ -345,6 +365,6 @@ class ServerSession:
         """End an exchange; a connected client is told, so that it wastes no more on it."""
         del peer.pending[delivery.message_id]
         delivery.done = True
-        if peer.upload_of(delivery):
-            peer.drop_upload()
+        if (upload := peer.upload_of(delivery)) is not None:
+            upload.drop()
         self._send(peer, Ack(delivery.message_id, received))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 
 from fedsz.errors import ConfigError
 
-if TYPE_CHECKING:
-    import os
-
-    Pathish = str | os.PathLike[str]
+Pathish = str | os.PathLike[str]
 
 
 def server_credentials(
