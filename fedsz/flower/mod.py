@@ -115,11 +115,7 @@ def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientSt
 
 
 def _sealed(
-    key: str,
-    record: ArrayRecord,
-    told: Instructions,
-    sent: Reference | None,
-    state: ClientState,
+    key: str, record: ArrayRecord, told: Instructions, sent: Reference | None, state: ClientState
 ) -> tuple[ArrayRecord, Report]:
     """Return a reply's arrays as a stream: weights, or differences from what was sent."""
     arrays, config = Arrays(record), told.config

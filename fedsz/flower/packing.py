@@ -12,14 +12,7 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import Layout
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.instructions import Instructions
-from fedsz.flower.records import (
-    KEY,
-    Arrays,
-    array_records,
-    layout_of,
-    sealed,
-    streams_of,
-)
+from fedsz.flower.records import KEY, Arrays, array_records, layout_of, sealed, streams_of
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.config import EXACT, CompressionConfig
 from fedsz.update.reference import Reference

@@ -12,15 +12,7 @@ from fedsz.errors import (
     TruncatedStream,
     UnsupportedStream,
 )
-from fedsz.stream.format import (
-    MAGIC,
-    PREFIX,
-    VERSIONS,
-    Header,
-    Limits,
-    Payload,
-    parse_header,
-)
+from fedsz.stream.format import MAGIC, PREFIX, VERSIONS, Header, Limits, Payload, parse_header
 
 
 class Reader:
