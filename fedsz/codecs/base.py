@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[Any]  # of a codec's `dtypes`
-
-
 FLOAT32: Final = np.dtype(np.float32)
 
 
@@ -160,32 +157,6 @@ class Codec(ABC):
         """Raise `CodecUnavailable` if this codec cannot be used here."""
         if reason := self.missing():
             raise CodecUnavailable(reason)
-
-
-class LosslessCodec(Codec):
-    """A codec of bytes. As a codec of arrays it moves nothing, whatever the bound."""
-
-    lossy = False
-
-    @abstractmethod
-    def pack(self, data: Buffer, itemsize: int) -> bytes:
-        """Return the payload of ``data``, elements of ``itemsize`` bytes each."""
-
-    @abstractmethod
-    def unpack(self, payload: Buffer, nbytes: int) -> Buffer:
-        """Return the ``nbytes`` bytes that ``payload`` holds, never allocating more.
-
-        Raises:
-            CorruptStream: it holds something else.
-        """
-
-    def encode_measured(self, x: Array, bound: float) -> Encoded:  # noqa: D102
-        check_input(x, bound)
-        return Encoded(self.pack(np.asarray(x, order="C").tobytes(), x.itemsize), 0.0)
-
-    def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:  # noqa: D102
-        data = bytearray(self.unpack(payload, 4 * math.prod(shape)))
-        return np.frombuffer(data, "<f4").reshape(shape)
 
 
 def check_input(x: AnyArray, bound: float, dtypes: Sequence[np.dtype] = (FLOAT32,)) -> None:

@@ -30,7 +30,6 @@ from fedsz.spread import half_ulp
 
 STORED: Final = 0
 CODED: Final = 1
-
 PATCH: Final = np.dtype([("position", "<u8"), ("value", "<f4")])
 ATTEMPTS: Final = 3  # each at half the bound of the one before
 CHUNK: Final = 1 << 17  # elements compared at a time: 1 MB in float64, which a cache holds

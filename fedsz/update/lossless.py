@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, raw
 from fedsz.codecs import Codec, LosslessCodec, Raw
-from fedsz.codecs.zstd import Zstd
+from fedsz.codecs.lossless import Zstd
 from fedsz.errors import CorruptStream
 from fedsz.stream import BITS, Part, Tensor
 from fedsz.update import bit_difference as bits
