@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from fedsz.control.record import Decision
-from fedsz.control.rule import Past
+from fedsz.control.rule import Past, Rule
 
 FIXED: Final = "fixed"
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Rule):
     """Changes nothing."""
 
-    name: ClassVar[str] = FIXED
-    needs: ClassVar[frozenset[str]] = frozenset()
+    name = FIXED
 
     def refine(self, decision: Decision, _past: Past, /) -> Decision:
         """Return ``decision``."""

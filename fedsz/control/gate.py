@@ -9,11 +9,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from fedsz import codecs as codec_list
 from fedsz.control.record import ClientRecord, Decision
-from fedsz.control.rule import Past, because
+from fedsz.control.rule import Past, Rule, because
 from fedsz.control.transfer_time import is_worth, transfer_seconds
 from fedsz.errors import ConfigError
 
@@ -23,7 +23,7 @@ RECENT: Final = 3  # measurements whose median counts
 
 
 @dataclass(frozen=True)
-class Gate:
+class Gate(Rule):
     """Chooses a codec for each client, or none.
 
     A client is asked to compress until its bandwidth and all candidates are known; each candidate
@@ -39,8 +39,7 @@ class Gate:
         CodecUnavailable: a codec's library is not installed here.
     """
 
-    name: ClassVar[str] = "gate"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    name = "gate"
 
     codecs: str = DEFAULT
     again: int = 10

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.auto import Auto
@@ -28,37 +28,16 @@ from fedsz.update.config import CompressionConfig
 DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
 
 POLICIES: Final[tuple[Rule, ...]] = (
-    Fixed(),
-    Auto(),
-    Schedule(),
-    Accuracy(),
-    Dc2(),
-    Layers(),
-    Gate(),
-)
-
-
-class Policy(Protocol):
-    """Decides how the next round's updates are sent."""
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
-
-    def decide(self, history: Sequence[RoundRecord]) -> Decision:
-        """Return the decision for the round after ``history``; the same for an equal history.
-
-        Args:
-            history: all rounds so far; the first is round 0, before any training.
-        """
+    Fixed(), Auto(), Schedule(), Accuracy(), Dc2(), Layers(), Gate(),
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class Chain:
-    """Rules, each of which refines the decision of those before it.
+class Policy:
+    """Decides how the next round's updates are sent, by rules that refine one another's decision.
 
     Attributes:
-        rules: at least one.
+        rules: at least one; each refines the decision of those before it.
         base: what the first refines.
         tolerance: points of accuracy that compression may cost.
         rounds: of the run.
@@ -71,11 +50,15 @@ class Chain:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What any of the rules needs."""
+        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
         return frozenset[str]().union(*(rule.needs for rule in self.rules))
 
     def decide(self, history: Sequence[RoundRecord]) -> Decision:
-        """Return the decision for the round after ``history``."""
+        """Return the decision for the round after ``history``; the same for an equal history.
+
+        Args:
+            history: all rounds so far; the first is round 0, before any training.
+        """
         past = Past(history, self.tolerance, self.rounds)
         decision = self.base
         for rule in self.rules:
@@ -103,7 +86,7 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) ->
         raise ConfigError(f"tolerance must be finite and not below 0, got {tolerance:g}")
     # A plus before a digit is an exponent's.
     rules = tuple(_rule(part) for part in re.split(r"\+(?!\d)", spec))
-    policy = Chain(rules, Decision(config=base), tolerance, rounds)
+    policy = Policy(rules, Decision(config=base), tolerance, rounds)
     policy.decide([])  # what cannot work at all is said now
     return policy
 
@@ -125,8 +108,7 @@ def replay(policy: Policy, rows: Sequence[RoundRecord]) -> Iterator[tuple[int, D
 def _rule(spec: str) -> Rule:
     """Return one rule of a policy, with its settings."""
     name, _, rest = spec.partition(":")
-    rule: Any = next((rule for rule in POLICIES if rule.name == name), None)
+    rule = next((rule for rule in POLICIES if rule.name == name), None)
     if rule is None:
         raise ConfigError(f"no policy {name!r}; have {', '.join(rule.name for rule in POLICIES)}")
-    chosen: Rule = configured("policy", name, rule, written(rest))
-    return chosen
+    return configured("policy", name, rule, written(rest))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision, RoundRecord
@@ -36,7 +37,8 @@ class Past:
         return max(self.history[-1].round + 1, 1) if self.history else 1
 
 
-class Rule(Protocol):
+@dataclass(frozen=True)
+class Rule(ABC):
     """One policy of the list. Its settings are the fields of a frozen dataclass.
 
     A rule keeps no state: what it knows of the rounds before, it works out from the history anew.
@@ -44,12 +46,13 @@ class Rule(Protocol):
     """
 
     name: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def needs(self) -> frozenset[str]:
         """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
+        return frozenset()
 
+    @abstractmethod
     def refine(self, decision: Decision, past: Past, /) -> Decision:
         """Return the decision for the next round.
 

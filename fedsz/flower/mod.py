@@ -26,7 +26,7 @@ from fedsz.flower.records import (
 from fedsz.update.compress import Report
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference
+from fedsz.update.reference import Reference, require_reference
 
 ClientAppCallable = Callable[[Message, Context], Message]
 
@@ -110,7 +110,7 @@ def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientSt
         model = Reference(decompress(stream, reference=model, as_numpy=True))
     if model is None:
         raise ReferenceMismatch("the message holds nothing new, and nothing is held here")
-    model.require(told.holds[key])
+    require_reference(told.holds[key], model)
     return model
 
 

@@ -15,8 +15,8 @@ from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY, Arrays, array_records, layout_of, sealed, streams_of
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.config import EXACT, CompressionConfig
+from fedsz.update.lossy import step_spread
 from fedsz.update.reference import Reference
-from fedsz.update.step_spread import spread
 
 TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
 
@@ -68,7 +68,9 @@ class Packer:
             held = broadcast.model if broadcast else None
             if held is not None:
                 arrays = Arrays(record, self.layouts[key])
-                found |= spread(held.arrays, arrays, rule=config.rule, threshold=config.threshold)
+                found |= step_spread(
+                    held.arrays, arrays, rule=config.rule, threshold=config.threshold
+                )
         return found
 
     def pack(

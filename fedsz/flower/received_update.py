@@ -13,9 +13,9 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.errors import CorruptStream
 from fedsz.flower.records import from_array, is_sealed
 from fedsz.stream import Limits, Reader
-from fedsz.update.coded_tensor import CodedTensor
-from fedsz.update.decompress import require_reference, unpack
-from fedsz.update.reference import Reference
+from fedsz.update.decompress import unpack
+from fedsz.update.lossy import CodedTensor
+from fedsz.update.reference import Reference, require_reference
 
 
 class ReceivedUpdate:

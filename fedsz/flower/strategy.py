@@ -19,8 +19,7 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import release, streamed, update_of
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import array_records, to_array
-from fedsz.update.coded_tensor import CodedTensor
-from fedsz.update.difference import add_scaled
+from fedsz.update.lossy import CodedTensor, add_scaled
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from fedsz.training.build import build_model, check_device, load, start_from
 from fedsz.training.client_round import folder
 from fedsz.training.datasets import Images
 from fedsz.training.options import RunConfig, options
-from fedsz.update.step_spread import spread
+from fedsz.update.lossy import step_spread
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,7 +151,7 @@ class _Rounds:
         if not self._needs:
             return {}
         config = self._config
-        moved = spread(self._before, averaged, rule=config.rule, threshold=config.threshold)
+        moved = step_spread(self._before, averaged, rule=config.rule, threshold=config.threshold)
         self._before = averaged
         steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
         if SENSITIVITY not in self._needs or not steps:

@@ -12,10 +12,9 @@ from fedsz.arrays import DTYPE_IDS, StateDict, as_array
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
-from fedsz.update.bounded import encode_within
 from fedsz.update.config import DEFAULT, CompressionConfig
-from fedsz.update.difference import encode_difference
 from fedsz.update.lossless import Entry, encode_lossless
+from fedsz.update.lossy import encode_difference, encode_within
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,40 +23,18 @@ UPDATES: Final = (WEIGHTS, DELTA, DELTA_EF)
 EXACT: Final = "exact"  # a broadcast without any error
 
 
-def broadcast_bound(text: str) -> str:
-    """Return the error of a model's way to the clients in its one form: "exact" or a bound.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    return text if text == EXACT else str(ErrorBound.of(text))
-
-
-def codec_text(text: str) -> str:
-    """Return a codec with its settings in its one form.
-
-    Raises:
-        ConfigError: there is no such codec or setting.
-    """
+def _codec_text(text: str) -> str:
     from fedsz import codecs  # numpy and native libraries
 
     return str(codecs.parse(text))
 
 
-def bound_text(text: str) -> str:
-    """Return an error bound in its one form.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    return str(ErrorBound.of(text))
-
-
-_FORMS: Final = {
-    "error_bound": bound_text,
-    "codec": codec_text,
-    "lossless": codec_text,
-    "downlink": broadcast_bound,
+# What brings a field's text into its one form, or raises a ConfigError.
+_FORMS: Final[dict[str, Callable[[str], str]]] = {
+    "error_bound": lambda text: str(ErrorBound.of(text)),
+    "codec": _codec_text,
+    "lossless": _codec_text,
+    "downlink": lambda text: text if text == EXACT else str(ErrorBound.of(text)),
 }
 
 

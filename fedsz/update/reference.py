@@ -8,12 +8,11 @@ that nothing is ever added to the wrong model.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import xxhash
 
-from fedsz.arrays import Layout, NDArray, StateDict, as_arrays
+from fedsz.arrays import Layout, NDArray, StateDict, as_arrays, raw
 from fedsz.errors import ConfigError, ReferenceMismatch
 
 SHOWN: Final = 8  # bytes of a digest in messages
@@ -50,8 +49,7 @@ class Reference:
         for name, x in self.arrays.items():
             head = f"{name}\0{x.dtype.name}\0{','.join(map(str, x.shape))}\0"
             hashed.update(head.encode("utf-8", "surrogatepass"))
-            octets: Any = x.reshape(-1).view(np.uint8)
-            hashed.update(octets)
+            hashed.update(raw(x))
         return hashed.digest()
 
     def tensor(self, name: str, like: NDArray) -> NDArray:
@@ -74,17 +72,20 @@ class Reference:
             for name, shape in layout.shapes.items()
         )
 
-    def require(self, digest: bytes) -> None:
-        """Make sure that a stream refers to this state_dict.
 
-        Raises:
-            ReferenceMismatch: it refers to another.
-        """
-        if digest != self.digest:
-            raise ReferenceMismatch(
-                f"the stream's differences refer to model {shown(digest)}; this is model"
-                f" {shown(self.digest)}"
-            )
+def require_reference(digest: bytes, reference: Reference | None) -> None:
+    """Make sure that differences are added to what they refer to.
+
+    Raises:
+        ReferenceMismatch: that is not at hand.
+    """
+    if reference is None:
+        raise ReferenceMismatch(f"the stream holds differences from model {shown(digest)}: give it")
+    if digest != reference.digest:
+        raise ReferenceMismatch(
+            f"the stream's differences refer to model {shown(digest)}; this is model"
+            f" {shown(reference.digest)}"
+        )
 
 
 def shown(digest: bytes) -> str:
