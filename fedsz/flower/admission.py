@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsz.arrays import Layout
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import KEY, array_records, replaced, to_record
+from fedsz.flower.records import KEY, replaced, to_record
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.reference import Reference
 
@@ -71,7 +71,7 @@ def admit(
     Raises:
         FedszError: a record is damaged, or not of the model. The reply is as it was.
     """
-    records = array_records(reply.content)
+    records = reply.content.array_records
     if len(records) == len(expected) == 1:
         # A client may call its model otherwise.
         expected = dict(zip(records, expected.values(), strict=True))
@@ -121,7 +121,7 @@ def release(content: RecordDict) -> None:
     Flower's records refer to each other in circles, so without this they would stay until the
     garbage collector comes by, and megabytes do not make it come sooner.
     """
-    for record in array_records(content).values():
+    for record in content.array_records.values():
         if isinstance(record, AdmittedRecord):
             record.received.release()
         record.clear()

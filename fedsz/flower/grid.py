@@ -24,7 +24,6 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import admit
 from fedsz.flower.mod import lacks_model
 from fedsz.flower.packing import Packer, is_training
-from fedsz.flower.records import array_records
 from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
@@ -272,7 +271,7 @@ class FedSZGrid(WrappedGrid):
         node = reply.metadata.src_node_id
         if reply.has_error():
             self._fail(node, str(reply.error.reason))
-        elif array_records(reply.content):
+        elif reply.content.array_records:
             expected = self._packer.layouts if self._same_model else {}
             try:
                 admitted = admit(reply, expected, self._packer.references, sealed=sealed)

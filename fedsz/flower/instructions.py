@@ -1,4 +1,4 @@
-"""What a server tells a client about compression, beside the model: a ConfigRecord under `KEY`."""
+"""What a server tells a client about compression, beside the model: a ConfigRecord."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import msgspec
 from flwr.app import ConfigRecord
 
 from fedsz.errors import ConfigError
-from fedsz.flower.records import KEY
 from fedsz.update.config import CompressionConfig
 
 _HOLDS: Final = "holds."  # and the key of an ArrayRecord
@@ -68,16 +67,6 @@ class Instructions:
             raise ConfigError(f"the server sent instructions that make no sense: {err}") from None
         holds = {key.removeprefix(_HOLDS): told[key] for key in told if key.startswith(_HOLDS)}
         return cls(read.require(), turn, holds)
-
-
-def instructions_in(records: Mapping[str, ConfigRecord]) -> Instructions | None:
-    """Return those among the ConfigRecords of a message, if a `FedSZGrid` has sent it.
-
-    Raises:
-        ConfigError, CodecUnavailable: as `Instructions.read`.
-    """
-    record = records.get(KEY)
-    return Instructions.read(record) if isinstance(record, ConfigRecord) else None
 
 
 def _key(name: str) -> str:

@@ -12,7 +12,7 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import Layout
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.instructions import Instructions
-from fedsz.flower.records import KEY, Arrays, array_records, layout_of, sealed, streams_of
+from fedsz.flower.records import KEY, Arrays, layout_of, sealed, streams_of
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.config import EXACT, CompressionConfig
 from fedsz.update.lossy import step_spread
@@ -63,7 +63,7 @@ class Packer:
     ) -> dict[str, tuple[int, float]]:
         """Return the spread of the step from what clients hold to what these messages do."""
         found: dict[str, tuple[int, float]] = {}
-        for key, record in array_records(next(iter(messages)).content).items():
+        for key, record in next(iter(messages)).content.array_records.items():
             broadcast = self._broadcasts.get(key)
             held = broadcast.model if broadcast else None
             if held is not None:
@@ -134,7 +134,7 @@ class Packer:
 
     def _content(self, content: RecordDict, told: Instructions, *, everybody: bool) -> _Content:
         broadcasts = {}
-        for key, record in array_records(content).items():
+        for key, record in content.array_records.items():
             layout = layout_of(record)
             if key not in self.layouts or self.layouts[key].shapes != layout.shapes:
                 self.layouts[key] = layout

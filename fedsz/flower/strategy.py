@@ -18,7 +18,7 @@ from fedsz.arrays import Layout, NDArray, cast
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import release, streamed, update_of
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import array_records, to_array
+from fedsz.flower.records import to_array
 from fedsz.update.lossy import CodedTensor, add_scaled
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class StreamingFedAvg(FedAvg):
 
     def _add(self, mean: Mean, reply: Message) -> RecordDict:
         """Add a reply and return its metrics."""
-        records, metrics = array_records(reply.content), dict(reply.content.metric_records)
+        records, metrics = reply.content.array_records, dict(reply.content.metric_records)
         updates = [update_of(record) for record in records.values()]
         try:
             if len(metrics) != 1:
