@@ -16,7 +16,7 @@ from fedsz.codecs.szx import Szx
 from fedsz.codecs.uniform import Uniform
 from fedsz.codecs.zfp import Zfp
 from fedsz.errors import ConfigError, UnsupportedStream
-from fedsz.spec_strings import configured, written
+from fedsz.spec_strings import chosen
 
 CODECS: Final[tuple[Codec, ...]] = (
     Raw(), Blosclz(), Zstd(), Zlib(), Gzip(), Xz(),
@@ -61,12 +61,7 @@ def parse(spec: str, /, **settings: Any) -> Codec:
     Raises:
         ConfigError: as `get`.
     """
-    name, _, rest = spec.partition(":")
-    codec = next((codec for codec in CODECS if codec.name == name), None)
-    if codec is None:
-        have = ", ".join(codec.name for codec in CODECS)
-        raise ConfigError(f"no codec {name!r}; have {have}")
-    return configured("codec", name, codec, {**written(rest), **settings})
+    return chosen("codec", spec, CODECS, settings)
 
 
 def of_wire_id(wire_id: int, /) -> Codec:

@@ -94,25 +94,15 @@ class Codec(ABC):
         return self.decode(payload, shape)
 
     def encode_difference(self, x: AnyArray, base: AnyArray, bound: float) -> Encoded:
-        """Return what `encode_measured` does for x - base, rounded to their dtype.
+        """Return what `encode_measured` does for x - base, both of one dtype and shape.
 
-        Args:
-            x: as for `encode_measured`.
-            base: of its dtype and shape.
-            bound: the absolute error allowed of the difference.
-
-        Raises:
-            CodecError: as `encode_measured`.
+        The difference is rounded to that dtype, and the bound is the difference's.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             return self.encode_measured(np.asarray(np.subtract(x, base)), bound)
 
     def decode_onto(self, payload: Buffer, base: AnyArray) -> AnyArray:
-        """Return base + the array that ``payload`` holds, rounded to their dtype.
-
-        Args:
-            payload: of an array with the shape and dtype of ``base``.
-            base: of one of `dtypes`.
+        """Return base + the array of its dtype and shape that ``payload`` holds, in that dtype.
 
         Raises:
             CorruptStream: as `decode`.

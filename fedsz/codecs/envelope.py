@@ -26,13 +26,12 @@ import numpy.typing as npt
 from fedsz.arrays import Buffer
 from fedsz.codecs.base import Array, Codec, Encoded, check_input
 from fedsz.errors import CorruptStream
-from fedsz.spread import half_ulp
+from fedsz.spread import CHUNK, half_ulp
 
 STORED: Final = 0
 CODED: Final = 1
 PATCH: Final = np.dtype([("position", "<u8"), ("value", "<f4")])
 ATTEMPTS: Final = 3  # each at half the bound of the one before
-CHUNK: Final = 1 << 17  # elements compared at a time: 1 MB in float64, which a cache holds
 
 
 class EnvelopeCodec(Codec):

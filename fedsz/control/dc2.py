@@ -96,10 +96,8 @@ class Dc2(Rule):
     def step(self, rho: float, latencies: Sequence[float], target: float) -> float:
         """Return the sent ratio to aim at, before limits.
 
-        Args:
-            rho: of the last round.
-            latencies: L of all rounds that have one, in seconds, at least one; the last is now.
-            target: L*, in seconds.
+        ``rho`` is that of the last round, ``latencies`` L of all rounds that have one, up to it,
+        and ``target`` L*, in seconds.
         """
         now, mean = latencies[-1], sum(latencies) / len(latencies)
         rule = self.rule

@@ -72,11 +72,7 @@ class Gate(Rule):
         return because(decision, told, codecs=listed)
 
     def choose(self, uses: Sequence[tuple[str, ClientRecord]]) -> str:
-        """Return the codec of one client.
-
-        Args:
-            uses: the codec that it used and what came of it, for each round that it replied in.
-        """
+        """Return the codec of a client, given what it used and what came of it in each round."""
         measured = {}
         for candidate in self.candidates:
             known = [client for codec, client in uses if codec == candidate and _is_known(client)]

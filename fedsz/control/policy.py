@@ -22,7 +22,7 @@ from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import Past, Rule
 from fedsz.control.schedule import Schedule
 from fedsz.errors import ConfigError
-from fedsz.spec_strings import configured, written
+from fedsz.spec_strings import chosen
 from fedsz.update.config import CompressionConfig
 
 DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
@@ -85,7 +85,7 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) ->
     if not 0 <= tolerance < math.inf:
         raise ConfigError(f"tolerance must be finite and not below 0, got {tolerance:g}")
     # A plus before a digit is an exponent's.
-    rules = tuple(_rule(part) for part in re.split(r"\+(?!\d)", spec))
+    rules = tuple(chosen("policy", part, POLICIES) for part in re.split(r"\+(?!\d)", spec))
     policy = Policy(rules, Decision(config=base), tolerance, rounds)
     policy.decide([])  # what cannot work at all is said now
     return policy
@@ -94,21 +94,9 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) ->
 def replay(policy: Policy, rows: Sequence[RoundRecord]) -> Iterator[tuple[int, Decision, Decision]]:
     """Yield each round's number, what was decided for it, and what ``policy`` decides now.
 
-    The two differ where a decision came from anything but the rounds before.
-
-    Args:
-        policy: made as the run made it.
-        rows: of the run's record, in order, from round 0. Rounds without a decision are left out.
+    The two differ where a decision came from anything but the rounds before. ``rows`` are of the
+    run's record, in order, from round 0; those without a decision are left out.
     """
     for i, row in enumerate(rows):
         if row.decision is not None:
             yield row.round, row.decision, policy.decide(rows[:i])
-
-
-def _rule(spec: str) -> Rule:
-    """Return one rule of a policy, with its settings."""
-    name, _, rest = spec.partition(":")
-    rule = next((rule for rule in POLICIES if rule.name == name), None)
-    if rule is None:
-        raise ConfigError(f"no policy {name!r}; have {', '.join(rule.name for rule in POLICIES)}")
-    return configured("policy", name, rule, written(rest))

@@ -51,13 +51,9 @@ def distortion(t: Any) -> _Doubles:
 
 
 def bounds_of_slope(log_slope: _Doubles) -> _Doubles:
-    """Return the bounds, in standard deviations, at which a bit less costs so many variances.
+    """Return the bounds, in standard deviations, at which a bit less costs e^log_slope variances.
 
-    Args:
-        log_slope: the natural logarithms of these variances; of any size.
-
-    Returns:
-        The bounds; 0 and infinity beyond the tables.
+    They are 0 and infinity beyond the tables.
     """
     return np.exp(np.interp(log_slope, _LOG_SLOPES, _LOG_BOUNDS, left=-np.inf, right=np.inf))
 

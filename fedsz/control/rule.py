@@ -54,11 +54,7 @@ class Rule(ABC):
 
     @abstractmethod
     def refine(self, decision: Decision, past: Past, /) -> Decision:
-        """Return the decision for the next round.
-
-        Args:
-            decision: of the rules before.
-            past: what is known.
+        """Return the decision for the next round, given the one of the rules before.
 
         Raises:
             ConfigError: the rule cannot act on this kind of decision.
@@ -74,11 +70,7 @@ def because(
 ) -> Decision:
     """Return ``decision`` with changes of its config, and ``reason`` after those it had.
 
-    Args:
-        decision: of the rules before.
-        reason: for people.
-        codecs: by client, other codecs than the config's, beside those there are.
-        changes: of the config's fields.
+    ``codecs`` are by client, other ones than the config's, beside those that it has.
     """
     why = f"{decision.why}; {reason}" if decision.why else reason
     config = decision.config.replace(**changes)

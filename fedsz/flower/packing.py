@@ -78,10 +78,7 @@ class Packer:
     ) -> list[Packed]:
         """Return the messages of a push, packed: once for all clients that are in the same case.
 
-        Args:
-            messages: not changed.
-            config: for all clients.
-            codecs: by node, for those that use another codec.
+        The messages are not changed. ``codecs`` are by node, for those that use another codec.
         """
         pushed = list(messages)
         self._turn += is_training(pushed)
@@ -123,26 +120,24 @@ class Packer:
         A client that lacks even what it needs no other model for will not be helped by it again.
         """
         self._held.pop(node, None)
-        metadata, content = self._out.get(node, (None, None))
-        if metadata is None or content is None or not content.instructions.holds:
+        if node not in self._out or not self._out[node][1].instructions.holds:
             return None
-        del self._out[node]
+        metadata, content = self._out.pop(node)
         version, nbytes = content.version({})
         content.pack_away()
         message = compat.make_message(metadata, content=version)
         return Packed(message, content.raw_bytes, nbytes)
 
     def _content(self, content: RecordDict, told: Instructions, *, everybody: bool) -> _Content:
-        broadcasts = {}
+        broadcasts, kept = {}, {}
         for key, record in content.array_records.items():
             layout = layout_of(record)
             if key not in self.layouts or self.layouts[key].shapes != layout.shapes:
                 self.layouts[key] = layout
             if everybody:
-                broadcast = self._broadcasts.get(key)
-                if broadcast is None:
-                    broadcast = Broadcast(told.config, feedback=self._feedback)
-                    self._broadcasts[key] = broadcast
+                if key not in self._broadcasts:
+                    self._broadcasts[key] = Broadcast(told.config, feedback=self._feedback)
+                broadcast = self._broadcasts[key]
                 broadcast.steer(told.config)
             else:
                 broadcast = Broadcast(told.config.replace(downlink=EXACT))
@@ -151,11 +146,8 @@ class Packer:
             broadcasts[key] = broadcast
             if broadcast.model is not None:
                 self.references[broadcast.model.digest] = broadcast.model
-        kept = {
-            key: broadcast.model.digest
-            for key, broadcast in broadcasts.items()
-            if broadcast.model is not None and not broadcast.exact
-        }
+                if not broadcast.exact:
+                    kept[key] = broadcast.model.digest
         others = {k: v for k, v in content.items() if k not in broadcasts and k != KEY}
         return _Content(others, broadcasts, replace(told, holds=kept))
 

@@ -86,16 +86,9 @@ def compress_measured(
     *,
     bounds: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[bytes, Report]:
-    """Return what `compress` does, and what it measured on the way.
+    """Return what `compress` does, and what it measured on the way; raises as `compress` does.
 
-    Args:
-        state_dict: as `compress` takes it.
-        config: how to compress it.
-        reference: as `compress` takes it.
-        bounds: by the names of tensors, absolute bounds that take the place of the config's.
-
-    Raises:
-        ConfigError, CodecUnavailable: as `compress`.
+    ``bounds`` are by the names of tensors, absolute, and take the place of the config's.
     """
     start = time.perf_counter()
     codec, lossless = config.lossy_codec, config.lossless_codec

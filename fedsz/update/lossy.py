@@ -63,14 +63,10 @@ def encode_within(x: NDArray, bound: float, codec: Codec) -> Within | None:
 def encode_difference(
     x: NDArray, base: NDArray, error_bound: ErrorBound, codec: Codec
 ) -> Within | None:
-    """Code x - base; None where no difference can stand for ``x``.
+    """Code x - base, of one floating dtype and shape; None where no difference can stand for ``x``.
 
-    Args:
-        x: of a floating dtype.
-        base: of its dtype and shape.
-        error_bound: on the tensor: of its range for ``rel``; of the difference's standard
-            deviation for ``std``.
-        codec: for the difference, in float64 for float64 tensors and float32 for others.
+    The bound is on the tensor: of its range for ``rel``; of the difference's standard deviation for
+    ``std``. The codec gets the difference in float64 for float64 tensors and float32 for others.
     """
     if not x.size:
         return None
@@ -198,13 +194,8 @@ def step_spread(
 ) -> dict[str, tuple[int, float]]:
     """Return elements and standard deviation of the step that each lossy tensor takes.
 
-    Tensors that are not in both, in one shape, or whose step is not finite are left out.
-
-    Args:
-        before: a model.
-        after: another; may make its arrays as they are asked for.
-        rule: which tensors are lossy, see `fedsz.update.partition.is_lossy`.
-        threshold: the same.
+    Tensors that are not in both, in one shape, or whose step is not finite are left out. ``rule``
+    and ``threshold`` say which are lossy, see `fedsz.update.partition.is_lossy`.
     """
     found = {}
     for name, x in after.items():

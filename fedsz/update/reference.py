@@ -19,12 +19,9 @@ SHOWN: Final = 8  # bytes of a digest in messages
 
 
 class Reference:
-    """A state_dict whose tensors others are coded as differences from.
+    """A state_dict, of torch tensors or numpy arrays, that others are coded as differences from.
 
     It keeps the arrays, not copies: they must not change while it is in use.
-
-    Args:
-        state_dict: names to torch tensors or numpy arrays.
 
     Raises:
         ConfigError: it holds something that streams do not.
