@@ -65,11 +65,7 @@ def parse(spec: str, /, **settings: Any) -> Codec:
 
 
 def of_wire_id(wire_id: int, /) -> Codec:
-    """Return the codec of a payload, with its default settings.
-
-    Raises:
-        UnsupportedStream: there is none of that number.
-    """
+    """Return the codec of a payload, with its default settings, or raise `UnsupportedStream`."""
     codec = _BY_WIRE_ID.get(wire_id)
     if codec is None:
         raise UnsupportedStream(f"unknown codec {wire_id}")

@@ -150,11 +150,7 @@ class Codec(ABC):
 
 
 def check_input(x: AnyArray, bound: float, dtypes: Sequence[np.dtype] = (FLOAT32,)) -> None:
-    """Refuse what a codec of ``dtypes`` does not take.
-
-    Raises:
-        CodecError: ``x`` is of another dtype, or ``bound`` is negative or NaN.
-    """
+    """Raise `CodecError` for an array of another dtype, or a bound that is negative or NaN."""
     if x.dtype not in dtypes:
         have = ", ".join(dtype.name for dtype in dtypes)
         raise CodecError(f"an array of dtype {x.dtype}; this codec takes {have}")
@@ -172,11 +168,7 @@ def flat(x: AnyArray) -> AnyArray:
 
 
 def check_setting(codec: Codec, setting: str, low: float, high: float) -> None:
-    """Refuse a setting outside ``low..high``.
-
-    Raises:
-        ConfigError: naming the codec, the setting, its value and its range.
-    """
+    """Raise `ConfigError` for a setting outside ``low..high``."""
     value = getattr(codec, setting)
     if not low <= value <= high:
         raise ConfigError(f"{codec.name} {setting} must lie in {low}..{high}, got {value}")

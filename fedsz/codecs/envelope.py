@@ -121,11 +121,7 @@ def seal(x: Array, positions: npt.NDArray[np.int64], native: bytes) -> bytes:
 
 
 def unseal(body: memoryview, n: int) -> tuple[npt.NDArray[np.void], bytes]:
-    """Split what follows the mode byte into patches and native payload.
-
-    Raises:
-        CorruptStream: patches beyond the end, out of order or out of range.
-    """
+    """Return patches and native payload, which follow the mode byte, or raise `CorruptStream`."""
     count = int.from_bytes(body[:4], "little")
     end = 4 + count * PATCH.itemsize
     if end > len(body):

@@ -83,11 +83,7 @@ def scaled(bound: str, factor: float) -> str:
 
 
 def check_positive(owner: str, **settings: float) -> None:
-    """Refuse settings that are not above 0 and finite.
-
-    Raises:
-        ConfigError: naming the first such setting.
-    """
+    """Raise `ConfigError`, with the first of them, for settings not above 0 or not finite."""
     for key, value in settings.items():
         if not 0 < value < float("inf"):
             raise ConfigError(f"{owner} {key} must be finite and above 0, got {value:g}")

@@ -23,12 +23,7 @@ TRAIN: Final = "train"  # how the types of messages begin whose replies go into 
 
 @dataclass(frozen=True)
 class Packed:
-    """A message as it goes out.
-
-    Attributes:
-        message: with its arrays sealed.
-        raw_bytes, sent_bytes: of these arrays, before and after.
-    """
+    """A message as it goes out, and the bytes of its arrays before and after."""
 
     message: Message
     raw_bytes: int
@@ -159,13 +154,7 @@ def is_training(messages: Iterable[Message]) -> bool:
 
 @dataclass(frozen=True)
 class _Content:
-    """What messages of one RecordDict hold.
-
-    Attributes:
-        others: its records without arrays.
-        broadcasts: those of its arrays, by their keys.
-        instructions: for those who receive it.
-    """
+    """What messages of one RecordDict hold: the model by its keys, and all else."""
 
     others: Mapping[str, Any]
     broadcasts: Mapping[str, Broadcast]

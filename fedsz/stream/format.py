@@ -144,11 +144,7 @@ def parse_header(stored: memoryview, limits: Limits, version: int = VERSION) -> 
 
 
 def check_payload(payload: Payload, header: Header, refuse: Callable[..., CorruptStream]) -> None:
-    """Refuse a payload record that contradicts the format.
-
-    Raises:
-        CorruptStream: made by ``refuse``.
-    """
+    """Raise what ``refuse`` makes for a payload record that contradicts the format."""
     tensors = header.tensors
     transforms = (VALUES,) if header.reference is None else (VALUES, DIFFERENCE, BITS)
     if payload.transform not in transforms:

@@ -63,21 +63,13 @@ class Reader:
             start += payload.nbytes
 
     def check(self) -> None:
-        """Verify all checksums.
-
-        Raises:
-            ChecksumMismatch: one does not fit.
-        """
+        """Verify all checksums, or raise `ChecksumMismatch`."""
         for _ in self.payloads():
             pass
 
 
 def _stored_header(view: memoryview, limits: Limits) -> tuple[memoryview, int]:
-    """Return the deflated header of a stream, and the stream's version.
-
-    Raises:
-        CorruptStream: the prefix is not one to trust, or the header is not whole.
-    """
+    """Return the deflated header of a stream and its version, or raise `CorruptStream`."""
     if bytes(view[: len(MAGIC)]) != MAGIC[: len(view)]:
         raise CorruptStream("not a fedsz stream: wrong magic")
     if len(view) < PREFIX:

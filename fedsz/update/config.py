@@ -115,12 +115,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **changes)
 
     def require(self) -> CompressionConfig:
-        """Return it if its codecs can be used here.
-
-        Raises:
-            ConfigError: the codec for everything else is lossy.
-            CodecUnavailable: a codec's library is not installed here.
-        """
+        """Return it, or raise why its codecs cannot be used: `ConfigError`, `CodecUnavailable`."""
         _ = self.lossy_codec, self.lossless_codec
         return self
 
@@ -154,11 +149,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.update == DELTA_EF
 
     def bound_of(self, name: str) -> ErrorBound:
-        """Return the error bound of a tensor.
-
-        Raises:
-            ConfigError: it is not finite or not above 0.
-        """
+        """Return a tensor's error bound; raise `ConfigError` if it is not finite or not above 0."""
         return self.bound.scaled(self.factors.get(name, 1.0))
 
 

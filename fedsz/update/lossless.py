@@ -81,11 +81,7 @@ def _split(data: Buffer, tensors: Sequence[Tensor]) -> Iterator[NDArray]:
 
 
 def base_of(tensor: Tensor, reference: Reference) -> NDArray:
-    """Return what a difference is to be added to.
-
-    Raises:
-        CorruptStream: the reference has no such tensor.
-    """
+    """Return what a difference is to be added to, or raise `CorruptStream`."""
     base = reference.arrays.get(tensor.name)
     if base is None or base.shape != tensor.shape or base.dtype != tensor.dtype:
         raise CorruptStream(f"a difference from {tensor.name!r}, which the reference lacks")

@@ -50,11 +50,7 @@ class Reference:
         return hashed.digest()
 
     def tensor(self, name: str, like: NDArray) -> NDArray:
-        """Return what the tensor ``name``, of the dtype and shape of ``like``, is coded from.
-
-        Raises:
-            ConfigError: the reference has no such tensor.
-        """
+        """Return a tensor, or raise `ConfigError` if it has not the dtype and shape of ``like``."""
         found = self.arrays.get(name)
         if found is None or found.shape != like.shape or found.dtype != like.dtype:
             have = "none" if found is None else f"{found.dtype} {found.shape}"
@@ -71,11 +67,7 @@ class Reference:
 
 
 def require_reference(digest: bytes, reference: Reference | None) -> None:
-    """Make sure that differences are added to what they refer to.
-
-    Raises:
-        ReferenceMismatch: that is not at hand.
-    """
+    """Raise `ReferenceMismatch` unless ``reference`` is the model of this digest."""
     if reference is None:
         raise ReferenceMismatch(f"the stream holds differences from model {shown(digest)}: give it")
     if digest != reference.digest:
