@@ -56,11 +56,7 @@ def get(spec: str, /, **settings: Any) -> Codec:
 
 
 def parse(spec: str, /, **settings: Any) -> Codec:
-    """Do as `get`, but return a codec whose library is not installed here, too.
-
-    Raises:
-        ConfigError: as `get`.
-    """
+    """Do as `get`, but return a codec whose library is not installed here, too."""
     return chosen("codec", spec, CODECS, settings)
 
 

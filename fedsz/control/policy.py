@@ -1,4 +1,4 @@
-"""When and how hard to compress, decided anew before every round from what is known of the last.
+"""The policies, and the controller that asks one of them before every round.
 
 `POLICIES` is the one list: what `get` knows and its messages name. Policies are pure: a run's
 record holds what they saw and what they decided, and `replay` decides it again.
@@ -9,17 +9,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.auto import Auto
 from fedsz.control.dc2 import Dc2
-from fedsz.control.fixed import Fixed
 from fedsz.control.gate import Gate
 from fedsz.control.layers import Layers
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import Past, Rule
+from fedsz.control.rule import FIXED, Fixed, Past, Rule
 from fedsz.control.schedule import Schedule
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import chosen
@@ -100,3 +99,51 @@ def replay(policy: Policy, rows: Sequence[RoundRecord]) -> Iterator[tuple[int, D
     for i, row in enumerate(rows):
         if row.decision is not None:
             yield row.round, row.decision, policy.decide(rows[:i])
+
+
+class Controller:
+    """A run's policy, what it has seen, and what it has decided for the round to come.
+
+    Args:
+        policy: as `get` takes it.
+        base: what a policy refines; all there is to "fixed".
+        tolerance: points of accuracy that compression may cost, for policies that ask.
+        rounds: how many there will be, for policies that ask.
+        history: rounds that were before, of a run that goes on.
+
+    Attributes:
+        base: see above.
+        needs: what has to be measured for the policy: of `SPREAD` and `SENSITIVITY`.
+        decision: how the round to come is to be sent; None before any round has been seen.
+
+    Raises:
+        ConfigError: there is no such policy, or it cannot act on ``base``.
+        CodecUnavailable: a codec among its settings is not installed here.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        base: CompressionConfig,
+        *,
+        tolerance: float,
+        rounds: int,
+        history: Iterable[RoundRecord] = (),
+    ) -> None:
+        self._policy = get(policy, base, tolerance=tolerance, rounds=rounds)
+        self.base = base
+        self._remembers = policy != FIXED  # a fleet's records of weeks are megabytes
+        self._history = list(history)
+        self.needs = self._policy.needs
+        self.decision = self._history[-1].decision if self._history else None
+
+    @property
+    def next_round(self) -> int:
+        """The number of the round to come; 0 is the model before any training."""
+        return self._history[-1].round + 1 if self._history else 0
+
+    def decide(self, done: RoundRecord) -> Decision:
+        """Take the round that is over, and return how the next one is to be sent."""
+        self._history = [*self._history, done] if self._remembers else [done]
+        self.decision = self._policy.decide(self._history)
+        return self.decision

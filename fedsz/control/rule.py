@@ -13,6 +13,7 @@ from fedsz.control.record import Decision, RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT
 
+FIXED: Final = "fixed"
 SPREAD: Final = "spread"
 SENSITIVITY: Final = "sensitivity"
 
@@ -59,6 +60,17 @@ class Rule(ABC):
         Raises:
             ConfigError: the rule cannot act on this kind of decision.
         """
+
+
+@dataclass(frozen=True)
+class Fixed(Rule):
+    """Changes nothing: what the run's options say, in every round."""
+
+    name = FIXED
+
+    def refine(self, decision: Decision, _past: Past, /) -> Decision:
+        """Return ``decision``."""
+        return decision
 
 
 def because(

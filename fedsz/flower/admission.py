@@ -21,11 +21,7 @@ from fedsz.update.reference import Reference
 
 
 class AdmittedRecord(ArrayRecord):
-    """A record that has passed admission, still sealed.
-
-    Attributes:
-        received: its arrays.
-    """
+    """A record that has passed admission, still sealed; ``received`` has its arrays."""
 
     def __init__(self, update: ReceivedUpdate) -> None:
         super().__init__()
@@ -97,11 +93,7 @@ def admit(
 
 
 def update_of(record: ArrayRecord) -> ReceivedUpdate:
-    """Return the arrays of a record: as they were admitted, or from a Grid that checks nothing.
-
-    Raises:
-        FedszError: they are damaged.
-    """
+    """Return a record's arrays as admitted; if a Grid checks nothing, raise `FedszError` here."""
     return record.received if isinstance(record, AdmittedRecord) else ReceivedUpdate(record)
 
 

@@ -36,9 +36,6 @@ class Packer:
     A model that a push sends to everybody is a step of one `Broadcast`. Where a push holds
     different models, for different clients, each goes out exactly.
 
-    Args:
-        feedback: see `Broadcast`.
-
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
         references: what replies to the last push may be differences from, by digest.

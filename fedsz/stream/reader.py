@@ -20,10 +20,6 @@ class Reader:
 
     Nothing of it is copied.
 
-    Args:
-        blob: the stream.
-        limits: how much it may ask for.
-
     Attributes:
         header: what it says of itself.
 

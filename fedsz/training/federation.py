@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedsz.arrays import NDArray, as_arrays
-from fedsz.control.controller import Controller
+from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import SENSITIVITY
 from fedsz.errors import ConfigError

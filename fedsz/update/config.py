@@ -153,7 +153,5 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.bound.scaled(self.factors.get(name, 1.0))
 
 
-_DEFAULTS: Final = {
-    field.name: field.default for field in msgspec.structs.fields(CompressionConfig)
-}
+_DEFAULTS: Final = {f.name: f.default for f in msgspec.structs.fields(CompressionConfig)}
 DEFAULT: Final = CompressionConfig()
