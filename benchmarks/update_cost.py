@@ -35,10 +35,8 @@ from fedsz.codecs.uniform import Uniform
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import seal
 from fedsz.flower.strategy import Mean
-from fedsz.update.bounded import Within, encode_within
-from fedsz.update.coded_tensor import CodedTensor
 from fedsz.update.config import DEFAULT, CompressionConfig
-from fedsz.update.difference import encode_difference
+from fedsz.update.lossy import CodedTensor, Within, encode_difference, encode_within
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 

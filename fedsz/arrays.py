@@ -39,12 +39,7 @@ LOSSY_DTYPES: Final = frozenset(DTYPES[:4])
 COMPLEX_DTYPES: Final = frozenset(DTYPES[13:15])  # have no differences of bits
 
 # Dtypes that torch has and numpy has only through ml_dtypes: they cross as unsigned integers.
-_CARRIERS: Final = {
-    np.dtype(getattr(ml_dtypes, name)): name
-    for name in (
-        "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"
-    )
-}  # fmt: skip
+_CARRIERS: Final = {dtype: dtype.name for dtype in DTYPES if hasattr(ml_dtypes, dtype.name)}
 
 
 def as_array(name: str, value: Any) -> NDArray:

@@ -100,8 +100,7 @@ class ErrorBound:
     def absolute_of(self, spread: float) -> float:
         """Return what `absolute` does for a tensor that is not empty and has this spread.
 
-        Args:
-            spread: its range for ``rel``, its standard deviation for ``std``.
+        That is its range for ``rel``, its standard deviation for ``std``.
         """
         bound = self.value if self.kind == "abs" else self.value * spread
         return bound if math.isfinite(bound) else 0.0

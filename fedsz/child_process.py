@@ -178,11 +178,7 @@ def write_parts(pipe: IO[bytes], *parts: Buffer) -> None:
 
 
 def read_part(pipe: IO[bytes]) -> bytearray:
-    """Read one part.
-
-    Raises:
-        EOFError: the other end has gone.
-    """
+    """Read one part; raise `EOFError` if the other end has gone."""
     length = pipe.read(LENGTH)
     if len(length) < LENGTH:
         raise EOFError
@@ -192,11 +188,7 @@ def read_part(pipe: IO[bytes]) -> bytearray:
 
 
 def read_into(pipe: IO[bytes], view: memoryview) -> None:
-    """Fill a view of bytes.
-
-    Raises:
-        EOFError: the other end has gone.
-    """
+    """Fill a view of bytes; raise `EOFError` if the other end has gone."""
     while view:
         count = pipe.readinto(view)  # type: ignore[attr-defined]
         if not count:

@@ -3,6 +3,8 @@
 Written for Flower 1.41. When a release moves one of these, this is the file to change.
 """
 
+# mypy: implicit-reexport
+# ruff: noqa: F401 - what is imported here is for others
 from __future__ import annotations
 
 from uuid import uuid4
@@ -43,28 +45,6 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 # The public constructor of Message cannot set metadata; a message off the wire has its own.
 from flwr.app.message import make_message  # isort: skip
-
-__all__ = [
-    "SUPERLINK_NODE_ID",
-    "DecodeError",
-    "EncodeError",
-    "ErrorCode",
-    "ProtoArray",
-    "ProtoArrayRecord",
-    "ProtoMessage",
-    "ProtoRecordDict",
-    "Run",
-    "TaskIdentity",
-    "config_record_from_proto",
-    "config_record_to_proto",
-    "error_from_proto",
-    "error_to_proto",
-    "make_message",
-    "metadata_from_proto",
-    "metadata_to_proto",
-    "metric_record_from_proto",
-    "metric_record_to_proto",
-]
 
 _MAX_REASON = 2000  # characters; an exception's text can hold a whole tensor
 

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from fedsz.control.controller import Controller
+from fedsz.control.policy import Controller
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.records import KEY

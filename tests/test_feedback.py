@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
-from fedsz.update.difference import wide
 from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.lossy import wide
 from fedsz.update.reference import Reference
 from tests.strategies import finite, seeds
 

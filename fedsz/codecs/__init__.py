@@ -7,42 +7,25 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fedsz.codecs.base import Codec, Encoded, LosslessCodec
-from fedsz.codecs.blosclz import Blosclz
-from fedsz.codecs.deflate import Gzip, Zlib
-from fedsz.codecs.fp16 import Fp16
-from fedsz.codecs.int8 import Int8
-from fedsz.codecs.raw import Raw
+from fedsz.codecs.base import Codec, Encoded
+from fedsz.codecs.baselines import Fp16, Int8
+from fedsz.codecs.lossless import Blosclz, Gzip, LosslessCodec, Raw, Xz, Zlib, Zstd
 from fedsz.codecs.sz2 import Sz2
 from fedsz.codecs.sz3 import Sz3
 from fedsz.codecs.szx import Szx
 from fedsz.codecs.uniform import Uniform
-from fedsz.codecs.xz import Xz
 from fedsz.codecs.zfp import Zfp
-from fedsz.codecs.zstd import Zstd
 from fedsz.errors import ConfigError, UnsupportedStream
-from fedsz.spec_strings import configured, written
+from fedsz.spec_strings import chosen
 
 CODECS: Final[tuple[Codec, ...]] = (
-    Raw(),
-    Blosclz(),
-    Zstd(),
-    Zlib(),
-    Gzip(),
-    Xz(),
-    Sz2(),
-    Sz3(),
-    Zfp(),
-    Szx(),
-    Uniform(),
-    Fp16(),
-    Int8(),
-)
+    Raw(), Blosclz(), Zstd(), Zlib(), Gzip(), Xz(),
+    Sz2(), Sz3(), Zfp(), Szx(), Uniform(), Fp16(), Int8(),
+)  # fmt: skip
 
-BY_WIRE_ID: Final = {codec.wire_id: codec for codec in CODECS}
+_BY_WIRE_ID: Final = {codec.wire_id: codec for codec in CODECS}
 
 __all__ = [
-    "BY_WIRE_ID",
     "CODECS",
     "Codec",
     "Encoded",
@@ -73,26 +56,13 @@ def get(spec: str, /, **settings: Any) -> Codec:
 
 
 def parse(spec: str, /, **settings: Any) -> Codec:
-    """Do as `get`, but return a codec whose library is not installed here, too.
-
-    Raises:
-        ConfigError: as `get`.
-    """
-    name, _, rest = spec.partition(":")
-    codec = next((codec for codec in CODECS if codec.name == name), None)
-    if codec is None:
-        have = ", ".join(codec.name for codec in CODECS)
-        raise ConfigError(f"no codec {name!r}; have {have}")
-    return configured("codec", name, codec, {**written(rest), **settings})
+    """Do as `get`, but return a codec whose library is not installed here, too."""
+    return chosen("codec", spec, CODECS, settings)
 
 
 def of_wire_id(wire_id: int, /) -> Codec:
-    """Return the codec of a payload, with its default settings.
-
-    Raises:
-        UnsupportedStream: there is none of that number.
-    """
-    codec = BY_WIRE_ID.get(wire_id)
+    """Return the codec of a payload, with its default settings, or raise `UnsupportedStream`."""
+    codec = _BY_WIRE_ID.get(wire_id)
     if codec is None:
         raise UnsupportedStream(f"unknown codec {wire_id}")
     return codec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[Any]  # of a codec's `dtypes`
-
-
 FLOAT32: Final = np.dtype(np.float32)
 
 
@@ -97,25 +94,15 @@ class Codec(ABC):
         return self.decode(payload, shape)
 
     def encode_difference(self, x: AnyArray, base: AnyArray, bound: float) -> Encoded:
-        """Return what `encode_measured` does for x - base, rounded to their dtype.
+        """Return what `encode_measured` does for x - base, both of one dtype and shape.
 
-        Args:
-            x: as for `encode_measured`.
-            base: of its dtype and shape.
-            bound: the absolute error allowed of the difference.
-
-        Raises:
-            CodecError: as `encode_measured`.
+        The difference is rounded to that dtype, and the bound is the difference's.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             return self.encode_measured(np.asarray(np.subtract(x, base)), bound)
 
     def decode_onto(self, payload: Buffer, base: AnyArray) -> AnyArray:
-        """Return base + the array that ``payload`` holds, rounded to their dtype.
-
-        Args:
-            payload: of an array with the shape and dtype of ``base``.
-            base: of one of `dtypes`.
+        """Return base + the array of its dtype and shape that ``payload`` holds, in that dtype.
 
         Raises:
             CorruptStream: as `decode`.
@@ -162,38 +149,8 @@ class Codec(ABC):
             raise CodecUnavailable(reason)
 
 
-class LosslessCodec(Codec):
-    """A codec of bytes. As a codec of arrays it moves nothing, whatever the bound."""
-
-    lossy = False
-
-    @abstractmethod
-    def pack(self, data: Buffer, itemsize: int) -> bytes:
-        """Return the payload of ``data``, elements of ``itemsize`` bytes each."""
-
-    @abstractmethod
-    def unpack(self, payload: Buffer, nbytes: int) -> Buffer:
-        """Return the ``nbytes`` bytes that ``payload`` holds, never allocating more.
-
-        Raises:
-            CorruptStream: it holds something else.
-        """
-
-    def encode_measured(self, x: Array, bound: float) -> Encoded:  # noqa: D102
-        check_input(x, bound)
-        return Encoded(self.pack(np.asarray(x, order="C").tobytes(), x.itemsize), 0.0)
-
-    def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:  # noqa: D102
-        data = bytearray(self.unpack(payload, 4 * math.prod(shape)))
-        return np.frombuffer(data, "<f4").reshape(shape)
-
-
 def check_input(x: AnyArray, bound: float, dtypes: Sequence[np.dtype] = (FLOAT32,)) -> None:
-    """Refuse what a codec of ``dtypes`` does not take.
-
-    Raises:
-        CodecError: ``x`` is of another dtype, or ``bound`` is negative or NaN.
-    """
+    """Raise `CodecError` for an array of another dtype, or a bound that is negative or NaN."""
     if x.dtype not in dtypes:
         have = ", ".join(dtype.name for dtype in dtypes)
         raise CodecError(f"an array of dtype {x.dtype}; this codec takes {have}")
@@ -211,11 +168,7 @@ def flat(x: AnyArray) -> AnyArray:
 
 
 def check_setting(codec: Codec, setting: str, low: float, high: float) -> None:
-    """Refuse a setting outside ``low..high``.
-
-    Raises:
-        ConfigError: naming the codec, the setting, its value and its range.
-    """
+    """Raise `ConfigError` for a setting outside ``low..high``."""
     value = getattr(codec, setting)
     if not low <= value <= high:
         raise ConfigError(f"{codec.name} {setting} must lie in {low}..{high}, got {value}")

@@ -29,16 +29,6 @@ OK: Final = b"ok"
 FAILED: Final = b"failed"
 
 
-def decode(codec: str, native: bytes, n: int) -> Array:
-    """Return the ``n`` elements that the native payload of ``codec`` holds.
-
-    Raises:
-        CorruptStream: the decoder refused the payload, died of it, or did not end in time.
-        CodecUnavailable: no process can be started.
-    """
-    return _worker.decode(codec, native, n)
-
-
 class Worker:
     """One process that decodes, one payload at a time."""
 
@@ -48,7 +38,12 @@ class Worker:
         self._owner = 0
 
     def decode(self, codec: str, native: bytes, n: int) -> Array:
-        """See `decode` above."""
+        """Return the ``n`` elements that the native payload of ``codec`` holds.
+
+        Raises:
+            CorruptStream: the decoder refused the payload, died of it, or did not end in time.
+            CodecUnavailable: no process can be started.
+        """
         with self._lock:
             process = self._started()
             try:
@@ -85,4 +80,5 @@ class Worker:
 
 
 _worker = Worker()
+decode = _worker.decode
 atexit.register(_worker.stop)

@@ -26,14 +26,12 @@ import numpy.typing as npt
 from fedsz.arrays import Buffer
 from fedsz.codecs.base import Array, Codec, Encoded, check_input
 from fedsz.errors import CorruptStream
-from fedsz.spread import half_ulp
+from fedsz.spread import CHUNK, half_ulp
 
 STORED: Final = 0
 CODED: Final = 1
-
 PATCH: Final = np.dtype([("position", "<u8"), ("value", "<f4")])
 ATTEMPTS: Final = 3  # each at half the bound of the one before
-CHUNK: Final = 1 << 17  # elements compared at a time: 1 MB in float64, which a cache holds
 
 
 class EnvelopeCodec(Codec):
@@ -123,11 +121,7 @@ def seal(x: Array, positions: npt.NDArray[np.int64], native: bytes) -> bytes:
 
 
 def unseal(body: memoryview, n: int) -> tuple[npt.NDArray[np.void], bytes]:
-    """Split what follows the mode byte into patches and native payload.
-
-    Raises:
-        CorruptStream: patches beyond the end, out of order or out of range.
-    """
+    """Return patches and native payload, which follow the mode byte, or raise `CorruptStream`."""
     count = int.from_bytes(body[:4], "little")
     end = 4 + count * PATCH.itemsize
     if end > len(body):

@@ -75,11 +75,7 @@ def libc() -> ctypes.CDLL:
 
 @cache
 def library() -> ctypes.CDLL:
-    """Load and initialise SZ 2, once a process.
-
-    Raises:
-        CodecUnavailable: hdf5plugin was built without it, or it does not start.
-    """
+    """Load and initialise SZ 2, once a process, or raise `CodecUnavailable`."""
     import hdf5plugin
 
     found = sorted(Path(hdf5plugin.PLUGIN_PATH).glob("libh5sz.*"))

@@ -11,12 +11,7 @@ from fedsz.codecs.base import Array
 from fedsz.codecs.envelope import EnvelopeCodec
 from fedsz.errors import ConfigError
 
-ALGORITHMS: Final = {
-    "nopred": "NOPRED",
-    "interp_lorenzo": "INTERP_LORENZO",
-    "interp": "INTERP",
-    "lorenzo_reg": "LORENZO_REG",
-}
+ALGORITHMS: Final = ("nopred", "interp_lorenzo", "interp", "lorenzo_reg")
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Sz3(EnvelopeCodec):
         config = pysz.szConfig(x.size)
         config.errorBoundMode = pysz.szErrorBoundMode.ABS
         config.absErrorBound = bound
-        config.cmprAlgo = getattr(pysz.szAlgorithm, ALGORITHMS[self.algorithm])
+        config.cmprAlgo = getattr(pysz.szAlgorithm, self.algorithm.upper())
         payload, _ratio = pysz.sz.compress(x, config)
         return bytes(payload)
 

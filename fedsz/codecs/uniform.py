@@ -1,5 +1,6 @@
 """`uniform`: fedsz's own codec, in C++ (compressors/uniform)."""
 
+# ruff: noqa: D102 - `Codec` describes its methods
 from __future__ import annotations
 
 import math
@@ -9,25 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import Buffer
+from fedsz.arrays import DTYPES, Buffer
 from fedsz.codecs import _uniform
 from fedsz.codecs.base import FLOAT32, AnyArray, Codec, Encoded, check_input, check_setting, flat
 from fedsz.errors import CodecError, CorruptStream
 
-DTYPE_IDS: Final = {
-    FLOAT32: 0,
-    np.dtype(np.float64): 1,
-    np.dtype(np.float16): 2,
-    np.dtype(ml_dtypes.bfloat16): 3,
-}
-
-
-WIDE: Final = (FLOAT32, np.dtype(np.float64))  # dtypes whose differences need no array
-
+DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES[:4])}  # of the payload's header
+WIDE: Final = DTYPES[:2]  # dtypes whose differences need no array
 MOST_THREADS: Final = 1024
 
 
@@ -57,12 +49,10 @@ class Uniform(Codec):
         check_setting(self, "effort", 0, 9)
         check_setting(self, "threads", 0, MOST_THREADS)
 
-    def encode_measured(self, x: AnyArray, bound: float) -> Encoded:  # noqa: D102
+    def encode_measured(self, x: AnyArray, bound: float) -> Encoded:
         return self._encode(x, None, bound)
 
-    def encode_difference(  # noqa: D102
-        self, x: AnyArray, base: AnyArray, bound: float
-    ) -> Encoded:
+    def encode_difference(self, x: AnyArray, base: AnyArray, bound: float) -> Encoded:
         if x.dtype not in WIDE:
             return super().encode_difference(x, base, bound)
         if (base.dtype, base.shape) != (x.dtype, x.shape):
@@ -71,25 +61,20 @@ class Uniform(Codec):
 
     def _encode(self, x: AnyArray, base: AnyArray | None, bound: float) -> Encoded:
         check_input(x, bound, self.dtypes)
-        return Encoded(
-            *_uniform.encode(
-                octets(x),
-                DTYPE_IDS[x.dtype],
-                *matrix_shape(x.shape),
-                bound,
-                self.effort,
-                self.threads or threads_for(x.size),
-                "",
-                None if base is None else octets(base),
-            )
-        )
+        threads = self.threads or threads_for(x.size)
+        what = octets(x), DTYPE_IDS[x.dtype], *matrix_shape(x.shape)
+        start = None if base is None else octets(base)
+        return Encoded(*_uniform.encode(*what, bound, self.effort, threads, "", start))
 
-    def decode(  # noqa: D102
+    def decode(
         self, payload: Buffer, shape: Sequence[int], dtype: npt.DTypeLike = FLOAT32
     ) -> AnyArray:
         return self._decode(payload, shape, np.dtype(dtype), None)
 
-    def decode_onto(self, payload: Buffer, base: AnyArray) -> AnyArray:  # noqa: D102
+    def decode_as(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> AnyArray:
+        return self._decode(payload, shape, dtype, None)
+
+    def decode_onto(self, payload: Buffer, base: AnyArray) -> AnyArray:
         if base.dtype not in WIDE:
             return super().decode_onto(payload, base)
         return self._decode(payload, base.shape, base.dtype, base)
@@ -102,23 +87,12 @@ class Uniform(Codec):
             y = np.empty(n, dtype)
         except (MemoryError, ValueError) as err:
             raise CorruptStream(f"{n} elements are more than fit into memory") from err
+        threads, start = self.threads or threads_for(n), None if base is None else octets(base)
         with refusing_corrupt():
-            _uniform.decode(
-                payload,
-                DTYPE_IDS[dtype],
-                y.view(np.uint8),
-                self.threads or threads_for(n),
-                "",
-                None if base is None else octets(base),
-            )
+            _uniform.decode(payload, DTYPE_IDS[dtype], y.view(np.uint8), threads, "", start)
         return y.reshape(shape)
 
-    def decode_as(  # noqa: D102
-        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype
-    ) -> AnyArray:
-        return self.decode(payload, shape, dtype)
-
-    def accumulate(  # noqa: D102
+    def accumulate(
         self, payload: Buffer, sums: AnyArray, weight: float, dtype: np.dtype = FLOAT32
     ) -> None:
         wide = np.float64 if dtype == np.float64 else np.float32
@@ -126,25 +100,18 @@ class Uniform(Codec):
             raise CodecError(f"{dtype} adds up in {wide.__name__}, not {sums.dtype}")
         if not sums.flags.carray:
             raise CodecError("sums must be C-contiguous, aligned and writeable")
+        threads, out = self.threads or threads_for(sums.size), sums.reshape(-1).view(np.uint8)
         with refusing_corrupt():
-            _uniform.accumulate(
-                payload,
-                DTYPE_IDS[dtype],
-                weight,
-                sums.reshape(-1).view(np.uint8),
-                self.threads or threads_for(sums.size),
-                "",
-            )
+            _uniform.accumulate(payload, DTYPE_IDS[dtype], weight, out, threads, "")
 
 
 class Comparison(NamedTuple):
     """An array x, beside another of its shape and dtype, which is taken from it.
 
     Attributes:
-        low: the least element of x.
-        high: the greatest.
-        least: that of the difference, rounded to the dtype; not finite if one of them is not.
-        greatest: likewise.
+        low, high: the least element of x, and the greatest.
+        least, greatest: those of the difference, rounded to the dtype; not finite if an element of
+            it is not.
         deviation: the standard deviation of the difference.
     """
 
@@ -164,10 +131,8 @@ def compare(x: AnyArray, base: AnyArray, *, deviation: bool, threads: int = 0) -
         deviation: whether to compute that, which is 0 otherwise.
         threads: as of `Uniform`.
     """
-    threads = threads or threads_for(x.size)
-    return Comparison(
-        *_uniform.compare(octets(x), octets(base), DTYPE_IDS[x.dtype], deviation, threads, "")
-    )
+    how = DTYPE_IDS[x.dtype], deviation, threads or threads_for(x.size), ""
+    return Comparison(*_uniform.compare(octets(x), octets(base), *how))
 
 
 def octets(x: AnyArray) -> npt.NDArray[np.uint8]:

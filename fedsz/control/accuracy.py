@@ -20,10 +20,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import Past, because, check_positive, scaled
+from fedsz.control.rule import Past, Rule, because, check_positive, scaled
 from fedsz.errors import ConfigError
 
 MEMORY: Final = 8  # rounds whose noise counts
@@ -31,7 +31,7 @@ _MEDIAN: Final = 0.6745  # of the magnitude of a normal variable, in standard de
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Rule):
     """Multiplies the bounds of both directions with a factor that follows the metric.
 
     Attributes:
@@ -45,8 +45,7 @@ class Accuracy:
         ConfigError: a setting is out of range.
     """
 
-    name: ClassVar[str] = "accuracy"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    name = "accuracy"
 
     up: float = 1.25
     down: float = 2.0

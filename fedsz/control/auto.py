@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import SPREAD, Past, because
+from fedsz.control.rule import SPREAD, Past, Rule, because
 from fedsz.update.config import DELTA_EF
 
 # What a tolerance allows: from so many points on, the bounds of updates and of the model's way
@@ -36,11 +36,11 @@ GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0)  # tightens, and co
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Rule):
     """Decides everything by the tolerance."""
 
-    name: ClassVar[str] = "auto"
-    needs: ClassVar[frozenset[str]] = frozenset({SPREAD})
+    name = "auto"
+    needs = frozenset({SPREAD})
 
     def refine(self, decision: Decision, past: Past, /) -> Decision:
         """Return a decision that leaves nothing of ``decision`` but its codecs and factors."""

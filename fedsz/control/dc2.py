@@ -22,24 +22,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import Past, because, check_positive, scaled
+from fedsz.control.rule import Past, Rule, because, check_positive, scaled
 from fedsz.errors import ConfigError
 
-MEAN: Final = "mean"
-AIMD: Final = "aimd"
-AIAD: Final = "aiad"
-TREND: Final = "trend"
-BAND: Final = "band"
-RULES: Final = (MEAN, AIMD, AIAD, TREND, BAND)
+RULES: Final = ("mean", "aimd", "aiad", "trend", "band")
+MEAN, AIMD, AIAD, TREND, BAND = RULES
 
 _BITS: Final = 32  # of an element that is sent as it is
 
 
 @dataclass(frozen=True)
-class Dc2:
+class Dc2(Rule):
     """Multiplies the bound of what clients send, so that the slowest upload takes its time.
 
     Attributes:
@@ -57,8 +53,7 @@ class Dc2:
         ConfigError: a setting is out of range.
     """
 
-    name: ClassVar[str] = "dc2"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    name = "dc2"
 
     rule: str = AIMD
     seconds: float = 0.0
@@ -92,7 +87,8 @@ class Dc2:
                 continue
             latencies.append(latency)
             asked = min(max(self.step(rho, latencies, target), self.floor), 1.0)
-            factor = _stretched(factor, _BITS * (rho - asked), self.low, self.high)
+            factor *= math.exp2(_BITS * (rho - asked))
+            factor = min(max(factor, self.low), self.high)
             told = f"{latency:.3g} s of {target:.3g} s, ratio {rho:.4g} to be {asked:.4g}"
         bound = scaled(decision.config.error_bound, factor)
         return because(decision, f"dc2 {self.rule} x{factor:.4g}: {told}", error_bound=bound)
@@ -100,10 +96,8 @@ class Dc2:
     def step(self, rho: float, latencies: Sequence[float], target: float) -> float:
         """Return the sent ratio to aim at, before limits.
 
-        Args:
-            rho: of the last round.
-            latencies: L of all rounds that have one, in seconds, at least one; the last is now.
-            target: L*, in seconds.
+        ``rho`` is that of the last round, ``latencies`` L of all rounds that have one, up to it,
+        and ``target`` L*, in seconds.
         """
         now, mean = latencies[-1], sum(latencies) / len(latencies)
         rule = self.rule
@@ -133,8 +127,3 @@ def upload_seconds(seen: RoundRecord) -> float | None:
 def sent_ratio(seen: RoundRecord) -> float | None:
     """Return the share of a round's bytes that was sent, at most 1; None where none were."""
     return min(seen.sent_up / seen.raw_up, 1.0) if seen.raw_up > 0 < seen.sent_up else None
-
-
-def _stretched(factor: float, bits: float, low: float, high: float) -> float:
-    """Return ``factor`` for so many bits an element less, within limits."""
-    return min(max(factor * math.exp2(bits), low), high)

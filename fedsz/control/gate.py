@@ -9,11 +9,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from fedsz import codecs as codec_list
 from fedsz.control.record import ClientRecord, Decision
-from fedsz.control.rule import Past, because
+from fedsz.control.rule import Past, Rule, because
 from fedsz.control.transfer_time import is_worth, transfer_seconds
 from fedsz.errors import ConfigError
 
@@ -23,7 +23,7 @@ RECENT: Final = 3  # measurements whose median counts
 
 
 @dataclass(frozen=True)
-class Gate:
+class Gate(Rule):
     """Chooses a codec for each client, or none.
 
     A client is asked to compress until its bandwidth and all candidates are known; each candidate
@@ -39,8 +39,7 @@ class Gate:
         CodecUnavailable: a codec's library is not installed here.
     """
 
-    name: ClassVar[str] = "gate"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    name = "gate"
 
     codecs: str = DEFAULT
     again: int = 10
@@ -73,11 +72,7 @@ class Gate:
         return because(decision, told, codecs=listed)
 
     def choose(self, uses: Sequence[tuple[str, ClientRecord]]) -> str:
-        """Return the codec of one client.
-
-        Args:
-            uses: the codec that it used and what came of it, for each round that it replied in.
-        """
+        """Return the codec of a client, given what it used and what came of it in each round."""
         measured = {}
         for candidate in self.candidates:
             known = [client for codec, client in uses if codec == candidate and _is_known(client)]

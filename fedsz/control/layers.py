@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from fedsz.bounds import ErrorBound
 from fedsz.control.quantiser_rate import HIGHEST, LOWEST, bounds_of_slope, rate
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import SENSITIVITY, SPREAD, Past, because, check_positive
+from fedsz.control.rule import SENSITIVITY, SPREAD, Past, Rule, because, check_positive
 from fedsz.errors import ConfigError
 from fedsz.update.config import WEIGHTS
 
@@ -37,7 +37,7 @@ _Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Layers:
+class Layers(Rule):
     """Gives every tensor its own factor on the bound.
 
     Attributes:
@@ -49,7 +49,7 @@ class Layers:
         ConfigError: no such cost, or a limit below 1.
     """
 
-    name: ClassVar[str] = "layers"
+    name = "layers"
 
     cost: str = MEASURED
     limit: float = 8.0
@@ -115,9 +115,7 @@ def allot(counts: _Doubles, present: _Doubles, logs: _Doubles, limit: float) -> 
     total = float(counts @ rate(present))
 
     def factors(log_price: float) -> _Doubles:
-        best = bounds_of_slope(log_price - logs)
-        clipped: _Doubles = np.clip(best / present, 1 / limit, limit)
-        return clipped
+        return np.clip(bounds_of_slope(log_price - logs) / present, 1 / limit, limit)
 
     # Prices at which all tensors are at one end, and at the other.
     known = logs[np.isfinite(logs)]
@@ -133,10 +131,7 @@ def allot(counts: _Doubles, present: _Doubles, logs: _Doubles, limit: float) -> 
 
 def spreads(history: Sequence[RoundRecord]) -> dict[str, tuple[int, float]]:
     """Return each tensor's elements and standard deviation, in the last round that has them."""
-    known: dict[str, tuple[int, float]] = {}
-    for row in history:
-        known.update(row.spread)
-    return known
+    return {name: known for row in history for name, known in row.spread.items()}
 
 
 def sensitivities(history: Sequence[RoundRecord]) -> dict[str, float]:

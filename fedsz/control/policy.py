@@ -1,4 +1,4 @@
-"""When and how hard to compress, decided anew before every round from what is known of the last.
+"""The policies, and the controller that asks one of them before every round.
 
 `POLICIES` is the one list: what `get` knows and its messages name. Policies are pure: a run's
 record holds what they saw and what they decided, and `replay` decides it again.
@@ -9,56 +9,34 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.auto import Auto
 from fedsz.control.dc2 import Dc2
-from fedsz.control.fixed import Fixed
 from fedsz.control.gate import Gate
 from fedsz.control.layers import Layers
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import Past, Rule
+from fedsz.control.rule import FIXED, Fixed, Past, Rule
 from fedsz.control.schedule import Schedule
 from fedsz.errors import ConfigError
-from fedsz.spec_strings import configured, written
+from fedsz.spec_strings import chosen
 from fedsz.update.config import CompressionConfig
 
 DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
 
 POLICIES: Final[tuple[Rule, ...]] = (
-    Fixed(),
-    Auto(),
-    Schedule(),
-    Accuracy(),
-    Dc2(),
-    Layers(),
-    Gate(),
-)
-
-
-class Policy(Protocol):
-    """Decides how the next round's updates are sent."""
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
-
-    def decide(self, history: Sequence[RoundRecord]) -> Decision:
-        """Return the decision for the round after ``history``; the same for an equal history.
-
-        Args:
-            history: all rounds so far; the first is round 0, before any training.
-        """
+    Fixed(), Auto(), Schedule(), Accuracy(), Dc2(), Layers(), Gate(),
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class Chain:
-    """Rules, each of which refines the decision of those before it.
+class Policy:
+    """Decides how the next round's updates are sent, by rules that refine one another's decision.
 
     Attributes:
-        rules: at least one.
+        rules: at least one; each refines the decision of those before it.
         base: what the first refines.
         tolerance: points of accuracy that compression may cost.
         rounds: of the run.
@@ -71,11 +49,15 @@ class Chain:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What any of the rules needs."""
+        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
         return frozenset[str]().union(*(rule.needs for rule in self.rules))
 
     def decide(self, history: Sequence[RoundRecord]) -> Decision:
-        """Return the decision for the round after ``history``."""
+        """Return the decision for the round after ``history``; the same for an equal history.
+
+        Args:
+            history: all rounds so far; the first is round 0, before any training.
+        """
         past = Past(history, self.tolerance, self.rounds)
         decision = self.base
         for rule in self.rules:
@@ -102,8 +84,8 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) ->
     if not 0 <= tolerance < math.inf:
         raise ConfigError(f"tolerance must be finite and not below 0, got {tolerance:g}")
     # A plus before a digit is an exponent's.
-    rules = tuple(_rule(part) for part in re.split(r"\+(?!\d)", spec))
-    policy = Chain(rules, Decision(config=base), tolerance, rounds)
+    rules = tuple(chosen("policy", part, POLICIES) for part in re.split(r"\+(?!\d)", spec))
+    policy = Policy(rules, Decision(config=base), tolerance, rounds)
     policy.decide([])  # what cannot work at all is said now
     return policy
 
@@ -111,22 +93,57 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) ->
 def replay(policy: Policy, rows: Sequence[RoundRecord]) -> Iterator[tuple[int, Decision, Decision]]:
     """Yield each round's number, what was decided for it, and what ``policy`` decides now.
 
-    The two differ where a decision came from anything but the rounds before.
-
-    Args:
-        policy: made as the run made it.
-        rows: of the run's record, in order, from round 0. Rounds without a decision are left out.
+    The two differ where a decision came from anything but the rounds before. ``rows`` are of the
+    run's record, in order, from round 0; those without a decision are left out.
     """
     for i, row in enumerate(rows):
         if row.decision is not None:
             yield row.round, row.decision, policy.decide(rows[:i])
 
 
-def _rule(spec: str) -> Rule:
-    """Return one rule of a policy, with its settings."""
-    name, _, rest = spec.partition(":")
-    rule: Any = next((rule for rule in POLICIES if rule.name == name), None)
-    if rule is None:
-        raise ConfigError(f"no policy {name!r}; have {', '.join(rule.name for rule in POLICIES)}")
-    chosen: Rule = configured("policy", name, rule, written(rest))
-    return chosen
+class Controller:
+    """A run's policy, what it has seen, and what it has decided for the round to come.
+
+    Args:
+        policy: as `get` takes it.
+        base: what a policy refines; all there is to "fixed".
+        tolerance: points of accuracy that compression may cost, for policies that ask.
+        rounds: how many there will be, for policies that ask.
+        history: rounds that were before, of a run that goes on.
+
+    Attributes:
+        base: see above.
+        needs: what has to be measured for the policy: of `SPREAD` and `SENSITIVITY`.
+        decision: how the round to come is to be sent; None before any round has been seen.
+
+    Raises:
+        ConfigError: there is no such policy, or it cannot act on ``base``.
+        CodecUnavailable: a codec among its settings is not installed here.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        base: CompressionConfig,
+        *,
+        tolerance: float,
+        rounds: int,
+        history: Iterable[RoundRecord] = (),
+    ) -> None:
+        self._policy = get(policy, base, tolerance=tolerance, rounds=rounds)
+        self.base = base
+        self._remembers = policy != FIXED  # a fleet's records of weeks are megabytes
+        self._history = list(history)
+        self.needs = self._policy.needs
+        self.decision = self._history[-1].decision if self._history else None
+
+    @property
+    def next_round(self) -> int:
+        """The number of the round to come; 0 is the model before any training."""
+        return self._history[-1].round + 1 if self._history else 0
+
+    def decide(self, done: RoundRecord) -> Decision:
+        """Take the round that is over, and return how the next one is to be sent."""
+        self._history = [*self._history, done] if self._remembers else [done]
+        self.decision = self._policy.decide(self._history)
+        return self.decision

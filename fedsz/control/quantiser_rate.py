@@ -37,8 +37,7 @@ def rate(t: Any) -> _Doubles:
     """Return the entropy of what is quantised within ``t`` standard deviations, in bits."""
     t = np.asarray(t, dtype=np.float64)
     s, q = np.exp(-t * np.sqrt(2)), np.exp(-2 * t * np.sqrt(2))
-    bits: _Doubles = _coin(s) + s * (1 + _coin(q) / -np.expm1(-2 * t * np.sqrt(2)))
-    return bits
+    return np.asarray(_coin(s) + s * (1 + _coin(q) / -np.expm1(-2 * t * np.sqrt(2))))
 
 
 def distortion(t: Any) -> _Doubles:
@@ -48,22 +47,15 @@ def distortion(t: Any) -> _Doubles:
     s, q = np.exp(-t / b), np.exp(-2 * t / b)
     above, below = t * t + 2 * b * t + 1, t * t - 2 * b * t + 1
     exact = 1 - s * above + s * (below - q * above) / -np.expm1(-2 * t / b)
-    error: _Doubles = np.where(t < _FINE, t * t / 3, exact)
-    return error
+    return np.asarray(np.where(t < _FINE, t * t / 3, exact))
 
 
 def bounds_of_slope(log_slope: _Doubles) -> _Doubles:
-    """Return the bounds, in standard deviations, at which a bit less costs so many variances.
+    """Return the bounds, in standard deviations, at which a bit less costs e^log_slope variances.
 
-    Args:
-        log_slope: the natural logarithms of these variances; of any size.
-
-    Returns:
-        The bounds; 0 and infinity beyond the tables.
+    They are 0 and infinity beyond the tables.
     """
-    logs = np.interp(log_slope, _LOG_SLOPES, _LOG_BOUNDS, left=-np.inf, right=np.inf)
-    bounds: _Doubles = np.exp(logs)
-    return bounds
+    return np.exp(np.interp(log_slope, _LOG_SLOPES, _LOG_BOUNDS, left=-np.inf, right=np.inf))
 
 
 def _coin(p: _Doubles) -> _Doubles:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT
 
+FIXED: Final = "fixed"
 SPREAD: Final = "spread"
 SENSITIVITY: Final = "sensitivity"
 
@@ -36,7 +38,8 @@ class Past:
         return max(self.history[-1].round + 1, 1) if self.history else 1
 
 
-class Rule(Protocol):
+@dataclass(frozen=True)
+class Rule(ABC):
     """One policy of the list. Its settings are the fields of a frozen dataclass.
 
     A rule keeps no state: what it knows of the rounds before, it works out from the history anew.
@@ -44,22 +47,30 @@ class Rule(Protocol):
     """
 
     name: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def needs(self) -> frozenset[str]:
         """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
+        return frozenset()
 
+    @abstractmethod
     def refine(self, decision: Decision, past: Past, /) -> Decision:
-        """Return the decision for the next round.
-
-        Args:
-            decision: of the rules before.
-            past: what is known.
+        """Return the decision for the next round, given the one of the rules before.
 
         Raises:
             ConfigError: the rule cannot act on this kind of decision.
         """
+
+
+@dataclass(frozen=True)
+class Fixed(Rule):
+    """Changes nothing: what the run's options say, in every round."""
+
+    name = FIXED
+
+    def refine(self, decision: Decision, _past: Past, /) -> Decision:
+        """Return ``decision``."""
+        return decision
 
 
 def because(
@@ -71,11 +82,7 @@ def because(
 ) -> Decision:
     """Return ``decision`` with changes of its config, and ``reason`` after those it had.
 
-    Args:
-        decision: of the rules before.
-        reason: for people.
-        codecs: by client, other codecs than the config's, beside those there are.
-        changes: of the config's fields.
+    ``codecs`` are by client, other ones than the config's, beside those that it has.
     """
     why = f"{decision.why}; {reason}" if decision.why else reason
     config = decision.config.replace(**changes)
@@ -88,11 +95,7 @@ def scaled(bound: str, factor: float) -> str:
 
 
 def check_positive(owner: str, **settings: float) -> None:
-    """Refuse settings that are not above 0 and finite.
-
-    Raises:
-        ConfigError: naming the first such setting.
-    """
+    """Raise `ConfigError`, with the first of them, for settings not above 0 or not finite."""
     for key, value in settings.items():
         if not 0 < value < float("inf"):
             raise ConfigError(f"{owner} {key} must be finite and above 0, got {value:g}")

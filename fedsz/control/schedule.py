@@ -7,21 +7,20 @@ up for it; nothing makes up for what the last ones lose.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision
-from fedsz.control.rule import Past, because
+from fedsz.control.rule import Past, Rule, because
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT
 
-GEOMETRIC: Final = "geometric"
-LINEAR: Final = "linear"
-SHAPES: Final = (GEOMETRIC, LINEAR)
+SHAPES: Final = ("geometric", "linear")
+GEOMETRIC, LINEAR = SHAPES
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Rule):
     """Moves the bounds of both directions, each from a first to a last.
 
     Attributes:
@@ -34,8 +33,7 @@ class Schedule:
         ConfigError: no end is given, a bound is none, or there is no such shape.
     """
 
-    name: ClassVar[str] = "schedule"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    name = "schedule"
 
     first: str = ""
     last: str = ""

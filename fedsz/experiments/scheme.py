@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.fixed import FIXED
+from fedsz.control.rule import FIXED
 from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig
 from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig, codec_text

@@ -17,8 +17,8 @@ import msgspec
 import pyarrow.compute as pc
 
 from fedsz.child_process import Child
-from fedsz.control.fixed import FIXED
 from fedsz.control.record import RoundRecord
+from fedsz.control.rule import FIXED
 from fedsz.errors import FedszError
 from fedsz.experiments.environment import cores, dataset_digest, file_digest, stamp
 from fedsz.experiments.results import OPTION_COLUMNS, Results, round_columns

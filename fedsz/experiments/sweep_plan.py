@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, Final, Self
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.fixed import FIXED
+from fedsz.control.rule import FIXED
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse

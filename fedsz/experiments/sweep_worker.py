@@ -30,8 +30,8 @@ from safetensors.numpy import load_file
 from fedsz.arrays import as_arrays
 from fedsz.child_process import private_stdout, write_line
 from fedsz.codecs import get
-from fedsz.control.fixed import FIXED
 from fedsz.control.record import RoundRecord
+from fedsz.control.rule import FIXED
 from fedsz.errors import FedszError
 from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.training.local_fleet import run_local

@@ -15,17 +15,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsz.arrays import Layout
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import KEY, array_records, replaced, to_record
+from fedsz.flower.records import KEY, replaced, to_record
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.reference import Reference
 
 
 class AdmittedRecord(ArrayRecord):
-    """A record that has passed admission, still sealed.
-
-    Attributes:
-        received: its arrays.
-    """
+    """A record that has passed admission, still sealed; ``received`` has its arrays."""
 
     def __init__(self, update: ReceivedUpdate) -> None:
         super().__init__()
@@ -71,7 +67,7 @@ def admit(
     Raises:
         FedszError: a record is damaged, or not of the model. The reply is as it was.
     """
-    records = array_records(reply.content)
+    records = reply.content.array_records
     if len(records) == len(expected) == 1:
         # A client may call its model otherwise.
         expected = dict(zip(records, expected.values(), strict=True))
@@ -97,11 +93,7 @@ def admit(
 
 
 def update_of(record: ArrayRecord) -> ReceivedUpdate:
-    """Return the arrays of a record: as they were admitted, or from a Grid that checks nothing.
-
-    Raises:
-        FedszError: they are damaged.
-    """
+    """Return a record's arrays as admitted; if a Grid checks nothing, raise `FedszError` here."""
     return record.received if isinstance(record, AdmittedRecord) else ReceivedUpdate(record)
 
 
@@ -121,7 +113,7 @@ def release(content: RecordDict) -> None:
     Flower's records refer to each other in circles, so without this they would stay until the
     garbage collector comes by, and megabytes do not make it come sooner.
     """
-    for record in array_records(content).values():
+    for record in content.array_records.values():
         if isinstance(record, AdmittedRecord):
             record.received.release()
         record.clear()

@@ -48,7 +48,6 @@ class Broadcast:
         model: what clients hold that have received the last broadcast; None where that was exact
             and nobody asked for a reference.
         raw_bytes: its size.
-
     """
 
     def __init__(self, config: CompressionConfig, *, feedback: bool = True) -> None:
@@ -71,9 +70,7 @@ class Broadcast:
     def put(self, arrays: Mapping[str, NDArray], *, reference: bool) -> None:
         """Take the model that clients are to hold, or as much of it as the bound lets through.
 
-        Args:
-            arrays: the model; may make its arrays as they are asked for.
-            reference: whether `model` is needed although the broadcast is exact.
+        ``reference`` says whether `model` is needed although the broadcast is exact.
         """
         if self._within is None:
             self._steps, self._residual, self._given = [], {}, b""
@@ -116,11 +113,7 @@ class Broadcast:
         self._whole = None
 
     def streams(self, held: bytes) -> list[bytes]:
-        """Return what a client needs, in this order, that holds the model of digest ``held``.
-
-        Args:
-            held: a digest, or b"" for none.
-        """
+        """Return what a client needs, in this order, that holds model ``held``, a digest or b""."""
         for i, step in enumerate(self._steps):
             if step.digest == held:
                 return [later.stream for later in self._steps[i + 1 :]]

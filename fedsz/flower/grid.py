@@ -15,16 +15,13 @@ from flwr.serverapp import Grid
 from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
-from fedsz.control.controller import Controller
-from fedsz.control.fixed import FIXED
-from fedsz.control.policy import DEFAULT_TOLERANCE
+from fedsz.control.policy import DEFAULT_TOLERANCE, Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
-from fedsz.control.rule import SENSITIVITY, SPREAD
+from fedsz.control.rule import FIXED, SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import admit
 from fedsz.flower.mod import lacks_model
 from fedsz.flower.packing import Packer, is_training
-from fedsz.flower.records import array_records
 from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
@@ -250,8 +247,11 @@ class FedSZGrid(WrappedGrid):
         A list, for Flower's own Grids go through it twice.
         """
         if is_training(pushed):
-            if not self._round_ended:
-                self._end_round_here(pushed)
+            if not self._round_ended:  # by the app itself
+                (accuracy, loss), spread = self._measured, {}
+                if SPREAD in self._controller.needs:
+                    spread = self._packer.spread(pushed, self._controller.base)
+                self.end_round(accuracy=accuracy, loss=loss, spread=spread)
             self._round_ended = False
         codecs = {int(node): codec for node, codec in self._decision.codecs.items()}
         packed = self._packer.pack(pushed, self._decision.config, codecs)
@@ -259,27 +259,21 @@ class FedSZGrid(WrappedGrid):
             counter.sent(sum(p.raw_bytes for p in packed), sum(p.sent_bytes for p in packed))
         return [p.message for p in packed]
 
-    def _end_round_here(self, pushed: list[Message]) -> None:
-        """End a round whose app does not do it."""
-        accuracy, loss = self._measured
-        spread = {}
-        if SPREAD in self._controller.needs:
-            spread = self._packer.spread(pushed, self._controller.base)
-        self.end_round(accuracy=accuracy, loss=loss, spread=spread)
-
     def _admitted(self, reply: Message, *, sealed: bool) -> Message:
         """Return a reply that has passed admission, or the error reply that takes its place."""
         node = reply.metadata.src_node_id
         if reply.has_error():
             self._fail(node, str(reply.error.reason))
-        elif array_records(reply.content):
+        elif reply.content.array_records:
             expected = self._packer.layouts if self._same_model else {}
             try:
                 admitted = admit(reply, expected, self._packer.references, sealed=sealed)
             except FedszError as err:
                 reason = f"{type(err).__name__}: {err}"
                 self._fail(node, reason)
-                return failed(reply, reason)
+                code = compat.ErrorCode.MOD_FAILED_PRECONDITION
+                error = compat.error_reply(reply.metadata, code, reason).error
+                return compat.make_message(reply.metadata, error=error)
             for counter in self._counters:
                 counter.received(admitted)
         return reply
@@ -288,10 +282,3 @@ class FedSZGrid(WrappedGrid):
         logger.warning("node %d left out: %s", node, reason)
         for counter in self._counters:
             counter.failed(node, reason)
-
-
-def failed(reply: Message, reason: str) -> Message:
-    """Return the error reply that stands in for ``reply``."""
-    code = compat.ErrorCode.MOD_FAILED_PRECONDITION
-    error = compat.error_reply(reply.metadata, code, reason).error
-    return compat.make_message(reply.metadata, error=error)

@@ -1,4 +1,4 @@
-"""What a server tells a client about compression, beside the model: a ConfigRecord under `KEY`."""
+"""What a server tells a client about compression, beside the model: a ConfigRecord."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import msgspec
 from flwr.app import ConfigRecord
 
 from fedsz.errors import ConfigError
-from fedsz.flower.records import KEY
 from fedsz.update.config import CompressionConfig
 
 _HOLDS: Final = "holds."  # and the key of an ArrayRecord
 
 # A ConfigRecord holds no mapping, and clients are not concerned with how the model comes to them.
-_PLAIN: Final = [
-    name for name in CompressionConfig.__struct_fields__ if name not in ("factors", "downlink")
-]
+_PLAIN: Final = {
+    name: name.replace("_", "-")
+    for name in CompressionConfig.__struct_fields__
+    if name not in ("factors", "downlink")
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Instructions:
         for name in CompressionConfig.__struct_fields__:
             value = getattr(self.config, name)
             if name in _PLAIN:
-                told[_key(name)] = value
+                told[_PLAIN[name]] = value
             elif name == "factors":
                 told |= {"factor-names": list(value), "factors": list(value.values())}
         held = {_HOLDS + key: digest for key, digest in self.holds.items()}
@@ -58,7 +59,7 @@ class Instructions:
         """
         told: dict[str, Any] = dict(record)
         try:
-            config: dict[str, Any] = {name: told[_key(name)] for name in _PLAIN}
+            config: dict[str, Any] = {name: told[key] for name, key in _PLAIN.items()}
             config["factors"] = dict(zip(told["factor-names"], told["factors"], strict=True))
             turn = int(told["turn"])
             read = msgspec.convert(config, CompressionConfig)
@@ -68,17 +69,3 @@ class Instructions:
             raise ConfigError(f"the server sent instructions that make no sense: {err}") from None
         holds = {key.removeprefix(_HOLDS): told[key] for key in told if key.startswith(_HOLDS)}
         return cls(read.require(), turn, holds)
-
-
-def instructions_in(records: Mapping[str, ConfigRecord]) -> Instructions | None:
-    """Return those among the ConfigRecords of a message, if a `FedSZGrid` has sent it.
-
-    Raises:
-        ConfigError, CodecUnavailable: as `Instructions.read`.
-    """
-    record = records.get(KEY)
-    return Instructions.read(record) if isinstance(record, ConfigRecord) else None
-
-
-def _key(name: str) -> str:
-    return name.replace("_", "-")

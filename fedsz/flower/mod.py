@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.flower.client_state import ClientState
-from fedsz.flower.instructions import Instructions, instructions_in
+from fedsz.flower.instructions import Instructions
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import (
-    Arrays,
-    array_records,
-    layout_of,
-    replaced,
-    report_record,
-    seal,
-    streams_of,
-    to_record,
-)
+from fedsz.flower.records import KEY, Arrays, layout_of, replaced, seal, streams_of, to_record
 from fedsz.update.compress import Report
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference
+from fedsz.update.reference import Reference, require_reference
 
 ClientAppCallable = Callable[[Message, Context], Message]
 
@@ -55,16 +46,14 @@ class FedSZMod:
                 error then, and what error feedback had kept is forgotten.
         """
         # Before hours of training, not after: the codec may be missing here.
-        if not message.has_content():
+        note = message.content.config_records.get(KEY) if message.has_content() else None
+        if note is None:
             return call_next(message, context)
-        told = instructions_in(message.content.config_records)
-        if told is None:
-            return call_next(message, context)
-        state = ClientState(context)
+        told, state = Instructions.read(note), ClientState(context)
         try:
             sent = {
                 key: _received(key, record, told, state)
-                for key, record in array_records(message.content).items()
+                for key, record in message.content.array_records.items()
             }
         except ReferenceMismatch as err:
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
@@ -73,7 +62,10 @@ class FedSZMod:
         for key, record in plain.items():
             state.keep_model(key, record if key in told.holds else None)
         message.content = replaced(message.content, plain, None)
-        finite = {key: _finite(model.arrays) for key, model in sent.items()}
+        finite = {
+            key: {name for name, x in model.arrays.items() if np.isfinite(x).all()}
+            for key, model in sent.items()
+        }
         if not told.config.sends_differences:
             sent.clear()
 
@@ -81,13 +73,15 @@ class FedSZMod:
 
         if not reply.has_content():
             return reply
-        records = array_records(reply.content)
-        replies, report = {}, None
+        records = reply.content.array_records
+        replies, note = {}, None
         for key, record in records.items():
-            origin = _the_one_for(key, finite, records)
-            _check_finite(Arrays(record), finite.get(origin, frozenset()), state, key)
+            # A client may call its only model otherwise.
+            origin = next(iter(finite)) if len(finite) == len(records) == 1 else key
+            _check_finite(Arrays(record), finite.get(origin, set()), state, key)
             replies[key], report = _sealed(key, record, told, sent.get(origin), state)
-        reply.content = replaced(reply.content, replies, report_record(report) if report else None)
+            note = ConfigRecord({"encode-seconds": report.seconds, "max-error": report.max_error})
+        reply.content = replaced(reply.content, replies, note)
         return reply
 
 
@@ -110,16 +104,12 @@ def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientSt
         model = Reference(decompress(stream, reference=model, as_numpy=True))
     if model is None:
         raise ReferenceMismatch("the message holds nothing new, and nothing is held here")
-    model.require(told.holds[key])
+    require_reference(told.holds[key], model)
     return model
 
 
 def _sealed(
-    key: str,
-    record: ArrayRecord,
-    told: Instructions,
-    sent: Reference | None,
-    state: ClientState,
+    key: str, record: ArrayRecord, told: Instructions, sent: Reference | None, state: ClientState
 ) -> tuple[ArrayRecord, Report]:
     """Return a reply's arrays as a stream: weights, or differences from what was sent."""
     arrays, config = Arrays(record), told.config
@@ -138,27 +128,11 @@ def _sealed(
     return reply, report
 
 
-def _finite(arrays: Mapping[str, NDArray]) -> frozenset[str]:
-    """Return the names of the tensors that hold no NaN and no infinity."""
-    return frozenset(name for name, x in arrays.items() if np.isfinite(x).all())
-
-
 def _check_finite(
-    arrays: Mapping[str, NDArray], finite: frozenset[str], state: ClientState, key: str
+    arrays: Mapping[str, NDArray], finite: set[str], state: ClientState, key: str
 ) -> None:
-    """Refuse an update that has diverged.
-
-    Raises:
-        DivergedUpdate: naming the first tensor.
-    """
+    """Raise `DivergedUpdate` for an update that has diverged, and forget its residual."""
     for name in finite:
         if name in arrays and not np.isfinite(arrays[name]).all():
             state.keep_residual(key, {}, 0)
             raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")
-
-
-def _the_one_for(key: str, sent: Mapping[str, object], replies: Mapping[str, object]) -> str:
-    """Return which record of a message one of the reply comes from: its namesake, or the only."""
-    if len(sent) == len(replies) == 1:
-        return next(iter(sent))
-    return key

@@ -12,30 +12,18 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import Layout
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.instructions import Instructions
-from fedsz.flower.records import (
-    KEY,
-    Arrays,
-    array_records,
-    layout_of,
-    sealed,
-    streams_of,
-)
+from fedsz.flower.records import KEY, Arrays, layout_of, sealed, streams_of
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.config import EXACT, CompressionConfig
+from fedsz.update.lossy import step_spread
 from fedsz.update.reference import Reference
-from fedsz.update.step_spread import spread
 
 TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A message as it goes out.
-
-    Attributes:
-        message: with its arrays sealed.
-        raw_bytes, sent_bytes: of these arrays, before and after.
-    """
+    """A message as it goes out, and the bytes of its arrays before and after."""
 
     message: Message
     raw_bytes: int
@@ -47,9 +35,6 @@ class Packer:
 
     A model that a push sends to everybody is a step of one `Broadcast`. Where a push holds
     different models, for different clients, each goes out exactly.
-
-    Args:
-        feedback: see `Broadcast`.
 
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
@@ -70,12 +55,14 @@ class Packer:
     ) -> dict[str, tuple[int, float]]:
         """Return the spread of the step from what clients hold to what these messages do."""
         found: dict[str, tuple[int, float]] = {}
-        for key, record in array_records(next(iter(messages)).content).items():
+        for key, record in next(iter(messages)).content.array_records.items():
             broadcast = self._broadcasts.get(key)
             held = broadcast.model if broadcast else None
             if held is not None:
                 arrays = Arrays(record, self.layouts[key])
-                found |= spread(held.arrays, arrays, rule=config.rule, threshold=config.threshold)
+                found |= step_spread(
+                    held.arrays, arrays, rule=config.rule, threshold=config.threshold
+                )
         return found
 
     def pack(
@@ -83,10 +70,7 @@ class Packer:
     ) -> list[Packed]:
         """Return the messages of a push, packed: once for all clients that are in the same case.
 
-        Args:
-            messages: not changed.
-            config: for all clients.
-            codecs: by node, for those that use another codec.
+        The messages are not changed. ``codecs`` are by node, for those that use another codec.
         """
         pushed = list(messages)
         self._turn += is_training(pushed)
@@ -128,26 +112,24 @@ class Packer:
         A client that lacks even what it needs no other model for will not be helped by it again.
         """
         self._held.pop(node, None)
-        metadata, content = self._out.get(node, (None, None))
-        if metadata is None or content is None or not content.instructions.holds:
+        if node not in self._out or not self._out[node][1].instructions.holds:
             return None
-        del self._out[node]
+        metadata, content = self._out.pop(node)
         version, nbytes = content.version({})
         content.pack_away()
         message = compat.make_message(metadata, content=version)
         return Packed(message, content.raw_bytes, nbytes)
 
     def _content(self, content: RecordDict, told: Instructions, *, everybody: bool) -> _Content:
-        broadcasts = {}
-        for key, record in array_records(content).items():
+        broadcasts, kept = {}, {}
+        for key, record in content.array_records.items():
             layout = layout_of(record)
             if key not in self.layouts or self.layouts[key].shapes != layout.shapes:
                 self.layouts[key] = layout
             if everybody:
-                broadcast = self._broadcasts.get(key)
-                if broadcast is None:
-                    broadcast = Broadcast(told.config, feedback=self._feedback)
-                    self._broadcasts[key] = broadcast
+                if key not in self._broadcasts:
+                    self._broadcasts[key] = Broadcast(told.config, feedback=self._feedback)
+                broadcast = self._broadcasts[key]
                 broadcast.steer(told.config)
             else:
                 broadcast = Broadcast(told.config.replace(downlink=EXACT))
@@ -156,11 +138,8 @@ class Packer:
             broadcasts[key] = broadcast
             if broadcast.model is not None:
                 self.references[broadcast.model.digest] = broadcast.model
-        kept = {
-            key: broadcast.model.digest
-            for key, broadcast in broadcasts.items()
-            if broadcast.model is not None and not broadcast.exact
-        }
+                if not broadcast.exact:
+                    kept[key] = broadcast.model.digest
         others = {k: v for k, v in content.items() if k not in broadcasts and k != KEY}
         return _Content(others, broadcasts, replace(told, holds=kept))
 
@@ -172,13 +151,7 @@ def is_training(messages: Iterable[Message]) -> bool:
 
 @dataclass(frozen=True)
 class _Content:
-    """What messages of one RecordDict hold.
-
-    Attributes:
-        others: its records without arrays.
-        broadcasts: those of its arrays, by their keys.
-        instructions: for those who receive it.
-    """
+    """What messages of one RecordDict hold: the model by its keys, and all else."""
 
     others: Mapping[str, Any]
     broadcasts: Mapping[str, Broadcast]

@@ -13,9 +13,9 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.errors import CorruptStream
 from fedsz.flower.records import from_array, is_sealed
 from fedsz.stream import Limits, Reader
-from fedsz.update.coded_tensor import CodedTensor
-from fedsz.update.decompress import require_reference, unpack
-from fedsz.update.reference import Reference
+from fedsz.update.decompress import unpack
+from fedsz.update.lossy import CodedTensor
+from fedsz.update.reference import Reference, require_reference
 
 
 class ReceivedUpdate:
@@ -52,15 +52,15 @@ class ReceivedUpdate:
         start = time.perf_counter()
         self.refused = ""
         self.sent_bytes = sum(len(array.data) for array in record.values())
-        self._record = record
-        self._layout = layout
+        self._record, self._layout = record, layout
         self._reader: Reader | None = None
         self._reference: Reference | None = None
         if is_sealed(record):
             if len(record) != 1:
                 raise CorruptStream(f"a reply of {len(record)} streams, not one")
-            self._reader = reader = self._read()
-            header = reader.header
+            limits = Limits(decoded_bytes=2 * layout.nbytes, expansion=0) if layout else None
+            self._reader = Reader(next(iter(record.values())).data, limits)
+            header = self._reader.header
             if header.reference is not None:
                 self._reference = references.get(header.reference)
                 require_reference(header.reference, self._reference)
@@ -125,12 +125,6 @@ class ReceivedUpdate:
             if x.shape != tuple(array.shape):
                 raise CorruptStream(f"array {name!r} has another shape than it says")
             yield name, x
-
-    def _read(self) -> Reader:
-        limits = Limits()
-        if self._layout:
-            limits = Limits(decoded_bytes=2 * self._layout.nbytes, expansion=0)
-        return Reader(next(iter(self._record.values())).data, limits)
 
     def release(self) -> None:
         """Free what was sent, the sender's record too; the numbers stay."""

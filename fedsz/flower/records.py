@@ -28,6 +28,10 @@ STYPE: Final = "fedsz.v1"
 NUMPY: Final = "numpy.ndarray"
 
 _DTYPES_BY_NAME: Final = {dtype.name: dtype for dtype in DTYPES}
+_READERS: Final = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def to_array(x: NDArray) -> Array:
@@ -58,12 +62,7 @@ def from_array(name: str, array: Array) -> NDArray:
         raise ConfigError(f"array {name!r} is serialised as {array.stype!r}, not {NUMPY!r}")
     source = io.BytesIO(array.data)
     try:
-        version = np.lib.format.read_magic(source)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, fortran, dtype = read(source)
+        shape, fortran, dtype = _READERS[np.lib.format.read_magic(source)](source)
     except Exception as err:  # its parser of literals lets all sorts through
         raise CorruptStream(f"array {name!r} is not a numpy array: {err}") from err
     nbytes, start = math.prod(shape) * dtype.itemsize, source.tell()
@@ -95,24 +94,17 @@ def streams_of(record: ArrayRecord) -> list[bytes]:
     return [record[name].data for name in sorted(record)]
 
 
-def dtype_of(array: Array) -> np.dtype:
-    """Return the dtype that a plain Flower Array says it has.
+def layout_of(record: ArrayRecord) -> Layout:
+    """Return the layout of a plain record, from what its Arrays say of themselves.
 
     Raises:
-        ConfigError: it is none that streams have.
+        ConfigError: a dtype is none that streams have.
     """
+    shapes = {name: tuple(array.shape) for name, array in record.items()}
     try:
-        return _DTYPES_BY_NAME[array.dtype]
-    except KeyError:
-        raise ConfigError(f"an array of dtype {array.dtype!r}, which streams do not have") from None
-
-
-def layout_of(record: ArrayRecord) -> Layout:
-    """Return the layout of a plain record, from what its Arrays say of themselves."""
-    return Layout(
-        {name: tuple(array.shape) for name, array in record.items()},
-        {name: dtype_of(array) for name, array in record.items()},
-    )
+        return Layout(shapes, {name: _DTYPES_BY_NAME[a.dtype] for name, a in record.items()})
+    except KeyError as err:
+        raise ConfigError(f"an array of dtype {err}, which streams do not have") from None
 
 
 class Arrays(Mapping[str, NDArray]):
@@ -148,16 +140,6 @@ def seal(
     """Return ``arrays`` as a sealed record, and what that took; see `compress_measured`."""
     stream, report = compress_measured(arrays, config, reference, bounds=bounds)
     return sealed([stream]), report
-
-
-def report_record(report: Report) -> ConfigRecord:
-    """Return the record that tells the server what compressing took."""
-    return ConfigRecord({"encode-seconds": report.seconds, "max-error": report.max_error})
-
-
-def array_records(content: RecordDict) -> dict[str, ArrayRecord]:
-    """Return the ArrayRecords of a message's content."""
-    return dict(content.array_records)
 
 
 def replaced(

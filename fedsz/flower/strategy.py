@@ -18,9 +18,8 @@ from fedsz.arrays import Layout, NDArray, cast
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import release, streamed, update_of
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import array_records, to_array
-from fedsz.update.coded_tensor import CodedTensor
-from fedsz.update.difference import add_scaled
+from fedsz.flower.records import to_array
+from fedsz.update.lossy import CodedTensor, add_scaled
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class StreamingFedAvg(FedAvg):
 
     def _add(self, mean: Mean, reply: Message) -> RecordDict:
         """Add a reply and return its metrics."""
-        records, metrics = array_records(reply.content), dict(reply.content.metric_records)
+        records, metrics = reply.content.array_records, dict(reply.content.metric_records)
         updates = [update_of(record) for record in records.values()]
         try:
             if len(metrics) != 1:
@@ -108,7 +107,7 @@ class Mean:
 
     def __init__(self) -> None:
         self._sums: dict[str, NDArray] = {}
-        self._bases: dict[str, list[Base]] = {}  # what differences among the sums refer to
+        self._bases: dict[str, dict[int, Base]] = {}  # what differences refer to, by its id()
         self._template: Layout | None = None
         self.weight = 0.0
 
@@ -153,17 +152,10 @@ class Mean:
         if isinstance(x, CodedTensor) and sums.dtype == sum_dtype(x.dtype):
             x.accumulate(sums, weight)
             if x.reference is not None:
-                self._base(name, x.reference).weight += weight
+                bases = self._bases.setdefault(name, {})
+                bases.setdefault(id(x.reference), Base(x.reference)).weight += weight
         else:
             sums += scaled(x.decode() if isinstance(x, CodedTensor) else x, weight, sums.dtype)
-
-    def _base(self, name: str, x: NDArray) -> Base:
-        bases = self._bases.setdefault(name, [])
-        for base in bases:
-            if base.x is x:
-                return base
-        bases.append(Base(x))
-        return bases[-1]
 
     def result(self) -> ArrayRecord:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
@@ -172,7 +164,7 @@ class Mean:
         for name in self._template.shapes:
             mean = self._sums.pop(name)
             mean /= self.weight
-            for base in self._bases.pop(name, []):
+            for base in self._bases.pop(name, {}).values():
                 add_scaled(base.x, base.weight / self.weight, mean)
             record[name] = to_array(cast(mean, self._template.dtypes[name]))
         return record

@@ -1,5 +1,6 @@
 """A Grid around a Grid."""
 
+# ruff: noqa: D102 - the methods are those of Flower's `Grid`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -16,12 +17,10 @@ class WrappedGrid(Grid):
         self.inner = inner
 
     def set_run(self, run: Any) -> None:
-        """See Flower's `Grid`."""
         self.inner.set_run(run)
 
     @property
     def run(self) -> Any:
-        """See Flower's `Grid`."""
         return self.inner.run
 
     def create_message(
@@ -32,29 +31,23 @@ class WrappedGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """See Flower's `Grid`."""
         return self.inner.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        """See Flower's `Grid`."""
         return self.inner.get_node_ids()
 
     def get_nodes(self) -> Iterable[Any]:
-        """See Flower's `Grid`."""
         return self.inner.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See Flower's `Grid`."""
         return self.inner.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See Flower's `Grid`."""
         return self.inner.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """See Flower's `Grid`."""
         return self.inner.send_and_receive(messages, timeout=timeout)
 
     def stream_replies(

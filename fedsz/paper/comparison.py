@@ -12,8 +12,8 @@ import numpy as np
 
 from fedsz.errors import ConfigError
 from fedsz.report.chart import Chart, Panel
+from fedsz.report.runs import Spread
 from fedsz.report.series import lines_panel, log_axis
-from fedsz.report.statistics import Spread
 from fedsz.report.style import LIGHT, files, line_styles
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from fedsz.control.fixed import FIXED
 from fedsz.control.record import Failure, RoundRecord
+from fedsz.control.rule import FIXED
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.results import SWEEP, read, round_schema

@@ -5,29 +5,8 @@ else's input: a length is checked before it is believed, and nothing is allocate
 the bytes at hand have not paid for.
 """
 
-from fedsz.stream.format import (
-    BITS,
-    DIFFERENCE,
-    TRANSFORMS,
-    VALUES,
-    Header,
-    Limits,
-    Payload,
-    Tensor,
-)
+from fedsz.stream.format import BITS, DIFFERENCE, VALUES, Limits, Tensor
 from fedsz.stream.reader import Reader
 from fedsz.stream.writer import Part, write
 
-__all__ = [
-    "BITS",
-    "DIFFERENCE",
-    "TRANSFORMS",
-    "VALUES",
-    "Header",
-    "Limits",
-    "Part",
-    "Payload",
-    "Reader",
-    "Tensor",
-    "write",
-]
+__all__ = ["BITS", "DIFFERENCE", "VALUES", "Limits", "Part", "Reader", "Tensor", "write"]

@@ -13,11 +13,7 @@ import msgspec
 import numpy as np
 
 from fedsz.arrays import COMPLEX_DTYPES, DTYPES, LOSSY_DTYPES
-from fedsz.errors import (
-    CorruptStream,
-    LimitExceeded,
-    UnsupportedStream,
-)
+from fedsz.errors import CorruptStream, LimitExceeded, UnsupportedStream
 
 MAGIC: Final = b"\x89FSZ\r\n\x1a\n"
 VERSION: Final = 1
@@ -147,16 +143,8 @@ def parse_header(stored: memoryview, limits: Limits, version: int = VERSION) -> 
     return header
 
 
-def check_payload(
-    payload: Payload,
-    header: Header,
-    refuse: Callable[..., CorruptStream],
-) -> None:
-    """Refuse a payload record that contradicts the format.
-
-    Raises:
-        CorruptStream: made by ``refuse``.
-    """
+def check_payload(payload: Payload, header: Header, refuse: Callable[..., CorruptStream]) -> None:
+    """Raise what ``refuse`` makes for a payload record that contradicts the format."""
     tensors = header.tensors
     transforms = (VALUES,) if header.reference is None else (VALUES, DIFFERENCE, BITS)
     if payload.transform not in transforms:

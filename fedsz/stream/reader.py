@@ -12,25 +12,13 @@ from fedsz.errors import (
     TruncatedStream,
     UnsupportedStream,
 )
-from fedsz.stream.format import (
-    MAGIC,
-    PREFIX,
-    VERSIONS,
-    Header,
-    Limits,
-    Payload,
-    parse_header,
-)
+from fedsz.stream.format import MAGIC, PREFIX, VERSIONS, Header, Limits, Payload, parse_header
 
 
 class Reader:
     """A whole stream: its header, checked, and its payloads, each checked when it is first read.
 
     Nothing of it is copied.
-
-    Args:
-        blob: the stream.
-        limits: how much it may ask for.
 
     Attributes:
         header: what it says of itself.
@@ -71,21 +59,13 @@ class Reader:
             start += payload.nbytes
 
     def check(self) -> None:
-        """Verify all checksums.
-
-        Raises:
-            ChecksumMismatch: one does not fit.
-        """
+        """Verify all checksums, or raise `ChecksumMismatch`."""
         for _ in self.payloads():
             pass
 
 
 def _stored_header(view: memoryview, limits: Limits) -> tuple[memoryview, int]:
-    """Return the deflated header of a stream, and the stream's version.
-
-    Raises:
-        CorruptStream: the prefix is not one to trust, or the header is not whole.
-    """
+    """Return the deflated header of a stream and its version, or raise `CorruptStream`."""
     if bytes(view[: len(MAGIC)]) != MAGIC[: len(view)]:
         raise CorruptStream("not a fedsz stream: wrong magic")
     if len(view) < PREFIX:

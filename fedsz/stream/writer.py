@@ -36,15 +36,8 @@ def write(
         ConfigError: a name cannot be written as UTF-8.
     """
     payloads = tuple(
-        Payload(
-            part.codec_id,
-            part.transform,
-            len(part.data),
-            zlib.crc32(part.data),
-            part.bound,
-            part.members,
-        )
-        for part in parts
+        Payload(p.codec_id, p.transform, len(p.data), zlib.crc32(p.data), p.bound, p.members)
+        for p in parts
     )
     version = VERSION if reference is None else DIFFERENCES
     try:

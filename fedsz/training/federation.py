@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from fedsz.arrays import NDArray, as_arrays
-from fedsz.control.controller import Controller
+from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import SENSITIVITY
 from fedsz.errors import ConfigError
@@ -26,7 +26,7 @@ from fedsz.training.datasets import PARTITIONERS, Images, load_test
 from fedsz.training.loop import evaluate
 from fedsz.training.options import RunConfig, options
 from fedsz.training.sensitivity import measure
-from fedsz.update.step_spread import spread
+from fedsz.update.lossy import step_spread
 
 OnRound = Callable[[RoundRecord], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
@@ -138,7 +138,7 @@ class _Rounds:
         if not self._needs:
             return {}
         config = self._config
-        moved = spread(self._before, averaged, rule=config.rule, threshold=config.threshold)
+        moved = step_spread(self._before, averaged, rule=config.rule, threshold=config.threshold)
         self._before = averaged
         steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
         if SENSITIVITY not in self._needs or not steps:

@@ -41,9 +41,7 @@ def difference(tensors: Sequence[NDArray], bases: Sequence[NDArray]) -> npt.NDAr
 def moved(planes: Buffer, bases: Sequence[NDArray]) -> Iterator[NDArray]:
     """Yield the tensors that differ from ``bases`` by ``planes``, each with memory of its own.
 
-    Args:
-        planes: those of `difference`, row by row: as many bytes as the bases have.
-        bases: as for `difference`.
+    ``planes`` are those of `difference`, row by row: as many bytes as the bases have.
     """
     base, magnitude = _bits(bases), _magnitudes(bases)
     width = base.itemsize

@@ -12,10 +12,9 @@ from fedsz.arrays import DTYPE_IDS, StateDict, as_array
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
-from fedsz.update.bounded import encode_within
 from fedsz.update.config import DEFAULT, CompressionConfig
-from fedsz.update.difference import encode_difference
 from fedsz.update.lossless import Entry, encode_lossless
+from fedsz.update.lossy import encode_difference, encode_within
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 
@@ -87,16 +86,9 @@ def compress_measured(
     *,
     bounds: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[bytes, Report]:
-    """Return what `compress` does, and what it measured on the way.
+    """Return what `compress` does, and what it measured on the way; raises as `compress` does.
 
-    Args:
-        state_dict: as `compress` takes it.
-        config: how to compress it.
-        reference: as `compress` takes it.
-        bounds: by the names of tensors, absolute bounds that take the place of the config's.
-
-    Raises:
-        ConfigError, CodecUnavailable: as `compress`.
+    ``bounds`` are by the names of tensors, absolute, and take the place of the config's.
     """
     start = time.perf_counter()
     codec, lossless = config.lossy_codec, config.lossless_codec

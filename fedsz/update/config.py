@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,40 +23,19 @@ UPDATES: Final = (WEIGHTS, DELTA, DELTA_EF)
 EXACT: Final = "exact"  # a broadcast without any error
 
 
-def broadcast_bound(text: str) -> str:
-    """Return the error of a model's way to the clients in its one form: "exact" or a bound.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    return text if text == EXACT else str(ErrorBound.of(text))
-
-
 def codec_text(text: str) -> str:
-    """Return a codec with its settings in its one form.
-
-    Raises:
-        ConfigError: there is no such codec or setting.
-    """
+    """Return a codec with its settings in its one form, or raise `ConfigError`."""
     from fedsz import codecs  # numpy and native libraries
 
     return str(codecs.parse(text))
 
 
-def bound_text(text: str) -> str:
-    """Return an error bound in its one form.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    return str(ErrorBound.of(text))
-
-
-_FORMS: Final = {
-    "error_bound": bound_text,
+# What brings a field's text into its one form, or raises a ConfigError.
+_FORMS: Final[dict[str, Callable[[str], str]]] = {
+    "error_bound": lambda text: str(ErrorBound.of(text)),
     "codec": codec_text,
     "lossless": codec_text,
-    "downlink": broadcast_bound,
+    "downlink": lambda text: text if text == EXACT else str(ErrorBound.of(text)),
 }
 
 
@@ -136,12 +116,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **changes)
 
     def require(self) -> CompressionConfig:
-        """Return it if its codecs can be used here.
-
-        Raises:
-            ConfigError: the codec for everything else is lossy.
-            CodecUnavailable: a codec's library is not installed here.
-        """
+        """Return it, or raise why its codecs cannot be used: `ConfigError`, `CodecUnavailable`."""
         _ = self.lossy_codec, self.lossless_codec
         return self
 
@@ -175,15 +150,9 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.update == DELTA_EF
 
     def bound_of(self, name: str) -> ErrorBound:
-        """Return the error bound of a tensor.
-
-        Raises:
-            ConfigError: it is not finite or not above 0.
-        """
+        """Return a tensor's error bound; raise `ConfigError` if it is not finite or not above 0."""
         return self.bound.scaled(self.factors.get(name, 1.0))
 
 
-_DEFAULTS: Final = {
-    field.name: field.default for field in msgspec.structs.fields(CompressionConfig)
-}
+_DEFAULTS: Final = {f.name: f.default for f in msgspec.structs.fields(CompressionConfig)}
 DEFAULT: Final = CompressionConfig()

@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedsz import codecs
-from fedsz.arrays import Buffer, NDArray, StateDict, as_tensor
-from fedsz.codecs import Codec
-from fedsz.errors import ReferenceMismatch
-from fedsz.stream import BITS, DIFFERENCE, Limits, Reader, Tensor
-from fedsz.update.bounded import narrow
-from fedsz.update.coded_tensor import CodedTensor, located
-from fedsz.update.difference import moved, wide
+from fedsz.arrays import NDArray, StateDict, as_tensor
+from fedsz.stream import BITS, DIFFERENCE, Limits, Reader
 from fedsz.update.lossless import base_of, decode_lossless
-from fedsz.update.reference import Reference, shown
+from fedsz.update.lossy import CodedTensor, located
+from fedsz.update.reference import Reference, require_reference
 
 
 def decompress(
@@ -70,36 +66,14 @@ def unpack(
     for payload, data, offset in reader.payloads():
         tensors = [reader.header.tensors[i] for i in payload.members]
         with located(offset):
-            codec = codecs.of_wire_id(payload.codec_id)
+            codec, base = codecs.of_wire_id(payload.codec_id), None
             if payload.bound is None:
-                base = reference if payload.transform == BITS else None
-                yield from decode_lossless(codec, data, tensors, base)
+                origin = reference if payload.transform == BITS else None
+                yield from decode_lossless(codec, data, tensors, origin)
                 continue
             (tensor,) = tensors
             if payload.transform == DIFFERENCE:
                 assert reference is not None
-                yield tensor.name, _difference(codec, data, offset, tensor, reference)
-            elif tensor.dtype in codec.dtypes:
-                yield tensor.name, CodedTensor(tensor.dtype, tensor.shape, codec, data, offset)
-            else:
-                yield tensor.name, narrow(codec.decode(data, tensor.shape), tensor.dtype)
-
-
-def require_reference(digest: bytes, reference: Reference | None) -> None:
-    """Make sure that differences are added to what they refer to.
-
-    Raises:
-        ReferenceMismatch: that is not at hand.
-    """
-    if reference is None:
-        raise ReferenceMismatch(f"the stream holds differences from model {shown(digest)}: give it")
-    reference.require(digest)
-
-
-def _difference(
-    codec: Codec, data: Buffer, offset: int, tensor: Tensor, reference: Reference
-) -> NDArray | CodedTensor:
-    base = base_of(tensor, reference)
-    if wide(tensor.dtype) in codec.dtypes:
-        return CodedTensor(tensor.dtype, tensor.shape, codec, data, offset, base)
-    return moved(base, codec.decode(data, tensor.shape))
+                base = base_of(tensor, reference)
+        coded = CodedTensor(tensor.dtype, tensor.shape, codec, data, offset, base)
+        yield tensor.name, coded if coded.is_native else coded.decode()

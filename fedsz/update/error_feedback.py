@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.update.bounded import narrow
 from fedsz.update.config import CompressionConfig
-from fedsz.update.difference import wide
+from fedsz.update.lossy import narrow, wide
 from fedsz.update.reference import Reference
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, raw
 from fedsz.codecs import Codec, LosslessCodec, Raw
-from fedsz.codecs.zstd import Zstd
+from fedsz.codecs.lossless import Zstd
 from fedsz.errors import CorruptStream
 from fedsz.stream import BITS, Part, Tensor
 from fedsz.update import bit_difference as bits
@@ -30,12 +30,9 @@ class Entry(NamedTuple):
 def encode_lossless(
     entries: Sequence[Entry], codec: LosslessCodec, reference: Reference | None
 ) -> Part:
-    """Code tensors as one payload.
+    """Code tensors, at least one and of one item size, as one payload.
 
-    Args:
-        entries: at least one, of dtypes of one item size.
-        codec: for the bytes as they are.
-        reference: what else they may be coded from, by `BITS_CODEC`, if ``codec`` is not ``raw``.
+    As they are by ``codec``, or by `BITS_CODEC` from a reference, unless ``codec`` is ``raw``.
 
     Raises:
         ConfigError: the reference lacks one of them.
@@ -55,13 +52,7 @@ def encode_lossless(
 def decode_lossless(
     codec: Codec, data: Buffer, tensors: Sequence[Tensor], reference: Reference | None
 ) -> Iterator[tuple[str, NDArray]]:
-    """Yield the tensors of a payload by name.
-
-    Args:
-        codec: that of the payload.
-        data: the payload.
-        tensors: what it holds.
-        reference: if these are differences of bits, what from.
+    """Yield the tensors of a payload by name; of differences of bits, if there is a reference.
 
     Raises:
         CorruptStream: the payload holds something else, or the reference lacks a tensor.
@@ -90,11 +81,7 @@ def _split(data: Buffer, tensors: Sequence[Tensor]) -> Iterator[NDArray]:
 
 
 def base_of(tensor: Tensor, reference: Reference) -> NDArray:
-    """Return what a difference is to be added to.
-
-    Raises:
-        CorruptStream: the reference has no such tensor.
-    """
+    """Return what a difference is to be added to, or raise `CorruptStream`."""
     base = reference.arrays.get(tensor.name)
     if base is None or base.shape != tensor.shape or base.dtype != tensor.dtype:
         raise CorruptStream(f"a difference from {tensor.name!r}, which the reference lacks")

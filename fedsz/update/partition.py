@@ -34,11 +34,7 @@ def is_lossy(name: str, x: NDArray, *, rule: str, threshold: int) -> bool:
 
 
 def check_rule(rule: str, threshold: int) -> None:
-    """Refuse a partition rule that does not exist.
-
-    Raises:
-        ConfigError: no such rule, or a negative threshold.
-    """
+    """Raise `ConfigError` for a rule that does not exist, or a negative threshold."""
     if rule not in RULES:
         raise ConfigError(f"no partition rule {rule!r}; have {', '.join(RULES)}")
     if threshold < 0:

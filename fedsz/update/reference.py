@@ -8,24 +8,20 @@ that nothing is ever added to the wrong model.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import xxhash
 
-from fedsz.arrays import Layout, NDArray, StateDict, as_arrays
+from fedsz.arrays import Layout, NDArray, StateDict, as_arrays, raw
 from fedsz.errors import ConfigError, ReferenceMismatch
 
 SHOWN: Final = 8  # bytes of a digest in messages
 
 
 class Reference:
-    """A state_dict whose tensors others are coded as differences from.
+    """A state_dict, of torch tensors or numpy arrays, that others are coded as differences from.
 
     It keeps the arrays, not copies: they must not change while it is in use.
-
-    Args:
-        state_dict: names to torch tensors or numpy arrays.
 
     Raises:
         ConfigError: it holds something that streams do not.
@@ -50,16 +46,11 @@ class Reference:
         for name, x in self.arrays.items():
             head = f"{name}\0{x.dtype.name}\0{','.join(map(str, x.shape))}\0"
             hashed.update(head.encode("utf-8", "surrogatepass"))
-            octets: Any = x.reshape(-1).view(np.uint8)
-            hashed.update(octets)
+            hashed.update(raw(x))
         return hashed.digest()
 
     def tensor(self, name: str, like: NDArray) -> NDArray:
-        """Return what the tensor ``name``, of the dtype and shape of ``like``, is coded from.
-
-        Raises:
-            ConfigError: the reference has no such tensor.
-        """
+        """Return a tensor, or raise `ConfigError` if it has not the dtype and shape of ``like``."""
         found = self.arrays.get(name)
         if found is None or found.shape != like.shape or found.dtype != like.dtype:
             have = "none" if found is None else f"{found.dtype} {found.shape}"
@@ -74,17 +65,16 @@ class Reference:
             for name, shape in layout.shapes.items()
         )
 
-    def require(self, digest: bytes) -> None:
-        """Make sure that a stream refers to this state_dict.
 
-        Raises:
-            ReferenceMismatch: it refers to another.
-        """
-        if digest != self.digest:
-            raise ReferenceMismatch(
-                f"the stream's differences refer to model {shown(digest)}; this is model"
-                f" {shown(self.digest)}"
-            )
+def require_reference(digest: bytes, reference: Reference | None) -> None:
+    """Raise `ReferenceMismatch` unless ``reference`` is the model of this digest."""
+    if reference is None:
+        raise ReferenceMismatch(f"the stream holds differences from model {shown(digest)}: give it")
+    if digest != reference.digest:
+        raise ReferenceMismatch(
+            f"the stream's differences refer to model {shown(digest)}; this is model"
+            f" {shown(reference.digest)}"
+        )
 
 
 def shown(digest: bytes) -> str:

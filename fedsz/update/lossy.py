@@ -1,0 +1,210 @@
+"""Tensors that may be lossy: coded within a bound that holds in the tensor's own dtype.
+
+As they are, or as the difference from one that both sides hold. With x the tensor, r the
+reference's and d' what the difference decodes to, y = r + d'. So
+
+    |x - y| <= |d - d'| + |x - r - d| + |r + d' - y|
+
+where d is x - r as it is rounded, and the last two terms are half the distance between neighbouring
+numbers at most: the codec gets what they leave of the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from fedsz.arrays import Buffer, NDArray
+from fedsz.bounds import ErrorBound
+from fedsz.codecs import Codec
+from fedsz.codecs.base import FLOAT32
+from fedsz.codecs.uniform import compare
+from fedsz.errors import CorruptStream
+from fedsz.spread import finfo, half_ulp
+from fedsz.update.partition import is_lossy
+
+CHUNK: Final = 1 << 16  # elements added at a time, which a cache holds
+
+
+class Within(NamedTuple):
+    """A payload, the absolute bound that its tensor keeps, and the largest error, in float64."""
+
+    payload: bytes
+    bound: float
+    max_error: float
+
+
+def encode_within(x: NDArray, bound: float, codec: Codec) -> Within | None:
+    """Code ``x`` so that the bound holds in its own dtype; None where that cannot be had."""
+    if x.dtype in codec.dtypes:
+        encoded = codec.encode_measured(x, bound)
+        return Within(encoded.payload, bound, encoded.max_error)
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = x.astype(FLOAT32)
+    if not np.isfinite(single).all():
+        return None  # a NaN's bits, or a value beyond float32, would not come back
+    doubles = x.astype(np.float64)
+    # float64 is rounded to float32 before it is coded, narrower dtypes after they are decoded.
+    largest = float(np.abs(doubles).max(initial=0.0)) + bound
+    spare = bound - half_ulp(largest, FLOAT32 if x.dtype == np.float64 else x.dtype)
+    if not spare > 0:
+        return None
+    payload = codec.encode(single, spare)
+    back = narrow(codec.decode(payload, x.shape), x.dtype)
+    error = float(np.abs(back.astype(np.float64) - doubles).max(initial=0.0))
+    return Within(payload, bound, error) if error <= bound or not codec.keeps_bound else None
+
+
+def encode_difference(
+    x: NDArray, base: NDArray, error_bound: ErrorBound, codec: Codec
+) -> Within | None:
+    """Code x - base, of one floating dtype and shape; None where no difference can stand for ``x``.
+
+    The bound is on the tensor: of its range for ``rel``; of the difference's standard deviation for
+    ``std``. The codec gets the difference in float64 for float64 tensors and float32 for others.
+    """
+    if not x.size:
+        return None
+    whole, start = (side.astype(wide(x.dtype), copy=False) for side in (x, base))
+    threads = getattr(codec, "threads", 0)
+    seen = compare(whole, start, deviation=error_bound.kind == "std", threads=threads)
+    # NaN and infinities come back exactly only as they are.
+    if not (math.isfinite(seen.least) and math.isfinite(seen.greatest)):
+        return None
+    spread = seen.deviation if error_bound.kind == "std" else seen.high - seen.low
+    bound = error_bound.absolute_of(spread)
+    reach = max(-seen.low, seen.high) + bound
+    rounding = half_ulp(max(-seen.least, seen.greatest), whole.dtype) + half_ulp(reach, whole.dtype)
+    if x.dtype != whole.dtype:
+        rounding += half_ulp(reach, x.dtype)
+    spare = bound - rounding
+    # Beyond the largest number, a sum of two finite ones is infinite.
+    if not spare > 0 or reach > float(finfo(whole.dtype).max):
+        return None
+    if whole.dtype in codec.dtypes:
+        encoded = codec.encode_difference(whole, start, spare)
+        return Within(encoded.payload, bound, encoded.max_error + rounding)
+    coded = encode_within(np.asarray(whole - start), spare, codec)
+    return coded and Within(coded.payload, bound, coded.max_error + rounding)
+
+
+@dataclass(frozen=True)
+class CodedTensor:
+    """A lossy tensor of a stream that has arrived and is not decoded yet.
+
+    Attributes:
+        dtype, shape: of the tensor.
+        codec: that of its payload.
+        payload: the bytes, whose checksum fits.
+        offset: where in the stream they are.
+        reference: what the payload's numbers are to be added to; None if they are the tensor.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    codec: Codec
+    payload: Buffer
+    offset: int
+    reference: NDArray | None = None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether its codec holds it without a rounding of its own, and so can add it up."""
+        return self._coded_dtype in self.codec.dtypes
+
+    def decode(self) -> NDArray:
+        """Return it as an array.
+
+        Raises:
+            CorruptStream: the payload is not what the header says.
+            CodecUnavailable: the codec's library is not installed here.
+        """
+        with located(self.offset):
+            if self.reference is not None and self.is_native and self._coded_dtype == self.dtype:
+                return self.codec.decode_onto(self.payload, self.reference)
+            y = self.codec.decode_as(self.payload, self.shape, self._coded_dtype)
+        return narrow(y, self.dtype) if self.reference is None else moved(self.reference, y)
+
+    def accumulate(self, sums: NDArray, weight: float) -> None:
+        """Add ``weight`` times what the payload holds to ``sums``, but not of the reference.
+
+        See `Codec.accumulate`, which may need no array; only of a tensor that `is_native`.
+
+        Raises:
+            CorruptStream, CodecUnavailable: as `decode`. The sums are as before, but for rounding.
+        """
+        with located(self.offset):
+            self.codec.accumulate(self.payload, sums, weight, self._coded_dtype)
+
+    @property
+    def _coded_dtype(self) -> np.dtype:
+        """The dtype that the codec sees, if it can."""
+        return self.dtype if self.reference is None else wide(self.dtype)
+
+
+@contextmanager
+def located(offset: int) -> Iterator[None]:
+    """Count the place of a `CorruptStream` from the start of the stream, not of the payload."""
+    try:
+        yield
+    except CorruptStream as err:
+        raise type(err)(err.what, offset=offset + err.offset) from err
+
+
+def moved(base: NDArray, difference: NDArray) -> NDArray:
+    """Return base + difference, in the dtype of ``base``; what is finite stays finite."""
+    with np.errstate(over="ignore"):
+        y = np.asarray(np.add(base, difference, dtype=wide(base.dtype)))
+    return narrow(y, base.dtype)
+
+
+def narrow(y: NDArray, dtype: np.dtype) -> NDArray:
+    """Convert what was decoded to ``dtype``; what is finite stays finite."""
+    if y.dtype == dtype:
+        return y
+    with np.errstate(over="ignore"):
+        converted = y.astype(dtype)
+    burst = np.isinf(converted) & np.isfinite(y)
+    if burst.any():
+        largest = float(finfo(dtype).max)
+        converted[burst] = np.copysign(largest, y[burst]).astype(dtype)
+    return converted
+
+
+def add_scaled(base: NDArray, weight: float, sums: NDArray) -> None:
+    """Add ``weight`` times ``base`` to ``sums``, in their dtype."""
+    flat, out = base.reshape(-1), sums.reshape(-1)
+    for at in range(0, flat.size, CHUNK):
+        here = slice(at, at + CHUNK)
+        out[here] += flat[here].astype(sums.dtype) * sums.dtype.type(weight)
+
+
+def wide(dtype: np.dtype) -> np.dtype:
+    """Return the dtype that differences of ``dtype`` have."""
+    return dtype if dtype == np.float64 else FLOAT32
+
+
+def step_spread(
+    before: Mapping[str, NDArray], after: Mapping[str, NDArray], *, rule: str, threshold: int
+) -> dict[str, tuple[int, float]]:
+    """Return elements and standard deviation of the step that each lossy tensor takes.
+
+    Tensors that are not in both, in one shape, or whose step is not finite are left out. ``rule``
+    and ``threshold`` say which are lossy, see `fedsz.update.partition.is_lossy`.
+    """
+    found = {}
+    for name, x in after.items():
+        base = before.get(name)
+        if base is None or base.shape != x.shape:
+            continue
+        if is_lossy(name, x, rule=rule, threshold=threshold):
+            with np.errstate(over="ignore", invalid="ignore"):
+                deviation = float(np.std(x.astype(np.float64) - base))
+            if math.isfinite(deviation):
+                found[name] = x.size, deviation
+    return found
