@@ -31,6 +31,7 @@ from torch import nn
 
 from fedsz.arrays import NDArray, as_arrays
 from fedsz.training import datasets, models
+from fedsz.training.examples import Examples
 from fedsz.training.loop import evaluate, train
 
 CACHE = Path(__file__).resolve().parents[1] / "runs" / "arrays"
@@ -124,7 +125,7 @@ def _make(name: str, cache: Path, data_dir: Path | None) -> dict[str, Any]:
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     scaled = nn.Sequential(nn.Upsample((recipe.side, recipe.side), mode="bilinear"), model)
 
-    def epoch(data: datasets.Images, seed: int) -> dict[str, float]:
+    def epoch(data: Examples, seed: int) -> dict[str, float]:
         done = train(
             scaled,
             data,

@@ -21,8 +21,8 @@ from fedsz.arrays import as_arrays
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg, make_client_app
 from fedsz.flower.records import to_record
 from fedsz.training import loop as training
-from fedsz.training.build import load
 from fedsz.training.federation import prepare
+from fedsz.training.model_state import load
 from fedsz.training.options import RunConfig, options
 from tests.test_drift import STEP, drift
 

@@ -47,7 +47,6 @@ from flwr.app import Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from nncodec_coding import Peer, Way
 
-from fedsz.arrays import as_arrays
 from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecError, ConfigError, FedszError
 from fedsz.experiments.results import SWEEP, Results
@@ -58,6 +57,7 @@ from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import Arrays, to_record
 from fedsz.training.apps import train_share
 from fedsz.training.federation import federate, prepare
+from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
 from fedsz.transport.local_grid import LocalGrid
 
@@ -87,21 +87,17 @@ def app_of(config: RunConfig, peer: Peer) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         sent = message.content.array_records["arrays"]
         client = int(str(context.node_config["partition-id"]))
-        model, result = train_share(
+        model, metrics = train_share(
             config,
             sent,
             int(str(message.content.config_records["config"]["server-round"])),
             (client, config.clients),
-            data_dir=config.data_dir,
-            device=config.device,
         )
-        after = as_arrays(model.to("cpu").state_dict())
+        after = arrays_of(model)
         content = RecordDict({
             "arrays": to_record(peer.through(client, Arrays(sent), after)),
             "metrics": MetricRecord({
-                "train-loss": result.loss,
-                "train-seconds": result.seconds,
-                "num-examples": result.examples,
+                **metrics,
             }),
         })  # fmt: skip
         return Message(content, reply_to=message)

@@ -28,13 +28,15 @@ from pathlib import Path
 
 import arrays
 import numpy as np
+from flwr.app import ArrayRecord
 
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import seal
+from fedsz.flower.records import sealed
 from fedsz.flower.strategy import Mean
+from fedsz.update.compress import compress_measured
 from fedsz.update.config import DEFAULT, CompressionConfig
 from fedsz.update.lossy import CodedTensor, Within, encode_difference, encode_within
 from fedsz.update.partition import is_lossy
@@ -91,6 +93,13 @@ def tensors_of(model: str, rule: ErrorBound, folder: Path, data_dir: Path | None
     ]
 
 
+def seal(
+    arrays: dict[str, NDArray], config: CompressionConfig, reference: Reference | None = None
+) -> ArrayRecord:
+    """Return arrays as a client seals them that feeds nothing back."""
+    return sealed([compress_measured(arrays, config, reference)[0]])
+
+
 def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, ReceivedUpdate]:
     """Return what a server gets from a client, in each of `WAYS`."""
     after = {tensor.name: tensor.x for tensor in tensors}
@@ -102,9 +111,9 @@ def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, ReceivedUpdate
     )
     known = {reference.digest: reference}
     return {
-        "update": ReceivedUpdate(seal(after, own, reference)[0], references=known),
-        "codec": ReceivedUpdate(seal(steps, given)[0]),
-        "weights": ReceivedUpdate(seal(after, own)[0]),
+        "update": ReceivedUpdate(seal(after, own, reference), references=known),
+        "codec": ReceivedUpdate(seal(steps, given)),
+        "weights": ReceivedUpdate(seal(after, own)),
     }
 
 

@@ -66,6 +66,20 @@ def as_array(name: str, value: Any) -> NDArray:
     return x
 
 
+def require_state_dict(given: Any) -> StateDict:
+    """Return what a caller gave as a state_dict.
+
+    Raises:
+        ConfigError: it is no mapping; says what to give instead of a model.
+    """
+    if isinstance(given, Mapping):
+        return given
+    kind = type(given).__name__
+    if hasattr(given, "state_dict"):
+        raise ConfigError(f"a {kind} is not a state_dict: pass model.state_dict(), not model")
+    raise ConfigError(f"a state_dict maps names to tensors or arrays, got a {kind}")
+
+
 def as_arrays(state_dict: StateDict) -> dict[str, NDArray]:
     """Return a state_dict's tensors as arrays; see `as_array`."""
     return {name: as_array(name, value) for name, value in state_dict.items()}
@@ -140,13 +154,22 @@ class Layout:
         for name, shape in self.shapes.items():
             if name not in shapes:
                 raise ModelMismatch(f"{name!r} of shape {shape} is missing")
-            if shapes[name] != shape:
+            if shapes[name] != shape and not self._is_bytes(name, shapes[name]):
                 raise ModelMismatch(
                     f"{name!r} has shape {shapes[name]} where the model has {shape}"
                 )
         for name, shape in shapes.items():
             if name not in self.shapes:
                 raise ModelMismatch(f"{name!r} of shape {shape} is not in the model")
+
+    def _is_bytes(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor is bytes of any length, such as the trees of a boosted model."""
+        return self.dtypes[name] == np.uint8 and len(self.shapes[name]) == len(shape) == 1
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether a tensor may be longer than the layout says."""
+        return any(self._is_bytes(name, shape) for name, shape in self.shapes.items())
 
     def cast(self, name: str, x: NDArray) -> NDArray:
         """Return an array in the layout's dtype: strategies widen some of them.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-KINDS: Final = ("rel", "abs", "std")
+KINDS: Final = ("rel", "abs", "std", "step")
 
 ALL: Final = math.nextafter(1.0, 0.0)  # the largest relative bound
 
@@ -21,7 +21,7 @@ ALL: Final = math.nextafter(1.0, 0.0)  # the largest relative bound
 class ErrorBound:
     """The largest error an element may take, as a rule that holds for every tensor.
 
-    Make one with `rel`, `abs` or `std`; a plain float given to fedsz means `rel`.
+    Make one with `rel`, `abs`, `std` or `step`; a plain float given to fedsz means `rel`.
 
     Raises:
         ConfigError: the value is not finite or not above 0, or is 1 or more for `rel`.
@@ -54,6 +54,15 @@ class ErrorBound:
         return cls("std", float(value))
 
     @classmethod
+    def step(cls, value: float) -> ErrorBound:
+        """Bound errors by ``value`` x the root mean square of the whole update.
+
+        Of all lossy tensors' differences together, see `fedsz.update.step.bounds_of_step`; so it
+        is only for what is sent as differences.
+        """
+        return cls("step", float(value))
+
+    @classmethod
     def of(cls, given: ErrorBound | float | str) -> ErrorBound:
         """Read what a user wrote: an `ErrorBound`, ``0.01``, ``"1e-2"``, ``"abs:1e-3"``.
 
@@ -68,7 +77,7 @@ class ErrorBound:
         except (TypeError, ValueError):
             raise ConfigError(
                 f"{given!r} is no error bound; write a number such as 1e-2 (of each tensor's "
-                "range), abs:1e-3 or std:0.1"
+                "range), abs:1e-3, std:0.1 or step:1"
             ) from None
         return cls(kind or "rel", value)
 
@@ -89,10 +98,13 @@ class ErrorBound:
 
         Returns:
             The absolute bound. 0 where nothing may move: an empty or constant ``x``, one without
-            finite values, or one whose range overflows float64.
+            finite values, one whose range overflows float64, or a bound of kind ``step``, which
+            one tensor alone does not have.
         """
         from fedsz.spread import standard_deviation, value_range  # numpy; options need none
 
+        if self.kind == "step":
+            return 0.0
         if self.kind == "abs":
             return self.value if x.size else 0.0
         return self.absolute_of(value_range(x) if self.kind == "rel" else standard_deviation(x))

@@ -12,6 +12,7 @@
     ├── ModelMismatch          two state_dicts that should agree do not
     │   └── ReferenceMismatch  a stream's differences refer to another state_dict than is at hand
     ├── DivergedUpdate         training has made NaN or infinities of finite weights
+    ├── TaskError              a task of somebody's own failed, or returned what it must not
     ├── DataError              a data set is absent, or not what it should be
     └── LinkError              the other end of a connection is absent or refuses
 
@@ -76,6 +77,10 @@ class ReferenceMismatch(ModelMismatch):
 
 class DivergedUpdate(FedszError):
     """An update that would turn the average into NaN or infinities."""
+
+
+class TaskError(FedszError):
+    """A `fedsz.training.task.Task` that failed, or returned what it must not."""
 
 
 class DataError(FedszError):

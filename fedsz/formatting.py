@@ -7,11 +7,23 @@ have three digits: `seconds`, `size_in_digits`, `digits`. Numbers that are not f
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 NOTHING: Final = "–"
+
+
+def metric(value: float | None) -> str:
+    """Return an accuracy or a loss: ``0.9361``, and ``-`` where there is none."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def outcome(accuracy: float | None, loss: float | None) -> str:
+    """Return how good a model is, in words: ``accuracy 0.9361``, or its loss without one."""
+    return f"loss {metric(loss)}" if accuracy is None else f"accuracy {metric(accuracy)}"
 
 
 def size(nbytes: float) -> str:
@@ -83,6 +95,17 @@ def points(share: float) -> str:
     if not math.isfinite(share):
         return NOTHING
     return f"{round(100 * share, 2) or 0.0:+.2f}"  # no minus before a zero
+
+
+def printable(text: str) -> str:
+    """Return text without escape sequences and control characters, but for tabs and line ends."""
+    return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint for messages about an unknown name: `` (did you mean 'rounds'?)``, or ""."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def count(number: int, what: str) -> str:

@@ -17,7 +17,10 @@ from flwr.clientapp import ClientApp
 
 import fedsz
 from fedsz.flower import FedSZMod, LocalGrid
-from fedsz.flower.records import KEY, to_array
+from fedsz.flower.records import KEY, sealed, to_array
+from fedsz.update.compress import compress_measured
+from fedsz.update.config import CompressionConfig
+from fedsz.update.reference import Reference
 
 BOUND = 1e-2
 
@@ -57,6 +60,13 @@ def record_of(arrays: dict[str, np.ndarray]) -> ArrayRecord:
 
 
 Edit = Callable[[int, dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+def seal(
+    arrays: dict[str, np.ndarray], config: CompressionConfig, reference: Reference | None = None
+) -> ArrayRecord:
+    """Return arrays as a client seals them that feeds nothing back."""
+    return sealed([compress_measured(arrays, config, reference)[0]])
 
 
 def app_of(edit: Edit = lambda i, arrays: moved(arrays, i), *, mod: bool = True) -> ClientApp:

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 
 from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.client import run_client
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.frames import unpack
 from fedsz.transport.grpc_grid import GrpcGrid
 
@@ -61,13 +61,15 @@ def fail(message: Message, context: Context) -> Message:
 
 
 class Events:
-    """Keeps what happened on a link, so that tests can wait for it."""
+    """Keeps what happened on a link, so that tests can wait for it; ``show`` has seen it first."""
 
-    def __init__(self) -> None:
+    def __init__(self, show: OnEvent = lambda _: None) -> None:
+        self._show = show
         self.seen: list[LinkEvent] = []
         self._news = threading.Condition()
 
     def __call__(self, event: LinkEvent) -> None:
+        self._show(event)
         with self._news:
             self.seen.append(event)
             self._news.notify_all()
@@ -85,8 +87,16 @@ class Events:
 class Client:
     """`run_client` in a thread."""
 
-    def __init__(self, server: str, client_id: str, app: ClientApp = app, **options: Any) -> None:
-        self.events = Events()
+    def __init__(
+        self,
+        server: str,
+        client_id: str,
+        app: ClientApp = app,
+        *,
+        show: OnEvent = lambda _: None,
+        **options: Any,
+    ) -> None:
+        self.events = Events(show)
         self.error: BaseException | None = None
         self.stop = threading.Event()
         self._run = lambda: run_client(

@@ -17,8 +17,9 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, DataError, ModelMismatch
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.flower.records import to_record
-from fedsz.training.build import build_model, load
 from fedsz.training.federation import federate, prepare
+from fedsz.training.images import build_model
+from fedsz.training.model_state import load
 from fedsz.training.options import RunConfig
 
 

@@ -1,4 +1,4 @@
-"""`auto`: bounds from the tolerance and the size of the first step."""
+"""`auto`: bounds from the tolerance, the round, and how far clients are behind."""
 
 from __future__ import annotations
 
@@ -10,54 +10,69 @@ import msgspec
 import pytest
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.auto import ALLOWED, FIRST
-from fedsz.control.record import Decision
-from tests.policies import factor_of, policy, row
+from fedsz.control.auto import ALLOWED, LEAST, SHORT, START
+from fedsz.control.record import Decision, RoundRecord
+from tests.policies import policy, row
 
 
-def bounds_of(decisions: Sequence[Decision]) -> list[float]:
-    return [factor_of(decision) for decision in decisions]
+def up(decision: Decision) -> float:
+    bound = ErrorBound.of(decision.config.error_bound)
+    assert bound.kind == "step"
+    return bound.value
+
+
+def down(decision: Decision) -> float:
+    return ErrorBound.of(decision.config.downlink).value
+
+
+def learning(rounds: int) -> list[RoundRecord]:
+    """Return the history of a run that gets better each round."""
+    return [row(i, 0.01 * i, 2 - 0.02 * i) for i in range(rounds + 1)]
+
+
+def behind(history: Sequence[RoundRecord], lag: float, bound: str) -> list[RoundRecord]:
+    """Return it with clients that are ``lag`` rounds behind within a bound in the last round."""
+    config = policy("auto").decide(history).config.replace(error_bound=bound)
+    last = msgspec.structs.replace(history[-1], lag=lag, decision=Decision(config=config))
+    return [*history[:-1], last]
 
 
 def test_auto_allows_no_less_for_more_tolerance() -> None:
-    spread = {"a.weight": (900, 0.01), "b.weight": (100, 0.03)}
-    smooth = [row(i, 0.1 * i, 2.0 - 0.2 * i, spread=spread if i else {}) for i in range(9)]
-    step = math.sqrt((900 * 0.01**2 + 100 * 0.03**2) / 1000)
     tolerances = [0.0, 0.1, 0.25, 0.5, 0.7, 1.0, 5.0]
-    last = [policy("auto", tolerance=t).decide(smooth) for t in tolerances]
+    last = [policy("auto", tolerance=t).decide(learning(9)) for t in tolerances]
 
     assert all(
-        (d.config.update, d.config.threshold, d.config.rule) == ("delta+ef", 0, "parameters")
+        (d.config.update, d.config.threshold, d.config.rule) == ("delta+ef", 0, "shape")
         for d in last
     )
-    assert all(a <= b for a, b in itertools.pairwise(bounds_of(last)))
-    assert bounds_of(last)[0] == pytest.approx(ALLOWED[0][1] * step, rel=1e-3)
-    assert bounds_of(last)[-1] == pytest.approx(ALLOWED[-1][1] * step, rel=1e-3)
-    down = [ErrorBound.of(d.config.downlink).value for d in last]
-    assert down[-1] == pytest.approx(ALLOWED[-1][2] * step, rel=1e-3)
+    assert all(a <= b for a, b in itertools.pairwise(map(up, last)))
+    assert up(last[0]) == pytest.approx(ALLOWED[0][1])
+    assert (up(last[-1]), down(last[-1])) == pytest.approx(ALLOWED[-1][1:])
 
 
-def test_auto_starts_by_the_step_and_then_stays() -> None:
-    spread = {"a.weight": (900, 0.01)}
-    steps = [row(0), *(row(i, 0.1 * i, 2 - 0.2 * i, spread=spread) for i in range(1, 6))]
-    shrinking = [
-        msgspec.structs.replace(o, spread={"a.weight": (900, 0.01 / max(o.round, 1))})
-        if o.round
-        else o
-        for o in steps
-    ]
+def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over() -> None:
     auto = policy("auto")
+    allowed = 1.0
+    bounds = [up(auto.decide(learning(n))) for n in range(60)]
 
-    assert (
-        auto.decide([]).config.error_bound
-        == auto.decide(steps[:1]).config.error_bound
-        == str(FIRST)
-    )
-    bounds = {auto.decide(shrinking[:n]).config.error_bound for n in range(2, 7)}
-    assert len(bounds) == 1
+    assert up(auto.decide([])) == bounds[0] == pytest.approx(START * allowed)
+    assert all(a <= b for a, b in itertools.pairwise(bounds))
+    assert bounds[SHORT - 1] == pytest.approx(allowed)
+    assert bounds[39] == pytest.approx(40 / SHORT * allowed)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
-def test_auto_waits_for_a_step_that_is_one(bad: float) -> None:
-    history = [row(0), row(1, spread={"a.weight": (900, bad)})]
-    assert policy("auto").decide(history).config.error_bound == str(FIRST)
+def test_auto_tightens_while_clients_are_further_behind_than_their_bound_explains() -> None:
+    auto, history = policy("auto"), learning(9)
+    usual = up(auto.decide(history))
+
+    assert up(auto.decide(behind(history, 0.6, "step:1"))) == usual
+    assert up(auto.decide(behind(history, 5.0, "step:10"))) == usual
+    assert up(auto.decide(behind(history, 5.0, "step:1"))) == pytest.approx(usual * LEAST)
+    assert "behind" in auto.decide(behind(history, 5.0, "step:1")).why
+
+
+@pytest.mark.parametrize("lag", [None, 0.0, math.inf])
+def test_auto_decides_on_any_lag(lag: float | None) -> None:
+    history = behind(learning(9), 0.0, "step:1")
+    odd = [*history[:-1], msgspec.structs.replace(history[-1], lag=lag)]
+    assert 0 < up(policy("auto").decide(odd)) < math.inf

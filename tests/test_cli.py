@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +18,9 @@ import pytest
 
 import fedsz
 from fedsz.cli import main
+from fedsz.experiments.sweep_plan import SweepConfig
+from fedsz.paper.options import PaperConfig
+from fedsz.training.options import RunConfig, options
 
 torch = pytest.importorskip("torch")
 
@@ -183,6 +188,57 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "owned").exists()
 
 
+def test_a_damaged_file_of_tensors_is_one_plain_line(model: Path) -> None:
+    whole = model.read_bytes()
+    changed = bytearray(whole)
+    start = whole.index(b"data.pkl") + len(b"data.pkl")
+    changed[start : start + 40] = b"\x1b[1m" * 10
+    for damaged in (b"", whole[: len(whole) // 2], bytes(changed), b"hello\x1b[1m\n", whole[9:]):
+        model.write_bytes(damaged)
+        says = refuse("compress", model)
+        assert says.endswith("it is damaged, or holds other objects than tensors")
+        assert says.isprintable()
+    torch.save(torch.nn.Linear(2, 2), model)
+    assert "weights_only" not in refuse("compress", model)
+    odd = model.with_name("\x1b[1mmodel.pt")
+    assert f"cannot read {model}: No such file" in refuse("compress", odd)
+
+
+def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSZ_RONDS", "3")
+
+    says = refuse("codecs")
+
+    hint = "(did you mean 'FEDSZ_ROUNDS'?)"
+    assert says == f"no option is called FEDSZ_RONDS, which is in the environment {hint}"
+
+
+def test_every_variable_that_is_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (RunConfig, SweepConfig, PaperConfig):
+        for name in options(kind):
+            monkeypatch.setenv(f"FEDSZ_{name.upper()}", "")  # as good as absent
+    monkeypatch.setenv("FEDSZ_TEST_DATA", "anywhere")
+
+    assert call("codecs").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("sw", "sweep"), ("run --error", "--error-bound"), ("codecs --js", "--json")],
+)
+def test_shells_complete_commands_and_options(typed: str, offered: str) -> None:
+    words = f"fedsz {typed}"
+    asked = {"_FEDSZ_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    asked["COMP_CWORD"] = str(len(words.split()) - 1)
+    script = "import sys; sys.argv[0] = 'fedsz'; from fedsz.cli import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **asked}
+    )
+
+    assert done.stdout.split() == [offered], done.stderr
+
+
 def test_a_damaged_stream_is_one_line(model: Path) -> None:
     call("compress", model)
     stream = model.with_suffix(".fsz")
@@ -225,7 +281,10 @@ BAD = {
     ),
     "model": (["server", "--insecure", "--model", "vgg"], "no model 'vgg'; have cnn, alexnet"),
     "partitioner": (["server", "--insecure", "--partitioner", "skew"], "'skew'"),
-    "rule": (["run", "--rule", "all"], "no partition rule 'all'; have paper, ndim, parameters"),
+    "rule": (
+        ["run", "--rule", "all"],
+        "no partition rule 'all'; have shape, paper, ndim, parameters",
+    ),
     "rounds": (["run", "--rounds", "0"], "rounds must lie in 1..1e+06, got 0"),
     "no config": (["run", "--config", "none.toml"], "cannot read none.toml: No such file"),
     "partition": (["client", "--insecure", "--partition", "4/4"], "I/N with I from 0 to N-1"),
@@ -276,9 +335,14 @@ def test_mistakes_in_a_config_file(tmp_path: Path, text: str, says: str) -> None
 
 
 def test_an_unreachable_server_is_one_line() -> None:
-    says = refuse("client", "--insecure", "--server", "127.0.0.1:9", "--max-wait", "1")
+    done = call("client", "--insecure", "--server", "127.0.0.1:9", "--max-wait", "1")
 
-    assert "127.0.0.1:9" in says
+    assert done.returncode == 2
+    (error,) = done.stderr.splitlines()
+    assert error.startswith("fedsz: no fedsz server at 127.0.0.1:9 for 1 s: UNAVAILABLE: ")
+    connecting, waiting = done.stdout.splitlines()
+    assert connecting == "connecting to 127.0.0.1:9"
+    assert waiting.startswith("no link to 127.0.0.1:9: UNAVAILABLE: Connection refused; next try")
 
 
 def test_numpy_checkpoints_are_not_mistaken(tmp_path: Path) -> None:

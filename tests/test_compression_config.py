@@ -17,18 +17,28 @@ from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.scheme import Scheme, parse
 from fedsz.flower.instructions import Instructions
 from fedsz.training.options import RunConfig
-from fedsz.update.config import DEFAULT, EXACT, UPDATES, CompressionConfig
+from fedsz.update.config import DEFAULT, DELTA, EXACT, UPDATES, WEIGHTS, CompressionConfig
+from fedsz.update.partition import RULES
 
 numbers = st.floats(1e-300, 1.0, exclude_max=True)
 bounds = st.builds(ErrorBound, st.sampled_from(KINDS), numbers)
 texts = st.builds(str, bounds)
+
+
+def legal(**fields: Any) -> CompressionConfig:
+    """Weights are no step, and so have no bound of one."""
+    if fields["update"] == WEIGHTS and fields["error_bound"].startswith("step:"):
+        fields["update"] = DELTA
+    return CompressionConfig(**fields)
+
+
 configs = st.builds(
-    CompressionConfig,
+    legal,
     error_bound=texts,
     codec=st.sampled_from(["uniform", "uniform:effort=9", "szx", "raw", "zfp:precision=14", "sz3"]),
     lossless=st.sampled_from(["blosclz", "zstd:level=3", "raw"]),
     threshold=st.integers(0, 1 << 40),
-    rule=st.sampled_from(["paper", "ndim", "parameters"]),
+    rule=st.sampled_from(RULES),
     factors=st.dictionaries(st.text(max_size=9), st.floats(1e-9, 1e9), max_size=3),
     update=st.sampled_from(UPDATES),
     decay=st.floats(0, 1),

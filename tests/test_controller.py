@@ -35,11 +35,9 @@ def test_auto_needs_nothing_from_the_app(strategy: type[FedAvg]) -> None:
 
     traffic = grid.take_traffic()
     assert (traffic.replies, traffic.failures) == (ROUNDS * CLIENTS, [])
-    first, *later = bounds(watched)
-    assert first.startswith("std:")
-    assert all(bound.startswith("abs:") for bound in later)
+    assert all(bound.startswith("step:") for bound in bounds(watched))
     told = dict(watched.down[-1].config_records[KEY])
-    assert (told["update"], told["threshold"], told["rule"]) == ("delta+ef", 0, "parameters")
+    assert (told["update"], told["threshold"], told["rule"]) == ("delta+ef", 0, "shape")
 
 
 def test_what_the_app_measures_tightens_the_bound() -> None:
@@ -61,7 +59,7 @@ def test_what_the_app_measures_tightens_the_bound() -> None:
         StreamingFedAvg(fraction_evaluate=0).start(
             grid, record_of(initial()), num_rounds=ROUNDS, evaluate_fn=test
         )
-        found[name] = float(bounds(watched)[-1].removeprefix("abs:"))
+        found[name] = float(bounds(watched)[-1].removeprefix("step:"))
     assert found["bad"] < 0.8 * found["good"]
 
 

@@ -12,30 +12,31 @@ from PIL import Image
 
 from fedsz.errors import ConfigError, DataError
 from fedsz.training import datasets
-from fedsz.training.datasets import DATASETS, PARTITIONERS, DatasetSpec, Images
+from fedsz.training.datasets import DATASETS, PARTITIONERS, DatasetSpec
+from fedsz.training.examples import Examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Split = Callable[..., Images]
+    Split = Callable[..., Examples]
 
 in_folders = pytest.mark.parametrize(
     "spec", [spec for spec in DATASETS if spec.hub_id], ids=lambda spec: spec.name
 )
 
 
-def digits(partition: int = 0, num_partitions: int = 5, **options: Any) -> Images:
+def digits(partition: int = 0, num_partitions: int = 5, **options: Any) -> Examples:
     return datasets.load_partition(
         "digits", data_dir=None, partition=partition, num_partitions=num_partitions, **options
     )
 
 
-def keys(images: Images) -> list[tuple[bytes, int]]:
+def keys(images: Examples) -> list[tuple[bytes, int]]:
     return [(x.numpy().tobytes(), int(y)) for x, y in zip(images.x, images.y, strict=True)]
 
 
-def same(a: Images, b: Images) -> bool:
+def same(a: Examples, b: Examples) -> bool:
     return torch.equal(a.x, b.x) and torch.equal(a.y, b.y)
 
 
@@ -72,7 +73,7 @@ def test_shares_are_disjoint_and_cover_the_subset(partitioner: str, samples: int
 def test_shares_of_real_files_are_disjoint_and_cover_the_subset(
     data_dir: Path, partitioner: str
 ) -> None:
-    def load(partition: int, num_partitions: int) -> Images:
+    def load(partition: int, num_partitions: int) -> Examples:
         return datasets.load_partition(
             "cifar10",
             data_dir=data_dir,
@@ -146,7 +147,7 @@ def test_as_many_shares_as_images() -> None:
     assert [len(digits(i, 20, samples=20)) for i in range(20)] == [1] * 20
 
 
-# Images
+# Examples
 
 
 def test_digits() -> None:

@@ -75,11 +75,14 @@ def test_auto_needs_no_other_option(tmp_path: Path) -> None:
     last = rows[-1].decision
     assert last is not None
     config = last.config
-    assert (config.update, config.threshold, config.rule) == ("delta+ef", 0, "parameters")
-    assert config.error_bound.startswith("abs:")
+    assert (config.update, config.threshold, config.rule) == ("delta+ef", 0, "shape")
+    assert config.error_bound.startswith("step:")
     assert rows[-1].raw_up > 15 * rows[-1].sent_up
     assert rows[-1].raw_down > 10 * rows[-1].sent_down
-    assert rows[-1].spread
+    assert rows[-1].kept is not None
+    assert 0.4 < rows[-1].kept < 1
+    assert rows[-1].lag is not None
+    assert 0.1 < rows[-1].lag < 1
 
 
 def test_layers_measure_what_they_need(tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_layers_measure_what_they_need(tmp_path: Path) -> None:
 def test_the_command_tells_what_and_why(tmp_path: Path) -> None:
     run(tmp_path / "run", policy="auto")
 
-    table = CliRunner().invoke(app, ["decisions", str(tmp_path / "run")])
+    table = CliRunner().invoke(app, ["decisions", str(tmp_path / "run")], env={"COLUMNS": "80"})
     lines = CliRunner().invoke(app, ["decisions", str(tmp_path / "run"), "--json"])
 
     assert table.exit_code == lines.exit_code == 0
@@ -101,6 +104,12 @@ def test_the_command_tells_what_and_why(tmp_path: Path) -> None:
     told = [json.loads(line) for line in lines.output.splitlines()]
     assert [one["round"] for one in told] == [1, 2, 3]
     assert all(one["decision"] == one["again"] and one["decision"]["why"] for one in told)
+    heads, *rows, _ = table.output.splitlines()
+    assert max(map(len, table.output.splitlines())) <= 80
+    # The last column is folded, and nothing of it is cut.
+    column = "".join(row[heads.index("why") :] for row in rows)
+    whys = "".join(one["decision"]["why"] for one in told)
+    assert "".join(column.split()) == "".join(whys.split())
 
 
 def test_a_record_that_was_changed_shows(tmp_path: Path) -> None:
@@ -116,14 +125,18 @@ def test_a_record_that_was_changed_shows(tmp_path: Path) -> None:
     assert "differ in round 2" in result.output
 
 
-def test_a_run_of_an_older_release_is_decided_again() -> None:
-    """Of version 1 of the record, which had no number: made before there was a second."""
+def test_a_run_of_an_older_release_is_read() -> None:
+    """Of version 1 of the record, which had no number: made before there was a second.
+
+    Its `auto` went by the server's first step; today's decides otherwise, and this says so.
+    """
     folder = Path(__file__).parent / "golden" / "run-1"
 
     decided = list(decisions(folder))
 
     assert [one.record.version for one in decided] == [1, 1, 1, 1]
-    assert all(one.same for one in decided)
+    assert not any(one.same for one in decided)
+    assert all(one.again.config.bound.kind == "step" for one in decided)
     assert decided[3].decision.config.codec == "uniform:effort=3"
     (run,) = read_source(folder)
     assert [done.round for done in run.rounds] == [0, 1, 2, 3, 4]

@@ -341,3 +341,14 @@ def test_a_stream_of_differences_is_not_decoded_without_its_model() -> None:
     step = downlink.streams(b"")[1]
     with pytest.raises(ReferenceMismatch):
         decoded([step])
+
+
+def test_weights_go_up_while_the_model_comes_down_within_a_step() -> None:
+    grid = FedSZGrid(grid_of(app_of()), update="weights", downlink="step:1")
+    strategy = FedAvg(fraction_evaluate=0.0)
+
+    strategy.start(grid, record_of(initial()), num_rounds=3)
+
+    traffic = grid.take_traffic()
+    assert not traffic.failures
+    assert traffic.raw_down > 2 * traffic.sent_down

@@ -25,7 +25,7 @@ from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CorruptStream
 from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import KEY, STYPE, Layout, from_array, seal, to_record
+from fedsz.flower.records import KEY, STYPE, Layout, from_array, to_record
 from fedsz.flower.strategy import Mean
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import Reader
@@ -40,6 +40,7 @@ from tests.federation import (
     moved,
     record_of,
     run,
+    seal,
     to_arrays,
 )
 
@@ -157,7 +158,7 @@ def model(client: int) -> dict[str, np.ndarray]:
 
 
 def sealed(arrays: dict[str, np.ndarray], codec: str) -> ArrayRecord:
-    return seal(arrays, CompressionConfig.of(BOUND, codec=codec))[0]
+    return seal(arrays, CompressionConfig.of(BOUND, codec=codec))
 
 
 def damaged(record: ArrayRecord, payload: int, where: float = 0.5) -> ArrayRecord:
@@ -272,7 +273,7 @@ def step(client: int, base: Reference | None, codec: str = "uniform") -> ArrayRe
         name: (x.astype(np.float64) + 0.01 * own).astype(x.dtype)
         for (name, x), own in zip(start.items(), tame(client).values(), strict=True)
     }
-    return seal(after, CompressionConfig.of(BOUND, codec=codec), base)[0]
+    return seal(after, CompressionConfig.of(BOUND, codec=codec), base)
 
 
 def assert_close(mean: Mean, expected: Mean, roundings: float) -> None:
@@ -310,7 +311,7 @@ def test_many_small_steps_from_large_numbers() -> None:
     for weight in range(1, 41):
         after = {"weight": base.arrays["weight"] + rng.normal(size=(50, 60)).astype(np.float32)}
         reply = ReceivedUpdate(
-            seal(after, CompressionConfig.of("abs:1e-2"), base)[0], references={base.digest: base}
+            seal(after, CompressionConfig.of("abs:1e-2"), base), references={base.digest: base}
         )
         exact = dict(reply)["weight"].astype(np.float64)
         steps.append(weight * (exact - base.arrays["weight"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -137,7 +138,7 @@ def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
 
     from safetensors.torch import load_file
 
-    from fedsz.training.build import build_model
+    from fedsz.training.images import build_model
     from fedsz.training.options import RunConfig
 
     build_model(RunConfig()).load_state_dict(load_file(folder / "model.safetensors"))
@@ -309,3 +310,23 @@ def test_a_run_whose_clients_cannot_start_ends_with_their_reason(
     assert run.wait(LIMIT) == 2
     (line,) = run.communicate()[1].splitlines()
     assert "no train.parquet of cifar10" in line
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_client_with_a_quarter_of_4000_images_takes_less_than_400_mb(
+    fleet: Fleet, data_dir: Path
+) -> None:
+    what = ("--dataset", "cifar10", "--data-dir", data_dir)
+    server = fleet.server(
+        *what, "--samples", 4000, "--test-samples", 100, "--rounds", 2, "--min-clients", 1
+    )
+    client = fleet.client(server.port, 0, 4, *what)
+    status, peak = Path(f"/proc/{client.pid}/status"), 0
+    while client.poll() is None:
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        peak = max(peak, 1024 * int(found[1]) if found else 0)
+        time.sleep(0.02)
+
+    assert (client.returncode, server.process.wait(LIMIT)) == (0, 0)
+    assert [line["replies"] for line in server.rounds()[1:]] == [1, 1]
+    assert 100e6 < peak < 400e6

@@ -295,8 +295,11 @@ def test_settings_reach_the_clients() -> None:
     )
 
     note = inner.down[0].config_records[KEY]
-    assert dict(note) == {
-        "update": "delta",
+    sent = dict(note)
+    assert len(sent.pop("run")) == 8
+    assert sent == {
+        "update": "delta+ef",
+        "trains": True,
         "decay": 1.0,
         "turn": 1,
         "factor-names": [],

@@ -91,8 +91,8 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
     assert decided == policy(spec).decide(tuple(history))
     assert decided == msgspec.json.decode(msgspec.json.encode(decided), type=Decision)
     told = decided.config.error_bound, decided.config.downlink
-    kinds = {"std", "abs"} if "auto" in spec else {"std"}
-    assert {ErrorBound.of(bound).kind for bound in told} <= kinds
+    kind = "step" if "auto" in spec else "std"
+    assert {ErrorBound.of(bound).kind for bound in told} == {kind}
     assert all(1 / 8 <= factor <= 8 for factor in decided.config.factors.values())
     assert "\n" not in decided.why
 
@@ -158,8 +158,8 @@ def test_specs_that_cannot_be_are_refused_with_what_can() -> None:
 
 
 def test_what_a_policy_needs_is_what_its_rules_need() -> None:
-    assert {rule.name for rule in POLICIES if rule.needs} == {"auto", "layers"}
-    assert policy("auto+gate").needs == {"spread"}
+    assert {rule.name for rule in POLICIES if rule.needs} == {"layers"}
+    assert not policy("auto+gate").needs
     assert policy("gate+layers:cost=mse").needs == {"spread"}
     assert policy("layers+auto").needs == {"spread", "sensitivity"}
 

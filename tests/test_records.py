@@ -12,7 +12,8 @@ from flwr.app import (
 
 from fedsz.errors import CorruptStream, LimitExceeded
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import Layout, from_array, seal, to_array
+from fedsz.flower.records import Layout, from_array, sealed, to_array
+from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
 
 
@@ -48,9 +49,10 @@ def test_a_stream_may_decode_to_twice_the_model_and_no_more() -> None:
     template = Layout.of(model)
 
     for dtype, fits in ((np.float64, True), (np.complex128, False)):
-        record, _ = seal(
+        stream, _ = compress_measured(
             {"w": model["w"].astype(dtype)}, CompressionConfig(codec="zstd", lossless="zstd")
         )
+        record = sealed([stream])
         if fits:
             (x,) = ReceivedUpdate(record, template).arrays().values()
             assert x.dtype == np.float32

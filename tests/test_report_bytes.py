@@ -87,18 +87,19 @@ def test_several_files_are_one_report(small: Path, tmp_path: Path) -> None:
     assert len(setting.runs) == len({(str(r.way), r.seed) for r in setting.runs}) == 2 * 6
 
 
-def test_bytes_to_an_accuracy(tmp_path: Path) -> None:
-    """Exact numbers: 1 MB up and 1 MB down a round, accuracies 0.1, 0.4, 0.8, then 0.7 or 0.6."""
+def course(way: str, accuracies: Sequence[float], seed: int, **more: Any) -> Rows:
+    """The rounds of a run with 1 MB up and 1 MB down each, uncompressed but for ``more``."""
     first = next(row for row in rows() if row["codec"] == "raw")
     byte = {"raw_up": 10**6, "raw_down": 10**6}
+    return [
+        {**first, "run": f"{way}{seed}{more}", "seed": seed, "codec": way, "round": i,
+         "rounds": len(accuracies) - 1, "accuracy": accuracy, **(byte if i else {}), **more}
+        for i, accuracy in enumerate(accuracies)
+    ]  # fmt: skip
 
-    def course(way: str, accuracies: Sequence[float], seed: int, **more: Any) -> Rows:
-        return [
-            {**first, "run": f"{way}{seed}", "seed": seed, "codec": way, "rounds": 3, "round": i,
-             "accuracy": accuracy, **(byte if i else {}), **more}
-            for i, accuracy in enumerate(accuracies)
-        ]  # fmt: skip
 
+def test_bytes_to_an_accuracy(tmp_path: Path) -> None:
+    """Exact numbers: 1 MB up and 1 MB down a round, accuracies 0.1, 0.4, 0.8, then 0.7 or 0.6."""
     sent = {"sent_up": 5 * 10**5, "sent_down": 10**6, "lossless": "blosclz"}
     found = [
         *course("raw", (0.1, 0.4, 0.8, 0.7), 0), *course("raw", (0.1, 0.4, 0.8, 0.6), 1),
@@ -162,3 +163,30 @@ def test_intervals_are_those_of_student() -> None:
     assert math.isnan(single.reach)
     assert Spread.of([math.inf]) is None
     assert Spread.of([math.nan]) is None
+
+
+def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(tmp_path: Path) -> None:
+    def way(bound: float, end: float, sent: int) -> Rows:
+        of = {"bound_kind": "rel", "bound_value": bound, "lossless": "blosclz"}
+        return course("szx", (0.1, end), 0, **of, sent_up=sent, sent_down=10**6)
+
+    plain = course("raw", (0.1, 0.7), 0)
+    worse = way(0.3, 0.694, 10**5)
+    close = [*way(0.01, 0.7, 500_000), *way(0.1, 0.695, 250_000)]
+
+    def fact(name: str, found: Rows) -> str:
+        page = report(written(tmp_path / name, found), tmp_path)
+        return page.split("<li>cnn on digits: ")[1].split("</li>")[0]
+
+    assert fact("all.parquet", [*plain, *close, *worse]) == (
+        "weights:szx@0.1 sends 1.60 times fewer bytes over whole runs (4.00 up, 1.00 down), the"
+        " fewest of those with a mean accuracy within 0.5 points of uncompressed (2 of 3 ways); its"
+        " accuracy: -0.50 points (mean of 1 seed)."
+    )
+    assert fact("worse.parquet", [*plain, *worse]) == (
+        "none of 1 way has a mean accuracy within 0.5 points of uncompressed."
+    )
+    assert fact("alone.parquet", [*close, *worse]) == (
+        "weights:szx@0.3 sends 1.82 times fewer bytes over whole runs (10.0 up, 1.00 down), the"
+        " fewest of 3 ways."
+    )

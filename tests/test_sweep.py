@@ -257,7 +257,12 @@ def test_the_screen(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert "none digits raw seed 0: failed: ConfigError: no model 'none'" in done.stderr
-    assert "smaller" in done.stderr
+    first, *finished = done.stderr.splitlines()
+    assert first.startswith("4 runs: about ")
+    assert first.endswith(" and 2 of unknown length")
+    assert [line.partition(":")[0] for line in finished] == [f"{i} of 4" for i in (1, 2, 3, 4)]
+    assert "x smaller up" in finished[1]
+    assert "both ways" not in done.stderr
     assert "weights@0.01" in done.stdout
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import socket
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.transport.tls import channel_credentials, server_credentials
+from fedsz.transport.probe import probe
+from fedsz.transport.tls import channel_credentials, mismatch, server_credentials
 from tests.links import LONG, Client, Server
 
 if TYPE_CHECKING:
@@ -100,13 +103,52 @@ def test_a_server_signed_by_somebody_else_ends_the_client_at_once(
         assert "CERTIFICATE_VERIFY_FAILED" in str(client.error)
 
 
-def test_plain_text_does_not_reach_a_tls_server(ours: Authority) -> None:
+def test_a_plaintext_client_is_told_that_its_server_speaks_tls(ours: Authority) -> None:
     credentials = server_credentials(*ours.issue("server"))
     with closing(Server(credentials=credentials)) as server:
-        client = Client(server.address, "c", max_wait=0.1)
+        client = Client(server.address, "c")  # which waits for ever where this is not known
 
         assert isinstance(client.ended(), LinkError)
-        assert f"no fedsz server at {server.address}" in str(client.error)
+        says = (
+            f"no link to {server.address}: the server speaks TLS and this client plaintext: start"
+        )
+        assert str(client.error).startswith(says)
+        with pytest.raises(LinkError, match="speaks TLS"):
+            probe(server.address)
+
+
+def test_a_tls_client_is_told_that_its_server_speaks_plaintext(ours: Authority) -> None:
+    credentials = channel_credentials(ours.ca)
+    with closing(Server()) as server:
+        client = Client(server.address, "c", credentials=credentials)
+
+        assert isinstance(client.ended(), LinkError)
+        says = (
+            f"no link to {server.address}: the server speaks plaintext and this client TLS: start"
+        )
+        assert str(client.error).startswith(says)
+        with pytest.raises(LinkError, match="speaks plaintext"):
+            probe(server.address, credentials=credentials)
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x16", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_a_server_answers_to_tls_tells_whether_it_speaks_it(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer_once() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        wrong = mismatch(server, secure=True)
+        thread.join(LONG)
+
+    assert bool(wrong) == answer.startswith(b"HTTP")
+    assert mismatch(server, secure=True) == mismatch(server, secure=False) == ""  # it is gone
 
 
 def test_a_server_with_a_ca_takes_only_clients_it_signed(

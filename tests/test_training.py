@@ -10,19 +10,19 @@ from torch import nn
 from fedsz.errors import ConfigError, DataError
 from fedsz.training import datasets, models
 from fedsz.training import loop as training
-from fedsz.training.datasets import Images
+from fedsz.training.examples import Examples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def noise(n: int, *, size: int = 8, channels: int = 1) -> Images:
+def noise(n: int, *, size: int = 8, channels: int = 1) -> Examples:
     rng = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (n, channels, size, size), dtype=torch.uint8, generator=rng)
-    return Images(x, torch.arange(n) % 10)
+    return Examples(x, torch.arange(n) % 10)
 
 
-def train(model: nn.Module, data: Images, **options: Any) -> training.TrainResult:
+def train(model: nn.Module, data: Examples, **options: Any) -> training.TrainResult:
     defaults = {"epochs": 1, "lr": 0.01, "momentum": 0.9, "batch_size": 32, "seed": 0}
     return training.train(model, data, **(defaults | options))
 
@@ -151,7 +151,7 @@ def test_evaluate_counts_right_answers() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.eye(10)[3].repeat(len(x), 1)
 
-    data = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([3, 3, 3, 0]))
+    data = Examples(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([3, 3, 3, 0]))
     result = training.evaluate(Constant(1, 1), data)
 
     assert result.accuracy == 0.75
@@ -181,7 +181,7 @@ def test_evaluate_refuses_a_batch_size_of_0() -> None:
 
 
 def test_no_images() -> None:
-    with pytest.raises(DataError, match="no images to train on"):
+    with pytest.raises(DataError, match="no examples to train on"):
         train(cnn(), noise(0))
-    with pytest.raises(DataError, match="no images to test on"):
+    with pytest.raises(DataError, match="no examples to test on"):
         training.evaluate(cnn(), noise(0))

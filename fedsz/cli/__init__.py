@@ -16,17 +16,20 @@ from typing import Annotated, Any, Final
 import click
 import typer
 
-from fedsz.errors import FedszError
+from fedsz.cli.options import PREFIX
+from fedsz.errors import ConfigError, FedszError
+from fedsz.formatting import did_you_mean, printable
 
 COMMANDS: Final = (
     *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
     *("compress", "decompress", "inspect", "codecs", "decisions"),
 )
 
+TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
+
 app = typer.Typer(
     help="Error-bounded compression for federated learning.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -44,6 +47,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     *,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
     version: Annotated[  # noqa: ARG001 - its callback has done all there is to do
@@ -52,6 +56,7 @@ def options(
     ] = False,
 ) -> None:
     """Error-bounded compression for federated learning."""
+    _check_environment(context.command)
     logging.basicConfig(
         level=logging.INFO if verbose else logging.ERROR,
         format="%(asctime)s %(name)s: %(message)s",
@@ -62,6 +67,17 @@ def options(
     flower.propagate = False
     if not verbose:
         flower.addFilter(lambda record: record.levelno >= logging.ERROR)
+
+
+def _check_environment(group: click.Command) -> None:
+    """Raise ConfigError for a variable that looks like an option's and is none's."""
+    assert isinstance(group, click.Group)
+    options = (option for command in group.commands.values() for option in command.params)
+    known = {str(option.envvar) for option in options if option.envvar} | {TEST_DATA}
+    for name in os.environ:
+        if name.startswith(PREFIX) and name not in known:
+            hint = did_you_mean(name, known)
+            raise ConfigError(f"no option is called {name}, which is in the environment{hint}")
 
 
 def main() -> None:
@@ -86,7 +102,7 @@ def main() -> None:
 
 
 def _complain(text: str) -> int:
-    print("fedsz:", " ".join(text.split()), file=sys.stderr)
+    print("fedsz:", " ".join(printable(text).split()), file=sys.stderr)
     return 2
 
 

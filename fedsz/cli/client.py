@@ -10,7 +10,9 @@ from fedsz.training.options import CLIENT, RunConfig
 @configured(CLIENT)
 def command(config: RunConfig, *, json: Json = False) -> None:
     """Train on this device for a server, until its run is over."""
-    from fedsz.training.fleet import join
+    from fedsz.cli.client_lines import lines_shown
 
-    with failure_as_json(json=json):
-        join(config)
+    with failure_as_json(json=json), lines_shown(config.server, json=json) as on_event:
+        from fedsz.training.fleet import join  # takes seconds, of which the screen tells
+
+        join(config, on_event)

@@ -9,6 +9,7 @@ import typer
 
 from fedsz.cli.options import Json
 from fedsz.cli.output import print_json, print_table, say
+from fedsz.update.config import EXACT
 
 if TYPE_CHECKING:
     from fedsz.training.decisions import Decided
@@ -41,5 +42,11 @@ def _cells(one: Decided) -> tuple[str, ...]:
     config, row = one.decision.config, one.record
     accuracy = "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %"
     ratio = f"{row.ratio:.1f}x" if row.ratio else "-"
-    sent = (config.update, config.error_bound, config.downlink)
+    sent = (config.update, _short(config.error_bound), _short(config.downlink))
     return (str(row.round), *sent, accuracy, ratio, one.decision.why or "as the options say")
+
+
+def _short(bound: str) -> str:
+    """Return a bound, or "exact", to four digits: --json has them all."""
+    kind, colon, number = bound.rpartition(":")
+    return bound if bound == EXACT else f"{kind}{colon}{float(number):.4g}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,12 +85,12 @@ def write_state_dict(path: Path, state: dict[str, Any], *, force: bool) -> None:
 def _read_torch(path: Path) -> Any:
     import torch
 
-    try:
-        with warnings.catch_warnings(action="ignore"):  # about files that it then refuses
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as err:
-        first = str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__
-        raise ConfigError(f"{path} is not a file of tensors: {first}") from err
+    with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as err:  # of any kind, whose text may advise to run what the file holds
+            what = "it is damaged, or holds other objects than tensors"
+            raise ConfigError(f"{path} is not a file of tensors: {what}") from err
 
 
 def _read_safetensors(path: Path) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
 from fedsz.training.options import RunConfig, options, options_of
+
+PREFIX: Final = "FEDSZ_"  # of variables in the environment that stand for options
 
 Handler = Callable[..., None]
 
@@ -62,7 +64,7 @@ def _flag(option: str, of: type[RunConfig]) -> Any:
         typer.Option(
             f"--{option.replace('_', '-')}",
             help=about.says + shown,
-            envvar=f"FEDSZ_{option.upper()}",  # what containers are told
+            envvar=f"{PREFIX}{option.upper()}",  # what containers are told
             show_envvar=False,
             rich_help_panel=about.panel,
         ),

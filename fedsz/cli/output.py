@@ -8,9 +8,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from fedsz.errors import FedszError
+from fedsz.formatting import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from fedsz.training.events import Event
 
@@ -43,11 +45,18 @@ def failure_as_json(*, json: bool) -> Iterator[None]:
 
 
 def say(text: str, style: str = "", *, console: Console | None = None) -> None:
-    """Print text as it is: names may hold what rich would take for markup."""
+    """Print text as it is, of any width; see `plain`."""
     from rich.console import Console
 
     screen = console or Console()
-    screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    screen.print(plain(text), style=style, highlight=False, soft_wrap=True)
+
+
+def plain(text: str) -> Text:
+    """Return text for rich, though it hold what rich or a terminal would take for commands."""
+    from rich.text import Text
+
+    return Text(printable(text))
 
 
 def print_table(
@@ -64,15 +73,14 @@ def print_table(
 
     # No frame: names are long, and terminals have 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    tall = any("\n" in head for head in heads)
+    height = max(head.count("\n") for head in heads)
     for head in heads:
         right = head.startswith(">")
         table.add_column(
-            head.removeprefix(">"),
+            "\n" * (height - head.count("\n")) + head.removeprefix(">"),  # at the bottom
             justify="right" if right else "left",
             no_wrap=right or (folded is not None and head not in folded),
             overflow="fold",
-            vertical="bottom" if tall else "top",
             min_width=(folded or {}).get(head),
         )
     for row, strong in zip(rows, bold, strict=False):

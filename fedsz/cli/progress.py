@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from rich.console import Console
@@ -12,11 +14,13 @@ from fedsz.cli.output import print_table, say
 from fedsz.experiments.scheme import DEFAULTS, Scheme, partition_name
 from fedsz.experiments.sweep import Step, Sweep
 from fedsz.experiments.sweep_plan import run_id
-from fedsz.formatting import duration
+from fedsz.formatting import duration, metric, outcome
 from fedsz.training.options import RunConfig
 
-# On a narrow screen a data set and its partition take two lines, rather than the way none.
-FOLDED: Final = {"dataset": 13, "way": 17}
+Rows = Sequence[Mapping[str, Any]]  # of a run, one for each round
+
+# With 80 columns the data set goes below the model, and its partition below that.
+FOLDED: Final = {"model, data": 13, "way": 15}
 
 
 class SweepProgress:
@@ -29,8 +33,10 @@ class SweepProgress:
         note = TextColumn("{task.fields[note]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), note)
         self._progress = Progress(*columns, console=console, transient=True)
-        total = sweep.done + len(sweep.todo)
-        self._all = self._progress.add_task("sweep", total=total, completed=sweep.done, note="")
+        self._done, self._total = sweep.done, sweep.done + len(sweep.todo)  # runs
+        self._all = self._progress.add_task(
+            "sweep", total=self._total, completed=self._done, note=""
+        )
         self._tasks: dict[RunConfig, TaskID] = {}
 
     def __enter__(self) -> Self:
@@ -39,7 +45,8 @@ class SweepProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:  # else it would print an empty line
+            self._progress.stop()
 
     def show(self, step: Step) -> None:
         """Take a step into the picture."""
@@ -48,14 +55,17 @@ class SweepProgress:
             self._tasks[run] = self._progress.add_task(_named(run), total=run.rounds, note="")
         if not step.over:
             if step.round:
-                note = f"accuracy {step.round.accuracy:.4f}"
+                note = outcome(step.round.accuracy, step.round.loss)
                 self._progress.update(self._tasks[run], completed=step.round.round, note=note)
             return
         self._took.setdefault((run.model, run.dataset), []).append(step.seconds)
         self._progress.remove_task(self._tasks.pop(run))
         self._todo.remove(run)
-        self._progress.update(self._all, advance=1, note=f"{duration(self._left())} left")
-        say(_line(step), console=self._console)
+        left = f"{duration(self._left())} left"
+        self._done += 1
+        self._progress.update(self._all, completed=self._done, note=left)
+        more = f"; about {left}" if self._todo else ""
+        say(f"{self._done} of {self._total}: {_line(step)}{more}", console=self._console)
 
     def _left(self) -> float:
         everything = [seconds for some in self._took.values() for seconds in some]
@@ -64,38 +74,59 @@ class SweepProgress:
 
 
 def print_summary(sweep: Sweep) -> None:
-    """Print the last round of every run of a sweep's plan that its file holds."""
+    """Print what came of the runs of a sweep's plan that its file holds, seeds together."""
     wanted = {run_id(run, sweep.config.grid) for run in sweep.config.runs}
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    runs: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     columns = [name for name in sweep.results.rows.column_names if name != "distributions"]
     for row in sweep.results.rows.select(columns).to_pylist():
-        if row["run"] in wanted and row["round"] in (None, row["rounds"]):
-            data = _data(row["dataset"], row["partitioner"], row["alpha"])
-            groups.setdefault((data, row["model"], str(Scheme.of_row(row))), []).append(row)
-    heads = ("dataset", "model", "way", ">seeds", ">accuracy", ">ratio", ">error/bound", ">failed")
-    cells = ((*key, *_outcome(rows)) for key, rows in groups.items())
-    print_table(heads, cells, folded=FOLDED)
+        if row["run"] in wanted:
+            runs[row["run"]].append(row)
+    groups: dict[tuple[str, str], list[Rows]] = defaultdict(list)
+    for rows in runs.values():
+        data = _data(*(rows[0][name] for name in ("dataset", "partitioner", "alpha")))
+        groups[f"{rows[0]['model']} {data}", str(Scheme.of_row(rows[0]))].append(rows)
+    # A regression, or a language model, may have no accuracy.
+    known = [rows[-1]["accuracy"] for rows in runs.values()]
+    judge = "loss" if all(value is None for value in known) else "accuracy"
+    numbers = (">seeds", f">{judge}", ">up", ">both", ">error/\nbound", ">failed")
+    cells = ((*key, *_outcome(alike, judge)) for key, alike in groups.items())
+    print_table(("model, data", "way", *numbers), cells, folded=FOLDED)
 
 
-def _outcome(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return seeds, accuracy, ratio, error and failures of runs that differ in their seeds."""
-    good = [row for row in rows if row["error"] is None]
-    failed = str(len(rows) - len(good)) if len(good) < len(rows) else ""
+def _outcome(runs: Sequence[Rows], judge: str) -> tuple[str, ...]:
+    """Return seeds, the metric ``judge``, ratios, error and failures of runs of several seeds."""
+    good = [rows for rows in runs if rows[0]["error"] is None]
+    failed = str(len(runs) - len(good)) if len(good) < len(runs) else ""
     if not good:
-        return ("0", "-", "-", "-", failed)
-    accuracy = statistics.median(row["accuracy"] for row in good)
-    ratio = statistics.median(row["ratio"] or 1.0 for row in good)
-    error = max(row["max_error"] for row in good)
-    return (str(len(good)), f"{accuracy:.4f}", f"{ratio:.2f}", f"{error:.4f}", failed)
+        return ("0", *["-"] * 4, failed)
+    known = [x for rows in good if (x := rows[-1][judge]) is not None]
+    judged = metric(statistics.median(known) if known else None)
+    ratios = zip(*(_ratios(rows) for rows in good), strict=True)
+    up, both = (f"{statistics.median(x):.1f}" if all(x) else "-" for x in ratios)
+    error = max(row["max_error"] for rows in good for row in rows)
+    return (str(len(good)), judged, up, both, f"{error:.4f}", failed)
+
+
+def _ratios(rows: Rows) -> tuple[float, float]:
+    """Return how many times fewer bytes a whole run sent, up and both ways.
+
+    Bytes both ways count if the downlink is compressed; what does not count, or is not known, is 0.
+    """
+    names = ("raw_up", "sent_up", "raw_down", "sent_down")
+    raw, sent, raw_down, sent_down = (sum(row[name] for row in rows) for name in names)
+    both = Scheme.of_row(rows[0]).both_ways and sent_down
+    up = raw / sent if sent else 0.0
+    return up, (raw + raw_down) / (sent + sent_down) if both else 0.0
 
 
 def _line(step: Step) -> str:
     if step.error:
         return f"{_named(step.run)}: failed: {step.error}"
-    row = step.round
-    assert row is not None
-    ratio = f", {row.ratio:.2f}x smaller" if row.ratio else ""
-    return f"{_named(step.run)}: accuracy {row.accuracy:.4f}{ratio}, {step.seconds:.0f} s"
+    assert step.round is not None
+    good = outcome(step.round.accuracy, step.round.loss)
+    up, both = _ratios(step.rows)
+    smaller = (f" {up:.1f}x smaller up," if up else "") + (f" {both:.1f}x both ways," * bool(both))
+    return f"{_named(step.run)}: {good},{smaller} {duration(step.seconds)}"
 
 
 def _named(run: RunConfig) -> str:

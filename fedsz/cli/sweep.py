@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from fedsz.cli.options import Json, configured
 from fedsz.cli.output import print_json, print_table, say
 from fedsz.experiments.sweep_plan import SweepConfig
-from fedsz.formatting import duration
+from fedsz.formatting import count, duration
 from fedsz.training.options import SWEEP
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def command(
     from rich.console import Console
 
     from fedsz.cli.progress import SweepProgress, print_summary
+    from fedsz.cli.status import StatusLine
+    from fedsz.experiments.duration_estimate import seconds
     from fedsz.experiments.results import SWEEP, Results
     from fedsz.experiments.sweep import Sweep
 
@@ -56,6 +59,10 @@ def command(
             sweep.forget_failures()
         if sweep.done:
             say(f"{sweep.done} runs are in {config.results} already", console=console)
+        if sweep.todo:
+            with StatusLine(console, "timing a few steps, to say how long it takes"):
+                times = [seconds(run) for run in sweep.todo]
+            say(_total(times, config.jobs), console=console)
         with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
             for step in steps:
                 progress.show(step)
@@ -78,11 +85,17 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
     if json:
         return
     print_table((*COLUMNS, "about"), rows, folded={"way": 1})
+    say(_total(times, config.jobs))
+
+
+def _total(times: Sequence[float | None], jobs: int) -> str:
+    """Return how many runs there are, and about how long they take, ``jobs`` at a time."""
     known = [estimate for estimate in times if estimate is not None]
+    runs = f"{count(len(times), 'run')}{f', {jobs} at a time' if jobs > 1 else ''}"
+    if not known:
+        return f"{runs}, of unknown length"
     more = f" and {len(times) - len(known)} of unknown length" if len(known) < len(times) else ""
-    total = duration(sum(known) / min(config.jobs, len(times)))
-    jobs = f", {config.jobs} at a time" if config.jobs > 1 else ""
-    say(f"{len(times)} runs{jobs}: about {total}{more}")
+    return f"{runs}: about {duration(sum(known) / min(jobs, len(times)))}{more}"
 
 
 def _named(run: RunConfig) -> dict[str, Any]:

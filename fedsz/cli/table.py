@@ -8,11 +8,14 @@ from typing import Final, Self
 
 from rich.console import Console
 
-from fedsz.cli.output import print_event, say
+from fedsz.cli.output import print_event
+from fedsz.cli.status import StatusLine
 from fedsz.control.record import RoundRecord
-from fedsz.formatting import size
+from fedsz.formatting import metric, outcome, size
 from fedsz.training.events import Client, Done, Event, Listening
+from fedsz.training.run_folder import MODEL
 
+NAMED: Final = 4  # clients whose replies are missing, in a line
 WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)  # eleven columns fit into 80 characters
 HEADS: Final = (
     ("", "", "", "", "raw", "sent", "", "encode", "decode", "error/", "round"),
@@ -28,34 +31,41 @@ class RunTable:
     """
 
     def __init__(self) -> None:
-        self._console = Console()
         self._rows: list[RoundRecord] = []
         self._connected: set[str] = set()
-        self._wanted = 0
+        self._asked: set[str] = set()  # clients that were there when the round began
+        self._replied: set[str] = set()  # those of them whose replies have come
+        self._listening: Listening | None = None
         self._done: Done | None = None
-        self._status = self._console.status("starting the server")
+        self._status = StatusLine(Console(), "starting the server")
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._status.start()
+        self._status.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._status.stop()
+        self._status.__exit__()
         if self._done:
             self._summary(self._done)
+        elif self._listening and self._rows:
+            here = f"the model before it is {self._listening.run_dir}/{MODEL}"
+            self._say(f"stopped in round {len(self._rows)}; {here}, for --initial", style="")
 
     def show(self, event: Event) -> None:
         """Take an event into the picture."""
         match event:
             case Listening():
-                self._wanted = event.min_clients
+                self._listening = event
                 self._say(f"listening on port {event.port}, results in {event.run_dir}")
-            case Client() if not self._done:
-                change = self._connected.add if event.what == "joined" else self._connected.discard
-                change(event.client_id)
-                if event.what != "joined":
-                    self._say(f"client {event.client_id} {event.what}: {event.detail}")
+            case Client(client_id, what, detail) if not self._done:
+                if what == "joined":
+                    self._connected.add(client_id)
+                elif what == "left":
+                    self._connected.discard(client_id)
+                elif what == "received" and not detail:
+                    self._replied.add(client_id)
+                if what not in ("joined", "received"):
+                    self._say(f"client {client_id} {what}: {detail}")
             case RoundRecord():
                 if not self._rows:
                     for heads in HEADS:
@@ -64,24 +74,34 @@ class RunTable:
                 for failure in event.failures:
                     self._say(f"round {event.round} without {failure.client}: {failure.reason}")
                 self._print_row(cells(event))
+                self._asked, self._replied = set(self._connected), set()
             case Done():
                 self._done = event
-        self._status.update(self._goes_on())
+        self._status.update(self._goes_on(), at_once=not self._rows)
 
     def _goes_on(self) -> str:
-        here = len(self._connected)
         if self._done:
             return "sending the clients home"
-        if here < self._wanted and not self._rows:
-            return f"waiting for clients: {here} of {self._wanted}"
-        return f"round {len(self._rows)}, {here} clients"
+        if not self._listening:
+            return "starting the server"
+        if not self._rows:
+            here, wanted = len(self._connected), self._listening.min_clients
+            waits = f"waiting for clients: {here} of {wanted}"
+            return waits if here < wanted else "testing the model to start from"
+        replies = f"round {len(self._rows)}: {len(self._replied)} of {len(self._asked)} replies"
+        missing = sorted(self._asked - self._replied)
+        if not missing:
+            return f"{replies}, testing their average"
+        more = " ..." if len(missing) > NAMED else ""
+        return f"{replies}, waiting for {', '.join(missing[:NAMED])}{more}"
 
     def _summary(self, done: Done) -> None:
         trained = [row for row in self._rows if row.round]
         names = ("raw_up", "sent_up", "wire_up", "raw_down", "sent_down")
         raw, sent, wire, model, down = (sum(getattr(row, n) for row in trained) for n in names)
         took = f"after {len(trained)} rounds in {done.seconds:.1f} s"
-        lines = [f"accuracy {self._rows[-1].accuracy:.4f} {took}"]
+        last = self._rows[-1]
+        lines = [f"{outcome(last.accuracy, last.loss)} {took}"]
         if sent:
             up = f"{size(raw)} of updates: {raw / sent:.2f}x smaller ({size(wire)} on the wire)"
             models = f"{size(model)} of models: {model / down:.2f}x smaller"
@@ -97,15 +117,14 @@ class RunTable:
         self._say(" ".join(padded), style)
 
     def _say(self, text: str, style: str = "dim") -> None:
-        say(text, style, console=self._console)
+        self._status.say(text, style)
 
 
 def cells(row: RoundRecord) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
     asked = row.replies + len(row.failures)
-    loss = "-" if row.loss is None else f"{row.loss:.4f}"
     clients = f"{row.replies}/{asked}" if asked else "-"
-    start = (str(row.round), f"{row.accuracy:.4f}", loss, clients)
+    start = (str(row.round), metric(row.accuracy), metric(row.loss), clients)
     if row.ratio is None:
         return (*start, *["-"] * (len(WIDTHS) - len(start)))
     sent = (size(row.raw_up), size(row.sent_up), f"{row.ratio:.2f}")

@@ -1,11 +1,13 @@
 """`auto`: the points of accuracy that compression may cost, and nothing else to choose.
 
-Updates go as differences with error feedback. The first round has a bound in standard deviations of
-each tensor's step. From then on one absolute bound serves all tensors and rounds, a multiple of
-the largest step's root mean square: as fine as any where steps are large and what is lost delays
-all that follows, and ever coarser beside steps that shrink. A bound in standard deviations spends
-as many bytes on those, and one that starts coarse loses the early rounds (docs/choosing.md has the
-measurements). Where the held-out metric falls behind the bound tightens.
+Updates go as differences with error feedback, within a multiple of the root mean square of what
+they are: each client's of its own step, the server's of its own, so that neither a server's
+optimiser nor the scale of a tensor misleads it. What feedback holds back is late, not lost, and a
+bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as training so many
+rounds less: much while a model takes off, little late in a long run. So the bound starts at half
+of what ten rounds can afford, and beyond them grows with the rounds that are over. Where clients
+report that they are further behind, or the held-out metric falls, it tightens. docs/choosing.md has
+the measurements.
 """
 
 from __future__ import annotations
@@ -18,20 +20,24 @@ from typing import Final
 from fedsz.bounds import ErrorBound
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import SPREAD, Past, Rule, because
+from fedsz.control.rule import AUTO, Past, Rule, because
 from fedsz.update.config import DELTA_EF
 
 # What a tolerance allows: from so many points on, the bounds of updates and of the model's way
-# down, both in root mean squares of the first averaged step.
+# down, both in root mean squares of the step that they are of.
 ALLOWED: Final = (
-    (0.0, 0.5, 0.25),
-    (0.25, 0.8, 0.4),
-    (0.5, 1.2, 0.6),
-    (1.0, 2.0, 1.0),
-    (2.0, 3.0, 1.5),
+    (0.0, 0.5, 0.3),
+    (0.25, 0.75, 0.45),
+    (0.5, 1.0, 0.6),
+    (1.0, 1.5, 0.9),
+    (2.0, 2.5, 1.5),
 )
-FIRST: Final = ErrorBound.std(1.0)  # of updates, before any step is known
-FIRST_DOWN: Final = ErrorBound.std(0.5)
+START: Final = 0.5  # of it in the first round,
+RAMP: Final = 5  # all of it after so many more,
+SHORT: Final = 10  # and beyond so many rounds, in proportion to them
+LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
+SLACK: Final = 1.5  # times as late as that, and it tightens
+LEAST: Final = 0.25  # of the bound that it would be otherwise
 GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0)  # tightens, and comes back
 
 
@@ -39,40 +45,46 @@ GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0)  # tightens, and co
 class Auto(Rule):
     """Decides everything by the tolerance."""
 
-    name = "auto"
-    needs = frozenset({SPREAD})
+    name = AUTO
 
     def refine(self, decision: Decision, past: Past, /) -> Decision:
         """Return a decision that leaves nothing of ``decision`` but its codecs and factors."""
         _, up, down = max(row for row in ALLOWED if row[0] <= past.tolerance)
-        step = largest_step(past.history)
-        if step:
-            # Rounded, for people and for machines whose last bits differ.
-            bounds = tuple(ErrorBound.abs(float(f"{k * step:.4g}")) for k in (up, down))
-            told = f"auto: {up:g} and {down:g} of a step of {step:.3g}"
-        else:
-            bounds = FIRST, FIRST_DOWN
-            told = "auto: no step known yet"
+        grown = share_of_allowed(past.next_round)
+        eased, told = eased_by_lag(past.history)
+        # Rounded, for people and for machines whose last bits differ.
+        bounds = [ErrorBound.step(float(f"{k * grown * eased:.4g}")) for k in (up, down)]
         chosen = because(
             decision,
-            told,
+            f"auto: {bounds[0]} up, {bounds[1]} down{told}",
             update=DELTA_EF,
             error_bound=str(bounds[0]),
             downlink=str(bounds[1]),
             threshold=0,
-            rule="parameters",
+            rule="shape",
         )
-        return GUARD.refine(chosen, past) if step else chosen
+        return GUARD.refine(chosen, past)
 
 
-def largest_step(history: Sequence[RoundRecord]) -> float:
-    """Return the largest root mean square of an averaged step; 0 while none is known.
+def share_of_allowed(number: int) -> float:
+    """Return how much of what is allowed round ``number`` takes; from 1."""
+    ramp = START + (1 - START) * (number - 1) / RAMP
+    return max(min(ramp, 1.0), number / SHORT)
 
-    The first is, as a rule; where training starts slowly, a later one.
+
+def eased_by_lag(history: Sequence[RoundRecord]) -> tuple[float, str]:
+    """Return what bounds are multiplied with, at most 1, by how far clients are behind; and why.
+
+    Clients are further behind than their bound explains where steps shrink faster than residuals
+    leave, or a client was away for rounds.
     """
-    steps = [0.0]
-    for row in history:
-        count = sum(n for n, _ in row.spread.values())
-        if count:
-            steps.append(math.sqrt(sum(n * s * s for n, s in row.spread.values()) / count))
-    return max(step for step in steps if math.isfinite(step))
+    last = history[-1] if history else None
+    if last is None or last.lag is None or last.decision is None:
+        return 1.0, ""
+    bound = last.decision.config.bound
+    if bound.kind != "step":
+        return 1.0, ""
+    explained = SLACK * LATE * max(1.0, bound.value)
+    if last.lag <= explained:
+        return 1.0, ""
+    return max(explained / last.lag, LEAST), f", clients are {last.lag:.3g} rounds behind"

@@ -26,6 +26,7 @@ from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import SENSITIVITY, SPREAD, Past, Rule, because, check_positive
 from fedsz.errors import ConfigError
 from fedsz.update.config import WEIGHTS
+from fedsz.update.step import MOST, root_mean_square
 
 MEASURED: Final = "measured"
 MSE: Final = "mse"
@@ -79,12 +80,20 @@ class Layers(Rule):
                 f"{decision.config.update} and {bound}"
             )
         names, counts, present, logs = [], [], [], []
+        known = {
+            name: (count, deviation)
+            for name, (count, deviation) in sorted(spreads(past.history).items())
+            if count > 0 and 0 < deviation < math.inf
+        }
+        whole = root_mean_square({name: (n, n * s * s) for name, (n, s) in known.items()})
         costs = sensitivities(past.history)
-        for name, (count, deviation) in sorted(spreads(past.history).items()):
-            if not (count > 0 and 0 < deviation < math.inf):
-                continue
+        for name, (count, deviation) in known.items():
             given = bound.value * decision.config.factors.get(name, 1.0)
-            now = given if bound.kind == "std" else given / deviation
+            now = {
+                "std": given,
+                "abs": given / deviation,
+                "step": given * min(whole / deviation, MOST),
+            }[bound.kind]
             cost = 1.0 if self.cost == MSE else costs.get(name, math.nan) / count
             if LOWEST <= now < HIGHEST and math.isfinite(cost):
                 names.append(name)

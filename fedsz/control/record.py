@@ -42,6 +42,10 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
         sent_bytes: of what it sent.
         encode_seconds: it took to compress, as it reports.
         decode_seconds: the server took to decompress.
+        kept: the share of its update's energy that arrived, 1 - |v - v'|^2 / |v|^2 with v what it
+            meant to send and v' what that decodes to, as it reports; None where it does not.
+        lag: how many rounds it is behind what it has trained, the norm of its residual over that of
+            its step, likewise; None without error feedback.
     """
 
     node: str
@@ -50,6 +54,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: int
     encode_seconds: float
     decode_seconds: float
+    kept: float | None = None
+    lag: float | None = None
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -71,6 +77,10 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         encode_seconds: the clients' time to compress, added up, as they report it.
         decode_seconds: the server's time to decode.
         max_error: the largest error as a share of its bound, as the clients report it.
+        tensors, lossy: how many an update has, and how many of them were lossy; likewise.
+        kept, lag: the medians of the clients'.
+        raw_aside, sent_aside: bytes of arrays in replies that were not for training, such as those
+            to evaluate messages; not among the above.
         clients: what each update took.
     """
 
@@ -85,6 +95,12 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
     max_error: float = 0.0
+    tensors: int = 0
+    lossy: int = 0
+    kept: float | None = None
+    lag: float | None = None
+    raw_aside: int = 0
+    sent_aside: int = 0
     clients: list[ClientRecord] = msgspec.field(default_factory=list, name="links")
 
     @property

@@ -13,7 +13,8 @@ from fedsz.control.record import Decision, RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT
 
-FIXED: Final = "fixed"
+FIXED: Final = "fixed"  # takes what it is given
+AUTO: Final = "auto"  # asks for a tolerance and nothing else
 SPREAD: Final = "spread"
 SENSITIVITY: Final = "sensitivity"
 

@@ -14,7 +14,8 @@ import torch
 from fedsz.arrays import as_arrays
 from fedsz.errors import FedszError
 from fedsz.training import datasets, loop
-from fedsz.training.build import build_model, check_device
+from fedsz.training.examples import Examples
+from fedsz.training.images import build_model
 from fedsz.training.options import RunConfig
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
@@ -29,8 +30,10 @@ def seconds(run: RunConfig) -> float | None:
     """Return about how long a run takes in one process; None where that cannot be told.
 
     Training and testing are timed on random images of the data set's shape, codecs on the model's
-    first weights.
+    first weights. Of other tasks than images it cannot be told.
     """
+    if run.task != RunConfig.task:
+        return None
     try:
         train_images, test_images = _images(run.dataset, run.data_dir)
         step, test = _step_seconds(_alike(run, TRAINED))
@@ -64,11 +67,11 @@ def _images(dataset: str, data_dir: str) -> tuple[int, int]:
 def _step_seconds(run: RunConfig) -> tuple[float, float]:
     """Return the seconds of a training step, and of testing a batch of `TEST_BATCH`."""
     spec = datasets.get(run.dataset)
-    model = build_model(run).to(check_device(run.device))
+    model = build_model(run).to(loop.check_device(run.device))
 
-    def images(count: int) -> datasets.Images:
+    def images(count: int) -> Examples:
         x = torch.randint(0, 256, (count, *spec.shape), dtype=torch.uint8)
-        return datasets.Images(x, torch.arange(count) % spec.num_classes)
+        return Examples(x, torch.arange(count) % spec.num_classes)
 
     two_steps = partial(
         loop.train, model, images(2 * run.batch_size), epochs=1, lr=1e-4, momentum=0.0,

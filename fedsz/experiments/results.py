@@ -66,7 +66,7 @@ DISTRIBUTION: Final = pa.struct(_columns(
 
 def _option_schema() -> dict[str, pa.DataType]:
     kinds = get_type_hints(RunConfig)
-    axes = ("model", "dataset", "seed", "policy", *STORED)
+    axes = ("task", "model", "dataset", "seed", "policy", *STORED)
     return {
         name: {str: TEXT, float: REAL, int: COUNT if about.high < 1 << 31 else BIG}[kinds[name]]
         for name, about in options().items()
@@ -102,7 +102,10 @@ SWEEP: Final = Table(
         **round_schema(),
         **_columns((pa.list_(DISTRIBUTION), "distributions"), (TEXT, "error"), *ENVIRONMENT),
     },
-    added=("downlink", "policy", "tolerance", "decay", "wire_up", "wire_down"),
+    added=(
+        "task", "downlink", "policy", "tolerance", "decay", "wire_up", "wire_down",
+        "tensors", "lossy", "kept", "lag", "raw_aside", "sent_aside",
+    ),
     older=(1,),
 )  # fmt: skip
 

@@ -10,13 +10,12 @@ from typing import Any, Final, Self
 import msgspec
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.rule import FIXED
+from fedsz.control.rule import AUTO, FIXED
 from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig
 from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig, codec_text
 
 RAW: Final = "raw"  # the codec of what is not compressed
-AUTO: Final = "auto"  # the policy that asks for a tolerance and nothing else
 DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
 DEFAULTS: Final = RunConfig()
 FORM: Final = (
@@ -66,6 +65,11 @@ class Scheme:
     def plain(self) -> bool:
         """Whether weights go up, the model comes down as it is, and nothing is decided."""
         return (self.config.update, self.config.downlink, self.policy) == (WEIGHTS, EXACT, FIXED)
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether the model comes down within a bound, too."""
+        return self.config.downlink != EXACT or asks_nothing(self.policy)
 
     @property
     def options(self) -> dict[str, Any]:

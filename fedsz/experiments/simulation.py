@@ -21,6 +21,7 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecUnavailable, ConfigError, FedszError
 from fedsz.training.apps import make_client_app
 from fedsz.training.federation import federate, prepare
+from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def _client_app(config: RunConfig) -> ClientApp:
 
     @outer.train()
     def train(message: Message, context: Context) -> Message:
-        context.node_config.update({"data-dir": config.data_dir, "device": config.device})
+        context.node_config.update(
+            {"task": config.task, "data-dir": config.data_dir, "device": config.device}
+        )
         return inner(message, context)
 
     return outer
@@ -122,7 +125,7 @@ def main() -> None:
             failed.append(err)
             raise
 
-    nbytes = sum(x.nbytes for x in problem.model.state_dict().values())
+    nbytes = sum(x.nbytes for x in arrays_of(problem.model).values())
     ray = {
         "num_cpus": workers,
         "object_store_memory": STORE + 4 * nbytes * workers,

@@ -6,7 +6,7 @@ import queue
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -36,6 +36,7 @@ class Step:
     round: RoundRecord | None = None  # the last that is done, from 0
     error: str = ""  # why the run gave no result
     over: bool = False  # and the run's rows are in the file
+    rows: Sequence[Mapping[str, Any]] = ()  # these rows
     seconds: float = 0.0  # that it took, when it is over
 
 
@@ -101,9 +102,10 @@ class Sweep:
                     continue
                 left -= 1
                 made = rounds.pop(run, [])
-                self.results.add(rows_of(run, self.config, made, news, threads))
-                seconds = sum(row.seconds for row in made)
-                yield Step(run, made[-1] if made else None, news.error, over=True, seconds=seconds)
+                rows = rows_of(run, self.config, made, news, threads)
+                self.results.add(rows)
+                last, seconds = made[-1] if made else None, sum(row.seconds for row in made)
+                yield Step(run, last, news.error, over=True, rows=rows, seconds=seconds)
 
 
 class _Worker:
@@ -153,8 +155,9 @@ def rows_of(
     ``threads`` is how many processors each of its processes might use.
     """
     bound, digest = Scheme.of_run(run).bound, None
-    with suppress(FedszError):
-        digest = dataset_digest(run.dataset, run.data_dir)
+    if run.task == RunConfig.task:
+        with suppress(FedszError):
+            digest = dataset_digest(run.dataset, run.data_dir)
     same = {
         **{name: getattr(run, name) for name in OPTION_COLUMNS},
         **stamp(),

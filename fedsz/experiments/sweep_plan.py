@@ -18,8 +18,9 @@ from fedsz.control.rule import FIXED
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
-from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, option, options
+from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, option, options, otherwise
 from fedsz.update.config import EXACT, WEIGHTS, codec_text
+from fedsz.update.partition import PAPER as PAPER_RULE
 
 # A sweep has many of each.
 PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "error_bound")}
@@ -45,8 +46,9 @@ class SweepConfig(RunConfig):
     update: str = option(
         WEIGHTS, "What clients send: weights, delta or delta+ef.", COMPRESSION, (SWEEP,)
     )
-    models: str = _swept("cnn", "Models, separated by commas.")
-    datasets: str = _swept("digits", "Data sets, separated by commas.")
+    rule: str = otherwise("rule", PAPER_RULE)  # of the tables that there are
+    models: str = _swept("", "Models, separated by commas; the task's first by default.")
+    datasets: str = _swept("", "Data sets, separated by commas; the task's first by default.")
     partitions: str = _swept(
         "", "In place of --partitioner: such as iid,dirichlet:0.5,dirichlet:0.1."
     )
@@ -82,6 +84,8 @@ class SweepConfig(RunConfig):
                 raise ConfigError(f"a sweep has {many!r}, not {one!r}")
         for many in LISTS:
             if isinstance(named.get(many), list):
+                if not named[many] and many in PLURAL.values():
+                    raise ConfigError(f"{many} must be names, got an empty list")
                 named[many] = ",".join(map(str, named[many]))
         return super().of(named)
 
@@ -94,8 +98,8 @@ class SweepConfig(RunConfig):
         """
         axes = product(
             range(self.seed, self.seed + self.seeds),
-            names(self.datasets, "data sets"),
-            names(self.models, "models"),
+            names(self.datasets or self.dataset, "data sets"),
+            names(self.models or self.model, "models"),
             partitions(self.partitions, self.alpha) or [(self.partitioner, self.alpha)],
             self._schemes(),
         )
@@ -133,7 +137,7 @@ def run_id(run: RunConfig, grid: str) -> str:
         del what["error_bound"]
     what |= {"grid": grid, "initial": file_digest(run.initial) if run.initial else ""}
     # Older files do not say these of themselves.
-    usual = {"update": WEIGHTS, "downlink": EXACT, "decay": 1.0}
+    usual = {"update": WEIGHTS, "downlink": EXACT, "decay": 1.0, "task": RunConfig.task}
     what |= {n: getattr(run, n) for n, value in usual.items() if getattr(run, n) != value}
     if run.policy != FIXED:
         what |= {"policy": run.policy, "tolerance": run.tolerance}

@@ -27,7 +27,6 @@ import msgspec
 import numpy as np
 from safetensors.numpy import load_file
 
-from fedsz.arrays import as_arrays
 from fedsz.child_process import private_stdout, write_line
 from fedsz.codecs import get
 from fedsz.control.record import RoundRecord
@@ -35,6 +34,7 @@ from fedsz.control.rule import FIXED
 from fedsz.errors import FedszError
 from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.training.local_fleet import run_local
+from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import MODEL
 from fedsz.update.config import WEIGHTS
@@ -65,14 +65,13 @@ def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distributio
     from fedsz.training.federation import federate, prepare
 
     if grid == "local":
-        state = as_arrays(federate(grid_of(config), config, prepare(config), on_round).state_dict())
+        state = arrays_of(federate(grid_of(config), config, prepare(config), on_round))
     else:
         state = _federated_over_grpc(config, on_round)
     # An average of updates that were decoded lies on the codec's grid, or near it: its error would
     # be that of coding twice. So the first client trains for another round.
-    share, place = (0, config.clients), {"data_dir": config.data_dir, "device": config.device}
-    model, _ = train_share(config, to_record(dict(state)), config.rounds + 1, share, **place)
-    return distributions(as_arrays(model.state_dict()), config, state)
+    model, _ = train_share(config, to_record(dict(state)), config.rounds + 1, (0, config.clients))
+    return distributions(arrays_of(model), config, state)
 
 
 def distributions(
@@ -106,7 +105,8 @@ def grid_of(config: RunConfig) -> LocalGrid:
     from fedsz.training.apps import make_client_app
     from fedsz.transport.local_grid import LocalGrid
 
-    place: dict[str, Any] = {"data-dir": config.data_dir, "device": config.device}
+    place: dict[str, Any] = {"task": config.task, "data-dir": config.data_dir}
+    place["device"] = config.device
     shares = [{"partition-id": i, "num-partitions": config.clients} for i in range(config.clients)]
     return LocalGrid(make_client_app(), [place | share for share in shares])
 
@@ -130,8 +130,7 @@ def main() -> None:
     jobs: queue.Queue[Job] = queue.Queue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
 
-    import fedsz.training.apps
-    import fedsz.training.loop  # noqa: F401 - what every run needs
+    import fedsz.training.apps  # noqa: F401 - what every run needs
 
     # Each round collects garbage; it need not look through all that torch has brought.
     gc.freeze()

@@ -1,7 +1,11 @@
 """fedsz for Flower: compress any app's traffic, one line each side.
 
     app = ClientApp(mods=[fedsz.flower.FedSZMod()])
-    strategy.start(grid=fedsz.flower.FedSZGrid(grid, error_bound=1e-2), ...)
+    strategy.start(grid=fedsz.flower.FedSZGrid(grid), ...)
+
+Where Flower starts the strategy, as in apps with a ``server_fn``, the second line is
+
+    app = fedsz.flower.compressed(ServerApp(server_fn=server_fn))
 
 `StreamingFedAvg` averages in memory that does not grow with the number of clients; `GrpcGrid` and
 `run_client` carry Flower's messages over gRPC, `LocalGrid` within a process.
@@ -14,6 +18,7 @@ from fedsz import flower_environment  # noqa: F401 - before Flower is imported
 from fedsz.control.record import Traffic
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.mod import FedSZMod
+from fedsz.flower.server_app import compressed
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.transport.client import run_client
 from fedsz.transport.grpc_grid import GrpcGrid
@@ -26,6 +31,7 @@ __all__ = [
     "LocalGrid",
     "StreamingFedAvg",
     "Traffic",
+    "compressed",
     "make_client_app",
     "make_server_app",
     "run_client",

@@ -7,15 +7,24 @@ and the Grid has to know of.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedsz.arrays import Layout
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import KEY, replaced, to_record
+from fedsz.flower.records import (
+    KEY,
+    TRAIN,
+    aside_of,
+    is_sealed,
+    layout_of,
+    replaced,
+    to_record,
+    with_aside,
+)
+from fedsz.flower.reply_report import ReplyReport
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.reference import Reference
 
@@ -35,13 +44,14 @@ class Admitted:
     Attributes:
         node: who sent it.
         updates: its arrays, of which each says how long it took, and whether it was of use.
-        encode_seconds, max_error: as its sender reports them.
+        report: what its sender says of it.
+        trains: whether it goes into an average.
     """
 
     node: int
     updates: tuple[ReceivedUpdate, ...]
-    encode_seconds: float
-    max_error: float
+    report: ReplyReport
+    trains: bool = True
 
     @property
     def refused(self) -> str:
@@ -74,22 +84,20 @@ def admit(
     updates = {
         key: ReceivedUpdate(record, expected.get(key), references)
         for key, record in records.items()
+        if is_sealed(record) or layout_of(record).shapes
     }
     taken: dict[str, ArrayRecord] = {}
     for key, update in updates.items():
         if sealed:
             taken[key] = AdmittedRecord(update)
         else:
-            taken[key] = to_record(update.arrays())
+            taken[key] = with_aside(to_record(update.arrays()), aside_of(records[key]))
             update.forget()
-    note = reply.content.config_records.get(KEY, ConfigRecord())
+    report = ReplyReport.read(reply.content.config_records.get(KEY))
     reply.content = replaced(reply.content, taken, None)
-    return Admitted(
-        reply.metadata.src_node_id,
-        tuple(updates.values()),
-        _number(note, "encode-seconds"),
-        _number(note, "max-error"),
-    )
+    metadata = reply.metadata
+    trains = metadata.message_type.startswith(TRAIN)
+    return Admitted(metadata.src_node_id, tuple(updates.values()), report, trains)
 
 
 def update_of(record: ArrayRecord) -> ReceivedUpdate:
@@ -117,9 +125,3 @@ def release(content: RecordDict) -> None:
         if isinstance(record, AdmittedRecord):
             record.received.release()
         record.clear()
-
-
-def _number(note: ConfigRecord, key: str) -> float:
-    """Return a finite number of at least 0 that a client reports, else 0."""
-    value = note.get(key, 0.0)
-    return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else 0.0

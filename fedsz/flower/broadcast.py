@@ -15,7 +15,7 @@ from typing import Final
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.update.compress import compress_measured
-from fedsz.update.config import EXACT, CompressionConfig
+from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference
@@ -65,7 +65,8 @@ class Broadcast:
         self._exactly = config.replace(codec=config.lossless, factors={})
         self._within = None
         if config.downlink != EXACT:
-            self._within = config.replace(error_bound=config.downlink, factors={})
+            # Whatever clients send, a broadcast is of differences, and its bound may be of a step.
+            self._within = config.replace(error_bound=config.downlink, update=DELTA, factors={})
 
     def put(self, arrays: Mapping[str, NDArray], *, reference: bool) -> None:
         """Take the model that clients are to hold, or as much of it as the bound lets through.

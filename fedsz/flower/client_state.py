@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
+from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import Arrays, to_record
 from fedsz.update.reference import Reference
 
@@ -40,20 +41,23 @@ class ClientState:
         """Keep a model, as a plain record; None forgets it."""
         self._put(_MODEL + key, None if record is None else ArrayRecord(dict(record)))
 
-    def residual(self, key: str, turn: int) -> tuple[dict[str, NDArray], int]:
-        """Return the residual and its age in turns, at least 1."""
+    def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
+        """Return the residual and its age in turns, at least 1; that of another run is none."""
         record, note = self._state.get(_RESIDUAL + key), self._state.get(_TURN + key)
         if not (isinstance(record, ArrayRecord) and isinstance(note, ConfigRecord)):
             return {}, 1
+        if note.get("run", b"") != told.run:
+            return {}, 1
         then = note.get("turn")
         residual = {k: r for k, r in (_arrays(record) or {}).items() if np.isfinite(r).all()}
-        return residual, max(1, turn - then) if isinstance(then, int) else 1
+        return residual, max(1, told.turn - then) if isinstance(then, int) else 1
 
-    def keep_residual(self, key: str, residual: dict[str, NDArray], turn: int) -> None:
+    def keep_residual(self, key: str, residual: dict[str, NDArray], told: Instructions) -> None:
         """Keep what this turn has left out, which is emptied on the way; nothing forgets it."""
         record = to_record(residual)
         self._put(_RESIDUAL + key, record or None)
-        self._put(_TURN + key, ConfigRecord({"turn": turn}) if record else None)
+        note = ConfigRecord({"turn": told.turn, "run": told.run})
+        self._put(_TURN + key, note if record else None)
 
     def _put(self, name: str, record: ArrayRecord | ConfigRecord | None) -> None:
         if record is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
@@ -17,11 +18,14 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.control.policy import DEFAULT_TOLERANCE, Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
-from fedsz.control.rule import FIXED, SENSITIVITY, SPREAD
+from fedsz.control.rule import AUTO, FIXED, SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import admit
-from fedsz.flower.mod import lacks_model
+from fedsz.flower.evaluation_metrics import EvaluationMetrics
+from fedsz.flower.mod import keeps_model, lacks_model
 from fedsz.flower.packing import Packer, is_training
+from fedsz.flower.records import STYPE, TRAIN
+from fedsz.flower.round_log import RoundLog
 from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
@@ -36,7 +40,10 @@ class FedSZGrid(WrappedGrid):
     What goes out is packed once for all, with the settings by which clients compress their replies;
     what comes back is decoded before the strategy sees it::
 
-        strategy.start(grid=FedSZGrid(grid, error_bound=1e-2), initial_arrays=...)
+        strategy.start(grid=FedSZGrid(grid), initial_arrays=...)
+
+    So it keeps an app's accuracy, and each round is logged with what it saved. Whoever names an
+    error bound gets exactly that, and a warning where it loses most of an update.
 
     A reply that does not decode, or that has other names or shapes than the model last sent,
     becomes an error reply: counted, logged with its reason, left out by the strategy. Arrays go out
@@ -46,15 +53,16 @@ class FedSZGrid(WrappedGrid):
         inner: the Grid that carries the messages.
         error_bound, codec, lossless, threshold, rule: as in `fedsz.compress`.
         update: what clients send: "weights"; "delta", what they differ by from the model that the
-            message held, within the same bound on the weights; or "delta+ef", which adds to it
-            what earlier rounds left out. A client whose reply is not of that model sends weights
-            all the same.
+            message held, within the same bound on the weights; or "delta+ef", the default, which
+            adds to it what earlier rounds left out. A client whose reply is not of that model sends
+            weights all the same.
         decay: what a client's residual is multiplied with for each round that it waits, in [0, 1].
         downlink: how the model is sent: "exact", or as what it differs by from the one that a
             client holds, within a bound such as "std:1" or 1e-2.
         downlink_feedback: whether what one broadcast leaves out goes into the next.
-        policy: who decides all of this before each round: "fixed", the above; or another, such as
-            "auto", which asks for nothing else; see `fedsz.control`.
+        policy: who decides all of this before each round: "auto", the default where no bound,
+            threshold, rule, update or downlink is named; "fixed", the default where one is; or
+            another, see `fedsz.control`.
         tolerance: points of accuracy that compression may cost, for policies that ask.
         rounds: how many there will be, for policies that ask.
         same_model: whether replies must have the names and shapes of the model that was sent; False
@@ -68,35 +76,42 @@ class FedSZGrid(WrappedGrid):
     def __init__(
         self,
         inner: Grid,
-        error_bound: ErrorBound | float | str = DEFAULT.error_bound,
+        error_bound: ErrorBound | float | str | None = None,
         *,
         codec: str | Codec = DEFAULT.codec,
         lossless: str | Codec = DEFAULT.lossless,
-        threshold: int = DEFAULT.threshold,
-        rule: str = DEFAULT.rule,
-        update: str = DEFAULT.update,
+        threshold: int | None = None,
+        rule: str | None = None,
+        update: str | None = None,
         decay: float = DEFAULT.decay,
-        downlink: ErrorBound | float | str = DEFAULT.downlink,
+        downlink: ErrorBound | float | str | None = None,
         downlink_feedback: bool = True,
-        policy: str = FIXED,
+        policy: str | None = None,
         tolerance: float = DEFAULT_TOLERANCE,
         rounds: int = 100,
         same_model: bool = True,
     ) -> None:
+        named: dict[str, Any] = {
+            "error_bound": error_bound,
+            "threshold": threshold,
+            "rule": rule,
+            "update": update,
+            "downlink": downlink,
+        }
+        named = {name: value for name, value in named.items() if value is not None}
         config = CompressionConfig.of(
-            error_bound,
+            **{"error_bound": DEFAULT.error_bound, **named},
             codec=codec,
             lossless=lossless,
-            threshold=threshold,
-            rule=rule,
-            update=update,
             decay=decay,
-            downlink=downlink,
         )
+        if policy is None:
+            policy = FIXED if named else AUTO
         controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
         if SENSITIVITY in controller.needs:
             raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
         self._set_up(inner, controller, feedback=downlink_feedback, same_model=same_model)
+        self._log: RoundLog | None = RoundLog()
 
     @classmethod
     def controlled(cls, inner: Grid, controller: Controller) -> Self:
@@ -111,6 +126,7 @@ class FedSZGrid(WrappedGrid):
         # Each round is taken once, when it ends; what nobody takes would grow for weeks.
         grid._taken = grid._of_round
         grid._counters = {grid._of_round}
+        grid._log = None  # such a server tells of its rounds itself
         return grid
 
     def _set_up(
@@ -120,11 +136,14 @@ class FedSZGrid(WrappedGrid):
         self._controller = controller
         self._decision = Decision(config=controller.base)
         self._packer = Packer(feedback=feedback)
+        self._evaluated = EvaluationMetrics()
         self._same_model = same_model
         self._taken, self._of_round = TrafficCounter(inner), TrafficCounter(inner)
-        self._counters = {self._taken, self._of_round}
+        self._told = TrafficCounter(inner)
+        self._counters = {self._taken, self._of_round, self._told}
         self._measured: tuple[float | None, float | None] = None, None
-        self._round_ended = False
+        self._round_ended = self._training = False
+        self._lock = threading.RLock()
         self._last = time.monotonic()
 
     def steer(self, decision: Decision) -> None:
@@ -141,6 +160,8 @@ class FedSZGrid(WrappedGrid):
 
     def observe(self, *, accuracy: float | None = None, loss: float | None = None) -> None:
         """Tell the policy how good the model is that goes out next, where the app measures that.
+
+        Without it the policy goes by the metrics in clients' replies to evaluate messages.
 
         Args:
             accuracy: on held-out data, in [0, 1].
@@ -204,10 +225,23 @@ class FedSZGrid(WrappedGrid):
         # Flower's records refer to each other in circles: where the inner Grid has parked what it
         # sends, only this frees the packed model before the last reply.
         gc.collect()
-        return (
-            self._admitted(reply, sealed=sealed)
-            for reply in self._with_second_tries(replies, deadline)
-        )
+        return self._admitted_replies(replies, deadline, sealed=sealed)
+
+    def _admitted_replies(
+        self, replies: Iterator[Message], deadline: float | None, *, sealed: bool
+    ) -> Iterator[Message]:
+        count = 0
+        for reply in self._with_second_tries(replies, deadline):
+            count += 1
+            yield self._admitted(reply, sealed=sealed)
+        if count > 1:  # others may be on their way to other threads
+            self._tell()
+
+    def _tell(self) -> None:
+        """Log the training that is over, if any was."""
+        if self._training and self._log is not None:
+            self._training = False
+            self._log.tell(self._controller.next_round, self._told.take(), self._decision.config)
 
     def take_traffic(self) -> Traffic:
         """Return what was counted since the last call, or since the start."""
@@ -238,7 +272,7 @@ class FedSZGrid(WrappedGrid):
 
     def _note(self, reply: Message) -> None:
         """Note what the sender of a reply holds, whatever comes of the reply."""
-        if not reply.has_error():
+        if keeps_model(reply):
             self._packer.received(reply.metadata.src_node_id)
 
     def _packed(self, pushed: list[Message]) -> list[Message]:
@@ -246,26 +280,44 @@ class FedSZGrid(WrappedGrid):
 
         A list, for Flower's own Grids go through it twice.
         """
-        if is_training(pushed):
-            if not self._round_ended:  # by the app itself
-                (accuracy, loss), spread = self._measured, {}
-                if SPREAD in self._controller.needs:
-                    spread = self._packer.spread(pushed, self._controller.base)
-                self.end_round(accuracy=accuracy, loss=loss, spread=spread)
-            self._round_ended = False
-        codecs = {int(node): codec for node, codec in self._decision.codecs.items()}
-        packed = self._packer.pack(pushed, self._decision.config, codecs)
-        for counter in self._counters:
-            counter.sent(sum(p.raw_bytes for p in packed), sum(p.sent_bytes for p in packed))
+        if not pushed:
+            return []
+        with self._lock:  # some servers push from a thread for each client
+            if self._packer.begins_round(pushed):
+                self._begin_round(pushed)
+            codecs = {int(node): codec for node, codec in self._decision.codecs.items()}
+            packed = self._packer.pack(pushed, self._decision.config, codecs)
+            for counter in self._counters:
+                counter.sent(sum(p.raw_bytes for p in packed), sum(p.sent_bytes for p in packed))
         return [p.message for p in packed]
+
+    def _begin_round(self, pushed: list[Message]) -> None:
+        """End the round before, if its app has not done so, and have this one decided."""
+        self._tell()  # of a round whose replies were taken one by one
+        if not is_training(pushed):
+            return
+        if not self._round_ended:
+            (accuracy, loss), spread = self._measured, {}
+            if accuracy is None and loss is None:
+                accuracy, loss = self._evaluated.take()
+            if SPREAD in self._controller.needs:
+                spread = self._packer.spread(pushed, self._controller.base)
+            self.end_round(accuracy=accuracy, loss=loss, spread=spread)
+        self._round_ended, self._training = False, True
 
     def _admitted(self, reply: Message, *, sealed: bool) -> Message:
         """Return a reply that has passed admission, or the error reply that takes its place."""
         node = reply.metadata.src_node_id
         if reply.has_error():
-            self._fail(node, str(reply.error.reason))
-        elif reply.content.array_records:
-            expected = self._packer.layouts if self._same_model else {}
+            reason = str(reply.error.reason)
+            if STYPE in reason:
+                reason += "; is FedSZMod() the first of its ClientApp's mods?"
+            self._fail(node, reason)
+            return reply
+        if not reply.metadata.message_type.startswith(TRAIN):
+            self._evaluated.add(reply)
+        if reply.content.array_records:
+            expected = self._packer.expected if self._same_model else {}
             try:
                 admitted = admit(reply, expected, self._packer.references, sealed=sealed)
             except FedszError as err:

@@ -31,11 +31,15 @@ class Instructions:
         turn: counts the messages of a server, so that a residual has an age.
         holds: by the key of an ArrayRecord, the digest of the model that the record's streams lead
             to; of models that clients need not keep, nothing.
+        run: tells apart the runs of one client, so that none gets the residual of another.
+        trains: whether the reply goes into an average; others leave the residual alone.
     """
 
     config: CompressionConfig
     turn: int = 0
     holds: Mapping[str, bytes] = field(default_factory=dict)
+    run: bytes = b""
+    trains: bool = True
 
     def record(self) -> ConfigRecord:
         """Return the record that carries them."""
@@ -47,7 +51,8 @@ class Instructions:
             elif name == "factors":
                 told |= {"factor-names": list(value), "factors": list(value.values())}
         held = {_HOLDS + key: digest for key, digest in self.holds.items()}
-        return ConfigRecord({**told, "turn": self.turn, **held})
+        told |= {"turn": self.turn, "run": self.run, "trains": self.trains}
+        return ConfigRecord({**told, **held})
 
     @classmethod
     def read(cls, record: ConfigRecord) -> Instructions:
@@ -68,4 +73,6 @@ class Instructions:
         except (TypeError, ValueError) as err:  # msgspec's own are ValueErrors
             raise ConfigError(f"the server sent instructions that make no sense: {err}") from None
         holds = {key.removeprefix(_HOLDS): told[key] for key in told if key.startswith(_HOLDS)}
-        return cls(read.require(), turn, holds)
+        # Older servers say neither.
+        run, trains = told.get("run", b""), bool(told.get("trains", True))
+        return cls(read.require(), turn, holds, run, trains)

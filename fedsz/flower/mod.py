@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message
+from flwr.app import ArrayRecord, Context, Error, Message
+from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
@@ -13,16 +15,32 @@ from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import KEY, Arrays, layout_of, replaced, seal, streams_of, to_record
-from fedsz.update.compress import Report
+from fedsz.flower.records import (
+    KEY,
+    Arrays,
+    aside_of,
+    is_sealed,
+    layout_of,
+    plain_bytes,
+    replaced,
+    sealed,
+    streams_of,
+    to_record,
+    with_aside,
+)
+from fedsz.flower.reply_report import ReplyReport
+from fedsz.update.compress import Report, compress_measured
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference, require_reference
+from fedsz.update.step import Arrival, arrival, energies
 
-ClientAppCallable = Callable[[Message, Context], Message]
+logger = logging.getLogger(__name__)
 
-# What an error reply begins with whose sender does not hold the model that it was sent less than.
+# What an error reply begins with whose sender does not hold the model that it was sent less than,
 LACKS_MODEL = "fedsz: the model is not here"
+# and one whose sender holds the model, although its app failed.
+KEEPS_MODEL = "fedsz: the app failed"
 
 
 class FedSZMod:
@@ -39,6 +57,9 @@ class FedSZMod:
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Run the rest of the app on plain arrays.
 
+        An app that fails makes an error reply, as ever. Where the client is to keep the model that
+        it was sent, the reply says that it has, so that the model is not sent again.
+
         Raises:
             CodecUnavailable: this machine lacks the codec that the server chose.
             CorruptStream: the message's stream is damaged.
@@ -50,44 +71,41 @@ class FedSZMod:
         if note is None:
             return call_next(message, context)
         told, state = Instructions.read(note), ClientState(context)
+        sent: dict[str, Reference] = {}
+        plain: dict[str, ArrayRecord] = {}
         try:
-            sent = {
-                key: _received(key, record, told, state)
-                for key, record in message.content.array_records.items()
-            }
+            for key, record in message.content.array_records.items():
+                if key in told.holds or is_sealed(record):
+                    sent[key] = _received(key, record, told, state)
+                    plain[key] = to_record(dict(sent[key].arrays))
+                    state.keep_model(key, plain[key] if key in told.holds else None)
+                    plain[key] = with_aside(plain[key], aside_of(record))
         except ReferenceMismatch as err:
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
             return Message(Error(code, f"{LACKS_MODEL}: {err}"), reply_to=message)
-        plain = {key: to_record(dict(model.arrays)) for key, model in sent.items()}
-        for key, record in plain.items():
-            state.keep_model(key, record if key in told.holds else None)
         message.content = replaced(message.content, plain, None)
-        finite = {
-            key: {name for name, x in model.arrays.items() if np.isfinite(x).all()}
-            for key, model in sent.items()
-        }
-        if not told.config.sends_differences:
-            sent.clear()
-
-        reply = call_next(message, context)
-
-        if not reply.has_content():
+        try:
+            reply = call_next(message, context)
+            if reply.has_content():
+                _compress(reply, sent, told, state)
             return reply
-        records = reply.content.array_records
-        replies, note = {}, None
-        for key, record in records.items():
-            # A client may call its only model otherwise.
-            origin = next(iter(finite)) if len(finite) == len(records) == 1 else key
-            _check_finite(Arrays(record), finite.get(origin, set()), state, key)
-            replies[key], report = _sealed(key, record, told, sent.get(origin), state)
-            note = ConfigRecord({"encode-seconds": report.seconds, "max-error": report.max_error})
-        reply.content = replaced(reply.content, replies, note)
-        return reply
+        except Exception as err:
+            if not told.holds:
+                raise
+            # An exception would lose the Context, and with it the model that was just received.
+            logger.exception("the app failed")
+            code, reason = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(err).__name__}"
+            return Message(Error(code, f"{KEEPS_MODEL}: {reason}: {err}"), reply_to=message)
 
 
 def lacks_model(reply: Message) -> bool:
     """Say whether a reply tells that its sender does not hold what it was sent less than."""
     return reply.has_error() and str(reply.error.reason).startswith(LACKS_MODEL)
+
+
+def keeps_model(reply: Message) -> bool:
+    """Say whether the sender of a reply holds what it was sent."""
+    return not reply.has_error() or str(reply.error.reason).startswith(KEEPS_MODEL)
 
 
 def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientState) -> Reference:
@@ -100,6 +118,8 @@ def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientSt
     if key not in told.holds:
         return Reference(ReceivedUpdate(record).arrays())
     model = state.model(key)
+    if not is_sealed(record) and layout_of(record).shapes:
+        model = Reference(dict(Arrays(record)))  # smaller as it is
     for stream in streams_of(record):
         model = Reference(decompress(stream, reference=model, as_numpy=True))
     if model is None:
@@ -108,31 +128,67 @@ def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientSt
     return model
 
 
-def _sealed(
-    key: str, record: ArrayRecord, told: Instructions, sent: Reference | None, state: ClientState
-) -> tuple[ArrayRecord, Report]:
-    """Return a reply's arrays as a stream: weights, or differences from what was sent."""
-    arrays, config = Arrays(record), told.config
-    if sent is None or not sent.fits(layout_of(record)):
-        state.keep_residual(key, {}, told.turn)
-        return seal(arrays, config)  # another model, or other dtypes
-    if not config.feeds_back:
-        state.keep_residual(key, {}, told.turn)
-        return seal(arrays, config, sent)
-    residual, age = state.residual(key, told.turn)
+def _compress(
+    reply: Message, sent: Mapping[str, Reference], told: Instructions, state: ClientState
+) -> None:
+    """Replace the arrays of a reply by streams, and say what that took.
+
+    Raises:
+        DivergedUpdate: a tensor that was finite is not any more.
+    """
+    records = reply.content.array_records
+    replies: dict[str, ArrayRecord] = {}
+    reports, arrivals = [], []
+    for key, record in records.items():
+        # A client may call its only model otherwise.
+        origin = sent.get(next(iter(sent)) if len(sent) == len(records) == 1 else key)
+        arrays = Arrays(record)
+        if not arrays:
+            continue  # nothing that a stream could hold
+        if origin is not None:
+            _check_finite(arrays, origin, told, state, key)
+        if origin is not None and origin.fits(layout_of(record)):
+            stream, report, arrived = _update(key, arrays, told, origin, state)
+            arrivals.append(arrived)
+        else:  # another model, or other dtypes
+            if told.trains:
+                state.keep_residual(key, {}, told)
+            stream, report = compress_measured(arrays, told.config)
+        reports.append(report)
+        if len(stream) < plain_bytes(arrays, record):
+            replies[key] = sealed([stream], aside_of(record))
+    note = None
+    if reports:
+        feeds_back = told.trains and told.config.feeds_back
+        note = ReplyReport.of(reports, arrivals, feeds_back=feeds_back).record()
+    reply.content = replaced(reply.content, replies, note)
+
+
+def _update(
+    key: str, arrays: Arrays, told: Instructions, sent: Reference, state: ClientState
+) -> tuple[bytes, Report, Arrival]:
+    """Return what a client made of the model it was sent, as a stream: weights, or differences."""
+    config, residual, age = told.config, dict[str, NDArray](), 1
+    feeds_back = config.feeds_back and told.trains
+    if feeds_back:
+        residual, age = state.residual(key, told)
     meant = ErrorFeedback(arrays, residual, decay=config.decay, age=age)
-    reply, report = seal(meant, config, sent, bounds=meant.bounds(config, sent))
-    (stream,) = streams_of(reply)
-    left = meant.left_out(decompress(stream, reference=sent, as_numpy=True))
-    state.keep_residual(key, left, told.turn)
-    return reply, report
+    steps = energies(arrays, sent, config)
+    base = sent if config.sends_differences else None
+    bounds = meant.bounds(config, base, steps) if base else {}
+    stream, report = compress_measured(meant, config, base, bounds=bounds)
+    decoded = decompress(stream, reference=base, as_numpy=True)
+    arrived = arrival(meant, decoded, sent, steps)
+    if told.trains:
+        state.keep_residual(key, meant.left_out(decoded) if feeds_back else {}, told)
+    return stream, report, arrived
 
 
 def _check_finite(
-    arrays: Mapping[str, NDArray], finite: set[str], state: ClientState, key: str
+    arrays: Arrays, sent: Reference, told: Instructions, state: ClientState, key: str
 ) -> None:
     """Raise `DivergedUpdate` for an update that has diverged, and forget its residual."""
-    for name in finite:
-        if name in arrays and not np.isfinite(arrays[name]).all():
-            state.keep_residual(key, {}, 0)
+    for name, before in sent.arrays.items():
+        if name in arrays and np.isfinite(before).all() and not np.isfinite(arrays[name]).all():
+            state.keep_residual(key, {}, told)
             raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
+import xxhash
 from flwr.app import Message, Metadata, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.instructions import Instructions
-from fedsz.flower.records import KEY, Arrays, layout_of, sealed, streams_of
+from fedsz.flower.records import (
+    KEY,
+    TRAIN,
+    Arrays,
+    Aside,
+    aside_of,
+    layout_of,
+    plain_bytes,
+    sealed,
+    streams_of,
+    to_record,
+    with_aside,
+)
 from fedsz.transport.replies import StreamedRequest
-from fedsz.update.config import EXACT, CompressionConfig
-from fedsz.update.lossy import step_spread
+from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.reference import Reference
-
-TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
+from fedsz.update.step import step_spread
 
 
 @dataclass(frozen=True)
@@ -36,19 +48,37 @@ class Packer:
     A model that a push sends to everybody is a step of one `Broadcast`. Where a push holds
     different models, for different clients, each goes out exactly.
 
+    Some servers push a round's messages one by one, each from a thread of its own. So a round is
+    what sends one model for one purpose, until a node is sent it again.
+
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
-        references: what replies to the last push may be differences from, by digest.
+        expected: those of this round alone.
+        references: what replies of this round may be differences from, by digest.
     """
 
     def __init__(self, *, feedback: bool = True) -> None:
         self.layouts: dict[str, Layout] = {}
+        self.expected: dict[str, Layout] = {}
         self.references: dict[bytes, Reference] = {}
         self._feedback = feedback
         self._broadcasts: dict[str, Broadcast] = {}
+        self._run = secrets.token_bytes(8)
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
-        self._out: dict[int, tuple[Metadata, _Content]] = {}  # by node: of the last push
+        self._out: dict[int, tuple[Metadata, _Content]] = {}  # by node: of this round
+        self._sent = ("", b"")  # the purpose and the model of this round
+
+    def begins_round(self, pushed: Sequence[Message]) -> bool:
+        """Take note of a push that is to be packed, and say whether it begins a round."""
+        sent = pushed[0].metadata.message_type, _fingerprint(pushed[0].content)
+        again = any(message.metadata.dst_node_id in self._out for message in pushed)
+        if sent == self._sent and not again:
+            return False
+        self._sent = sent
+        self._turn += is_training(pushed)
+        self.expected, self.references, self._out = {}, {}, {}
+        return True
 
     def spread(
         self, messages: Iterable[Message], config: CompressionConfig
@@ -73,14 +103,20 @@ class Packer:
         The messages are not changed. ``codecs`` are by node, for those that use another codec.
         """
         pushed = list(messages)
-        self._turn += is_training(pushed)
-        told = Instructions(config, self._turn)
-        self.references, self._out = {}, {}
+        trains = is_training(pushed)
+        told = Instructions(
+            config if trains else aside(config), self._turn, run=self._run, trains=trains
+        )
         records = {id(message.content): message.content for message in pushed}
-        contents = {
-            identity: self._content(content, told, everybody=len(records) == 1)
-            for identity, content in records.items()
-        }
+        first = pushed[0].content
+        if all(_same_arrays(first, content) for content in records.values()):
+            shared = self._content(first, config, told, everybody=True)
+            contents = {i: shared.beside_others(content) for i, content in records.items()}
+        else:
+            contents = {
+                i: self._content(content, config, told, everybody=False)
+                for i, content in records.items()
+            }
         versions: dict[Any, tuple[RecordDict, int]] = {}
         packed = []
         for message in pushed:
@@ -104,7 +140,9 @@ class Packer:
     def received(self, node: int) -> None:
         """Note that a node has answered the last push, and so holds what was in it."""
         if node in self._out:
-            self._held[node] = self._out[node][1].instructions.holds
+            now = self._out[node][1].instructions.holds
+            # Evaluation may have a key of its own, and leaves what training has left.
+            self._held[node] = {**self._held.get(node, {}), **now}
 
     def whole(self, node: int) -> Packed | None:
         """Return what a node was last sent, for one that holds nothing of it; None at second call.
@@ -120,28 +158,70 @@ class Packer:
         message = compat.make_message(metadata, content=version)
         return Packed(message, content.raw_bytes, nbytes)
 
-    def _content(self, content: RecordDict, told: Instructions, *, everybody: bool) -> _Content:
-        broadcasts, kept = {}, {}
+    def _content(
+        self, content: RecordDict, config: CompressionConfig, told: Instructions, *, everybody: bool
+    ) -> _Content:
+        broadcasts: dict[str, Broadcast] = {}
+        beside: dict[str, Aside] = {}
         for key, record in content.array_records.items():
             layout = layout_of(record)
+            if not layout.shapes:
+                continue  # nothing that a stream could hold
             if key not in self.layouts or self.layouts[key].shapes != layout.shapes:
                 self.layouts[key] = layout
+            self.expected[key] = self.layouts[key]
             if everybody:
-                if key not in self._broadcasts:
-                    self._broadcasts[key] = Broadcast(told.config, feedback=self._feedback)
-                broadcast = self._broadcasts[key]
-                broadcast.steer(told.config)
+                broadcast = self._broadcasts.get(key)
+                if broadcast is None:
+                    broadcast = Broadcast(config, feedback=self._feedback)
+                    self._broadcasts[key] = broadcast
+                broadcast.steer(config)
             else:
-                broadcast = Broadcast(told.config.replace(downlink=EXACT))
+                broadcast = Broadcast(config.replace(downlink=EXACT))
             arrays = Arrays(record, self.layouts[key])
-            broadcast.put(arrays, reference=told.config.sends_differences)
-            broadcasts[key] = broadcast
+            broadcast.put(arrays, reference=config.sends_differences)
+            broadcasts[key], beside[key] = broadcast, aside_of(record)
             if broadcast.model is not None:
                 self.references[broadcast.model.digest] = broadcast.model
-                if not broadcast.exact:
-                    kept[key] = broadcast.model.digest
-        others = {k: v for k, v in content.items() if k not in broadcasts and k != KEY}
-        return _Content(others, broadcasts, replace(told, holds=kept))
+        kept = {
+            key: broadcast.model.digest
+            for key, broadcast in broadcasts.items()
+            if broadcast.model is not None and not broadcast.exact
+        }
+        return _Content({}, broadcasts, beside, replace(told, holds=kept)).beside_others(content)
+
+
+def _same_arrays(one: RecordDict, other: RecordDict) -> bool:
+    """Say whether two contents hold the same arrays, be it in records of their own."""
+    if one is other:
+        return True
+    ours, theirs = one.array_records, other.array_records
+    return list(ours) == list(theirs) and all(
+        list(record) == list(theirs[key])
+        and all(array.data == theirs[key][name].data for name, array in record.items())
+        for key, record in ours.items()
+    )
+
+
+def _fingerprint(content: RecordDict) -> bytes:
+    hashed = xxhash.xxh3_128()
+    for record in content.array_records.values():
+        for name, array in record.items():
+            hashed.update(f"{name}\0{len(array.data)}\0".encode("utf-8", "surrogatepass"))
+            hashed.update(array.data)
+    return hashed.digest()
+
+
+def aside(config: CompressionConfig) -> CompressionConfig:
+    """Return how replies are compressed that do not train: without residuals.
+
+    What a bound is of steps for is no step here, and goes exactly.
+    """
+    by_step = config.bound.kind == "step"
+    return config.replace(
+        update=DELTA if config.feeds_back else config.update,
+        codec=config.lossless if by_step else config.codec,
+    )
 
 
 def is_training(messages: Iterable[Message]) -> bool:
@@ -155,11 +235,17 @@ class _Content:
 
     others: Mapping[str, Any]
     broadcasts: Mapping[str, Broadcast]
+    beside: Mapping[str, Aside]
     instructions: Instructions
 
     @property
     def raw_bytes(self) -> int:
         return sum(broadcast.raw_bytes for broadcast in self.broadcasts.values())
+
+    def beside_others(self, content: RecordDict) -> _Content:
+        """Return the same for a message whose records without arrays are those of ``content``."""
+        others = {k: v for k, v in content.items() if k not in self.broadcasts and k != KEY}
+        return replace(self, others=others)
 
     def with_codec(self, codec: str) -> _Content:
         """Return the same for a client that is to use another codec."""
@@ -168,11 +254,16 @@ class _Content:
 
     def version(self, held: Mapping[str, bytes]) -> tuple[RecordDict, int]:
         """Return it for a client that holds these models, by key; and the bytes of its streams."""
-        records = {
-            key: sealed(broadcast.streams(held.get(key, b"")))
-            for key, broadcast in self.broadcasts.items()
-        }
-        nbytes = sum(len(s) for record in records.values() for s in streams_of(record))
+        records, nbytes = {}, 0
+        for key, broadcast in self.broadcasts.items():
+            record = sealed(broadcast.streams(held.get(key, b"")), self.beside[key])
+            size = sum(map(len, streams_of(record)))
+            # A few dozen bytes grow when they are compressed: they go as they are.
+            if broadcast.model is not None and size > broadcast.raw_bytes:
+                plain = to_record(dict(broadcast.model.arrays))
+                if plain_bytes(plain, plain) <= size:
+                    record, size = with_aside(plain, self.beside[key]), broadcast.raw_bytes
+            records[key], nbytes = record, nbytes + size
         told = self.instructions.record()
         return StreamedRequest({**self.others, **records, KEY: told}), nbytes
 

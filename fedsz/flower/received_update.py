@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.errors import CorruptStream
-from fedsz.flower.records import from_array, is_sealed
+from fedsz.flower.records import from_array, is_sealed, layout_of, streams_of
 from fedsz.stream import Limits, Reader
 from fedsz.update.decompress import unpack
 from fedsz.update.lossy import CodedTensor
@@ -56,10 +56,13 @@ class ReceivedUpdate:
         self._reader: Reader | None = None
         self._reference: Reference | None = None
         if is_sealed(record):
-            if len(record) != 1:
-                raise CorruptStream(f"a reply of {len(record)} streams, not one")
-            limits = Limits(decoded_bytes=2 * layout.nbytes, expansion=0) if layout else None
-            self._reader = Reader(next(iter(record.values())).data, limits)
+            streams = streams_of(record)
+            if len(streams) != 1:
+                raise CorruptStream(f"a reply of {len(streams)} streams, not one")
+            limits = None
+            if layout and not layout.holds_bytes:
+                limits = Limits(decoded_bytes=2 * layout.nbytes, expansion=0)
+            self._reader = Reader(streams[0], limits)
             header = self._reader.header
             if header.reference is not None:
                 self._reference = references.get(header.reference)
@@ -68,7 +71,7 @@ class ReceivedUpdate:
             shapes = {tensor.name: tensor.shape for tensor in header.tensors}
         else:
             self.raw_bytes = self.sent_bytes
-            shapes = {name: tuple(array.shape) for name, array in record.items()}
+            shapes = dict(layout_of(record).shapes)
         self.names = list(shapes)
         if layout:
             layout.check(shapes)
@@ -120,9 +123,9 @@ class ReceivedUpdate:
         if self._reader:
             yield from unpack(self._reader, self._reference)
             return
-        for name, array in self._record.items():
-            x = from_array(name, array)
-            if x.shape != tuple(array.shape):
+        for name, shape in layout_of(self._record).shapes.items():
+            x = from_array(name, self._record[name])
+            if x.shape != shape:
                 raise CorruptStream(f"array {name!r} has another shape than it says")
             yield name, x
 

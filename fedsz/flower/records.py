@@ -1,7 +1,8 @@
 """Flower's records <-> fedsz streams.
 
 A sealed ArrayRecord holds Arrays whose bytes are streams, each of differences from what the one
-before it decodes to. Flower moves every Array on its own, so one costs less than a hundred. A
+before it decodes to. Flower moves every Array on its own, so one costs less than a hundred. What
+streams cannot hold (text, objects, other serialisations) goes beside them as it is. A
 `ConfigRecord` under `KEY` travels with it: on the way to a client it says how to compress the reply
 (`fedsz.flower.instructions`), on the way back what that took.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -19,14 +20,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsz.arrays import DTYPE_IDS, DTYPES, Layout, NDArray, raw
 from fedsz.errors import ConfigError, CorruptStream
-from fedsz.update.compress import Report, compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 
 KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"
+TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
 NUMPY: Final = "numpy.ndarray"
 
+# Of a record's arrays by their places: those that no stream holds, with their names.
+Aside = Mapping[int, tuple[str, Array]]
+
+_ASIDE: Final = f"{KEY}.aside."  # and the place and the name of an Array
 _DTYPES_BY_NAME: Final = {dtype.name: dtype for dtype in DTYPES}
 _READERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -78,37 +81,82 @@ def from_array(name: str, array: Array) -> NDArray:
 
 
 def is_sealed(record: ArrayRecord) -> bool:
-    """Say whether ``record`` holds a stream rather than arrays."""
-    return bool(record) and all(array.stype == STYPE for array in record.values())
+    """Say whether ``record`` holds streams, or what goes beside them, rather than arrays."""
+    return any(a.stype == STYPE or name.startswith(_ASIDE) for name, a in record.items())
 
 
-def sealed(streams: Sequence[bytes]) -> ArrayRecord:
-    """Return streams as a sealed record, in their order."""
-    return ArrayRecord(
-        {f"{KEY}.{i:04}": Array("uint8", (len(s),), STYPE, s) for i, s in enumerate(streams)}
-    )
+def sealed(streams: Sequence[bytes], aside: Aside = MappingProxyType({})) -> ArrayRecord:
+    """Return streams as a sealed record, in their order, and what goes beside them."""
+    arrays = {f"{KEY}.{i:04}": Array("uint8", (len(s),), STYPE, s) for i, s in enumerate(streams)}
+    beside = {f"{_ASIDE}{i}.{name}": array for i, (name, array) in aside.items()}
+    return ArrayRecord(arrays | beside)
 
 
 def streams_of(record: ArrayRecord) -> list[bytes]:
     """Return the streams of a sealed record, in the order they are to be decoded in."""
-    return [record[name].data for name in sorted(record)]
+    return [record[name].data for name in sorted(record) if record[name].stype == STYPE]
+
+
+def aside_of(record: ArrayRecord) -> Aside:
+    """Return the arrays of a record that streams do not hold: by their places, name and array."""
+    if not is_sealed(record):
+        known = layout_of(record).dtypes
+        return {i: item for i, item in enumerate(record.items()) if item[0] not in known}
+    beside = {}
+    for key, array in record.items():
+        if key.startswith(_ASIDE):
+            place, _, name = key.removeprefix(_ASIDE).partition(".")
+            if place.isdecimal():
+                beside[int(place)] = name, array
+    return beside
+
+
+def with_aside(record: ArrayRecord, aside: Aside) -> ArrayRecord:
+    """Return a plain record with what went beside its stream, each in its place."""
+    if not aside:
+        return record
+    items = list(record.items())
+    for place in sorted(aside):
+        items.insert(place, aside[place])
+    return ArrayRecord(dict(items))
+
+
+def plain_bytes(arrays: Iterable[str], record: ArrayRecord) -> int:
+    """Return the size of some of a plain record's Arrays as Flower would send them."""
+    return sum(len(record[name].data) for name in arrays)
 
 
 def layout_of(record: ArrayRecord) -> Layout:
-    """Return the layout of a plain record, from what its Arrays say of themselves.
+    """Return the layout of those arrays in a plain record that streams can hold.
 
-    Raises:
-        ConfigError: a dtype is none that streams have.
+    Arrays say it of themselves, but for those of legacy apps, whose bytes do.
     """
-    shapes = {name: tuple(array.shape) for name, array in record.items()}
+    known = {name: seen for name, a in record.items() if (seen := _described(a)) is not None}
+    return Layout(
+        {name: shape for name, (_, shape) in known.items()},
+        {name: dtype for name, (dtype, _) in known.items()},
+    )
+
+
+def _described(array: Array) -> tuple[np.dtype, tuple[int, ...]] | None:
+    """Return the dtype and shape of an Array; None if streams cannot hold it."""
+    if array.stype != NUMPY:
+        return None
+    if array.dtype:
+        dtype = _DTYPES_BY_NAME.get(array.dtype)
+        return None if dtype is None else (dtype, tuple(array.shape))
     try:
-        return Layout(shapes, {name: _DTYPES_BY_NAME[a.dtype] for name, a in record.items()})
-    except KeyError as err:
-        raise ConfigError(f"an array of dtype {err}, which streams do not have") from None
+        source = io.BytesIO(array.data)
+        shape, _, dtype = _READERS[np.lib.format.read_magic(source)](source)
+    except Exception:  # its parser of literals lets all sorts through
+        return None
+    return (dtype, shape) if dtype in DTYPE_IDS else None
 
 
 class Arrays(Mapping[str, NDArray]):
     """A plain record as a state_dict whose arrays are made as they are asked for, to save memory.
+
+    It has those that streams can hold.
 
     Raises, at an array:
         ConfigError: it is serialised in a way that is not numpy's.
@@ -118,28 +166,17 @@ class Arrays(Mapping[str, NDArray]):
     def __init__(self, record: ArrayRecord, layout: Layout | None = None) -> None:
         self._record = record
         self._layout = layout
+        self._names = list(layout_of(record).shapes)
 
     def __getitem__(self, name: str) -> NDArray:
         x = from_array(name, self._record[name])
         return self._layout.cast(name, x) if self._layout else x
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._record)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._record)
-
-
-def seal(
-    arrays: Mapping[str, NDArray],
-    config: CompressionConfig,
-    reference: Reference | None = None,
-    *,
-    bounds: Mapping[str, float] = MappingProxyType({}),
-) -> tuple[ArrayRecord, Report]:
-    """Return ``arrays`` as a sealed record, and what that took; see `compress_measured`."""
-    stream, report = compress_measured(arrays, config, reference, bounds=bounds)
-    return sealed([stream]), report
+        return len(self._names)
 
 
 def replaced(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -48,7 +50,10 @@ class TrafficCounter:
             if reply.refused:
                 self.failed(reply.node, reply.refused)
         used = [(reply, bandwidth) for reply, bandwidth in self._admitted if not reply.refused]
+        aside = [u for reply, _ in used if not reply.trains for u in reply.updates]
+        used = [(reply, bandwidth) for reply, bandwidth in used if reply.trains]
         clients = [_client_record(reply, bandwidth) for reply, bandwidth in used]
+        reports = [reply.report for reply, _ in used]
         wire_up, wire_down = self._wire_now()
         traffic = Traffic(
             replies=len(clients),
@@ -61,7 +66,13 @@ class TrafficCounter:
             wire_down=wire_down - self._wire[1],
             encode_seconds=sum(client.encode_seconds for client in clients),
             decode_seconds=sum(client.decode_seconds for client in clients),
-            max_error=max((reply.max_error for reply, _ in used), default=0.0),
+            max_error=max((report.max_error for report in reports), default=0.0),
+            tensors=int(max((report.tensors for report in reports), default=0)),
+            lossy=int(max((report.lossy for report in reports), default=0)),
+            kept=_median(report.kept for report in reports),
+            lag=_median(report.lag for report in reports),
+            raw_aside=sum(update.raw_bytes for update in aside),
+            sent_aside=sum(update.sent_bytes for update in aside),
             clients=clients,
         )
         self._wire = wire_up, wire_down
@@ -82,6 +93,13 @@ def _client_record(reply: Admitted, bandwidth: float) -> ClientRecord:
         bandwidth=bandwidth,
         raw_bytes=sum(update.raw_bytes for update in reply.updates),
         sent_bytes=sum(update.sent_bytes for update in reply.updates),
-        encode_seconds=reply.encode_seconds,
+        encode_seconds=reply.report.encode_seconds,
         decode_seconds=sum(update.seconds for update in reply.updates),
+        kept=reply.report.kept,
+        lag=reply.report.lag,
     )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

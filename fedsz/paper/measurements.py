@@ -27,9 +27,11 @@ from fedsz.experiments.sweep_worker import grid_of
 from fedsz.paper.options import MeasurementOptions, PaperConfig
 from fedsz.report.runs import UpdateCost
 from fedsz.training import datasets
-from fedsz.training.build import build_model, check_device, start_from
+from fedsz.training.examples import Examples
 from fedsz.training.federation import federate, prepare
-from fedsz.training.loop import evaluate
+from fedsz.training.images import build_model
+from fedsz.training.loop import check_device, evaluate
+from fedsz.training.model_state import start_from
 from fedsz.training.options import RunConfig
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
@@ -67,7 +69,7 @@ class TrainedModel:
         """Model and data set."""
         return f"{self.model}-{self.dataset}"
 
-    def accuracy(self, state: dict[str, NDArray], images: datasets.Images, device: str) -> float:
+    def accuracy(self, state: dict[str, NDArray], images: Examples, device: str) -> float:
         """Return the share of images that this model gets right with the weights of ``state``."""
         model = build_model(RunConfig(model=self.model, dataset=self.dataset))
         model.load_state_dict({name: as_tensor(x.copy()) for name, x in state.items()})
@@ -109,7 +111,7 @@ class Measurements:
         """Return all models, trained on the first data set."""
         return [self.trained(model, self.config.first_dataset) for model in self.config.model_names]
 
-    def test_images(self, dataset: str) -> datasets.Images:
+    def test_images(self, dataset: str) -> Examples:
         """Return the images that models are tested on.
 
         Raises:

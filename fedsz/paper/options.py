@@ -12,6 +12,7 @@ from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
 from fedsz.paper.published import BANDWIDTH, DATASETS, MODELS
 from fedsz.training.options import COMPRESSION, LEARNED, PAPER, RunConfig, option, otherwise
 from fedsz.update.config import WEIGHTS
+from fedsz.update.partition import PAPER as PAPER_RULE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class PaperConfig(RunConfig):
         "1e-5..1e-1", "Bounds of Table V and Figures 5, 7 and 10; 1e-5..1e-1 is one a decade.",
         COMPRESSION, (PAPER,),
     )  # fmt: skip
+    rule: str = otherwise("rule", PAPER_RULE)
     samples: int = otherwise("samples", 2000)
     test_samples: int = otherwise("test_samples", 500)
     rounds: int = otherwise("rounds", 2)

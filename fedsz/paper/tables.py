@@ -21,7 +21,7 @@ from fedsz.paper.model_complexity import complexity, lossy_shares
 from fedsz.paper.published import RECOMMENDED_BOUND, CodecCosts
 from fedsz.paper.szx_error import hypotheses
 from fedsz.spread import standard_deviation, value_range
-from fedsz.training.datasets import Images
+from fedsz.training.examples import Examples
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress
 
@@ -108,7 +108,7 @@ def _codecs(measurements: Measurements, trained: TrainedModel) -> list[Line]:
     return lines
 
 
-def _accuracies(measurements: Measurements, trained: TrainedModel, images: Images) -> list[Line]:
+def _accuracies(measurements: Measurements, trained: TrainedModel, images: Examples) -> list[Line]:
     model, device = trained.model, measurements.config.device
     measurements.on_step(f"testing {trained.name}, decoded, on {len(images)} images")
     before = trained.accuracy(trained.state, images, device)
@@ -122,7 +122,7 @@ def _accuracies(measurements: Measurements, trained: TrainedModel, images: Image
     return lines
 
 
-def _szx(measurements: Measurements, trained: TrainedModel, images: Images | None) -> list[Line]:
+def _szx(measurements: Measurements, trained: TrainedModel, images: Examples | None) -> list[Line]:
     """Return the accuracy and the ratio of everything that may have become of SZx's payloads."""
     measurements.on_step(f"szx on {trained.name}: what gives 4.80 and 10.00 %")
     printed = published.TABLE_1.get((trained.model, "szx", RECOMMENDED_BOUND))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from fedsz.experiments.link_model import Link
-from fedsz.formatting import count, digits, listed, points
+from fedsz.formatting import count, digits, listed
 from fedsz.report import accuracy, distributions, tables, times
-from fedsz.report.accuracy_over_bytes import bytes_items
+from fedsz.report.accuracy_over_bytes import bytes_items, difference, rate_accuracies
 from fedsz.report.chart import Chart, Item, Omitted, Table
-from fedsz.report.runs import Run, Setting, machines, named, settings_of
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, machines, settings_of
 from fedsz.report.scaling import Point, scaling_figure
 from fedsz.report.style import COLOURS, files, inline, line_styles
 from fedsz.whole_files import write_whole
+
+EQUAL: Final = 0.005  # mean loss of accuracy, as a share, up to which ways are compared by bytes
 
 
 @dataclass(frozen=True)
@@ -106,20 +109,27 @@ def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
         yield f"Made with fedsz {', '.join(versions)}, {when}."
     if not settings:
         yield "No run ended well, so there is no figure."
-    yield from filter(None, map(_smallest, settings))
+    yield from filter(None, map(_fewest_bytes, settings))
 
 
-def _smallest(setting: Setting) -> str:
-    others = [group for group in setting.at(setting.usual) if not group.uncompressed]
-    found = [(ratio.middle, group) for group in others if (ratio := group.ratio)]
-    if not found:
+def _fewest_bytes(setting: Setting) -> str:
+    ways = [way for way in rate_accuracies(setting) if way.name != UNCOMPRESSED and way.smallness]
+    if not ways:
         return ""
-    smaller, best = max(found, key=lambda pair: pair[0])
-    at = f" at {named(best.bound)}" if best.bound else ""
-    said = f"{setting.title}{at}: {best.label} makes updates {digits(smaller)} times smaller"
-    if len(found) > 1:
-        said += f", the smallest of {len(found)} ways"
-    if price := setting.difference(best.runs):
-        mean = f"(mean of {count(price.count, 'seed')})"
-        said += f"; accuracy {points(price.mean)} points from uncompressed {mean}"
+    # Rounded, because accuracies are shares of whole images, and 0.5 points exactly are equal.
+    equal = [way for way in ways if round(way.points, 6) >= -EQUAL] if setting.baseline else ways
+    near, all_ways = f"within {100 * EQUAL:g} points of uncompressed", count(len(ways), "way")
+    if not equal:
+        return f"{setting.title}: none of {all_ways} has a mean accuracy {near}."
+    best = max(equal, key=lambda way: way.total)
+    said = (
+        f"{setting.title}: {best.name} sends {digits(best.total)} times fewer bytes over whole runs"
+        f" ({digits(best.up)} up, {digits(best.down)} down)"
+    )
+    if len(ways) > 1:
+        among = f"those with a mean accuracy {near} ({len(equal)} of {all_ways})"
+        said += f", the fewest of {among if setting.baseline else all_ways}"
+    if best.difference:
+        seeds = count(best.difference.count, "seed")
+        said += f"; its accuracy: {difference(best.difference)} points (mean of {seeds})"
     return f"{said}."

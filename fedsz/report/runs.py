@@ -21,6 +21,7 @@ from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
 from fedsz.formatting import NOTHING, count, digits, listed
+from fedsz.update.partition import PAPER
 
 UNCOMPRESSED: Final = "uncompressed"
 
@@ -31,7 +32,7 @@ CONDITIONS: Final = (
     "learning_rate", "momentum", "device",
 )  # fmt: skip
 
-USUAL_TENSORS: Final = f"{DEFAULTS.rule}>{DEFAULTS.threshold}"
+USUAL_TENSORS: Final = f"{PAPER}>{DEFAULTS.threshold}"
 USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fedsz.errors import (
     ChecksumMismatch,
+    ConfigError,
     CorruptStream,
     LimitExceeded,
     TruncatedStream,
@@ -24,12 +25,19 @@ class Reader:
         header: what it says of itself.
 
     Raises:
+        ConfigError: it is not bytes.
         CorruptStream: the header is not one to trust, or the stream is shorter or longer than it
             says.
     """
 
     def __init__(self, blob: bytes | bytearray | memoryview, limits: Limits | None = None) -> None:
-        view = memoryview(blob).cast("B")
+        try:
+            view = memoryview(blob).cast("B")
+        except TypeError:
+            kind = type(blob).__name__
+            raise ConfigError(
+                f"a stream is bytes, got a {kind}; a file's: path.read_bytes()"
+            ) from None
         stored, version = _stored_header(view, limits := limits or Limits())
         self.header: Header = parse_header(stored, limits, version)
         self._start = PREFIX + len(stored)

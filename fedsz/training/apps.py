@@ -1,4 +1,4 @@
-"""The ServerApp and ClientApp of fedsz: image classification, federated, every update compressed.
+"""The ServerApp and ClientApp of fedsz: a task, federated, every update compressed.
 
 They run unchanged on `GrpcGrid`, `LocalGrid` and Flower's own SuperLink and simulation: the server
 sends, with every round, all that a client needs but its own share of the data.
@@ -6,58 +6,62 @@ sends, with every round, all that a client needs but its own share of the data.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from torch import nn
 
-from fedsz.arrays import as_arrays
 from fedsz.errors import ConfigError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
-from fedsz.training import loop
-from fedsz.training.build import build_model, check_device, load
-from fedsz.training.datasets import load_partition
 from fedsz.training.federation import federate, prepare
+from fedsz.training.model_state import arrays_of, load
 from fedsz.training.options import RunConfig, options
+from fedsz.training.task import LoadedTask, client_task, load_task
 
 _SENT: Final = [name for name, about in options().items() if about.sent]
 
-# Images are decoded once, not once a round. A device has one share; a trial in one process, a few.
-_cached_partition = lru_cache(maxsize=64)(load_partition)
+
+@lru_cache(maxsize=1)
+def _loaded(config: RunConfig) -> tuple[LoadedTask, Callable[[int, int], Any]]:
+    """Return a task, and how shares are loaded: each once, since clients of a process share it."""
+    task = load_task(config)
+    return task, lru_cache(maxsize=64)(task.load_share)
 
 
 def make_client_app() -> ClientApp:
     """Return the ClientApp: it trains the model it is sent on its share of the data.
 
     ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets
-    them), "data-dir", "device" and "dataset"; a data set other than the server's is refused.
+    them), "task", "data-dir", "device" and "dataset"; another task or data set than the server's is
+    refused. A task that is not one of fedsz runs only where "task" names it: no server can make a
+    client import what it was not started with.
     """
     app = ClientApp(mods=[FedSZMod()])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        told = message.content.config_records["config"]
-        config = RunConfig.of({name: told[name] for name in _SENT})
-        node = context.node_config
+        told, node = message.content.config_records["config"], context.node_config
+        here = {
+            "task": client_task(str(node.get("task", "")), str(told["task"])),
+            "data_dir": str(node.get("data-dir", "")),
+            "device": str(node.get("device", RunConfig.device)),
+        }
+        config = RunConfig.of({name: told[name] for name in _SENT} | here)
         have = str(node.get("dataset", config.dataset))
         if have != config.dataset:
             raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
-        model, result = train_share(
+        model, metrics = train_share(
             config,
             message.content.array_records["arrays"],
             int(str(told["server-round"])),
             (int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))),
-            data_dir=str(node.get("data-dir", "")),
-            device=str(node.get("device", config.device)),
         )
-        metrics = MetricRecord({"train-loss": result.loss, "train-seconds": result.seconds})
-        metrics["num-examples"] = result.examples
-        arrays = to_record(as_arrays(model.to("cpu").state_dict()))
+        arrays = to_record(arrays_of(model))
         content = RecordDict({"arrays": arrays, "metrics": metrics})
         return Message(content, reply_to=message)
 
@@ -77,45 +81,35 @@ def make_server_app() -> ServerApp:
 
 
 def train_share(
-    config: RunConfig,
-    arrays: ArrayRecord,
-    server_round: int,
-    share: tuple[int, int],
-    *,
-    data_dir: str,
-    device: str,
-) -> tuple[nn.Module, loop.TrainResult]:
+    config: RunConfig, arrays: ArrayRecord, server_round: int, share: tuple[int, int]
+) -> tuple[Any, MetricRecord]:
     """Do a client's work in a round: train the model it was sent on its share of the data.
 
-    ``arrays`` are the model's; ``share`` says which part of the data, of how many; ``data_dir`` is
-    "" for the hub.
+    Args:
+        config: which task, and its options.
+        arrays: the model's.
+        server_round: from 1.
+        share: which part of the data, of how many.
+
+    Returns:
+        The trained model, and what there is to report: "num-examples", "train-seconds", and what
+        the task reports, such as "train-loss".
 
     Raises:
-        ConfigError: no such device here.
+        ConfigError: no such task or device here.
         DataError: the data is not there.
         ModelMismatch: the arrays are those of another model.
+        TaskError: the task failed.
     """
-    images = _cached_partition(
-        config.dataset,
-        data_dir=Path(data_dir) if data_dir else None,
-        partition=share[0],
-        num_partitions=share[1],
-        partitioner=config.partitioner,
-        alpha=config.alpha,
-        seed=config.seed,
-        samples=config.samples or None,
-    )
-    model = build_model(config).to(check_device(device))
+    task, load_share = _loaded(config)
+    data = load_share(*share)
+    model = task.build_model()
     load(model, arrays)
-    result = loop.train(
-        model,
-        images,
-        epochs=config.epochs,
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        batch_size=config.batch_size,
-        # Another order each round and each client, the same in each run.
-        seed=hash((config.seed, server_round, share[0])) % 2**32,
-        image_size=config.image_size,
-    )
-    return model, result
+    start = time.perf_counter()
+    # Another order each round and each client, the same in each run.
+    seed = hash((config.seed, server_round, share[0])) % 2**32
+    examples, told = task.train(model, data, seed)
+    metrics = MetricRecord({f"train-{name}": x for name, x in told.items()})
+    metrics["train-seconds"] = time.perf_counter() - start
+    metrics["num-examples"] = examples
+    return model, metrics

@@ -8,11 +8,10 @@ Only labels are looked at to get there; images are decoded once it is known whic
 
 from __future__ import annotations
 
-import glob
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,11 @@ import numpy.typing as npt
 import torch
 
 from fedsz.errors import ConfigError, DataError
+from fedsz.training.examples import Examples
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from PIL import Image
 
 Ints = npt.NDArray[np.int64]
 PARTITIONERS = ("iid", "dirichlet")
@@ -48,6 +49,11 @@ class DatasetSpec:
     hub_has_test: bool = True  # if not, a fifth is held out here
     crop: bool = False  # images come in many sizes and are scaled and cropped to `shape`
 
+    @property
+    def mode(self) -> str:
+        """What PIL calls images of so many channels."""
+        return "L" if self.shape[0] == 1 else "RGB"
+
 
 DATASETS = (
     DatasetSpec("digits", 10, (1, 8, 8)),
@@ -60,25 +66,14 @@ DATASETS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
-    """Labelled images in memory."""
-
-    x: torch.Tensor  # uint8 [N, C, H, W]
-    y: torch.Tensor  # int64 [N], each in [0, num_classes)
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-
-@dataclass(frozen=True, eq=False)
 class _Split:
     """The training or the test images of a set: labels in memory, images on demand."""
 
     labels: Ints
     decode: Callable[[Ints], torch.Tensor]
 
-    def take(self, rows: Ints) -> Images:
-        return Images(self.decode(rows), torch.from_numpy(self.labels[rows]))
+    def take(self, rows: Ints) -> Examples:
+        return Examples(self.decode(rows), torch.from_numpy(self.labels[rows]))
 
     def divided(self, split: str) -> _Split:
         """Four fifths of it to train with, or one fifth to test with, by class."""
@@ -114,7 +109,7 @@ def load_partition(
     alpha: float = 0.5,
     seed: int = 0,
     samples: int | None = None,
-) -> Images:
+) -> Examples:
     """Load one client's share of the training images.
 
     Args:
@@ -136,7 +131,29 @@ def load_partition(
         DataError: the data set is not there or not what it should be, or there are too few
             images for every share to have one.
     """
-    spec = get(name)
+    split = _open(get(name), "train", data_dir)
+    rows = share_rows(
+        split.labels, partition, num_partitions, what=f"images of {name}",
+        partitioner=partitioner, alpha=alpha, seed=seed, samples=samples,
+    )  # fmt: skip
+    return split.take(rows)
+
+
+def share_rows(
+    labels: npt.NDArray[Any],
+    partition: int,
+    num_partitions: int,
+    *,
+    what: str,
+    partitioner: str,
+    alpha: float,
+    seed: int,
+    samples: int | None,
+) -> Ints:
+    """Return the rows of one share of labelled examples; see `load_partition`.
+
+    ``what`` names the examples in errors.
+    """
     if partitioner not in PARTITIONERS:
         raise ConfigError(f"no partitioner {partitioner!r}; have {', '.join(PARTITIONERS)}")
     if num_partitions < 1:
@@ -146,18 +163,17 @@ def load_partition(
     if not 0 < alpha < math.inf:
         raise ConfigError(f"alpha must be positive and finite, got {alpha}")
 
-    split = _open(spec, "train", data_dir)
-    rows = _subset(len(split.labels), samples, seed, f"training images of {name}")
+    rows = _subset(len(labels), samples, seed, f"training {what}")
     if len(rows) < num_partitions:
-        raise DataError(f"{len(rows)} images of {name} cannot fill {num_partitions} partitions")
+        raise DataError(f"{len(rows)} {what} cannot fill {num_partitions} partitions")
     if partitioner == "iid":
         share = np.array_split(np.arange(len(rows)), num_partitions)[partition]
     else:
-        share = _dirichlet(split.labels[rows], partition, num_partitions, alpha, seed)
-    return split.take(rows[share])
+        share = _dirichlet(labels[rows], partition, num_partitions, alpha, seed)
+    return rows[share]
 
 
-def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Images:
+def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Examples:
     """Load the test images, which no partition contains; ``data_dir`` is as in `load_partition`.
 
     ``samples`` loads only so many, always the same ones in the same order; None loads all.
@@ -221,11 +237,7 @@ def _open(spec: DatasetSpec, split: str, data_dir: Path | None) -> _Split:
         return _open_digits(split)
     if data_dir is None:
         return _open_hub(spec, spec.hub_id, split)
-    path = str(find_parquet(spec, split, data_dir))
-    # The files become an Arrow table in the user's cache, mapped by every client of a machine.
-    options = {"data_files": {split: glob.escape(path)}, "split": split}
-    dataset = _load("parquet", options, lambda why: f"cannot read {path}: {why}")
-    return _open_table(spec, dataset, path)
+    return _open_file(spec, find_parquet(spec, split, data_dir))
 
 
 def _open_digits(split: str) -> _Split:
@@ -246,41 +258,69 @@ def _open_hub(spec: DatasetSpec, hub_id: str, split: str) -> _Split:
     return opened if spec.hub_has_test else opened.divided(split)
 
 
-def _open_table(spec: DatasetSpec, dataset: Dataset, where: str) -> _Split:
-    """Check that ``dataset`` is what ``spec`` says, as far as that shows without its images."""
+def _open_file(spec: DatasetSpec, path: Path) -> _Split:
+    """Check that a parquet file is what ``spec`` says, as far as that shows without its images."""
+    from fedsz.training.parquet_images import ParquetImages
+
+    file = ParquetImages(path, spec.image_column, spec.label_column)
+    _check_columns(spec, file.columns, path)
+    try:
+        labels = file.labels()
+    except (TypeError, ValueError) as err:
+        raise DataError(f"{path} holds no labelled images: {_first_line(err)}") from err
+    _check_labels(spec, labels, file.num_classes, path)
+    return _Split(labels, lambda rows: _pixels(spec, len(rows), file.images(rows, spec.mode), path))
+
+
+def _open_table(spec: DatasetSpec, dataset: Dataset, hub_id: str) -> _Split:
+    """Check that what the hub has is what ``spec`` says, and that its images will be decoded."""
     import datasets
 
-    columns = (spec.image_column, spec.label_column)
-    if not set(columns) <= set(dataset.column_names):
-        raise DataError(
-            f"{where} has columns {', '.join(dataset.column_names)}; "
-            f"{spec.name} has {', '.join(columns)}"
-        )
+    _check_columns(spec, dataset.column_names, hub_id)
     # Files written by other means than `datasets` do not say that their structs are images.
-    image = datasets.Image(mode="L" if spec.shape[0] == 1 else "RGB")
+    image = datasets.Image(mode=spec.mode)
     try:
         dataset = dataset.cast_column(spec.image_column, image)
         labels = np.array(dataset[spec.label_column][:], dtype=np.int64)
     except (TypeError, ValueError, NotImplementedError) as err:  # pyarrow has all three
-        raise DataError(f"{where} holds no labelled images: {_first_line(err)}") from err
-    classes = getattr(dataset.features[spec.label_column], "num_classes", spec.num_classes)
+        raise DataError(f"{hub_id} holds no labelled images: {_first_line(err)}") from err
+    classes = getattr(dataset.features[spec.label_column], "num_classes", None)
+    _check_labels(spec, labels, classes, hub_id)
+
+    def decode(rows: Ints) -> torch.Tensor:
+        table = dataset.select(rows).select_columns(spec.image_column)
+        images = ((i, row[spec.image_column]) for i, row in enumerate(table))
+        return _pixels(spec, len(rows), images, hub_id)
+
+    return _Split(labels, decode)
+
+
+def _check_columns(spec: DatasetSpec, columns: list[str], where: Path | str) -> None:
+    wanted = (spec.image_column, spec.label_column)
+    if not set(wanted) <= set(columns):
+        have = ", ".join(columns)
+        raise DataError(f"{where} has columns {have}; {spec.name} has {', '.join(wanted)}")
+
+
+def _check_labels(spec: DatasetSpec, labels: Ints, classes: int | None, where: Path | str) -> None:
+    classes = spec.num_classes if classes is None else classes
     if classes != spec.num_classes or labels.min() < 0 or labels.max() >= classes:
         raise DataError(
             f"{where} has {classes} classes and labels {labels.min()} ... {labels.max()}; "
             f"{spec.name} has labels 0 ... {spec.num_classes - 1}"
         )
-    return _Split(labels, lambda wanted: _decode(spec, dataset, wanted, where))
 
 
-def _decode(spec: DatasetSpec, dataset: Dataset, rows: Ints, where: str) -> torch.Tensor:
-    """Decode ``rows`` one by one into one uint8 tensor [len(rows), C, H, W]."""
+def _pixels(
+    spec: DatasetSpec, count: int, images: Iterable[tuple[int, Image.Image]], where: Path | str
+) -> torch.Tensor:
+    """Return images as one uint8 tensor [count, C, H, W]; each comes with its place."""
     from PIL import Image, ImageOps
 
     channels, height, width = spec.shape
-    x = np.empty((len(rows), *spec.shape), dtype=np.uint8)
+    x = np.empty((count, *spec.shape), dtype=np.uint8)
     try:
-        for i, row in enumerate(dataset.select(rows).select_columns(spec.image_column)):
-            image = row[spec.image_column]
+        for place, image in images:
             if spec.crop:  # the short side to size, then the middle
                 image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
             elif image.size != (width, height):
@@ -288,7 +328,7 @@ def _decode(spec: DatasetSpec, dataset: Dataset, rows: Ints, where: str) -> torc
                     f"{where} has an image of {image.width}x{image.height} pixels; "
                     f"those of {spec.name} have {width}x{height}"
                 )
-            x[i] = np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+            x[place] = np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
     except OSError as err:
         raise DataError(f"{where} has an image that cannot be decoded: {_first_line(err)}") from err
     return torch.from_numpy(x)

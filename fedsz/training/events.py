@@ -18,11 +18,11 @@ class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening")
 
 
 class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):
-    """A client joined, left or failed."""
+    """A client joined, replied, left or failed."""
 
     client_id: str
-    what: str  # "joined", "left", "refused" or "failed"
-    detail: str  # a sentence for people, or ""
+    what: str  # "joined", "received" (a reply), "left", "refused" or "failed"
+    detail: str  # a sentence for people, or ""; with "received", why nobody waits for the reply
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):

@@ -5,66 +5,58 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from torch import nn
 
-from fedsz.arrays import NDArray, as_arrays
+from fedsz.arrays import NDArray
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import SENSITIVITY
-from fedsz.errors import ConfigError
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
-from fedsz.training.build import build_model, check_device, load, start_from
-from fedsz.training.datasets import PARTITIONERS, Images, load_test
-from fedsz.training.loop import evaluate
+from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
 from fedsz.training.sensitivity import measure
-from fedsz.update.lossy import step_spread
+from fedsz.training.task import LoadedTask, load_task
+from fedsz.update.step import step_spread
 
 OnRound = Callable[[RoundRecord], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
-
-_cached_test = lru_cache(maxsize=2)(load_test)  # runs that follow each other are often judged alike
 
 
 class Problem(NamedTuple):
     """What a run starts from."""
 
-    model: nn.Module  # with its initial weights
-    held_out: Images  # that it is judged by
+    task: LoadedTask
+    model: Any  # with its initial weights; see `fedsz.training.task.Task`
+    held_out: Any  # that it is judged by, as the task has loaded it
 
 
 def prepare(config: RunConfig) -> Problem:
     """Return what ``config`` asks to learn, having checked all that the server can check.
 
     Raises:
-        ConfigError: a data set, model, partitioner, codec or device that does not exist.
+        ConfigError: a task, codec, policy or anything the task asks for that does not exist.
         CodecUnavailable: the codec's library is not installed here.
         DataError: the held-out set is not there.
+        TaskError: the task failed.
         ModelMismatch: the initial weights are those of another model.
     """
     _ = controller_of(config), config.compression.require()
-    if config.partitioner not in PARTITIONERS:
-        have = ", ".join(PARTITIONERS)
-        raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
-    model = build_model(config).to(check_device(config.device))
+    task = load_task(config)
+    model = task.build_model()
     if config.initial:
         start_from(model, Path(config.initial))
-    data_dir = Path(config.data_dir) if config.data_dir else None
-    samples = config.test_samples or None
-    return Problem(model, _cached_test(config.dataset, data_dir=data_dir, samples=samples))
+    return Problem(task, model, task.load_test())
 
 
 def federate(
     grid: Grid, config: RunConfig, problem: Problem, on_round: OnRound | None = None
-) -> nn.Module:
+) -> Any:
     """Run federated averaging on ``grid`` and return the trained model.
 
     ``problem`` is what `prepare` returned for ``config``; ``on_round`` is called after each round,
@@ -81,7 +73,7 @@ def federate(
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
         rounds.grid,
-        to_record(as_arrays(problem.model.state_dict())),
+        to_record(arrays_of(problem.model)),
         num_rounds=config.rounds,
         timeout=config.round_timeout,
         train_config=ConfigRecord(sent),
@@ -116,10 +108,10 @@ class _Rounds:
 
     def end(self, number: int, arrays: ArrayRecord) -> MetricRecord:
         """Test a round's average, record the round, and have the next one decided."""
-        model, held_out = self._problem
+        task, model, held_out = self._problem
         begin = time.monotonic()
         averaged = load(model, arrays)
-        result = evaluate(model, held_out, image_size=self._config.image_size)
+        result = task.evaluate(model, held_out)
         test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
             accuracy=result.accuracy,
@@ -131,7 +123,8 @@ class _Rounds:
         self._train_seconds = 0.0
         if self._on_round:
             self._on_round(record)
-        return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
+        told = {name: x for name, x in result._asdict().items() if x is not None}
+        return MetricRecord(told)
 
     def _measured(self, number: int, averaged: Mapping[str, NDArray]) -> dict[str, Any]:
         """Return the spread of a round's step and the sensitivity to errors, if they are needed."""
@@ -144,8 +137,7 @@ class _Rounds:
         if SENSITIVITY not in self._needs or not steps:
             return {"spread": moved}
         seed = config.seed + number  # other noise each round, since policies average
-        found = measure(*self._problem, steps, seed=seed, image_size=config.image_size)
-        return {"spread": moved, "sensitivity": found}
+        return {"spread": moved, "sensitivity": measure(*self._problem, steps, seed=seed)}
 
 
 def controller_of(config: RunConfig) -> Controller:

@@ -11,18 +11,22 @@ from pathlib import Path
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.training import datasets
 from fedsz.training.apps import make_client_app
 from fedsz.training.events import Client, Done, Event, Listening
 from fedsz.training.federation import federate, prepare
-from fedsz.training.options import RunConfig
+from fedsz.training.model_state import arrays_of
+from fedsz.training.options import RunConfig, is_own_task
 from fedsz.training.run_folder import RunFolder
+from fedsz.training.task import load_task
 from fedsz.transport.client import run_client
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.tls import channel_credentials, server_credentials
 
-_TOLD = (EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED, EventKind.FAILED)
+_TOLD = (
+    *(EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED),
+    *(EventKind.RECEIVED, EventKind.FAILED),
+)
 _SPARE = 1 << 20  # bytes of a reply beside its arrays
 
 
@@ -62,7 +66,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         config.port,
         credentials=credentials,
         # What a client can make the server store: its model, twice over for wider dtypes, and talk.
-        max_message_bytes=2 * sum(x.nbytes for x in problem.model.state_dict().values()) + _SPARE,
+        max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
         on_event=tell_link,
     )
@@ -74,19 +78,19 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         on_event(Done(str(folder.path), time.monotonic() - start))
 
 
-def join(config: RunConfig) -> None:
+def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
     """Take part in a server's run, from this process, until it is over.
+
+    ``on_event`` is told of the link and of the work, from any thread.
 
     Raises:
         ConfigError: an option is wrong, or neither TLS files nor `insecure` are given.
         DataError: the data folder lacks the training set.
+        TaskError: the task cannot be made here.
         LinkError: the server cannot be reached for `max_wait` seconds, or refuses this client.
     """
     index, count = config.share
-    spec = datasets.get(config.dataset)
-    if config.data_dir and spec.hub_id:
-        # Better now than in the first round.
-        datasets.find_parquet(spec, "train", Path(config.data_dir))
+    _check_task(config)
     credentials = None
     if not config.insecure:
         credentials = channel_credentials(
@@ -99,13 +103,27 @@ def join(config: RunConfig) -> None:
         node_config={
             "partition-id": index,
             "num-partitions": count,
+            "task": config.task,
             "dataset": config.dataset,
             "data-dir": config.data_dir,
             "device": config.device,
         },
         credentials=credentials,
         max_wait=config.max_wait,
+        on_event=on_event,
     )
+
+
+def _check_task(config: RunConfig) -> None:
+    """Notice what is missing here now, and not in the first round."""
+    if config.task == "images":
+        from fedsz.training import datasets
+
+        spec = datasets.get(config.dataset)
+        if config.data_dir and spec.hub_id:
+            datasets.find_parquet(spec, "train", Path(config.data_dir))
+    elif config.task == "text" or is_own_task(config.task):
+        load_task(config)
 
 
 def _repeatable(config: RunConfig) -> RunConfig:

@@ -1,4 +1,4 @@
-"""One client's work in a round: SGD over its own images, and testing what came of it.
+"""One client's work in a round: SGD over its own examples, and testing what came of it.
 
 Images are uint8 and become float32 a batch at a time, (x / 255 - 0.5) / 0.25 for every data set:
 a client cannot know the mean of images it does not hold, and all must agree.
@@ -15,28 +15,29 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
 from fedsz.errors import ConfigError, DataError
-from fedsz.training.datasets import Images
+from fedsz.training.examples import Examples
+from fedsz.training.options import RunConfig
 
 
 class TrainResult(NamedTuple):
     """What local training did."""
 
-    loss: float  # mean cross-entropy (nats) per image in the last epoch; NaN if training diverged
-    examples: int  # images trained on, each once an epoch
+    loss: float  # its mean in the last epoch; NaN if training diverged
+    examples: int  # trained on, each once an epoch
     seconds: float  # wall-clock time
 
 
 class EvalResult(NamedTuple):
     """How good a model is."""
 
-    loss: float  # mean cross-entropy (nats) per image
-    accuracy: float  # share of images whose largest logit is the right one, in [0, 1]
-    examples: int  # images it was tested on
+    loss: float  # mean cross-entropy in nats, or mean squared error where targets are numbers
+    accuracy: float  # share of classes whose logit is the largest, in [0, 1]; NaN of numbers
+    examples: int  # it was tested on
 
 
 def train(
     model: nn.Module,
-    data: Images,
+    data: Examples,
     *,
     epochs: int,
     lr: float,
@@ -48,14 +49,16 @@ def train(
     """Train ``model`` in place by SGD, on the device it is on.
 
     Args:
-        model: maps float32 [N, C, H, W] to logits [N, classes].
-        data: uint8 images and their labels.
+        model: maps a batch of inputs to logits [N, classes] or [N, T, classes], or to numbers
+            [N, 1]; images come as float32 [N, C, H, W].
+        data: what it learns. The loss is the cross-entropy of classes, or the squared error of
+            numbers.
         epochs: passes over ``data``, at least 1.
         lr: step size, > 0.
         momentum: in [0, 1); it starts from zero, since a client keeps no state between rounds.
-        batch_size: images per step, at least 1. An epoch is divided evenly, so that its last step
-            is not much shorter; a step has 2 images or more if there are as many.
-        seed: decides the order of images and what dropout drops. On the CPU the same call on the
+        batch_size: examples per step, at least 1. An epoch is divided evenly, so that its last step
+            is not much shorter; a step has 2 examples or more if there are as many.
+        seed: decides the order of examples and what dropout drops. On the CPU the same call on the
             same model gives the same weights, unless another thread draws from torch's global
             generator meanwhile.
         image_size: scales images to this many pixels a side, by bilinear interpolation; 0 leaves
@@ -72,11 +75,13 @@ def train(
     if not (lr > 0 and 0 <= momentum < 1):
         raise ConfigError(f"need lr > 0 and momentum in [0, 1), got {lr} and {momentum}")
     if not len(data):
-        raise DataError("no images to train on")
+        raise DataError("no examples to train on")
 
     start = time.perf_counter()
     device = next(model.parameters()).device
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    # SGD as in torch.optim, which would import torch's compiler: 30 MB that small devices lack.
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    velocities = [torch.zeros_like(p) for p in parameters]
     order = torch.Generator().manual_seed(seed)
     model.train()
     if len(data) == 1:  # BatchNorm keeps the statistics it came with: one image has none
@@ -89,21 +94,39 @@ def train(
         for _ in range(epochs):
             loss_sum = 0.0
             for rows in _batches(torch.randperm(len(data), generator=order), batch_size):
-                optimizer.zero_grad()
-                logits = model(_scaled(data.x[rows], device, image_size))
-                loss = F.cross_entropy(logits, data.y[rows].to(device))
+                model.zero_grad()
+                outputs = model(_inputs(data.x[rows], device, image_size))
+                loss = _loss(outputs, data.y[rows].to(device))
                 loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                with torch.no_grad():
+                    for parameter, velocity in zip(parameters, velocities, strict=True):
+                        if parameter.grad is not None:
+                            velocity.mul_(momentum).add_(parameter.grad)
+                            parameter.add_(velocity, alpha=-lr)
                 loss_sum += loss.item() * len(rows)
     return TrainResult(loss_sum / len(data), len(data), time.perf_counter() - start)
 
 
+def train_as(config: RunConfig, model: nn.Module, data: Examples) -> TrainResult:
+    """Train as a run's options say; the seed is that of torch's global generator."""
+    return train(
+        model,
+        data,
+        epochs=config.epochs,
+        lr=config.learning_rate,
+        momentum=config.momentum,
+        batch_size=config.batch_size,
+        seed=torch.initial_seed() % 2**32,
+        image_size=config.image_size,
+    )
+
+
 def evaluate(
-    model: nn.Module, data: Images, *, batch_size: int = 256, image_size: int = 0
+    model: nn.Module, data: Examples, *, batch_size: int = 256, image_size: int = 0
 ) -> EvalResult:
     """Test ``model``, on the device it is on; its weights and its mode stay as they are.
 
-    ``batch_size`` images in a forward pass decide memory, not results; the rest is as in `train`.
+    ``batch_size`` examples in a forward pass decide memory, not results; the rest is as in `train`.
 
     Raises:
         ConfigError: ``batch_size`` is below 1.
@@ -112,24 +135,51 @@ def evaluate(
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
     if not len(data):
-        raise DataError("no images to test on")
+        raise DataError("no examples to test on")
 
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     loss_sum, correct = 0.0, 0
+    numbers = data.y.is_floating_point()
     with torch.inference_mode():
         for rows in torch.split(torch.arange(len(data)), batch_size):
-            logits = model(_scaled(data.x[rows], device, image_size))
+            outputs = model(_inputs(data.x[rows], device, image_size))
             target = data.y[rows].to(device)
-            loss_sum += F.cross_entropy(logits, target, reduction="sum").item()
-            correct += int((logits.argmax(1) == target).sum())
+            loss_sum += _loss(outputs, target, reduction="sum").item()
+            if not numbers:
+                correct += int((outputs.argmax(-1) == target).sum())
     model.train(was_training)
-    return EvalResult(loss_sum / len(data), correct / len(data), len(data))
+    answers = data.y.numel()
+    accuracy = math.nan if numbers else correct / answers
+    return EvalResult(loss_sum / answers, accuracy, len(data))
 
 
-def _scaled(x: Tensor, device: torch.device, size: int) -> Tensor:
-    """Return a batch of images as a model takes them: normalised, ``size`` pixels a side."""
+def check_device(name: str) -> torch.device:
+    """Return a device that is there.
+
+    Raises:
+        ConfigError: torch knows no such device, or has none here.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as err:
+        first = str(err).partition("\n")[0]
+        raise ConfigError(f"no device {name!r} here: {first}") from None
+    return device
+
+
+def _loss(outputs: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    if target.is_floating_point():
+        return F.mse_loss(outputs, target, reduction=reduction)
+    return F.cross_entropy(outputs.flatten(0, -2), target.flatten(), reduction=reduction)
+
+
+def _inputs(x: Tensor, device: torch.device, size: int) -> Tensor:
+    """Return a batch as a model takes it: images normalised, ``size`` pixels a side."""
+    if x.dtype != torch.uint8:
+        return x.to(device)
     normalised = (x.to(device, torch.float32) / 255 - 0.5) / 0.25
     if size in (0, x.shape[-1]):
         return normalised

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final, Self, get_type_hints
 
 from fedsz.bounds import ErrorBound
+from fedsz.control.rule import AUTO, FIXED
 from fedsz.errors import ConfigError
+from fedsz.formatting import did_you_mean
 from fedsz.update.config import DEFAULT, CompressionConfig
 
 # Panels of --help, in its order.
@@ -30,6 +31,24 @@ SHARED: Final = (RUN, SERVER, SWEEP)
 TRAINING: Final = (*SHARED, PAPER)
 TENSORS: Final = (*SHARED, PAPER, COMPRESS, BENCH, ADVISE)
 LINK: Final = (SERVER, CLIENT, ADVISE)
+
+
+# Options that are of no use to a policy that decides them; "" where they are not named.
+_NAMED: Final = ("error_bound", "update", "downlink", "rule")
+
+# Tasks of fedsz, and where they are; one of somebody's own is named as these are, module:Class.
+BUILT_IN: Final = {
+    "images": "fedsz.training.images:ImagesTask",
+    "text": "fedsz.training.text:TextTask",
+    "tabular": "fedsz.training.tabular:TabularTask",
+}
+# The data set and the model that a task takes unless told otherwise.
+USUAL: Final = {
+    "images": ("digits", "cnn"),
+    "text": ("shakespeare", "gpt"),
+    "tabular": ("breast_cancer", "mlp"),
+}
+OWN: Final = ("own", "own")  # of somebody's own task, which need not heed these names
 
 
 @dataclass(frozen=True)
@@ -68,32 +87,35 @@ class RunConfig:
 
     # Two lines an option: what it is; its panel, its commands, and the rest.
     # fmt: off
-    dataset: str = option("digits", "Data set: digits, cifar10, fashion_mnist or caltech101.",
-        LEARNED, (RUN, SERVER, CLIENT), sent=True)
-    data_dir: str = option("", "Folder with the data set's parquet files; without it, the hub.",
-        LEARNED, (*TRAINING, CLIENT))
-    samples: int = option(0, "Take this many training images in all; 0 for all there are.",
+    task: str = option("images", "What is learned: images, text, tabular, or module:Class of your "
+        "own.", LEARNED, (*SHARED, CLIENT), sent=True)
+    dataset: str = option("", "Data set. images: digits, cifar10, fashion_mnist, caltech101; text: "
+        "shakespeare, or any text file's name; tabular: breast_cancer, digits, iris, wine, "
+        "diabetes. [dim]Default: the task's first.[/]", LEARNED, (RUN, SERVER, CLIENT), sent=True)
+    data_dir: str = option("", "Folder with the data set's files; images come from the hub without "
+        "it.", LEARNED, (*TRAINING, CLIENT))
+    samples: int = option(0, "Take this many training examples in all; 0 for all there are.",
         LEARNED, TRAINING, low=0, high=1 << 40, sent=True, defines_run=True)
     image_size: int = option(0, "Scale images to this many pixels a side; 0 leaves them alone.",
         LEARNED, TRAINING, low=0, high=4096, sent=True, defines_run=True)
-    test_samples: int = option(0, "Judge the model by this many test images; 0 for all there are.",
-        LEARNED, TRAINING, low=0, high=1 << 40, defines_run=True)
-    model: str = option("cnn", "Model: cnn, alexnet, mobilenetv2 or resnet50.",
-        LEARNED, ALONE, sent=True)
+    test_samples: int = option(0, "Judge the model by this many test examples; 0 for all there "
+        "are.", LEARNED, TRAINING, low=0, high=1 << 40, defines_run=True)
+    model: str = option("", "Model. images: cnn, alexnet, mobilenetv2, resnet50; text: gpt, lstm; "
+        "tabular: mlp, linear. [dim]Default: the task's first.[/]", LEARNED, ALONE, sent=True)
     initial: str = option("", "Start from the weights in this .safetensors file, not from random.",
         LEARNED, TRAINING)
-    partitioner: str = option("iid", "How images are shared out: iid or dirichlet.",
-        LEARNED, TRAINING, sent=True, defines_run=True)
+    partitioner: str = option("iid", "How examples are shared out: iid; dirichlet, by labels; or "
+        "speaker, by who speaks in a text.", LEARNED, TRAINING, sent=True, defines_run=True)
     alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.",
         LEARNED, TRAINING, low=1e-6, high=1e6, sent=True, defines_run=True)
-    seed: int = option(0, "Seed of the model, the partition and the order of the images.",
+    seed: int = option(0, "Seed of the model, the partition and the order of the examples.",
         LEARNED, TRAINING, low=0, high=(1 << 32) - 1, sent=True)
 
     rounds: int = option(5, "Federated rounds.",
         LEARNING, TRAINING, low=1, high=1_000_000, defines_run=True)
-    epochs: int = option(1, "Passes over a client's images each round.",
+    epochs: int = option(1, "Passes over a client's examples each round.",
         LEARNING, TRAINING, low=1, high=10_000, sent=True, defines_run=True)
-    batch_size: int = option(16, "Images per SGD step.",
+    batch_size: int = option(16, "Examples per SGD step.",
         LEARNING, TRAINING, low=1, high=1 << 20, sent=True, defines_run=True)
     learning_rate: float = option(0.01, "SGD learning rate.",
         LEARNING, TRAINING, low=0, high=1e6, sent=True, defines_run=True)
@@ -108,28 +130,29 @@ class RunConfig:
     round_timeout: float = option(3600.0, "Seconds a round waits for its slowest client.",
         LEARNING, SHARED, low=1, high=1e9)
 
-    policy: str = option("fixed", "Compression policy: fixed uses the options given here; auto "
-        "chooses them to stay within --tolerance; docs/choosing.md has the others.",
-        COMPRESSION, SHARED)
+    policy: str = option("", "Compression policy: auto chooses bounds that keep accuracy within "
+        "--tolerance; fixed takes the options given here; docs/choosing.md has the others. auto "
+        "by default, fixed where one of those below is named.", COMPRESSION, SHARED)
     tolerance: float = option(0.5, "Points of accuracy that compression may cost, for policies "
         "that ask.", COMPRESSION, SHARED, low=0, high=100)
-    update: str = option(DEFAULT.update, "What clients send: weights; delta, the step from the "
-        "model they were sent; or delta+ef, which adds what earlier rounds left out.",
+    update: str = option("", "What clients send: weights; delta, the step from the model they "
+        "were sent; or delta+ef, which adds what earlier rounds left out. delta+ef by default.",
         COMPRESSION, SHARED)
-    error_bound: float | str = option(1e-2, "Largest error: 1e-2 (of each tensor's range), "
-        "abs:1e-3 or std:0.1.", COMPRESSION, (*ALONE, COMPRESS))
+    error_bound: float | str = option("", "Largest error: 1e-2 (of each tensor's range), "
+        "abs:1e-3, std:0.1 or step:1 (of the whole step). 1e-2 by default where policy is fixed.",
+        COMPRESSION, (*ALONE, COMPRESS))
     decay: float = option(DEFAULT.decay, "With delta+ef: what a client's residual is multiplied "
         "with for each round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
-    downlink: str = option(DEFAULT.downlink, "The model that clients are sent: exact, or within a "
-        "bound, such as std:1.", COMPRESSION, SHARED)
+    downlink: str = option("", "The model that clients are sent: exact, or within a bound, such "
+        "as std:1. exact by default where policy is fixed.", COMPRESSION, SHARED)
     codec: str = option(DEFAULT.codec, "Codec for weights, such as uniform:effort=9, sz2, "
         "zfp:precision=14 or raw.", COMPRESSION, (*ALONE, COMPRESS))
     lossless: str = option(DEFAULT.lossless, "Codec for everything else, such as blosclz, zstd or "
         "raw.", COMPRESSION, (*TRAINING, COMPRESS, ADVISE), defines_run=True)
     threshold: int = option(DEFAULT.threshold, "Tensors of up to this many elements stay lossless.",
         COMPRESSION, TENSORS, defines_run=True)
-    rule: str = option(DEFAULT.rule, "Which tensors may be lossy: paper (weights, by name), ndim "
-        "(by shape) or parameters (all but BatchNorm's statistics).",
+    rule: str = option("", "Which tensors may be lossy: shape (all but BatchNorm's statistics), "
+        "ndim (two dimensions and more), paper (weights, by name) or parameters. shape by default.",
         COMPRESSION, TENSORS, defines_run=True)
 
     host: str = option("127.0.0.1", "Address the server listens on.", TRAVEL, (SERVER,))
@@ -163,10 +186,25 @@ class RunConfig:
             if not isinstance(value, str) and not low <= value <= high:
                 raise ConfigError(f"{name} must lie in {low:g}..{high:g}, got {value:g}")
             object.__setattr__(self, name, value)
+        for name, usual in zip(("dataset", "model"), USUAL.get(self.task, OWN), strict=True):
+            object.__setattr__(self, name, getattr(self, name) or usual)
+        self._choose_compression()
+        _ = self.share
+
+    def _choose_compression(self) -> None:
+        """Fill in what was not named: whoever names a bound, or what it is of, gets exactly that.
+
+        After this all is said, so that a run that is written down is read as it was.
+        """
+        named = [name for name in _NAMED if getattr(self, name) != ""]
+        if not self.policy:
+            object.__setattr__(self, "policy", FIXED if named else AUTO)
+        for name in _NAMED:
+            if name not in named:
+                object.__setattr__(self, name, getattr(DEFAULT, name))
         bound = ErrorBound.of(self.error_bound)
         object.__setattr__(self, "error_bound", bound.value if bound.kind == "rel" else str(bound))
         object.__setattr__(self, "downlink", self.compression.downlink)
-        _ = self.share
 
     @property
     def share(self) -> tuple[int, int]:
@@ -199,8 +237,7 @@ class RunConfig:
         named = {name.replace("-", "_"): value for name, value in values.items()}
         for name in named:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                hint = did_you_mean(name, known)
                 raise ConfigError(f"no option {name!r}{hint}; have {', '.join(known)}")
         return cls(**named)
 
@@ -225,6 +262,11 @@ class RunConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return every option with its value."""
         return dataclasses.asdict(self)
+
+
+def is_own_task(name: str) -> bool:
+    """Say whether a task is somebody's own, ``module:Class``, and not one of fedsz."""
+    return ":" in name
 
 
 def options(of: type[RunConfig] = RunConfig) -> dict[str, Option]:

@@ -6,18 +6,16 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import tomli_w
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.training.events import from_json, to_json
+from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
 from fedsz.update.config import CompressionConfig
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CONFIG = "config.toml"
 ROUNDS = "rounds.jsonl"
@@ -50,13 +48,12 @@ class RunFolder:
         with (self.path / ROUNDS).open("a", encoding="utf-8") as lines:
             lines.write(to_json(done) + "\n")
 
-    def save(self, model: nn.Module) -> None:
+    def save(self, model: Any) -> None:
         """Write the model; that of the round before stays until it is there."""
-        from safetensors.torch import save_file
+        from safetensors.numpy import save_file
 
-        state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         part = self.path / f".{MODEL}.part"
-        save_file(state, part)
+        save_file(arrays_of(model), part)
         part.replace(self.path / MODEL)
 
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
+from fedsz.arrays import LOSSY_DTYPES, NDArray
 from fedsz.errors import ConfigError
-from fedsz.training.datasets import Images
-from fedsz.training.loop import evaluate
+from fedsz.training.model_state import arrays_of, set_arrays
+from fedsz.training.task import LoadedTask
 
 
 def measure(
-    model: nn.Module,
-    data: Images,
+    task: LoadedTask,
+    model: Any,
+    held_out: Any,
     levels: Mapping[str, float],
     *,
-    images: int = 256,
+    examples: int = 256,
     seed: int = 0,
-    image_size: int = 0,
 ) -> dict[str, float]:
     """Return how much the loss rises with the error of each tensor.
 
@@ -30,56 +31,55 @@ def measure(
     The weights and the mode of ``model`` are bit for bit as they were afterwards.
 
     Args:
-        model: maps float32 [N, C, H, W] to logits [N, classes].
-        data: held-out images; the first of them are used, in one batch.
+        task: says what the loss is.
+        model: that the task has built.
+        held_out: what the task tests it on.
         levels: by name in the state_dict, the largest magnitude of its noise, in the tensor's unit.
-        images: how many.
+        examples: how many of ``held_out`` are used, the first, if it can tell its ``first``; a
+            task's own data may have no such method, and is used as it is.
         seed: decides the noise, together with the tensor's name.
-        image_size: as in `fedsz.training.loop.train`.
 
     Returns:
-        By name, the rise of the mean cross-entropy, in nats, over the mean squared error of the
+        By name, the rise of the loss over the mean squared error of the
         tensor's elements; 0 where it fell. Left out are tensors whose noise is 0, not finite or
         lost in rounding, and those whose rise is not finite.
 
     Raises:
-        ConfigError: a name that is no floating tensor of the model, or ``images`` is below 1.
-        DataError: ``data`` is empty.
+        ConfigError: a name that is no floating tensor of the model, or ``examples`` is below 1.
+        DataError, TaskError: the task cannot test the model.
     """
-    if images < 1:
-        raise ConfigError(f"images must be at least 1, got {images}")
-    tensors = model.state_dict()
+    if examples < 1:
+        raise ConfigError(f"examples must be at least 1, got {examples}")
+    arrays = {name: x.copy() for name, x in arrays_of(model).items()}
     for name in levels:
-        if name not in tensors or not tensors[name].is_floating_point():
+        if name not in arrays or arrays[name].dtype not in LOSSY_DTYPES:
             raise ConfigError(f"{name!r} is no floating tensor of this model")
-    batch = Images(data.x[:images], data.y[:images])
+    sample = held_out.first(examples) if hasattr(held_out, "first") else held_out
 
-    def loss() -> float:
-        return evaluate(model, batch, batch_size=images, image_size=image_size).loss
+    def loss(name: str, changed: NDArray) -> float:
+        set_arrays(model, {**arrays, name: changed})
+        return task.evaluate(model, sample).loss
 
-    before = loss()
+    before = task.evaluate(model, sample).loss
     measured = {}
-    for name, level in levels.items():
-        tensor = tensors[name]
-        noise = _noise(tensor, level, seed ^ zlib.crc32(name.encode()))
-        kept = tensor.clone()
-        losses, errors = [], []
-        try:
-            for sign in (1, -1):
-                tensor.copy_(kept + sign * noise)
-                errors.append((tensor.double() - kept.double()).square().mean().item())
-                losses.append(loss())
-        finally:
-            tensor.copy_(kept)
-        error = sum(errors) / 2
-        slope = (sum(losses) / 2 - before) / error if 0 < error < math.inf else math.nan
-        if math.isfinite(slope):
-            measured[name] = max(slope, 0.0)
+    try:
+        for name, level in levels.items():
+            x = arrays[name]
+            noise = _noise(x, level, seed ^ zlib.crc32(name.encode()))
+            with np.errstate(all="ignore"):  # what is not finite says nothing
+                changed = [(x + sign * noise).astype(x.dtype) for sign in (1, -1)]
+                error = float(np.mean([(y.astype(float) - x.astype(float)) ** 2 for y in changed]))
+            rise = sum(loss(name, y) for y in changed) / 2 - before
+            slope = rise / error if 0 < error < math.inf else math.nan
+            if math.isfinite(slope):
+                measured[name] = max(slope, 0.0)
+    finally:
+        set_arrays(model, arrays)
     return measured
 
 
-def _noise(like: Tensor, level: float, seed: int) -> Tensor:
+def _noise(like: NDArray, level: float, seed: int) -> NDArray:
     """Return uniform noise in [-level, level], the same on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    unit = torch.rand(like.shape, generator=generator, dtype=torch.float32) * 2 - 1
-    return (unit * level).to(like.device, like.dtype)
+    unit = np.random.default_rng(seed).uniform(-1, 1, like.shape)
+    with np.errstate(all="ignore"):
+        return (unit * level).astype(like.dtype)

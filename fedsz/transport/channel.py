@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 
 from fedsz.errors import ConfigError
@@ -55,6 +57,8 @@ def open_channel(server: str, credentials: grpc.ChannelCredentials | None) -> gr
 
 
 def explain(err: grpc.RpcError) -> str:
-    """Return what gRPC knows of a failure: its status, and the first line of the details."""
+    """Return what gRPC knows of a failure: its status, and the last of the errors it names."""
     details = (err.details() or "").strip().partition("\n")[0]
-    return f"{err.code().name}: {details}"
+    # ... last error: UNKNOWN: ipv4:127.0.0.1:8080: Failed to connect to remote host: Connection ...
+    last = re.sub(r".*; last error: \w+: (ipv[46]:\S+: )?", "", details)
+    return f"{err.code().name}: {last.removeprefix('Failed to connect to remote host: ')}"

@@ -13,18 +13,18 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, takewhile
-from typing import Self
+from typing import Any, Self
 
 import grpc
-from flwr.app import UserConfig
+from flwr.app import Message, UserConfig
 from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError, CorruptStream, LinkError
-from fedsz.transport import channel
+from fedsz.transport import channel, tls
 from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES
 from fedsz.transport.client_session import ClientSession, Output, Request
-from fedsz.transport.events import EventKind, LinkEvent, OnEvent, tell
-from fedsz.transport.frames import PROTOCOL, ByeKind, Hello, frames, pack, unpack
+from fedsz.transport.events import EventKind, LinkEvent, OnEvent, percent_passed, tell
+from fedsz.transport.frames import CHUNK_BYTES, PROTOCOL, ByeKind, Hello, frames, pack, unpack
 from fedsz.transport.messages import EncodedMessage, decode_message
 from fedsz.transport.node import Node
 
@@ -74,12 +74,13 @@ def run_client(
         run_config: the app's ``context.run_config``.
         max_wait: seconds to go on without a server, at first and later; None never gives up.
         max_message_bytes: the largest message taken from the server.
-        on_event: told of the link and of messages, from the link's thread: must not block.
+        on_event: told of the link and of messages, from several threads: must not block.
         stop: ends the client when set, after the message in work.
 
     Raises:
         ConfigError: ``server``, ``client_id`` or ``node_config`` is not usable.
-        LinkError: the server cannot be reached, refuses this client, or took another in its place.
+        LinkError: the server cannot be reached, refuses this client, took another in its place, or
+            speaks TLS where this client does not, or the other way round.
     """
     channel.check_address(server)
     hello = Hello(PROTOCOL, client_id, dict(node_config or {}), [])
@@ -104,6 +105,7 @@ def run_client(
                 message = decode_message(request.buffer, request.size)
             except CorruptStream as err:
                 raise LinkError(f"{server} sent a message that cannot be read: {err}") from err
+            link.tell_work(message)
             link.hand_in(node.answer(message, limit=request.reply_limit))
 
 
@@ -155,6 +157,15 @@ class _Link:
         with self._lock:
             return self._session.owes(message_id)
 
+    def tell_work(self, message: Message) -> None:
+        """Tell that the app has begun to answer a message."""
+        asked = message.metadata
+        records = message.content.config_records.values() if message.has_content() else ()
+        numbers = [record.get("server-round") for record in records]
+        number = next((number for number in numbers if isinstance(number, int)), 0)
+        working = EventKind.WORKING
+        self._tell(working, asked.message_type, message_id=asked.message_id, round=number)
+
     def hand_in(self, reply: EncodedMessage) -> None:
         """Send a reply, now or as soon as there is a connection, until the server has it."""
         with self._lock:
@@ -173,8 +184,14 @@ class _Link:
                     tell(self._on_event, output)
 
     def _upload(self, reply: EncodedMessage) -> Iterator[bytes]:
-        """Yield the frames of a reply for as long as the server wants it."""
-        return takewhile(lambda _: self.owes(reply.message_id), frames(reply))
+        """Yield the frames of a reply for as long as the server wants it, and tell of them."""
+        message_id, size = reply.message_id, reply.size
+        for i, frame in enumerate(takewhile(lambda _: self.owes(message_id), frames(reply))):
+            # gRPC asks for a frame when the one before is on its way.
+            passed = max(0, i - 1) * CHUNK_BYTES
+            if not i or percent_passed(passed, CHUNK_BYTES, size):
+                self._tell(EventKind.SENDING, message_id=message_id, passed=passed, size=size)
+            yield frame
 
     def _run(self) -> None:
         try:
@@ -210,6 +227,7 @@ class _Link:
 
     def _converse(self) -> None:
         """Hold one connection until it ends."""
+        self._tell(EventKind.CONNECTING, self._server)
         outbox: _Outbox = queue.SimpleQueue()
         with self._lock:
             self._outbox = outbox
@@ -225,6 +243,9 @@ class _Link:
                 self._trouble = channel.explain(err)
                 if err.code() in _FINAL_CODES or "CERTIFICATE_VERIFY_FAILED" in self._trouble:
                     raise LinkError(f"no link to {self._server}: {self._trouble}") from err
+                # A server that has let this client in before does not change its mind.
+                if self._alone_since is not None:
+                    self._check_tls(err)
             except CorruptStream as err:
                 raise LinkError(f"{self._server} breaks the protocol: {err.what}") from err
             finally:
@@ -232,6 +253,12 @@ class _Link:
                     self._session.disconnect()
                 outbox.put(None)
                 call.cancel()
+
+    def _check_tls(self, err: grpc.RpcError) -> None:
+        """Raise LinkError if one end speaks TLS and the other plain text."""
+        wrong = tls.mismatch(self._server, secure=self._credentials is not None)
+        if wrong:
+            raise LinkError(f"no link to {self._server}: {wrong}") from err
 
     def _listen(self, call: grpc.Call, outbox: _Outbox) -> None:
         if self._closed.is_set():
@@ -250,5 +277,5 @@ class _Link:
                 return
         self._trouble = "the server closed the connection"
 
-    def _tell(self, kind: EventKind, detail: str) -> None:
-        tell(self._on_event, LinkEvent(kind, self._session.client_id, detail=detail))
+    def _tell(self, kind: EventKind, detail: str = "", **more: Any) -> None:
+        tell(self._on_event, LinkEvent(kind, self._session.client_id, detail=detail, **more))

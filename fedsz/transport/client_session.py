@@ -12,7 +12,7 @@ import msgspec
 
 from fedsz.errors import CorruptStream
 from fedsz.transport import frames
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.events import EventKind, LinkEvent, percent_passed
 from fedsz.transport.messages import Buffer, EncodedMessage
 
 
@@ -77,22 +77,32 @@ class ClientSession:
         if isinstance(frame, memoryview) and self._arrival is not None:
             self._arrival.feed(frame)
             self._buffer.write(frame)
-        elif isinstance(frame, frames.Begin):
+            return self._arriving(self._arrival, len(frame))
+        if isinstance(frame, frames.Begin):
             self._arrival = frames.Arrival(frame, limit=self._max_message_bytes)
             self._buffer = Buffer()
-        elif isinstance(frame, frames.Welcome):
+            return self._arriving(self._arrival, 0)
+        if isinstance(frame, frames.Welcome):
             self._welcome = frame
             self._owed = {i: self._owed[i] for i in frame.wanted if i in self._owed}
             replies = [reply for reply in self._owed.values() if reply is not None]
             return [*replies, LinkEvent(EventKind.JOINED, self.client_id)]
-        elif isinstance(frame, frames.Ack):
+        if isinstance(frame, frames.Ack):
             return self._acknowledged(frame)
-        elif isinstance(frame, frames.Bye):
-            self.bye = frame
-        else:
+        if not isinstance(frame, frames.Bye):
             raise CorruptStream(f"a frame of type {raw[0]} out of place")
-        arrival = self._arrival
-        return self._arrived(arrival) if arrival is not None and arrival.complete else []
+        self.bye = frame
+        return []
+
+    def _arriving(self, arrival: frames.Arrival, piece: int) -> list[Output]:
+        """Take a message that is whole; else tell of it, at its start and at each percent."""
+        if arrival.complete:
+            return self._arrived(arrival)
+        passed, size = arrival.received, arrival.size
+        if passed and not percent_passed(passed, piece, size):
+            return []
+        receiving, message_id = EventKind.RECEIVING, arrival.message_id
+        return [LinkEvent(receiving, self.client_id, message_id, passed=passed, size=size)]
 
     def _arrived(self, arrival: frames.Arrival) -> list[Output]:
         self._arrival = None
@@ -112,4 +122,4 @@ class ClientSession:
         if reply is None:
             return []
         size = frames.message_wire_size(reply)
-        return [LinkEvent(EventKind.SENT, self.client_id, ack.message_id, size)]
+        return [LinkEvent(EventKind.SENT, self.client_id, ack.message_id, size, reply.error)]

@@ -13,11 +13,15 @@ logger = logging.getLogger(__name__)
 class EventKind(StrEnum):
     """What has happened on a link."""
 
+    CONNECTING = "connecting"  # the client tries to reach its server
     JOINED = "joined"  # on the client: it has reached the server
     LEFT = "left"
     WAITING = "waiting"  # the client has no server yet, or no longer
+    RECEIVING = "receiving"  # the client has `passed` of `size` bytes of a message
+    WORKING = "working"  # the client's app has begun to answer a message; `detail` is its type
+    SENDING = "sending"  # the client has sent `passed` of `size` bytes of a reply
     RECEIVED = "received"  # a whole message
-    SENT = "sent"  # a whole message; on the client: and the server has it
+    SENT = "sent"  # a whole message; on the client: and the server has it. `detail`: it is an error
     FAILED = "failed"  # the server gave up on a message; `detail` says why
     REFUSED = "refused"
 
@@ -31,17 +35,31 @@ class LinkEvent:
     message_id: str = ""  # of the message, or of the one replied to
     wire_bytes: int = 0  # of this message, as gRPC's messages carry it, their prefixes included
     detail: str = ""  # a sentence for people
+    passed: int = 0  # bytes so far, of a message on its way
+    size: int = 0  # all its bytes
+    round: int = 0  # of the message, as Flower's strategies count; 0 where it says none
     # What the client said of itself when it joined.
     node_config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 OnEvent = Callable[[LinkEvent], None]
 
+# Not in the log of a process: they come by the message, or by the percent of one.
+_ROUTINE = frozenset(
+    (EventKind.RECEIVING, EventKind.WORKING, EventKind.SENDING, EventKind.RECEIVED, EventKind.SENT)
+)
+
+
+def percent_passed(passed: int, piece: int, size: int) -> bool:
+    """Return whether another percent of ``size`` bytes has ``passed`` with the last ``piece``."""
+    return 100 * passed // size > 100 * max(0, passed - piece) // size
+
 
 def tell(on_event: OnEvent | None, event: LinkEvent) -> None:
     """Log ``event`` and hand it to ``on_event``, whose mistakes must not end the link."""
     said = f"{event.client_id!r} {event.kind}{': ' * bool(event.detail)}{event.detail}"
-    routine = event.kind in (EventKind.RECEIVED, EventKind.SENT) and not event.detail
+    plain = event.kind == EventKind.WORKING or not event.detail
+    routine = event.kind in _ROUTINE and plain
     logger.log(logging.DEBUG if routine else logging.INFO, "%s", said)
     if on_event is None:
         return

@@ -76,6 +76,7 @@ class EncodedMessage:
     message_id: str  # what its BEGIN frame says
     segments: tuple[memoryview | bytes | Parked, ...]  # its bytes in order; not to be changed
     size: int  # their sum
+    error: str = ""  # why it is an error reply
 
     def chunks(self, size: int) -> Iterator[list[memoryview]]:
         """Cut and join the segments into pieces of ``size`` bytes; the last may be shorter."""
@@ -154,7 +155,8 @@ def encode_message(
         raise ConfigError(f"this message cannot be sent: {err}") from err
     lengths = _LENGTHS.pack(len(envelope), len(content.head))
     segments = (lengths + envelope, content.head, *content.data)
-    return EncodedMessage(message_id, segments, sum(map(len, segments)))
+    error = (message.error.reason or "an error") if message.has_error() else ""
+    return EncodedMessage(message_id, segments, sum(map(len, segments)), error)
 
 
 class Buffer:

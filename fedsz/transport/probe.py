@@ -24,6 +24,7 @@ import grpc
 from fedsz.errors import LinkError
 from fedsz.transport.channel import SERVICE, check_address, explain, open_channel
 from fedsz.transport.frames import CHUNK_BYTES
+from fedsz.transport.tls import mismatch
 
 PROBE_METHOD: Final = "Probe"
 
@@ -67,7 +68,8 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
         try:
             return _Prober(call, outbox.put).measure()
         except grpc.RpcError as err:
-            raise LinkError(f"no probe of {server}: {explain(err)}") from err
+            why = mismatch(server, secure=credentials is not None) or explain(err)
+            raise LinkError(f"no probe of {server}: {why}") from err
         except StopIteration:
             raise LinkError(f"no probe of {server}: it ended the stream early") from None
         finally:

@@ -1,16 +1,22 @@
-"""TLS credentials from PEM files, checked before gRPC sees them."""
+"""TLS credentials from PEM files, checked before gRPC sees them, and whether both ends speak it."""
 
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import grpc
 
 from fedsz.errors import ConfigError
 
 Pathish = str | os.PathLike[str]
+
+_ANSWER_SECONDS: Final = 2.0
+_HANDSHAKE, _ALERT = 22, 21  # content types of TLS records: RFC 8446, section 5.1
 
 
 def server_credentials(
@@ -53,6 +59,52 @@ def channel_credentials(
         raise ConfigError("a client certificate needs both its cert and its key")
     chain_key, chain = _pair(cert, key)
     return grpc.ssl_channel_credentials(authority, chain_key, chain)
+
+
+def mismatch(server: str, *, secure: bool) -> str:
+    """Return what is wrong, and what to do, if one end speaks TLS and the other plain text.
+
+    gRPC does not say so: it tells of a wrong version, or of a closed socket. So this greets the
+    server in TLS, and looks whether the answer is.
+
+    Args:
+        server: ``host:port``.
+        secure: whether the client speaks TLS.
+
+    Returns:
+        One line; "" if both speak the same, or if the server does not answer.
+    """
+    theirs = _speaks_tls(server)
+    if theirs is None or theirs == secure:
+        return ""
+    if secure:
+        return (
+            "the server speaks plaintext and this client TLS: start the server with --tls-cert and"
+            " --tls-key, or this client with --insecure"
+        )
+    return (
+        "the server speaks TLS and this client plaintext: start this client with --tls-ca and"
+        " without --insecure, or the server with --insecure"
+    )
+
+
+def _speaks_tls(server: str) -> bool | None:
+    """Return whether a server answers TLS's greeting in TLS; None if it does not answer."""
+    host, _, port = server.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    greeting = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):  # the greeting is written, and wants an answer
+        context.wrap_bio(ssl.MemoryBIO(), greeting).do_handshake()
+    try:
+        address = host.strip("[]"), int(port)
+        with socket.create_connection(address, _ANSWER_SECONDS) as connection:
+            connection.sendall(greeting.read())
+            answer = connection.recv(1)
+    except (OSError, OverflowError, UnicodeError):  # no such port, no such name
+        return None
+    return answer[0] in (_HANDSHAKE, _ALERT) if answer else None
 
 
 def _pair(cert: Pathish, key: Pathish) -> tuple[bytes, bytes]:

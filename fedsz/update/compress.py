@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from fedsz.arrays import DTYPE_IDS, StateDict, as_array
+from fedsz.arrays import DTYPE_IDS, StateDict, as_array, as_arrays, require_state_dict
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
+from fedsz.errors import ConfigError
 from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
 from fedsz.update.config import DEFAULT, CompressionConfig
 from fedsz.update.lossless import Entry, encode_lossless
 from fedsz.update.lossy import encode_difference, encode_within
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
+from fedsz.update.step import bounds_of_step, energies
 
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
 # a payload of its own costs each of them some 30 bytes.
@@ -32,12 +34,15 @@ class Report:
         nbytes: size of the stream.
         seconds: wall time.
         max_error: the largest error, as a share of its tensor's bound (0 to 1).
+        tensors, lossy: how many there are, and how many of them are lossy.
     """
 
     raw_bytes: int
     nbytes: int
     seconds: float
     max_error: float
+    tensors: int
+    lossy: int
 
 
 def compress(
@@ -64,9 +69,9 @@ def compress(
         rule: which other tensors stay lossless; see `fedsz.update.partition.is_lossy`.
         reference: a state_dict of the same names, dtypes and shapes that whoever decompresses
             holds too. Tensors that may be lossy are then coded as differences from its; the bound
-            stays one for the tensors themselves, of their own range, but for ``std``, which is of
-            the differences. Lossless tensors are coded as differences of their bits, but for
-            codec ``"raw"`` and where they are smaller as they are.
+            stays one for the tensors themselves, of their own range, but for ``std`` and
+            ``step``, which are of the differences. Lossless tensors are coded as differences of
+            their bits, but for codec ``"raw"`` and where they are smaller as they are.
 
     Raises:
         ConfigError: an argument or a tensor that fedsz does not take, or one that the reference
@@ -76,7 +81,13 @@ def compress(
     config = CompressionConfig.of(
         error_bound, codec=codec, lossless=lossless, threshold=threshold, rule=rule
     )
-    return compress_measured(state_dict, config, Reference.of(reference))[0]
+    state, base = require_state_dict(state_dict), Reference.of(reference)
+    bounds: dict[str, float] = {}
+    if config.bound.kind == "step":
+        if base is None:
+            raise ConfigError(f"error bound {config.error_bound} is of a step: pass its reference=")
+        bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
+    return compress_measured(state, config, base, bounds=bounds)[0]
 
 
 def compress_measured(
@@ -88,25 +99,30 @@ def compress_measured(
 ) -> tuple[bytes, Report]:
     """Return what `compress` does, and what it measured on the way; raises as `compress` does.
 
-    ``bounds`` are by the names of tensors, absolute, and take the place of the config's.
+    ``bounds`` are by the names of tensors, absolute, and take the place of the config's. Tensors
+    without one stay lossless where the config's is of kind ``step``.
     """
     start = time.perf_counter()
     codec, lossless = config.lossy_codec, config.lossless_codec
+    by_step = config.bound.kind == "step"
     tensors: list[Tensor] = []
     parts: list[Part] = []
     shared: dict[int, list[Entry]] = {}  # item size -> tensors of one payload
-    raw_bytes, max_error = 0, 0.0
+    raw_bytes, max_error, lossy = 0, 0.0, 0
     # One by one: a mapping may make its arrays as they are asked for.
     for i, (name, value) in enumerate(state_dict.items()):
         x = as_array(name, value)
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
-        if is_lossy(name, x, rule=config.rule, threshold=config.threshold):
+        may = is_lossy(name, x, rule=config.rule, threshold=config.threshold)
+        # Where nothing moved, or beside no reference, a step bounds nothing: it stays lossless.
+        if may and (name in bounds or not by_step):
             bound = ErrorBound.abs(bounds[name]) if name in bounds else config.bound_of(name)
             coded = _encode_lossy(Entry(i, name, x), codec, bound, reference)
             if coded is not None:
                 parts.append(coded[0])
                 max_error = max(max_error, coded[1])
+                lossy += not isinstance(codec, LosslessCodec)
                 continue
         if x.nbytes >= SHARED_BELOW:
             parts.append(encode_lossless([Entry(i, name, x)], lossless, reference))
@@ -115,7 +131,8 @@ def compress_measured(
     parts += (encode_lossless(s, lossless, reference) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     stream = write(tensors, parts, reference.digest if reference and differs else None)
-    return stream, Report(raw_bytes, len(stream), time.perf_counter() - start, max_error)
+    seconds = time.perf_counter() - start
+    return stream, Report(raw_bytes, len(stream), seconds, max_error, len(tensors), lossy)
 
 
 def _encode_lossy(

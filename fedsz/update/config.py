@@ -66,9 +66,9 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     codec: str = "uniform"
     lossless: str = "blosclz"
     threshold: int = 1024
-    rule: str = "paper"
+    rule: str = "shape"
     factors: dict[str, float] = {}
-    update: str = DELTA
+    update: str = DELTA_EF
     decay: float = 1.0
     downlink: str = EXACT
 
@@ -76,6 +76,8 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_rule(self.rule, self.threshold)
         if self.update not in UPDATES:
             raise ConfigError(f"no update {self.update!r}; have {', '.join(UPDATES)}")
+        if self.update == WEIGHTS and self.error_bound.startswith("step:"):
+            raise ConfigError(f"{self.error_bound} is of a step: it needs update delta or delta+ef")
         if not 0 <= self.decay <= 1:
             raise ConfigError(f"decay must lie in [0, 1], got {self.decay}")
         for name, factor in self.factors.items():

@@ -19,6 +19,7 @@ from fedsz.arrays import NDArray
 from fedsz.update.config import CompressionConfig
 from fedsz.update.lossy import narrow, wide
 from fedsz.update.reference import Reference
+from fedsz.update.step import bounds_of_step, energies
 
 
 class ErrorFeedback(Mapping[str, NDArray]):
@@ -57,13 +58,26 @@ class ErrorFeedback(Mapping[str, NDArray]):
     def __len__(self) -> int:
         return len(self._state)
 
-    def bounds(self, config: CompressionConfig, reference: Reference) -> dict[str, float]:
+    def bounds(
+        self,
+        config: CompressionConfig,
+        reference: Reference,
+        steps: Mapping[str, tuple[int, float]] | None = None,
+    ) -> dict[str, float]:
         """Return the absolute bounds of tensors to be coded as differences from ``reference``.
 
-        Bounds of kind ``std`` are of the step alone. Of the step and the residual, they would grow
-        with what they leave out: at 2 standard deviations to twice that, at 3 to four times. Other
-        bounds are the config's, and none are returned.
+        ``steps`` are what `energies` returns of the state_dict without its residual, if known.
+
+        Bounds of kind ``std`` and ``step`` are of the step alone. Of the step and the residual,
+        they would grow with what they leave out: at 2 standard deviations to twice that, at 3 to
+        four times. Where nothing moved they are of the residual. Other bounds are the config's, and
+        none are returned.
         """
+        if config.bound.kind == "step":
+            if steps is None:
+                steps = energies(self._state, reference, config)
+            bounds = bounds_of_step(steps, config)
+            return bounds or bounds_of_step(energies(self, reference, config), config)
         if config.bound.kind != "std":
             return {}
         bounds = {}

@@ -12,7 +12,7 @@ numbers at most: the codec gets what they leave of the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -26,7 +26,6 @@ from fedsz.codecs.base import FLOAT32
 from fedsz.codecs.uniform import compare
 from fedsz.errors import CorruptStream
 from fedsz.spread import finfo, half_ulp
-from fedsz.update.partition import is_lossy
 
 CHUNK: Final = 1 << 16  # elements added at a time, which a cache holds
 
@@ -187,24 +186,3 @@ def add_scaled(base: NDArray, weight: float, sums: NDArray) -> None:
 def wide(dtype: np.dtype) -> np.dtype:
     """Return the dtype that differences of ``dtype`` have."""
     return dtype if dtype == np.float64 else FLOAT32
-
-
-def step_spread(
-    before: Mapping[str, NDArray], after: Mapping[str, NDArray], *, rule: str, threshold: int
-) -> dict[str, tuple[int, float]]:
-    """Return elements and standard deviation of the step that each lossy tensor takes.
-
-    Tensors that are not in both, in one shape, or whose step is not finite are left out. ``rule``
-    and ``threshold`` say which are lossy, see `fedsz.update.partition.is_lossy`.
-    """
-    found = {}
-    for name, x in after.items():
-        base = before.get(name)
-        if base is None or base.shape != x.shape:
-            continue
-        if is_lossy(name, x, rule=rule, threshold=threshold):
-            with np.errstate(over="ignore", invalid="ignore"):
-                deviation = float(np.std(x.astype(np.float64) - base))
-            if math.isfinite(deviation):
-                found[name] = x.size, deviation
-    return found

@@ -12,7 +12,7 @@ from typing import Final
 
 import xxhash
 
-from fedsz.arrays import Layout, NDArray, StateDict, as_arrays, raw
+from fedsz.arrays import Layout, NDArray, StateDict, as_arrays, raw, require_state_dict
 from fedsz.errors import ConfigError, ReferenceMismatch
 
 SHOWN: Final = 8  # bytes of a digest in messages
@@ -33,7 +33,9 @@ class Reference:
     @classmethod
     def of(cls, given: Reference | StateDict | None) -> Reference | None:
         """Return a reference to what a caller gave, if anything."""
-        return given if given is None or isinstance(given, Reference) else cls(given)
+        if given is None or isinstance(given, Reference):
+            return given
+        return cls(require_state_dict(given))
 
     @cached_property
     def digest(self) -> bytes:

@@ -1,0 +1,1 @@
+"""A small convolutional network, trained by clients that keep their images."""

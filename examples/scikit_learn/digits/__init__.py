@@ -1,0 +1,1 @@
+"""Logistic regression, trained by clients that keep their images."""

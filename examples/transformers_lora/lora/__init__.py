@@ -1,0 +1,1 @@
+"""LoRA adapters of a transformer, tuned by clients that keep their text."""

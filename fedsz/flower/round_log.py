@@ -1,0 +1,75 @@
+"""What a Grid says of its rounds: a line each, and one of what its user should know, once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from fedsz.control.record import Traffic
+from fedsz.formatting import size
+from fedsz.update.config import CompressionConfig
+
+# Flower shows what is logged below its own logger, also from inside of an app.
+logger = logging.getLogger("flwr.fedsz")
+
+LEAST_KEPT: Final = 0.5  # of an update's energy, where what is lost stays lost
+MOST_LAG: Final = 2.0  # rounds that cost some tenths of a point in ten
+SHOWN: Final = 3  # failures that a line names
+
+
+class RoundLog:
+    """Tells of rounds as they end."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def tell(self, number: int, seen: Traffic, config: CompressionConfig) -> None:
+        """Log a round: how much was sent, how much of it arrived, and who was left out."""
+        parts = [
+            f"{seen.replies} replies",
+            _sent("up", seen.raw_up, seen.sent_up),
+            _sent("down", seen.raw_down, seen.sent_down),
+        ]
+        if seen.kept is not None:
+            parts.append(f"{seen.kept:.0%} of the updates' energy arrived")
+        if seen.lag is not None:
+            parts.append(f"clients {seen.lag:.1f} rounds behind")
+        left_out = [f"{failure.client}: {failure.reason}" for failure in seen.failures]
+        if left_out:
+            more = f" and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
+            parts.append(f"left out {'; '.join(left_out[:SHOWN])}{more}")
+        logger.info("fedsz: round %d: %s", number, ", ".join(parts))
+        self._warn(seen, config)
+
+    def _warn(self, seen: Traffic, config: CompressionConfig) -> None:
+        if seen.replies and not seen.tensors and not seen.failures:
+            self._once("nothing", "the replies hold no arrays to compress; they pass as they are")
+        elif seen.tensors and not seen.lossy and seen.raw_up > seen.sent_up / 2:
+            self._once(
+                "lossless",
+                f"0 of {seen.tensors} tensors are lossy: rule={config.rule!r} and"
+                f" threshold={config.threshold} leave none; rule='shape', threshold=0 take more",
+            )
+        if seen.kept is not None and seen.lag is None and seen.kept < LEAST_KEPT:
+            self._once(
+                "kept",
+                f"only {seen.kept:.0%} of the updates' energy arrives within error bound"
+                f" {config.error_bound}, and the rest is lost: name a smaller one, use"
+                " update='delta+ef', or leave both out for policy='auto'",
+            )
+        if seen.lag is not None and seen.lag > MOST_LAG and config.bound.kind != "step":
+            self._once(
+                "lag",
+                f"clients are {seen.lag:.1f} rounds behind within error bound"
+                f" {config.error_bound}: name a smaller one, or leave it out for policy='auto'",
+            )
+
+    def _once(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            logger.warning("fedsz: %s", text)
+
+
+def _sent(direction: str, raw: int, sent: int) -> str:
+    ratio = f" ({raw / sent:.1f}x smaller)" if sent else ""
+    return f"{direction} {size(sent)} of {size(raw)}{ratio}"

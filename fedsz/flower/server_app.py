@@ -1,0 +1,31 @@
+"""ServerApps whose strategy is not started by hand, and so is not handed a Grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedsz.flower.grid import FedSZGrid
+
+
+def compressed(app: ServerApp, *args: Any, **options: Any) -> ServerApp:
+    """Return an app that does what ``app`` does on a `FedSZGrid`.
+
+    For apps made of a ``server_fn``, or of a strategy and a config, which Flower itself starts::
+
+        app = compressed(ServerApp(server_fn=server_fn))
+
+    Args:
+        app: any ServerApp.
+        *args: of `FedSZGrid`, after its Grid.
+        **options: likewise.
+    """
+    outer = ServerApp()
+
+    @outer.main()
+    def main(grid: Grid, context: Context) -> None:
+        app(FedSZGrid(grid, *args, **options), context)
+
+    return outer

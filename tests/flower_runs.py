@@ -1,0 +1,145 @@
+"""Runs of an app, plain and with fedsz's two lines, and what is compared of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from threadpoolctl import threadpool_limits
+
+from fedsz.control.record import Traffic
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
+from fedsz.flower.wrapped_grid import WrappedGrid
+from tests.flower_apps import held_out, tested, weights_of
+
+CLIENTS = 5
+ROUNDS = 6
+
+Score = tuple[float, float]  # of the final model on held-out data: accuracy, mean cross-entropy
+ServerSide = Callable[[Grid, int, int], Score]  # on a Grid, for a number of rounds, from a seed
+
+
+class CountingGrid(WrappedGrid):
+    """Counts the bytes of the arrays that cross it, and the replies that are errors."""
+
+    def __init__(self, inner: Grid) -> None:
+        super().__init__(inner)
+        self.up = self.down = self.messages = 0
+        self.errors: list[str] = []
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return super().push_messages(self._pushed(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._pulled(super().pull_messages(message_ids))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        sent = self._pushed(messages)
+        return self._pulled(super().send_and_receive(sent, timeout=timeout))
+
+    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        sent = self._pushed(messages)
+        return iter(self._pulled(super().send_and_receive(sent, timeout=timeout)))
+
+    def _pushed(self, messages: Iterable[Message]) -> list[Message]:
+        sent = list(messages)
+        self.messages += len(sent)
+        self.down += sum(array_bytes(message) for message in sent)
+        return sent
+
+    def _pulled(self, replies: Iterable[Message]) -> list[Message]:
+        pulled = list(replies)
+        self.up += sum(array_bytes(reply) for reply in pulled)
+        self.errors += [str(reply.error.reason) for reply in pulled if reply.has_error()]
+        return pulled
+
+
+def array_bytes(message: Message) -> int:
+    if not message.has_content():
+        return 0
+    records = message.content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        accuracy, loss: of the final model on held-out data.
+        up, down: bytes of arrays that crossed the Grid.
+        messages: how many went out.
+        errors: reasons of the replies that were errors.
+        traffic: as `FedSZGrid` counted it; of a plain run, nothing.
+    """
+
+    accuracy: float
+    loss: float
+    up: int
+    down: int
+    messages: int
+    errors: list[str]
+    traffic: Traffic = field(default_factory=Traffic, repr=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An app with a server's side.
+
+    Attributes:
+        name: as in docs/flower.md.
+        app: makes the ClientApp from the mods that come first.
+        serve: the server's side.
+        points: of accuracy that the wrapped run may lose.
+        passes: what passes through as it is, and why; "" where all is compressed.
+        clients: how many there are.
+    """
+
+    name: str
+    app: Callable[[Sequence[Any]], ClientApp]
+    serve: ServerSide
+    points: float = 1.5
+    passes: str = ""
+    clients: int = CLIENTS
+
+    def run(self, *, wrapped: bool, rounds: int = ROUNDS, seed: int = 0) -> Outcome:
+        """Run it in this process, plain or with fedsz's two lines.
+
+        Clients find the seed in their run_config.
+        """
+        # Flower samples nodes, and draws the noise of DP, from the global generators.
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        nodes = [{"partition-id": i, "num-partitions": self.clients} for i in range(self.clients)]
+        app = self.app([FedSZMod()] if wrapped else [])
+        grid = LocalGrid(app, nodes, {"seed": seed})
+        return outcome(self.serve, grid, wrapped=wrapped, rounds=rounds, seed=seed)
+
+
+def outcome(serve: ServerSide, grid: Grid, *, wrapped: bool, rounds: int, seed: int = 0) -> Outcome:
+    """Run a server's side on a Grid, plain or with fedsz's line, and count what crosses it."""
+    counting = CountingGrid(grid)
+    ours = FedSZGrid(counting) if wrapped else counting
+    with threadpool_limits(1):  # matrices this small are not worth a second thread
+        score = serve(ours, rounds, seed)
+    traffic = ours.take_traffic() if isinstance(ours, FedSZGrid) else Traffic()
+    crossed = counting.up, counting.down, counting.messages
+    return Outcome(*score, *crossed, counting.errors, traffic)
+
+
+def started(strategy: Any, initial: Callable[[int], ArrayRecord]) -> ServerSide:
+    """A server that runs a strategy of ``flwr.serverapp.strategy``, made afresh for each run."""
+
+    def serve(grid: Grid, rounds: int, seed: int) -> Score:
+        result = strategy().start(grid=grid, initial_arrays=initial(seed), num_rounds=rounds)
+        return tested(weights_of(result.arrays), *held_out())
+
+    return serve

@@ -1,0 +1,186 @@
+"""Measured numbers in README and docs: what the checked-in rows say, or marked with their origin.
+
+A table of measurements has a right-aligned column. Its numbers are recomputed here and compared to
+the printed precision, or a line "Measured: MACHINE; commit HASH; `COMMAND`" follows it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+
+from tests import documented_rows as rows
+from tests.conftest import ROOT
+from tests.documented_rows import NUMBER, Row
+
+pytestmark = pytest.mark.repository
+
+PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES.remove("docs/format.md")  # which measures nothing
+PAGES.remove("docs/flower.md")  # tests/test_flower_table.py has it
+GENERATED = "<!-- from here on written by"  # the line after it says machine and commit
+MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
+CHOOSING, EXPERIMENTS = "docs/choosing.md", "docs/experiments.md"
+
+
+class Table(NamedTuple):
+    """The table that holds ``anchor``: what its rows should say, NaN for what is not printed."""
+
+    page: str
+    anchor: str
+    recomputed: Callable[[Row], Sequence[float]]
+    marked: bool = False  # since not all of it is recomputed
+
+
+class Sentence(NamedTuple):
+    """Text with N for each number, and what these should be."""
+
+    page: str
+    says: str
+    recomputed: Callable[[], Sequence[float]]
+
+
+TABLES = [
+    Table("README.md", "`uniform`, AVX2 alone", rows.codec_speeds),
+    Table("README.md", "| `uniform`, `--update weights` |", rows.sent_up),
+    Table("README.md", "Fashion-MNIST, FedSZ as published", rows.both_ways),
+    Table(CHOOSING, "equal shares: hand", rows.chosen),
+    Table(CHOOSING, "equal shares: `delta@0.035`", rows.chosen),
+    Table(CHOOSING, "`weights:sz2@1e-2`, FedSZ as published", rows.tuned_on_fashion),
+    Table(EXPERIMENTS, "| cnn, CIFAR-10", rows.by_bound),
+    Table(EXPERIMENTS, "| uniform, steps (`--update delta`)", rows.half_a_point),
+    Table(EXPERIMENTS, "| steps, one standard deviation", rows.tuned),
+    Table(EXPERIMENTS, "| AlexNet sz2 |", rows.published_ratios, marked=True),
+    Table(EXPERIMENTS, "multiply-adds, 10^9", rows.table_3),
+]
+SENTENCES = [
+    Sentence(
+        CHOOSING,
+        "sends N to N times fewer bytes up, N to N times fewer down and N to N times fewer in all."
+        " Its mean loss is at most N points in each setting below. That is N to N times fewer up",
+        rows.savings,
+    ),
+    Sentence(
+        CHOOSING,
+        "two seeds lose N points in the mean",
+        lambda: [-rows.tuned_on("fashion_mnist", "auto")[2]],
+    ),
+    Sentence(
+        CHOOSING,
+        "`sz2` N, `auto` N at N and N times.",
+        lambda: [
+            rows.tuned_on("cifar10", "sz2")[2],
+            *(rows.tuned_on("cifar10", "auto")[i] for i in (2, 0, 1)),
+        ],
+    ),
+    Sentence(CHOOSING, "(N and N times, at N and N)", rows.nncodec_finer),
+    Sentence(
+        CHOOSING,
+        "at N to N % of the bytes. Without it, 3.5e-2 loses N to N points",
+        rows.worth_of_feedback,
+    ),
+    Sentence(EXPERIMENTS, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
+    Sentence(EXPERIMENTS, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
+    Sentence(EXPERIMENTS, "range swallows them: N to N points", rows.swallowed),
+    Sentence(EXPERIMENTS, "(N times smaller, where `uniform` is N to N)", rows.ratios_at_the_knee),
+    Sentence(
+        EXPERIMENTS,
+        "takes a client N s uncompressed, N s with `sz2`, N s with `uniform`, of which N s are",
+        rows.seconds_at_10_mbps,
+    ),
+    Sentence(
+        EXPERIMENTS,
+        "pays below N Mbps with `sz2`, N Gbps with `szx` and N Gbps with `uniform`",
+        rows.pays_below,
+    ),
+    Sentence(EXPERIMENTS, "KS N, against N for Laplace", rows.laws_of_errors),
+    Sentence(
+        EXPERIMENTS,
+        "lossy share is N % above N elements, N above N, N above N, N above N and 1024, N above N,"
+        " N above N.",
+        rows.thresholds,
+    ),
+    Sentence(
+        EXPERIMENTS,
+        "uploads take N times the model at 100 Mbps and 50 ms, N at 500 Mbps, N at 1 Gbps; a plain"
+        " socket on a connection of its own N, N and N. Warm connections (down) take N, N and N",
+        rows.slow_start,
+    ),
+    Sentence(
+        EXPERIMENTS,
+        "N to N times up to 100 Mbps, but for N at 100 Mbps",
+        lambda: rows.speedups()[:3],
+    ),
+    Sentence(EXPERIMENTS, "(N against N at 1 Gbps and 50 ms)", lambda: rows.speedups()[3:]),
+    *(
+        Sentence(EXPERIMENTS, f"{model}, {name} (N %) | sz2", lambda model=model, name=name: [
+            rows.uncompressed("sweep", rows.DATASETS[name], model)
+        ])
+        for model in ("cnn", "mobilenetv2")
+        for name in rows.DATASETS
+    ),
+    Sentence(
+        EXPERIMENTS,
+        "| rel 1e-2 | CIFAR-10 (N %) | ratio | Fashion-MNIST (N %) | ratio |",
+        lambda: [rows.uncompressed("accuracy", name) for name in rows.DATASETS.values()],
+    ),
+]  # fmt: skip
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text("utf-8").partition(GENERATED)[0]
+
+
+def agree(printed: str, recomputed: Sequence[float]) -> bool:
+    """Whether the numbers of a text are these, to the precision that they are printed with."""
+    found = NUMBER.findall(printed)
+    known = [value for value in recomputed if not math.isnan(value)]
+    return len(found) == len(known) and all(
+        abs(float(number.replace(",", "")) - value)
+        <= 0.5 * 10.0 ** -len(number.partition(".")[2]) + 1e-9
+        for number, value in zip(found, known, strict=True)
+    )
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.anchor.strip("| "))
+def test_tables(table: Table) -> None:
+    (found,) = (block for block, _ in rows.tables(text(table.page)) if table.anchor in block)
+    wrong = {}
+    for row in rows.rows(found):
+        recomputed = table.recomputed(row)
+        printed = rows.first_numbers(row) if table.marked else " ".join(row.cells)
+        if not agree(printed, recomputed):
+            wrong[row.labels] = (printed, [float(f"{value:.6g}") for value in recomputed])
+
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: sentence.says[:50])
+def test_sentences(sentence: Sentence) -> None:
+    parts = re.split(r"\bN\b", " ".join(sentence.says.split()))
+    escaped = (re.escape(part).replace(r"\ ", r"\s+") for part in parts)
+    pattern = f"({NUMBER.pattern})".join(escaped)
+    (found,) = re.finditer(pattern, text(sentence.page))
+
+    recomputed = sentence.recomputed()
+
+    assert agree(" ".join(found.groups()), recomputed), (found.group(), recomputed)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_measured_table_is_recomputed_or_marked(page: str) -> None:
+    anchors = [table.anchor for table in TABLES if table.page == page and not table.marked]
+    unknown = [
+        block.splitlines()[0]
+        for block, after in rows.tables(text(page))
+        if not any(anchor in block for anchor in anchors) and not MARK.match(after)
+    ]
+
+    assert unknown == []

@@ -1,0 +1,122 @@
+"""The apps in examples/, as their READMEs say."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedsz.flower import LocalGrid
+from tests.flower_engine import flwr_run, superlink
+
+pytestmark = [pytest.mark.repository, pytest.mark.slow]
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The folder of an example, on the path, and its pyproject.toml; its modules are forgotten."""
+    folder = EXAMPLES / request.param
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    yield folder, project["tool"]["flwr"]["app"]
+    sys.path.remove(str(folder))
+    (package,) = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] == package:
+            del sys.modules[name]
+
+
+def run(app: dict[str, Any], nodes: int, **config: Any) -> None:
+    """Run an app's two sides in this process, with its own configuration but for ``config``."""
+    server, client = (
+        getattr(importlib.import_module(place), name)
+        for place, name in (value.split(":") for value in app["components"].values())
+    )
+    settings = app["config"] | {key.replace("_", "-"): value for key, value in config.items()}
+    places = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
+    grid = LocalGrid(client, places, settings)
+    server(grid, Context(grid.run.run_id, 1, {}, RecordDict(), settings))
+
+
+def accuracies(output: str) -> list[float]:
+    return [float(found) for found in re.findall(r"^round \d+: accuracy ([\d.]+)", output, re.M)]
+
+
+def uploaded(output: str) -> tuple[int, int]:
+    """The bytes that were sent up, and those of the arrays."""
+    sent, raw = re.findall(r"^up ([\d,]+) of ([\d,]+) bytes", output, re.M)[0]
+    return int(sent.replace(",", "")), int(raw.replace(",", ""))
+
+
+def test_pytorch_by_flwr_run(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs flwr[simulation]")
+    with superlink(tmp_path):
+        output = flwr_run(
+            EXAMPLES / "pytorch_quickstart", tmp_path, nodes=2, num_server_rounds=2, local_epochs=4
+        )
+
+    assert accuracies(output)[-1] > 0.8
+    sent, raw = uploaded(output)
+    assert 0 < 4 * sent < raw
+
+
+@pytest.mark.parametrize("example", ["pytorch_quickstart"], indirect=True)
+def test_pytorch_on_a_folder_of_images(
+    example: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for kind, base in (("dark", 0), ("light", 128)):
+        (tmp_path / kind).mkdir()
+        for i in range(40):
+            pixels = rng.integers(base, base + 128, (20, 20), dtype=np.uint8)
+            image.fromarray(pixels).save(tmp_path / kind / f"{i}.png")
+
+    run(example[1], 2, data_dir=str(tmp_path), num_server_rounds=3)
+
+    assert accuracies(capsys.readouterr().out)[-1] > 0.9
+
+
+@pytest.mark.parametrize("example", ["scikit_learn"], indirect=True)
+def test_scikit_learn(
+    example: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(example[1], 3, num_server_rounds=4)
+
+    output = capsys.readouterr().out
+    assert accuracies(output)[-1] > 0.85
+    sent, raw = uploaded(output)
+    assert 0 < 4 * sent < raw
+
+
+@pytest.mark.parametrize("example", ["jax_digits"], indirect=True)
+def test_jax(example: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax")
+    run(example[1], 3, num_server_rounds=4)
+
+    output = capsys.readouterr().out
+    assert accuracies(output)[-1] > 0.85
+    sent, raw = uploaded(output)
+    assert 0 < 4 * sent < raw
+
+
+@pytest.mark.parametrize("example", ["transformers_lora"], indirect=True)
+def test_lora(example: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    run(example[1], 2, num_server_rounds=3)
+
+    output = capsys.readouterr().out
+    assert accuracies(output)[-1] > 0.8
+    sent, raw = uploaded(output)
+    assert 0 < 4 * sent < raw

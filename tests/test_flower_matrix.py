@@ -1,0 +1,64 @@
+"""Every strategy and every kind of app of Flower, plain beside wrapped in fedsz's two lines."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+pytest.importorskip("sklearn")
+
+from flwr.serverapp import strategy as flower
+
+from tests.flower_cases import CASES, MASKS, Case
+from tests.flower_runs import Outcome
+
+pytestmark = pytest.mark.slow
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@cache
+def outcome(case: Case, *, wrapped: bool) -> Outcome:
+    return case.run(wrapped=wrapped)
+
+
+@each_case
+def test_learns_as_it_does_plain(case: Case) -> None:
+    plain, wrapped = outcome(case, wrapped=False), outcome(case, wrapped=True)
+
+    assert plain.errors == wrapped.errors == wrapped.traffic.failures == []
+    assert plain.accuracy > 0.85  # or there would be nothing to lose
+    assert wrapped.accuracy >= plain.accuracy - case.points / 100
+
+
+@each_case
+def test_bytes_are_counted(case: Case) -> None:
+    plain, wrapped = outcome(case, wrapped=False), outcome(case, wrapped=True)
+
+    assert wrapped.traffic.sent_up == wrapped.up
+    assert wrapped.traffic.sent_down == wrapped.down
+    # A plain array has a header, and those of FedAdam and its like are of float64.
+    assert wrapped.traffic.raw_up <= plain.up
+    assert bool(wrapped.traffic.raw_up) == (case.passes != MASKS)  # which are no arrays
+    assert 0 < wrapped.traffic.raw_down <= plain.down
+
+
+@each_case
+def test_is_compressed_by_default(case: Case) -> None:
+    plain, wrapped = outcome(case, wrapped=False), outcome(case, wrapped=True)
+
+    if case.passes:
+        assert wrapped.up <= plain.up + 64 * wrapped.messages
+        assert wrapped.down <= plain.down + 64 * wrapped.messages
+    else:
+        assert plain.up > 20 * wrapped.up > 0
+        assert plain.up + plain.down > 12 * (wrapped.up + wrapped.down)
+
+
+def test_all_strategies_of_flower_are_here() -> None:
+    names = {name for name in flower.__all__ if name not in ("Result", "Strategy")}
+    private = {name for name in names if name.startswith("DifferentialPrivacy")}
+
+    assert names - private <= {case.name for case in CASES}
+    assert len(private) == sum(case.name.startswith("DP, ") for case in CASES)

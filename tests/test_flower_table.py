@@ -1,0 +1,40 @@
+"""The table of docs/flower.md is made of its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+pytest.importorskip("sklearn")
+pytest.importorskip("ray", reason="needs flwr[simulation]")
+pytestmark = pytest.mark.repository
+
+
+def test_the_table_is_that_of_the_rows() -> None:
+    matrix = pytest.importorskip("benchmarks.flower_matrix", reason="needs benchmarks")
+    found = msgspec.json.decode(
+        (ROOT / "docs" / "results" / "flower_matrix.json").read_bytes(), type=matrix.Rows
+    )
+
+    assert found.commit
+    assert matrix.table(found.rows) in (ROOT / "docs" / "flower.md").read_text()
+
+
+def test_a_table_has_means_and_ratios() -> None:
+    matrix = pytest.importorskip("benchmarks.flower_matrix", reason="needs benchmarks")
+    sides = [matrix.Side(0.9, 0.5, 1000, 3000, 0), matrix.Side(0.8, 0.7, 100, 100, 0)]
+    rows = [
+        matrix.Row("FedAvg", "LocalGrid", "", 0, 6, *sides),
+        matrix.Row("FedAvg", "LocalGrid", "", 1, 6, *reversed(sides)),
+    ]
+
+    assert matrix.table(rows[:1]).splitlines()[2:] == [
+        "| FedAvg | LocalGrid | 90.0 % | 80.0 % | 0.500 | 0.700 | 10.0× | 30.0× | 20.0× | 0 |"
+    ]
+    assert matrix.table(rows).splitlines()[2:] == [
+        "| FedAvg | LocalGrid | 85.0 % | 85.0 % | 0.600 | 0.600 | 1.0× | 1.0× | 1.0× | 0 |"
+    ]

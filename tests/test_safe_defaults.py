@@ -1,0 +1,297 @@
+"""The two lines alone: what they choose, what they leave as it is, and what they say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg, compressed
+from fedsz.flower.records import KEY, STYPE
+from fedsz.flower.wrapped_grid import WrappedGrid
+from tests.federation import CLIENTS, grid_of, record_of, to_arrays
+
+ROUNDS = 4
+Train = Callable[[int, dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+class Watched(WrappedGrid):
+    """A Grid that keeps the contents of what passes."""
+
+    def __init__(self, inner: Grid) -> None:
+        super().__init__(inner)
+        self.down: list[RecordDict] = []
+        self.up: list[Message] = []
+
+    def push_messages(self, messages: Any) -> Any:
+        raise NotImplementedError
+
+    def stream_replies(self, messages: Any, *, timeout: float | None = None) -> Any:
+        pushed = list(messages)
+        self.down += [message.content for message in pushed]
+        for reply in super().stream_replies(pushed, timeout=timeout):
+            self.up.append(reply)
+            yield reply
+
+
+def model(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "0": rng.normal(size=(100, 80)).astype(np.float32),
+        "1": rng.normal(size=100).astype(np.float32),
+    }
+
+
+def step(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(client)
+    return {k: (x + rng.normal(0, 1e-3, x.shape)).astype(x.dtype) for k, x in arrays.items()}
+
+
+def app_of(train: Train = step, *, evaluate: bool = False, mods: Any = None) -> ClientApp:
+    """An app that trains by a function, and replies to evaluate messages with its arrays or not."""
+    app = ClientApp(mods=[FedSZMod()] if mods is None else mods)
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        arrays = train(client, to_arrays(message.content["arrays"]))
+        metrics = MetricRecord({"num-examples": 1})
+        content = RecordDict({"arrays": record_of(arrays), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def _(message: Message, context: Context) -> Message:
+        del context
+        content = RecordDict({"metrics": MetricRecord({"num-examples": 1})})
+        if evaluate:
+            content["arrays"] = record_of(to_arrays(message.content["arrays"]))
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def start(grid: Grid, *, rounds: int = ROUNDS, evaluate: float = 0.0, seed: int = 0) -> Any:
+    nodes = len(list(grid.get_node_ids()))
+    strategy = FedAvg(
+        fraction_evaluate=evaluate,
+        min_train_nodes=nodes,
+        min_available_nodes=nodes,
+        min_evaluate_nodes=1,
+    )
+    return strategy.start(grid, record_of(model(seed)), num_rounds=rounds)
+
+
+def alone(app: ClientApp) -> LocalGrid:
+    """One client: the sums of several depend on the order in which Flower asks them."""
+    return LocalGrid(app, [{"partition-id": 0}])
+
+
+def told(content: RecordDict) -> dict[str, Any]:
+    return dict(content.config_records[KEY])
+
+
+def test_whoever_names_nothing_gets_what_is_safe() -> None:
+    watched = Watched(grid_of(app_of()))
+    grid = FedSZGrid(watched)
+    start(grid)
+
+    asked = told(watched.down[0])
+    assert (asked["update"], asked["rule"]) == ("delta+ef", "shape")
+    assert asked["error-bound"].startswith("step:")
+    traffic = grid.take_traffic()
+    assert traffic.lossy == 1  # the vector could be statistics
+    assert traffic.raw_up > 10 * traffic.sent_up
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"error_bound": 1e-3},
+        {"rule": "ndim"},
+        {"update": "delta"},
+        {"downlink": "std:1"},
+        {"threshold": 5},
+    ],
+    ids=lambda named: next(iter(named)),
+)
+def test_whoever_names_something_gets_exactly_that(named: dict[str, Any]) -> None:
+    watched = Watched(grid_of(app_of()))
+    start(FedSZGrid(watched, **named), rounds=2)
+
+    for content in watched.down:
+        asked = told(content)
+        bound = named.get("error_bound", 1e-2)
+        assert asked["error-bound"] == f"{bound:g}"
+        for name in ("rule", "update", "threshold"):
+            assert asked[name] == named.get(name, asked[name])
+
+
+def test_a_codec_alone_leaves_the_bound_to_auto() -> None:
+    watched = Watched(grid_of(app_of()))
+    start(FedSZGrid(watched, codec="szx"), rounds=1)
+    assert told(watched.down[0])["codec"] == "szx"
+    assert told(watched.down[0])["error-bound"].startswith("step:")
+
+
+def test_evaluation_neither_has_nor_takes_the_residual() -> None:
+    """Its arrays go exactly, they are counted apart, and training is as it is without them."""
+    finals = []
+    for evaluate in (0.0, 1.0):
+        # Bounds that stay: `auto` has another for each round, and evaluation comes before it.
+        grid = FedSZGrid(alone(app_of(evaluate=True)), "step:1", downlink="step:1")
+        finals.append(to_arrays(start(grid, evaluate=evaluate).arrays))
+        traffic = grid.take_traffic()
+        assert traffic.replies == ROUNDS
+        assert traffic.raw_aside == evaluate * traffic.raw_up
+        assert 20 * traffic.sent_aside <= traffic.raw_aside  # nothing has changed
+    assert all(np.array_equal(finals[0][name], x) for name, x in finals[1].items())
+
+
+def test_a_second_grid_starts_without_the_residuals_of_the_first() -> None:
+    fresh = to_arrays(start(FedSZGrid(alone(app_of())), seed=1).arrays)
+
+    clients = alone(app_of())
+    start(FedSZGrid(clients))
+    second = to_arrays(start(FedSZGrid(clients), seed=1).arrays)
+
+    assert all(np.array_equal(fresh[name], x) for name, x in second.items())
+
+
+def test_a_client_whose_app_fails_keeps_the_model_that_it_was_sent() -> None:
+    rounds = 0
+
+    def fails_after_the_first(client: int, arrays: dict[str, np.ndarray]) -> Any:
+        nonlocal rounds
+        rounds += client == 0
+        if client == 0 and rounds > 1:
+            raise ValueError("no such file")
+        return step(client, arrays)
+
+    watched = Watched(grid_of(app_of(fails_after_the_first)))
+    grid = FedSZGrid(watched)
+    start(grid)
+
+    traffic = grid.take_traffic()
+    assert len(traffic.failures) == ROUNDS - 1
+    assert all("no such file" in failure.reason for failure in traffic.failures)
+    assert len(watched.down) == ROUNDS * CLIENTS  # nobody is sent the model again
+    for number in range(ROUNDS):
+        sent = watched.down[number * CLIENTS : (number + 1) * CLIENTS]
+        assert len({content["arrays"]["fedsz.0000"].data for content in sent}) == 1
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_a_few_dozen_bytes_do_not_grow(strategy: type[FedAvg]) -> None:
+    tiny = {"w": np.arange(4, dtype=np.float32), "b": np.zeros(1, np.float32)}
+    watched = Watched(grid_of(app_of()))
+    grid = FedSZGrid(watched)
+    strategy(fraction_evaluate=0.0).start(grid, record_of(tiny), num_rounds=ROUNDS)
+
+    plain = sum(len(array.data) for array in record_of(tiny).values())
+    traffic = grid.take_traffic()
+    assert traffic.sent_up <= ROUNDS * CLIENTS * (plain + 64)
+    for content in [*watched.down, *(reply.content for reply in watched.up)]:
+        assert sum(len(array.data) for array in content["arrays"].values()) <= plain + 64
+
+
+def test_text_and_objects_pass_as_they_are() -> None:
+    words = Array("<U3", (2,), "numpy.ndarray", b"as it is")
+    blob = Array("tree", (1,), "my.pickle", b"\x00\x01")
+    seen: list[Array] = []
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        del context
+        record = message.content["arrays"]
+        assert list(record) == ["words", "0", "blob", "1"]
+        seen.append(record["words"])
+        moved = step(1, {name: record[name].numpy() for name in ("0", "1")})
+        reply = ArrayRecord({**record_of(moved), "words": record["words"]})
+        return Message(RecordDict({"arrays": reply}), reply_to=message)
+
+    plain = record_of(model())
+    record = ArrayRecord({"words": words, "0": plain["0"], "blob": blob, "1": plain["1"]})
+    inner = grid_of(app)
+    grid = FedSZGrid(inner)
+    for _ in range(3):
+        sent = [
+            Message(RecordDict({"arrays": record}), dst_node_id=node, message_type="train")
+            for node in inner.get_node_ids()
+        ]
+        replies = list(grid.send_and_receive(sent))
+        assert len(replies) == CLIENTS
+        for reply in replies:
+            assert list(reply.content["arrays"]) == ["0", "1", "words"]
+            assert reply.content["arrays"]["words"].data == words.data
+    assert all((array.dtype, array.data) == (words.dtype, words.data) for array in seen)
+    assert not grid.take_traffic().failures
+
+
+def log_of(caplog: pytest.LogCaptureFixture, grid: Callable[[], Grid], **how: Any) -> list[str]:
+    logger = logging.getLogger("flwr")
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, "flwr"):
+            start(grid(), **how)
+    finally:
+        logger.removeHandler(caplog.handler)
+    return [r.getMessage() for r in caplog.records if r.getMessage().startswith("fedsz: ")]
+
+
+def test_each_round_is_a_line_in_flowers_log(caplog: pytest.LogCaptureFixture) -> None:
+    lines = log_of(caplog, lambda: FedSZGrid(grid_of(app_of())))
+    lines = list(dict.fromkeys(lines))
+    assert [line.split(":")[1] for line in lines] == [f" round {n}" for n in range(1, ROUNDS + 1)]
+    for part in (f"{CLIENTS} replies", "up ", "x smaller", "energy arrived", "rounds behind"):
+        assert part in lines[-1]
+
+
+def test_a_bound_that_loses_most_of_an_update_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    coarse = log_of(caplog, lambda: FedSZGrid(grid_of(app_of()), 1e-2, update="delta"))
+    assert len({line for line in coarse if "is lost" in line}) == 1
+
+
+def test_a_bound_that_keeps_clients_behind_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    late = log_of(caplog, lambda: FedSZGrid(grid_of(app_of()), 1e-2))
+    assert len({line for line in late if "name a smaller one" in line}) == 1
+
+
+def test_that_nothing_is_lossy_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    lines = log_of(caplog, lambda: FedSZGrid(grid_of(app_of()), rule="paper"))
+    assert any("0 of 2 tensors are lossy" in line for line in lines)
+
+
+def test_whoever_forgets_the_mod_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    lines = log_of(caplog, lambda: FedSZGrid(grid_of(app_of(mods=[]))), rounds=1)
+    assert any(STYPE in line and "FedSZMod()" in line for line in lines)
+
+
+def test_an_app_that_is_handed_no_grid_gets_one_of_ours() -> None:
+    app = ServerApp()
+    given: list[Grid] = []
+
+    @app.main()
+    def _(grid: Grid, context: Context) -> None:
+        del context
+        given.append(grid)
+        start(grid, rounds=1)
+
+    clients = grid_of(app_of())
+    context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+    compressed(app, codec="szx")(clients, context)
+
+    (grid,) = given
+    assert isinstance(grid, FedSZGrid)
+    assert grid.take_traffic().replies == CLIENTS

@@ -1,0 +1,208 @@
+"""What commands say while they work: of a client, of a server, in a log and on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from rich.console import Console
+
+from fedsz.cli import status
+from fedsz.cli.client_lines import ClientLines
+from fedsz.cli.status import StatusLine
+from fedsz.cli.table import RunTable
+from fedsz.control.record import Failure, RoundRecord
+from fedsz.errors import LinkError
+from fedsz.training.events import Client as ClientEvent
+from fedsz.training.events import Done, Listening
+from fedsz.transport.client import run_client
+from fedsz.transport.events import EventKind, LinkEvent
+from tests.links import LONG, Client, Server, app, closing_all, free_port
+
+if TYPE_CHECKING:
+    from tests.links import Serve
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with closing_all(Server) as start:
+        yield start
+
+
+def requests(server: Server, kind: str, number: int, size: int = 4) -> list[Message]:
+    arrays, config = ArrayRecord([np.zeros(size, np.float32)]), ConfigRecord()
+    config["server-round"] = number
+    content = RecordDict({"arrays": arrays, "config": config})
+    return [Message(content, node, kind) for node in server.grid.get_node_ids()]
+
+
+def test_a_client_says_what_it_does(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    with ClientLines(address) as lines:
+        client = Client(address, "pi", show=lines.show)
+        client.events.wait(EventKind.WAITING, n=2)
+        server = serve(port=port)
+        server.clients.append(client)
+        client.events.wait(EventKind.JOINED)
+        for number in (1, 2):
+            assert server.grid.send_and_receive(requests(server, "train", number), timeout=LONG)
+            client.events.wait(EventKind.SENT, n=number)
+        assert server.grid.send_and_receive(requests(server, "query", 2), timeout=LONG)
+        client.events.wait(EventKind.SENT, n=3)
+        server.grid.close("that was it")
+        assert client.ended() is None
+
+    first, refused, joined, *rounds, query, end = capsys.readouterr().out.splitlines()
+    assert first == f"connecting to {address}"
+    assert refused.startswith(f"no link to {address}: UNAVAILABLE: Connection refused; next try in")
+    assert joined == f"joined {address} as pi"
+    assert [line.partition(": ")[0] for line in rounds] == ["round 1", "round 2"]
+    assert all("received" in line and "trained 0 s, sent" in line for line in rounds)
+    assert query == "round 2: failed: ValueError: no such thing"
+    assert end.startswith("that was it: 2 rounds trained, ")
+
+
+def test_a_client_that_ends_early_says_so(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    server = serve()
+    lines = ClientLines(server.address)
+
+    def show(event: LinkEvent) -> None:
+        lines.show(event)
+        if event.kind == EventKind.JOINED:
+            server.clients.append(Client(server.address, "pi"))
+
+    def run() -> None:
+        with lines:
+            run_client(app, server.address, client_id="pi", on_event=show)
+
+    with pytest.raises(LinkError, match="replaced"):
+        run()
+    assert capsys.readouterr().out.splitlines()[-1] == "ended early: 0 rounds trained, 0 B sent"
+
+
+def test_a_client_tells_each_percent_of_a_message(serve: Serve) -> None:
+    server = serve()
+    client = server.client("pi")
+    nbytes = 40 << 20
+    (reply,) = server.grid.send_and_receive(
+        requests(server, "train", 1, size=nbytes // 4), timeout=LONG
+    )
+    assert reply.has_content()
+    client.events.wait(EventKind.SENT)
+
+    for kind in (EventKind.RECEIVING, EventKind.SENDING):
+        told = [event for event in client.events.seen if event.kind == kind]
+        passed = [event.passed for event in told]
+        assert passed[0] == 0
+        assert passed == sorted(set(passed))
+        assert 95 <= len(passed) <= 101
+        assert all(event.passed < event.size and event.size > nbytes for event in told)
+    kinds = [event.kind for event in client.events.seen]
+    assert kinds.index(EventKind.RECEIVED) < kinds.index(EventKind.WORKING)
+    assert kinds.index(EventKind.WORKING) < kinds.index(EventKind.SENDING)
+
+
+ROUNDS = (
+    RoundRecord(round=0, accuracy=0.1),
+    RoundRecord(round=1, accuracy=0.5, replies=1, failures=[Failure("b", "gone")]),
+)
+
+
+def test_a_server_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with RunTable() as table:
+        table.show(Listening(8080, "runs/x", min_clients=2))
+        table.show(ClientEvent("a", "joined", ""))
+        table.show(ClientEvent("b", "joined", ""))
+        table.show(ROUNDS[0])
+        table.show(ClientEvent("a", "received", ""))
+        table.show(ClientEvent("b", "left", "connection lost"))
+        table.show(ROUNDS[1])
+        table.show(Done("runs/x", 2.0))
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "listening on port 8080, results in runs/x",
+        "waiting for clients: 0 of 2",
+        "waiting for clients: 1 of 2",
+        "testing the model to start from",
+    ]
+    assert "client b left: connection lost" in lines
+    assert "round 1 without b: gone" in lines
+    assert lines[-1] == "results in runs/x"
+
+
+def test_a_server_that_is_stopped_says_where_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        with RunTable() as table:
+            table.show(Listening(8080, "runs/x", min_clients=1))
+            table.show(ROUNDS[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    (*_, last) = capsys.readouterr().out.splitlines()
+    assert last.startswith("stopped in round 1; ")
+    assert "runs/x/model.safetensors" in last
+
+
+def test_a_terminal_has_one_line_that_changes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    with RunTable() as table:
+        table.show(Listening(8080, "runs/x", min_clients=2))
+        for name in ("a", "b"):
+            table.show(ClientEvent(name, "joined", ""))
+        table.show(ROUNDS[0])
+        table.show(ClientEvent("a", "received", ""))
+        shown = until(capsys, "round 1: 1 of 2 replies, waiting for b")
+        assert "\x1b[2K" in shown  # it is drawn over
+        table.show(ClientEvent("b", "received", ""))
+        until(capsys, "round 1: 2 of 2 replies, testing their average")
+
+
+def test_a_terminal_shows_how_much_of_a_message_has_passed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    with ClientLines("127.0.0.1:1") as lines:
+        for kind, text in (
+            (EventKind.RECEIVING, "receiving the model: 4.0 MB, 25 %"),
+            (EventKind.SENDING, "uploading 4.0 MB, 25 %"),
+        ):
+            lines.show(LinkEvent(kind, "pi", passed=1_000_000, size=4_000_000))
+            until(capsys, text)
+        lines.show(LinkEvent(EventKind.WORKING, "pi", "m", detail="train", round=3))
+        until(capsys, "training round 3")
+        lines.show(LinkEvent(EventKind.JOINED, "pi"))  # again, while it trains
+        until(capsys, "training round 3")
+        # What comes from the other side moves no cursor.
+        lines.show(LinkEvent(EventKind.WAITING, "pi", detail="no \x1b[5Anews [bold]"))
+        until(capsys, "no link to 127.0.0.1:1: no news [bold]")
+
+
+def test_a_log_is_told_what_goes_on_when_nothing_was_said_for_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "QUIET_SECONDS", 0.0)
+    with StatusLine(Console(), "starting [/]") as line:
+        assert until(capsys, "starting [/]\n") == "starting [/]\n"
+        line.update("training round 1")
+        line.say("one line")
+        assert until(capsys, "training") == "one line\ntraining round 1\n"
+
+
+def until(capsys: pytest.CaptureFixture[str], text: str) -> str:
+    """Return what is printed until ``text`` is."""
+    shown, deadline = "", time.monotonic() + LONG
+    while text not in shown:
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.05)
+        shown += capsys.readouterr().out
+    return shown

@@ -1,0 +1,114 @@
+"""What a sweep prints of its runs: whole runs, on 80 columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+pytest.importorskip("torch")
+
+from fedsz.cli.progress import SweepProgress, print_summary
+from fedsz.cli.sweep import _total
+from fedsz.control.record import RoundRecord
+from fedsz.experiments.results import SWEEP, Results
+from fedsz.experiments.scheme import Scheme
+from fedsz.experiments.sweep import Step, Sweep
+from fedsz.experiments.sweep_plan import SweepConfig, run_id
+from tests.sweeps import Rows, swept, written
+
+BOTH = "delta+ef:uniform:effort=9@std:3/std:2"
+OPTIONS = {
+    "models": "cnn,none",
+    "partitions": "dirichlet:0.1",
+    "ways": f"raw,{BOTH}",
+    "seeds": 2,
+    "samples": 160,
+    "test_samples": 100,
+    "clients": 2,
+    "rounds": 2,
+}
+
+
+def ratios(rows: Rows) -> tuple[float, float]:
+    """Up and both ways, of a whole run."""
+    up, sent, down, sent_down = (
+        sum(row[name] for row in rows) for name in ("raw_up", "sent_up", "raw_down", "sent_down")
+    )
+    return up / sent, (up + down) / (sent + sent_down)
+
+
+def runs_of(rows: Rows, scheme: str) -> list[Rows]:
+    """The rows of each good run of a scheme."""
+    good = [row for row in rows if str(Scheme.of_row(row)) == scheme and not row.get("error")]
+    return [[row for row in good if row["run"] == run] for run in {row["run"] for row in good}]
+
+
+def test_the_summary_is_of_whole_runs_and_fits_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = swept(**OPTIONS)
+    path = written(tmp_path / "x.parquet", rows)
+    monkeypatch.setenv("COLUMNS", "80")
+    with Results(path, SWEEP) as results:
+        print_summary(Sweep(SweepConfig(**OPTIONS), results))  # type: ignore[arg-type]
+
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = lines[1].split()
+    assert heads[-7:] == ["way", "seeds", "accuracy", "up", "both", "bound", "failed"]
+    raw, both, *failed = (line for line in lines[2:] if len(line.split()) > 3)
+    assert raw.split()[2:4] == ["raw", "2"]
+    assert raw.split()[-2] == "-"  # uncompressed, it has no ratio both ways
+    # The ways are folded, and nothing of them is cut.
+    where = lines[1].index("way"), lines[1].index("seeds")
+    ways = "".join(line[slice(*where)] for line in lines[2:])
+    assert "".join(ways.split()) == f"raw{BOTH}" * 2
+    of_runs = zip(*map(ratios, runs_of(rows, BOTH)), strict=True)
+    assert both.split()[-3:-1] == [f"{median(x):.1f}" for x in of_runs]
+    assert [line.split()[-1] for line in failed] == ["2", "2"]
+
+
+def test_a_finished_run_is_a_line_with_the_whole_run_s_ratios(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    config = SweepConfig(**OPTIONS)  # type: ignore[arg-type]
+    rows = {run_id(run, "local"): [] for run in config.runs}
+    for row in swept(**OPTIONS):
+        rows[row["run"]].append(row)
+    with (
+        Results(tmp_path / "x.parquet", SWEEP) as results,
+        SweepProgress(Console(), Sweep(config, results)) as progress,
+    ):
+        for run in config.runs:
+            made = rows[run_id(run, "local")]
+            last = made[-1]
+            record = None
+            if "error" not in last:
+                record = RoundRecord(round=last["round"], accuracy=last["accuracy"])
+            step = Step(run, record, last.get("error", ""), over=True, rows=made, seconds=2.0)
+            progress.show(step)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"{i} of 8" for i in range(1, 9)]
+    up, both = ratios(rows[run_id(config.runs[1], "local")])
+    assert f"{BOTH} seed 0: accuracy " in lines[1]
+    assert f", {up:.1f}x smaller up, {both:.1f}x both ways, 2 s; about 12 s left" in lines[1]
+    assert "1.0x smaller up, 2 s" in lines[0]
+    assert lines[-1].endswith("no model 'none'; have cnn, alexnet, mobilenetv2, resnet50")
+
+
+@pytest.mark.parametrize(
+    ("times", "jobs", "says"),
+    [
+        ([60.0], 1, "1 run: about 60 s"),
+        ([60.0, 140.0], 2, "2 runs, 2 at a time: about 2 min"),
+        ([60.0, None], 1, "2 runs: about 60 s and 1 of unknown length"),
+        ([None, None], 1, "2 runs, of unknown length"),
+    ],
+)
+def test_how_long_a_sweep_takes(times: list[float | None], jobs: int, says: str) -> None:
+    assert _total(times, jobs) == says

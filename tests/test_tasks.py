@@ -1,0 +1,140 @@
+"""The tasks of fedsz: images, text and tables learn, in a federation too."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from fedsz.control.record import RoundRecord
+from fedsz.errors import ConfigError, DataError
+from fedsz.flower import LocalGrid, make_client_app
+from fedsz.training.federation import federate, prepare
+from fedsz.training.options import BUILT_IN, USUAL, RunConfig
+from fedsz.training.task import load_task
+from fedsz.training.text import LENGTH, SYMBOLS
+
+SPEAKERS = {"Anna": "abcd", "Ben": "0123", "Cleo": "wxyz", "Dora": "+-*/"}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a play in which everybody says the same all the time."""
+    folder = tmp_path_factory.mktemp("library")
+    speeches = [f"{name}:\n{20 * letters}" for name, letters in SPEAKERS.items()]
+    (folder / "play.txt").write_text("\n\n".join(60 * speeches))
+    return folder
+
+
+def run(config: RunConfig, clients: int = 2) -> list[RoundRecord]:
+    rounds: list[RoundRecord] = []
+    place = {"num-partitions": clients, "data-dir": config.data_dir}
+    nodes: list[dict[str, Any]] = [{**place, "partition-id": i} for i in range(clients)]
+    federate(LocalGrid(make_client_app(), nodes), config, prepare(config), rounds.append)
+    return rounds
+
+
+def text_config(library: Path, **options: Any) -> RunConfig:
+    return RunConfig(task="text", dataset="play", data_dir=str(library), **options)
+
+
+def test_a_task_has_its_usual_data_set_and_model() -> None:
+    assert USUAL.keys() == BUILT_IN.keys()
+    for task, usual in USUAL.items():
+        config = RunConfig(task=task)
+        assert (config.dataset, config.model) == usual
+    assert RunConfig.of(RunConfig().as_dict()) == RunConfig()
+
+
+@pytest.mark.parametrize("model", ["gpt", "lstm"])
+def test_a_play_is_learned(model: str, library: Path) -> None:
+    start, *_, last = run(text_config(library, model=model, rounds=3, learning_rate=0.1))
+
+    assert start.loss == pytest.approx(math.log(SYMBOLS), abs=0.5)
+    assert last.loss is not None
+    assert last.loss < 2.5
+    assert last.accuracy is not None
+    assert last.accuracy > 0.25
+    assert last.ratio is not None
+    assert last.ratio > 4
+    assert last.failures == []
+
+
+@pytest.mark.parametrize("model", ["gpt", "lstm"])
+def test_no_character_is_told_by_those_after_it(model: str, library: Path) -> None:
+    network = load_task(text_config(library, model=model)).build_model().eval()
+    x = torch.randint(SYMBOLS, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+    y = x.clone()
+    y[:, 40:] = 0
+
+    assert torch.allclose(network(x)[:, :40], network(y)[:, :40], atol=1e-5)
+    assert not torch.allclose(network(x)[:, 40:], network(y)[:, 40:], atol=1e-5)
+
+
+def test_pieces_of_a_text_are_disjoint_and_speakers_are_in_one_share(library: Path) -> None:
+    def share(partitioner: str, index: int) -> torch.Tensor:
+        task = load_task(text_config(library, partitioner=partitioner))
+        return task.load_share(index, 4).x
+
+    pieces = [share("iid", i) for i in range(4)]
+    assert {len(piece) for piece in pieces} == {len(pieces[0])}
+    assert torch.equal(torch.cat(pieces), load_task(text_config(library)).load_share(0, 1).x[
+        : 4 * len(pieces[0])
+    ])  # fmt: skip
+    symbols = [set(share("speaker", i).unique().tolist()) for i in range(4)]
+    for letters in SPEAKERS.values():
+        first = 2 + ord(letters[0]) - 32
+        assert sum(first in found for found in symbols) in (1, 2)  # a name may have the letter
+
+
+@pytest.mark.parametrize("table", ["breast_cancer", "digits", "iris", "wine"])
+@pytest.mark.parametrize("model", ["mlp", "linear"])
+def test_tables_are_learned(table: str, model: str) -> None:
+    options: dict[str, Any] = {"dataset": table, "model": model, "learning_rate": 0.05}
+    *_, last = run(RunConfig(task="tabular", rounds=5, batch_size=8, **options))
+
+    assert last.failures == []
+    assert last.accuracy is not None
+    assert last.accuracy > 0.8
+
+
+def test_a_regression_has_a_loss_and_no_accuracy() -> None:
+    start, *_, last = run(RunConfig(task="tabular", dataset="diabetes", rounds=5))
+
+    assert (start.accuracy, last.accuracy) == (None, None)
+    assert start.loss is not None
+    assert last.loss is not None
+    assert last.loss < 0.7 * start.loss
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"task": "tabular", "dataset": "titanic"}, ConfigError, "no dataset 'titanic' for tables"),
+        ({"task": "tabular", "model": "cnn"}, ConfigError, "no model 'cnn' for tables; have mlp"),
+        ({"task": "tabular", "partitioner": "speaker"}, ConfigError, "no partitioner 'speaker'"),
+        ({"task": "tabular", "test_samples": 10_000}, DataError, "has 114 test rows, not 10000"),
+        ({"task": "text"}, DataError, "the task text needs --data-dir, a folder with shakespeare"),
+        ({"task": "text", "data_dir": "/nowhere"}, DataError, "no shakespeare.txt in /nowhere"),
+        ({"task": "text", "model": "cnn"}, ConfigError, "no model 'cnn' for text; have gpt, lstm"),
+        ({"task": "text", "partitioner": "dirichlet"}, ConfigError, "no partitioner 'dirichlet'"),
+        ({"task": "tabular", "device": "abacus"}, ConfigError, "no device 'abacus' here"),
+    ],
+)
+def test_what_does_not_exist_is_noticed_before_the_first_round(
+    options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        prepare(RunConfig(**options))
+
+
+def test_a_text_that_is_too_short(tmp_path: Path) -> None:
+    (tmp_path / "play.txt").write_text("To be, or not to be.")
+    with pytest.raises(DataError, match=r"play.txt is too short: it has 20 characters"):
+        prepare(text_config(tmp_path))
