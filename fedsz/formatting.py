@@ -26,6 +26,11 @@ def outcome(accuracy: float | None, loss: float | None) -> str:
     return f"loss {metric(loss)}" if accuracy is None else f"accuracy {metric(accuracy)}"
 
 
+def share(value: float | None) -> str:
+    """Return a share of a whole: ``93 %``, and ``-`` where it is not known."""
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
 def size(nbytes: float) -> str:
     """Return a number of bytes to one decimal: ``153.9 kB``."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -9,6 +9,7 @@ import typer
 
 from fedsz.cli.options import Json
 from fedsz.cli.output import print_json, print_table, say
+from fedsz.formatting import share
 from fedsz.update.config import EXACT
 
 if TYPE_CHECKING:
@@ -30,7 +31,17 @@ def command(
         for one in decided:
             print_json({"round": one.record.round, "decision": one.decision, "again": one.again})
     else:
-        heads = (">round", "update", "bound", "downlink", ">accuracy", ">up", "why")
+        heads = (
+            ">round",
+            "update",
+            "bound",
+            "downlink",
+            ">accuracy",
+            ">up",
+            ">kept",
+            ">behind",
+            "why",
+        )
         print_table(heads, map(_cells, decided))
         verdict = f"differ in round {', '.join(differ)}" if differ else "the same again"
         say(f"{len(decided)} decisions: {verdict}")
@@ -43,7 +54,9 @@ def _cells(one: Decided) -> tuple[str, ...]:
     accuracy = "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %"
     ratio = f"{row.ratio:.1f}x" if row.ratio else "-"
     sent = (config.update, _short(config.error_bound), _short(config.downlink))
-    return (str(row.round), *sent, accuracy, ratio, one.decision.why or "as the options say")
+    arrived = share(row.kept), "-" if row.lag is None else f"{row.lag:.2f}"
+    why = one.decision.why or "as the options say"
+    return (str(row.round), *sent, accuracy, ratio, *arrived, why)
 
 
 def _short(bound: str) -> str:

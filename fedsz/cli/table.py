@@ -11,15 +11,15 @@ from rich.console import Console
 from fedsz.cli.output import print_event
 from fedsz.cli.status import StatusLine
 from fedsz.control.record import RoundRecord
-from fedsz.formatting import metric, outcome, size
+from fedsz.formatting import metric, outcome, share, size
 from fedsz.training.events import Client, Done, Event, Listening
 from fedsz.training.run_folder import MODEL
 
 NAMED: Final = 4  # clients whose replies are missing, in a line
 WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)  # eleven columns fit into 80 characters
 HEADS: Final = (
-    ("", "", "", "", "raw", "sent", "", "encode", "decode", "error/", "round"),
-    ("round", "accuracy", "loss", "clients", "up", "up", "ratio", "s", "s", "bound", "s"),
+    ("", "", "", "", "raw", "sent", "", "energy", "rounds", "error/", "round"),
+    ("round", "accuracy", "loss", "clients", "up", "up", "ratio", "kept", "behind", "bound", "s"),
 )
 
 
@@ -128,8 +128,8 @@ def cells(row: RoundRecord) -> tuple[str, ...]:
     if row.ratio is None:
         return (*start, *["-"] * (len(WIDTHS) - len(start)))
     sent = (size(row.raw_up), size(row.sent_up), f"{row.ratio:.2f}")
-    seconds = (f"{row.encode_seconds:.2f}", f"{row.decode_seconds:.2f}")
-    return (*start, *sent, *seconds, f"{row.max_error:.4f}", f"{row.seconds:.1f}")
+    arrived = share(row.kept), "-" if row.lag is None else f"{row.lag:.2f}"
+    return (*start, *sent, *arrived, f"{row.max_error:.4f}", f"{row.seconds:.1f}")
 
 
 @contextmanager

@@ -38,7 +38,9 @@ SHORT: Final = 10  # and beyond so many rounds, in proportion to them
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
-GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0)  # tightens, and comes back
+# Tightens where the metric falls, and comes back. That it stays where it is is no reason: what is
+# late by half a round holds nothing up.
+GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Auto(Rule):
         bounds = [ErrorBound.step(float(f"{k * grown * eased:.4g}")) for k in (up, down)]
         chosen = because(
             decision,
-            f"auto: {bounds[0]} up, {bounds[1]} down{told}",
+            f"auto: {grown:.3g} of what {past.tolerance:g} points allow{told}",
             update=DELTA_EF,
             error_bound=str(bounds[0]),
             downlink=str(bounds[1]),
