@@ -82,7 +82,7 @@ def test_pytorch_on_a_folder_of_images(
             pixels = rng.integers(base, base + 128, (20, 20), dtype=np.uint8)
             image.fromarray(pixels).save(tmp_path / kind / f"{i}.png")
 
-    run(example[1], 2, data_dir=str(tmp_path), num_server_rounds=3)
+    run(example[1], 2, data_dir=str(tmp_path), num_server_rounds=7, learning_rate=0.01)
 
     assert accuracies(capsys.readouterr().out)[-1] > 0.9
 
