@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -55,9 +56,15 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Callable[[Handler]
     return decorate
 
 
+# A hundred and fifty flags ask for them, and each answer takes a millisecond of --help.
+@cache
+def _kinds(of: type[RunConfig]) -> dict[str, Any]:
+    return get_type_hints(of)
+
+
 def _flag(option: str, of: type[RunConfig]) -> Any:
     """Return the type of a command-line option, with all that typer is told of it."""
-    kind, about, default = get_type_hints(of)[option], options(of)[option], getattr(of, option)
+    kind, about, default = _kinds(of)[option], options(of)[option], getattr(of, option)
     shown = "" if default in ("", False) else f" [dim]Default: {default}.[/]"
     return Annotated[
         (str if kind == float | str else kind) | None,
