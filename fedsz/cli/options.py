@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -33,7 +32,8 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Callable[[Handler]
     """
 
     def decorate(command: Handler) -> Handler:
-        flags = {option: _flag(option, of) for option in options_of(name, of=of)}
+        kinds = get_type_hints(of)  # once: asking for each flag takes a third of --help
+        flags = {option: _flag(option, of, kinds) for option in options_of(name, of=of)}
         keyword = inspect.Parameter.KEYWORD_ONLY
         taken = [
             inspect.Parameter(flag, keyword, default=None, annotation=annotation)
@@ -56,15 +56,9 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Callable[[Handler]
     return decorate
 
 
-# A hundred and fifty flags ask for them, and each answer takes a millisecond of --help.
-@cache
-def _kinds(of: type[RunConfig]) -> dict[str, Any]:
-    return get_type_hints(of)
-
-
-def _flag(option: str, of: type[RunConfig]) -> Any:
+def _flag(option: str, of: type[RunConfig], kinds: dict[str, Any]) -> Any:
     """Return the type of a command-line option, with all that typer is told of it."""
-    kind, about, default = _kinds(of)[option], options(of)[option], getattr(of, option)
+    kind, about, default = kinds[option], options(of)[option], getattr(of, option)
     shown = "" if default in ("", False) else f" [dim]Default: {default}.[/]"
     return Annotated[
         (str if kind == float | str else kind) | None,
