@@ -170,9 +170,9 @@ def test_failures_run_again_when_asked(tmp_path: Path) -> None:
         sweep = Sweep(config, results)
         (*_, last) = sweep.run()
         assert "no device 'cuda:99' here" in last.error
-        assert not Sweep(config, results).todo
+        assert not Sweep(config, results).pending
         sweep.forget_failures()
-        assert len(sweep.todo) == 1
+        assert len(sweep.pending) == 1
         assert results.rows.num_rows == 0
 
 

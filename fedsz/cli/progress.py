@@ -28,12 +28,12 @@ class SweepProgress:
 
     def __init__(self, console: Console, sweep: Sweep) -> None:
         self._console, self._jobs = console, sweep.config.jobs
-        self._todo = list(sweep.todo)
+        self._pending = list(sweep.pending)
         self._took: dict[tuple[str, str], list[float]] = {}
         note = TextColumn("{task.fields[note]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), note)
         self._progress = Progress(*columns, console=console, transient=True)
-        self._done, self._total = sweep.done, sweep.done + len(sweep.todo)  # runs
+        self._done, self._total = sweep.done, sweep.done + len(sweep.pending)  # runs
         self._all = self._progress.add_task(
             "sweep", total=self._total, completed=self._done, note=""
         )
@@ -60,17 +60,17 @@ class SweepProgress:
             return
         self._took.setdefault((run.model, run.dataset), []).append(step.seconds)
         self._progress.remove_task(self._tasks.pop(run))
-        self._todo.remove(run)
+        self._pending.remove(run)
         left = f"{duration(self._left())} left"
         self._done += 1
         self._progress.update(self._all, completed=self._done, note=left)
-        more = f"; about {left}" if self._todo else ""
+        more = f"; about {left}" if self._pending else ""
         say(f"{self._done} of {self._total}: {_line(step)}{more}", console=self._console)
 
     def _left(self) -> float:
         everything = [seconds for some in self._took.values() for seconds in some]
-        alike = (self._took.get((run.model, run.dataset), everything) for run in self._todo)
-        return sum(map(statistics.median, alike)) / min(self._jobs, max(len(self._todo), 1))
+        alike = (self._took.get((run.model, run.dataset), everything) for run in self._pending)
+        return sum(map(statistics.median, alike)) / min(self._jobs, max(len(self._pending), 1))
 
 
 def print_summary(sweep: Sweep) -> None:

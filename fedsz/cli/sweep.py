@@ -59,9 +59,9 @@ def command(
             sweep.forget_failures()
         if sweep.done:
             say(f"{sweep.done} runs are in {config.results} already", console=console)
-        if sweep.todo:
+        if sweep.pending:
             with StatusLine(console, "timing a few steps, to say how long it takes"):
-                times = [seconds(run) for run in sweep.todo]
+                times = [seconds(run) for run in sweep.pending]
             say(_total(times, config.jobs), console=console)
         with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
             for step in steps:

@@ -46,14 +46,14 @@ class Sweep:
 
     config: SweepConfig
     results: Results  # open
-    todo: list[RunConfig] = field(init=False)  # the runs that the file does not hold yet
+    pending: list[RunConfig] = field(init=False)  # the runs that the file does not hold yet
     done: int = field(init=False)  # how many it does hold, of this plan
 
     def __post_init__(self) -> None:
         held = set(self.results.rows.column("run").to_pylist())
         runs = self.config.runs
-        self.todo = [run for run in runs if run_id(run, self.config.grid) not in held]
-        self.done = len(runs) - len(self.todo)
+        self.pending = [run for run in runs if run_id(run, self.config.grid) not in held]
+        self.done = len(runs) - len(self.pending)
 
     def forget_failures(self) -> None:
         """Take runs that failed out of the file, so that they run again."""
@@ -69,7 +69,7 @@ class Sweep:
         Raises:
             FedszError: rows cannot be written.
         """
-        jobs = max(min(self.config.jobs, len(self.todo)), 1)
+        jobs = max(min(self.config.jobs, len(self.pending)), 1)
         threads = max(1, cores() // jobs)
         told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
         idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
@@ -90,10 +90,10 @@ class Sweep:
                 worker = _Worker(folder / f"{i}.log", threads, self.config.grid)
                 idle.put(stack.enter_context(closing(worker)))
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            for run in self.todo:
+            for run in self.pending:
                 pool.submit(make, run)
             rounds: dict[RunConfig, list[RoundRecord]] = defaultdict(list)
-            left = len(self.todo)
+            left = len(self.pending)
             while left:
                 run, news = told.get()
                 if isinstance(news, RoundRecord):

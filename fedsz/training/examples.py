@@ -24,6 +24,6 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def first(self, count: int) -> Self:
-        """Return the first ``count`` of them, or all if there are fewer."""
+    def first(self, count: int | None) -> Self:
+        """Return the first ``count`` of them; all if there are fewer, or it is None."""
         return type(self)(self.x[:count], self.y[:count])

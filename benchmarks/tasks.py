@@ -1,0 +1,277 @@
+"""Tasks that fedsz does not bring, for measurements: ``--task benchmarks.tasks:NAME``.
+
+Each is a `fedsz.training.task.Task` over the data sets of ``--data-dir``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from sklearn.linear_model import SGDClassifier
+from sklearn.metrics import log_loss
+from torch import Tensor, nn
+
+from fedsz.training import datasets, loop
+from fedsz.training.examples import Examples
+from fedsz.training.options import RunConfig
+from fedsz.training.text import TextTask, find_text
+
+Metrics = Mapping[str, Any]
+
+PIECES: Final = 8  # that the text is cut into: its plays, more or less
+TOKENS: Final = 16  # of a speech that `Speeches` reads
+CLASSES: Final = 10  # of `Clothes`
+_HELD_OUT_SEED: Final = 101  # never the run's: it would be tested on what another trained on
+
+
+class Quickstart:
+    """Colour images by the small network of most tutorials: 62,006 parameters, SGD."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._folder = Path(config.data_dir)
+
+    def build_model(self) -> nn.Module:
+        """Return two convolutions of 5x5 and three dense layers."""
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(16 * 5 * 5, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        )  # fmt: skip
+
+    def load_share(self, index: int, count: int) -> Examples:
+        """Return a client's images."""
+        config = self._config
+        return datasets.load_partition(
+            config.dataset, data_dir=self._folder, partition=index, num_partitions=count,
+            partitioner=config.partitioner, alpha=config.alpha, seed=config.seed,
+            samples=config.samples or None,
+        )  # fmt: skip
+
+    def load_test(self) -> Examples:
+        """Return the held-out images."""
+        config = self._config
+        wanted = config.test_samples or None
+        return datasets.load_test(config.dataset, data_dir=self._folder, samples=wanted)
+
+    def train(self, model: nn.Module, share: Examples) -> Metrics:
+        """Train by SGD."""
+        result = loop.train_as(self._config, model, share)
+        return {"loss": result.loss, "examples": result.examples}
+
+    def evaluate(self, model: nn.Module, test: Examples) -> Metrics:
+        """Return the mean cross-entropy and the accuracy."""
+        result = loop.evaluate(model, test)
+        return {"loss": result.loss, "accuracy": result.accuracy}
+
+
+class Characters(TextTask):
+    """The next character of a text, as fedsz's task ``text`` has it, but trained by AdamW.
+
+    A client holds all of its text and draws ``samples / clients`` pieces of it each round.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(dataclasses.replace(config, samples=0))
+        self._adam = Adam.of(config)
+
+    def train(self, model: nn.Module, share: Examples) -> Metrics:
+        """Train by AdamW."""
+
+        def loss_of(rows: Tensor) -> Tensor:
+            return F.cross_entropy(model(share.x[rows]).flatten(0, 1), share.y[rows].flatten())
+
+        return self._adam.train(model, len(share), loss_of)
+
+
+class Speeches:
+    """Which eighth of Shakespeare's plays a speech is from, by a pretrained MiniLM.
+
+    The model is ``minilm``, all of it tuned, or ``minilm-lora``: the adapters are the model then,
+    with the head, and the rest stays where it is.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._lora = config.model == "minilm-lora"
+        self._adam = Adam.of(config)
+        self._held_out = config.test_samples or None
+        self._train, self._test = speeches(str(find_text(config.dataset, config.data_dir)))
+
+    def build_model(self) -> Any:
+        """Return the pretrained transformer with a new head, or its adapters."""
+        from transformers import AutoModelForSequenceClassification
+
+        model = AutoModelForSequenceClassification.from_pretrained(minilm(), num_labels=PIECES)
+        return Adapters(model) if self._lora else model
+
+    def load_share(self, index: int, count: int) -> Examples:
+        """Return every ``count``-th speech."""
+        return Examples(self._train.x[index::count], self._train.y[index::count])
+
+    def load_test(self) -> Examples:
+        """Return the speeches held out, or so many of them."""
+        return self._test.first(self._held_out)
+
+    def train(self, model: Any, share: Examples) -> Metrics:
+        """Train by AdamW."""
+        network = model.network if self._lora else model
+
+        def loss_of(rows: Tensor) -> Tensor:
+            return F.cross_entropy(logits(network, share.x[rows]), share.y[rows])
+
+        return self._adam.train(network, len(share), loss_of)
+
+    def evaluate(self, model: Any, test: Examples) -> Metrics:
+        """Return the mean cross-entropy and the accuracy."""
+        network = model.network if self._lora else model
+        network.eval()
+        with torch.inference_mode():
+            found = torch.cat([logits(network, x) for x in test.x.split(64)])
+        right = (found.argmax(1) == test.y).float().mean()
+        return {"loss": F.cross_entropy(found, test.y), "accuracy": right}
+
+
+class Adapters:
+    """A transformer of which the adapters of LoRA (Hu et al., 2021) and the head are trained."""
+
+    def __init__(self, model: Any) -> None:
+        from peft import LoraConfig, get_peft_model
+
+        settings = LoraConfig(
+            task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=["query", "value"]
+        )
+        self.network = get_peft_model(model, settings)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the adapters and the head."""
+        from peft import get_peft_model_state_dict
+
+        state: dict[str, Tensor] = get_peft_model_state_dict(self.network)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take other adapters and another head."""
+        from peft import set_peft_model_state_dict
+
+        tensors = {name: torch.as_tensor(x) for name, x in state.items()}
+        set_peft_model_state_dict(self.network, tensors)
+
+
+class Clothes:
+    """Fashion-MNIST by scikit-learn's logistic regression: 7,850 parameters in a dict."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+
+    def build_model(self) -> dict[str, Any]:
+        """Return zeros."""
+        return {
+            "coef": np.zeros((CLASSES, 28 * 28), np.float32),
+            "intercept": np.zeros(CLASSES, np.float32),
+        }
+
+    def load_share(self, index: int, count: int) -> tuple[Any, Any]:
+        """Return a client's images as rows of numbers, and their classes."""
+        config = self._config
+        return flat(datasets.load_partition(
+            config.dataset, data_dir=Path(config.data_dir), partition=index, num_partitions=count,
+            seed=config.seed, samples=config.samples or None,
+        ))  # fmt: skip
+
+    def load_test(self) -> tuple[Any, Any]:
+        """Return the held-out images."""
+        config = self._config
+        return flat(datasets.load_test(
+            config.dataset, data_dir=Path(config.data_dir), samples=config.test_samples or None
+        ))  # fmt: skip
+
+    def train(self, model: dict[str, Any], share: tuple[Any, Any]) -> Metrics:
+        """Make one pass over the share."""
+        rate = self._config.learning_rate
+        classifier = SGDClassifier(loss="log_loss", learning_rate="constant", eta0=rate)
+        classifier.coef_, classifier.intercept_ = model["coef"], model["intercept"]
+        classifier.partial_fit(*share, classes=np.arange(CLASSES))
+        model.update(coef=classifier.coef_, intercept=classifier.intercept_)
+        return {"examples": len(share[0])}
+
+    def evaluate(self, model: dict[str, Any], test: tuple[Any, Any]) -> Metrics:
+        """Return the mean cross-entropy and the accuracy."""
+        pixels, classes = test
+        scores = torch.as_tensor(pixels @ model["coef"].T + model["intercept"])
+        shares = scores.double().softmax(1).numpy()
+        loss = log_loss(classes, shares, labels=range(CLASSES))
+        return {"loss": loss, "accuracy": (shares.argmax(1) == classes).mean()}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """One client's round of AdamW."""
+
+    drawn: int  # examples, drawn anew each round
+    rate: float
+    batch: int
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Take what a run's options say."""
+        return cls(-(-config.samples // config.clients), config.learning_rate, config.batch_size)
+
+    def train(self, model: nn.Module, size: int, loss_of: Callable[[Tensor], Tensor]) -> Metrics:
+        """Train in place; ``loss_of`` takes numbers of examples, below ``size``."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=self.rate)
+        model.train()
+        losses, drawn = [], torch.randperm(size)[: self.drawn]
+        for rows in drawn.split(self.batch):
+            optimizer.zero_grad()
+            loss = loss_of(rows)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss.item())
+        return {"loss": float(np.mean(losses)), "examples": len(drawn)}
+
+
+def logits(network: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the logits [N, PIECES] of tokens [N, TOKENS], of which 0 is padding."""
+    found: Tensor = network(input_ids=tokens, attention_mask=(tokens != 0).long()).logits
+    return found
+
+
+def flat(images: Examples) -> tuple[Any, Any]:
+    """Return images as float32 rows in [0, 1], and their classes."""
+    return images.x.flatten(1).numpy().astype(np.float32) / 255, images.y.numpy()
+
+
+@cache
+def minilm() -> Path:
+    """Return the folder of the pretrained MiniLM, out of its package."""
+    from all_minilm_l6_v2 import extract_model
+
+    return Path(extract_model(tempfile.mkdtemp()))
+
+
+@cache
+def speeches(path: str) -> tuple[Examples, Examples]:
+    """Return speeches to train on and a tenth held out: tokens [N, TOKENS], and the piece."""
+    from transformers import AutoTokenizer
+
+    text = Path(path).read_text(encoding="utf-8")
+    found = list(re.finditer(r"^[A-Z][A-Za-z ]+:\n((?:.+\n?)+)", text, re.MULTILINE))
+    tokens = AutoTokenizer.from_pretrained(minilm())(
+        [speech[1] for speech in found], truncation=True, max_length=TOKENS,
+        padding="max_length", return_tensors="pt",
+    )["input_ids"]  # fmt: skip
+    pieces = torch.tensor([PIECES * speech.start() // len(text) for speech in found])
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(_HELD_OUT_SEED))
+    test, train = order.tensor_split([len(found) // 10])
+    return Examples(tokens[train], pieces[train]), Examples(tokens[test], pieces[test])
