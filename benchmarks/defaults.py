@@ -31,10 +31,10 @@ from fedsz.training.options import RunConfig
 
 TUNED: Final = "mobilenetv2, tuned"
 IMAGES: Final = {"learning_rate": 0.02, "clients": 4, "rounds": 10, "test_samples": 5000}
-MOBILENET: Final = IMAGES | {"models": "mobilenetv2", "samples": 2000, "test_samples": 2000}
+MOBILENET: Final = IMAGES | {"models": "mobilenetv2", "samples": 1200, "test_samples": 1000}
 TEXT: Final = {
     "task": "benchmarks.tasks:Characters", "datasets": "shakespeare", "learning_rate": 1e-3,
-    "samples": 1280, "test_samples": 400, "rounds": 12, "clients": 4,
+    "samples": 640, "test_samples": 300, "rounds": 12, "clients": 4,
 }  # fmt: skip
 SPEECHES: Final = {
     "task": "benchmarks.tasks:Speeches", "datasets": "shakespeare", "samples": 384,

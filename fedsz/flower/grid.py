@@ -223,8 +223,9 @@ class FedSZGrid(WrappedGrid):
         replies = super().stream_replies(self._packed(pushed), timeout=timeout)
         del pushed  # or the model would stay until the last reply
         # Flower's records refer to each other in circles: where the inner Grid has parked what it
-        # sends, only this frees the packed model before the last reply.
-        gc.collect()
+        # sends, only this frees the packed model before the last reply. They are young: a search of
+        # everything, which takes a tenth of a second where torch is, finds no more of them.
+        gc.collect(1)
         return self._admitted_replies(replies, deadline, sealed=sealed)
 
     def _admitted_replies(
