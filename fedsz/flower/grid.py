@@ -142,7 +142,8 @@ class FedSZGrid(WrappedGrid):
         self._told = TrafficCounter(inner)
         self._counters = {self._taken, self._of_round, self._told}
         self._measured: tuple[float | None, float | None] = None, None
-        self._round_ended = self._training = False
+        self._round_ended = False
+        self._trained = self._untold = False  # whether a model has crossed, and not been told of
         self._lock = threading.RLock()
         self._last = time.monotonic()
 
@@ -188,6 +189,7 @@ class FedSZGrid(WrappedGrid):
             **measured,
         )
         self._last, self._measured, self._round_ended = now, (None, None), True
+        self._trained = False
         self.steer(self._controller.decide(record))
         return record
 
@@ -240,8 +242,8 @@ class FedSZGrid(WrappedGrid):
 
     def _tell(self) -> None:
         """Log the training that is over, if any was."""
-        if self._training and self._log is not None:
-            self._training = False
+        if self._untold and self._log is not None:
+            self._untold = False
             self._log.tell(self._controller.next_round, self._told.take(), self._decision.config)
 
     def take_traffic(self) -> Traffic:
@@ -288,8 +290,11 @@ class FedSZGrid(WrappedGrid):
                 self._begin_round(pushed)
             codecs = {int(node): codec for node, codec in self._decision.codecs.items()}
             packed = self._packer.pack(pushed, self._decision.config, codecs)
+            raw_bytes = sum(p.raw_bytes for p in packed)
             for counter in self._counters:
-                counter.sent(sum(p.raw_bytes for p in packed), sum(p.sent_bytes for p in packed))
+                counter.sent(raw_bytes, sum(p.sent_bytes for p in packed))
+            if raw_bytes and is_training(pushed):
+                self._trained = self._untold = True
         return [p.message for p in packed]
 
     def _begin_round(self, pushed: list[Message]) -> None:
@@ -297,14 +302,16 @@ class FedSZGrid(WrappedGrid):
         self._tell()  # of a round whose replies were taken one by one
         if not is_training(pushed):
             return
-        if not self._round_ended:
+        # Some protocols train in several exchanges, of which one has the model: SecAgg+ in four.
+        goes_on = self._controller.next_round and not self._trained
+        if not self._round_ended and not goes_on:
             (accuracy, loss), spread = self._measured, {}
             if accuracy is None and loss is None:
                 accuracy, loss = self._evaluated.take()
             if SPREAD in self._controller.needs:
                 spread = self._packer.spread(pushed, self._controller.base)
             self.end_round(accuracy=accuracy, loss=loss, spread=spread)
-        self._round_ended, self._training = False, True
+        self._round_ended = False
 
     def _admitted(self, reply: Message, *, sealed: bool) -> Message:
         """Return a reply that has passed admission, or the error reply that takes its place."""
@@ -329,6 +336,8 @@ class FedSZGrid(WrappedGrid):
                 return compat.make_message(reply.metadata, error=error)
             for counter in self._counters:
                 counter.received(admitted)
+            if admitted.trains:
+                self._trained = self._untold = True
         return reply
 
     def _fail(self, node: int, reason: str) -> None:

@@ -42,7 +42,7 @@ class RoundLog:
         self._warn(seen, config)
 
     def _warn(self, seen: Traffic, config: CompressionConfig) -> None:
-        if seen.replies and not seen.tensors and not seen.failures:
+        if not seen.tensors and not seen.failures:
             self._once("nothing", "the replies hold no arrays to compress; they pass as they are")
         elif seen.tensors and not seen.lossy and seen.raw_up > seen.sent_up / 2:
             self._once(
