@@ -91,7 +91,7 @@ def main() -> None:
     server = ServerApp()
 
     @server.main()
-    def serve(grid: Grid, context: Context) -> None:
+    def serve(grid: Grid, _context: Context) -> None:
         print("simulation, FedAvg", rounds_on(grid, *sizes, FedAvg), flush=True)
 
     from flwr.simulation import run_simulation

@@ -19,7 +19,7 @@ NUMBER = re.compile(r"(?<![\w.:@-])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?![\w-]|\.\d)")
 DATASETS = {"CIFAR-10": "cifar10", "Fashion-MNIST": "fashion_mnist"}
 WAYS = {
     "sz2": "weights:sz2@0.01",
-    "auto of 979c684": "auto",
+    "auto": "auto",
     "hand": "delta+ef@0.035/0.015",
     "FedSZ as published": "weights:sz2@0.01",
     "FedSZ as published (sz2, 1e-2, weights)": "weights:sz2@0.01",
@@ -139,8 +139,7 @@ def tuned(row: Row) -> list[float]:
 def tuned_on(dataset: str, name: str) -> list[float]:
     way = ways("sweep", "updates", dataset=dataset, model="mobilenetv2")[WAYS.get(name, name)]
     assert way.difference
-    several = [100 * value for value in way.difference.values] if name == "auto" else []
-    return [way.up, way.down, interval(way)[0], *several]
+    return [way.up, way.down, interval(way)[0]]
 
 
 def links(anchor: str) -> list[Row]:
@@ -202,11 +201,10 @@ def every_auto() -> list[RateAccuracy]:
 
 
 def savings() -> list[float]:
-    """Least and greatest of what `auto` saves, and its largest mean loss."""
+    """Least and greatest of what `auto` saves."""
     found = every_auto()
     of = ("up", "down", "total", "fewer")
-    limits = [f(getattr(way, name) for way in found) for name in of for f in (min, max)]
-    return [*limits[:6], -min(interval(way)[0] for way in found), *limits[6:]]
+    return [f(getattr(way, name) for way in found) for name in of for f in (min, max)]
 
 
 def uncompressed(name: str, dataset: str, model: str = "cnn") -> float:
