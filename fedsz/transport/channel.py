@@ -7,6 +7,7 @@ import re
 import grpc
 
 from fedsz.errors import ConfigError
+from fedsz.formatting import one_line
 from fedsz.transport.frames import MAX_FRAME_BYTES
 
 SERVICE = "fedsz.v1.Link"
@@ -61,4 +62,5 @@ def explain(err: grpc.RpcError) -> str:
     details = (err.details() or "").strip().partition("\n")[0]
     # ... last error: UNKNOWN: ipv4:127.0.0.1:8080: Failed to connect to remote host: Connection ...
     last = re.sub(r".*; last error: \w+: (ipv[46]:\S+: )?", "", details)
-    return f"{err.code().name}: {last.removeprefix('Failed to connect to remote host: ')}"
+    reason = one_line(last.removeprefix("Failed to connect to remote host: "))
+    return f"{err.code().name}: {reason}"
