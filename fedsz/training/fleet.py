@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -15,13 +16,15 @@ from fedsz.training.apps import make_client_app
 from fedsz.training.events import Client, Done, Event, Listening
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
-from fedsz.training.options import RunConfig, is_own_task
+from fedsz.training.options import RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.client import run_client
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.tls import channel_credentials, server_credentials
+
+logger = logging.getLogger(__name__)
 
 _TOLD = (
     *(EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED),
@@ -69,7 +72,11 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
         on_event=tell_link,
+        max_connections_per_address=config.max_connections_per_address or None,
     )
+    if grid.max_connections < config.min_clients:
+        have = f"{grid.max_connections} connections, --min-clients {config.min_clients}"
+        logger.warning("too few file descriptors: enough for %s; raise ulimit -Hn", have)
     with grid:
         folder = RunFolder(_repeatable(config))
         on_event(Listening(grid.port, str(folder.path), config.min_clients))
@@ -130,7 +137,7 @@ def _repeatable(config: RunConfig) -> RunConfig:
     """Return what repeats a run on one machine, from any folder: as many clients, the same data."""
     return dataclasses.replace(
         config,
-        clients=config.min_clients,
+        clients=min(config.min_clients, int(options()["clients"].high)),
         data_dir=str(Path(config.data_dir).resolve()) if config.data_dir else "",
         initial=str(Path(config.initial).resolve()) if config.initial else "",
     )

@@ -168,6 +168,8 @@ class RunConfig:
         TRAVEL, (CLIENT,), low=0, high=1e9)
     reconnect_grace: float = option(10.0, "Seconds a client that left may take to come back.",
         TRAVEL, ALONE, low=0, high=1e6)
+    max_connections_per_address: int = option(0, "Connections that one address may hold; 0 for "
+        "half of what file descriptors allow.", TRAVEL, (SERVER,), low=0, high=1_000_000)
     insecure: bool = option(False, "Speak plaintext: anybody on the way can read and change it.",
         TRAVEL, LINK)
     tls_cert: str = option("", "PEM file with this side's certificate.", TRAVEL, LINK)

@@ -30,6 +30,9 @@ _OPTIONS = (
 )
 SERVER_OPTIONS = (
     *_OPTIONS,
+    # Whoever connects and then says nothing: no handshake, or no stream.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     # What a client may send ahead of the server's reading it: 80 Mbit/s with 100 ms there and
     # back. Left to itself gRPC lets every fast uploader fill some 16 MB of the server's memory.
