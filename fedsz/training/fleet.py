@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.training.apps import make_client_app
 from fedsz.training.events import Client, Done, Event, Listening
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
-from fedsz.training.options import RunConfig, is_own_task, options
+from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.client import run_client
@@ -30,7 +31,7 @@ _TOLD = (
     *(EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED),
     *(EventKind.RECEIVED, EventKind.FAILED),
 )
-_SPARE = 1 << 20  # bytes of a reply beside its arrays
+_SPARE = 1 << 20  # bytes of a message beside its arrays
 
 
 def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
@@ -103,8 +104,10 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
         credentials = channel_credentials(
             config.tls_ca or None, config.tls_cert or None, config.tls_key or None
         )
+    limit = _MessageLimit(int(1e6 * config.max_message_mb))
+    caps = {f"max-{name}".replace("_", "-"): getattr(config, f"max_{name}") for name in CAPPED}
     run_client(
-        make_client_app(),
+        make_client_app(limit.follow),
         config.server,
         client_id=config.client_id or f"{socket.gethostname()}/{config.partition}",
         node_config={
@@ -114,11 +117,28 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
             "dataset": config.dataset,
             "data-dir": config.data_dir,
             "device": config.device,
+            **caps,
         },
         credentials=credentials,
         max_wait=config.max_wait,
+        max_message_bytes=limit,
         on_event=on_event,
     )
+
+
+class _MessageLimit:
+    """How large a message of the server may be: as an option says, then as the model implies."""
+
+    def __init__(self, first: int) -> None:
+        self._bytes = first
+
+    def __call__(self) -> int:
+        return self._bytes
+
+    def follow(self, layout: Layout) -> None:
+        """Allow twice the model, unless it has tensors of any length."""
+        if not layout.holds_bytes:
+            self._bytes = 2 * layout.nbytes + _SPARE
 
 
 def _check_task(config: RunConfig) -> None:
