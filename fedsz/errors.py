@@ -21,6 +21,8 @@ Anything else that escapes fedsz is a bug.
 
 from __future__ import annotations
 
+from fedsz.formatting import one_line
+
 
 class FedszError(Exception):
     """Base of every error raised by fedsz."""
@@ -42,12 +44,13 @@ class CorruptStream(FedszError, ValueError):
     """Bytes that fedsz did not write, or that changed on the way.
 
     Attributes:
+        what: is wrong with them, on one line, for names in it are whatever the bytes say.
         offset: where in the stream it was noticed, in bytes from its start.
     """
 
     def __init__(self, what: str, *, offset: int = 0) -> None:
-        super().__init__(f"{what} (at byte {offset})")
-        self.what = what
+        self.what = one_line(what)
+        super().__init__(f"{self.what} (at byte {offset})")
         self.offset = offset
 
 
@@ -69,6 +72,9 @@ class LimitExceeded(CorruptStream):
 
 class ModelMismatch(FedszError, ValueError):
     """Two state_dicts that should agree differ in names, shapes or dtypes."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(one_line(what))  # names in it may be somebody else's
 
 
 class ReferenceMismatch(ModelMismatch):

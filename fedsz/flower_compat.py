@@ -43,10 +43,10 @@ from flwr.supercore.task_identity import TaskIdentity
 # What reading and writing those protobufs raises.
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
+from fedsz.formatting import one_line
+
 # The public constructor of Message cannot set metadata; a message off the wire has its own.
 from flwr.app.message import make_message  # isort: skip
-
-_MAX_REASON = 2000  # characters; an exception's text can hold a whole tensor
 
 
 def new_message_id() -> str:
@@ -57,6 +57,6 @@ def new_message_id() -> str:
 def error_reply(metadata: Metadata, code: int, reason: str) -> Message:
     """Return the reply that says why the message with ``metadata`` has no better one."""
     request = make_message(metadata, content=RecordDict())
-    reply = Message(Error(code, reason[:_MAX_REASON]), reply_to=request)
+    reply = Message(Error(code, one_line(reason)), reply_to=request)
     reply.metadata.__dict__["_message_id"] = new_message_id()
     return reply

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 NOTHING: Final = "–"
+LINE: Final = 300  # characters of somebody else's text that are kept
 
 
 def metric(value: float | None) -> str:
@@ -105,6 +106,18 @@ def points(share: float) -> str:
 def printable(text: str) -> str:
     """Return text without escape sequences and control characters, but for tabs and line ends."""
     return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)
+
+
+def one_line(text: str, most: int = LINE) -> str:
+    """Return somebody else's text as one line that can be shown: escaped, and cut to ``most``.
+
+    Control characters, line ends, marks that turn the direction of writing and all else that
+    `str.isprintable` names are escaped as `repr` escapes them.
+    """
+    kept = text[: most + 1]
+    if not kept.isprintable():
+        kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in kept)
+    return kept if len(kept) <= most else f"{kept[: most - 1]}…"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ def write_whole(path: Path, data: bytes) -> None:
         part.write_bytes(data)
         part.replace(path)
     except OSError as err:
+        raise ConfigError(f"cannot write {path}: {err.strerror or err}") from err
+    finally:  # also after Ctrl-C
         with contextlib.suppress(OSError):
             part.unlink()
-        raise ConfigError(f"cannot write {path}: {err.strerror or err}") from err

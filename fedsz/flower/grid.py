@@ -28,6 +28,7 @@ from fedsz.flower.records import STYPE, TRAIN
 from fedsz.flower.round_log import RoundLog
 from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.formatting import one_line
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 from fedsz.update.config import DEFAULT, CompressionConfig
 
@@ -317,8 +318,8 @@ class FedSZGrid(WrappedGrid):
         """Return a reply that has passed admission, or the error reply that takes its place."""
         node = reply.metadata.src_node_id
         if reply.has_error():
-            reason = str(reply.error.reason)
-            if STYPE in reason:
+            reason = one_line(said := str(reply.error.reason))  # Flower's own Grids do not cut it
+            if STYPE in said:
                 reason += "; is FedSZMod() the first of its ClientApp's mods?"
             self._fail(node, reason)
             return reply

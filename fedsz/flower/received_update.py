@@ -59,10 +59,7 @@ class ReceivedUpdate:
             streams = streams_of(record)
             if len(streams) != 1:
                 raise CorruptStream(f"a reply of {len(streams)} streams, not one")
-            limits = None
-            if layout and not layout.holds_bytes:
-                limits = Limits(decoded_bytes=2 * layout.nbytes, expansion=0)
-            self._reader = Reader(streams[0], limits)
+            self._reader = Reader(streams[0], Limits.of_model(layout) if layout else None)
             header = self._reader.header
             if header.reference is not None:
                 self._reference = references.get(header.reference)

@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final, Self
 
 import msgspec
 import numpy as np
 
-from fedsz.arrays import COMPLEX_DTYPES, DTYPES, LOSSY_DTYPES
+from fedsz.arrays import COMPLEX_DTYPES, DTYPES, LOSSY_DTYPES, Layout
 from fedsz.errors import CorruptStream, LimitExceeded, UnsupportedStream
 
 MAGIC: Final = b"\x89FSZ\r\n\x1a\n"
@@ -25,6 +25,12 @@ TRANSFORMS: Final = ("values", "delta", "bits")  # by number
 PREFIX: Final = 20
 MAX_DIM: Final = 1 << 48
 MAX_NDIM: Final = 64  # numpy's own limit
+FREE_TENSORS: Final = 1 << 13  # that a stream of any length may have
+TENSOR_HEADER_BYTES: Final = 192  # of the inflated header, for each tensor that is allowed
+
+_SPARE_TENSORS: Final = 8  # that streams of a known model may have beside twice its own
+_INTEGER: Final = 9  # bytes of the longest integer in MessagePack
+_RECORDS: Final = 96  # bytes at most of a tensor's and a payload's record, without name and shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +42,45 @@ class Limits:
         expansion: or this many times the length of the stream, if that is more.
         header_bytes: size of the inflated header, in bytes.
         tensors: number of tensors.
+        tensor_bytes: of the stream, that each tensor must take if there are more than
+            `FREE_TENSORS`; the header may then have `TENSOR_HEADER_BYTES` for each tensor. 0 asks
+            for nothing.
     """
 
     decoded_bytes: int = 1 << 30
     expansion: int = 1024
     header_bytes: int = 64 << 20
     tensors: int = 1 << 20
+    tensor_bytes: int = 128
+
+    @classmethod
+    def of_model(cls, layout: Layout) -> Self:
+        """Return limits for streams of a model that is known: twice its size, tensors and header.
+
+        So a stream of a model that is a little different is one whose difference can be named. A
+        tensor of bytes may have any length; then the size is as by default.
+        """
+        described = (
+            len(name.encode("utf-8", "surrogatepass")) + _INTEGER * len(shape) + _RECORDS
+            for name, shape in layout.shapes.items()
+        )
+        counts = {
+            "header_bytes": 2 * sum(described) + _SPARE_TENSORS * TENSOR_HEADER_BYTES,
+            "tensors": 2 * len(layout.shapes) + _SPARE_TENSORS,
+        }
+        if layout.holds_bytes:
+            return cls(**counts, tensor_bytes=0)
+        return cls(**counts, tensor_bytes=0, decoded_bytes=2 * layout.nbytes, expansion=0)
+
+    def counts(self, length: int) -> tuple[int, int]:
+        """Return how many tensors and header bytes a stream of ``length`` bytes may have."""
+        if not self.tensor_bytes:
+            return self.tensors, self.header_bytes
+        tensors = min(self.tensors, max(FREE_TENSORS, length // self.tensor_bytes))
+        return tensors, min(self.header_bytes, TENSOR_HEADER_BYTES * tensors)
+
+
+_Dimension = Annotated[int, msgspec.Meta(ge=0, lt=MAX_DIM)]
 
 
 class Tensor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +88,7 @@ class Tensor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
     name: str
     dtype_id: int
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[_Dimension, ...], msgspec.Meta(max_length=MAX_NDIM)]
 
     @property
     def dtype(self) -> np.dtype:
@@ -96,8 +135,27 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
-def parse_header(stored: memoryview, limits: Limits, version: int = VERSION) -> Header:
-    """Return the header that ``stored`` holds in a stream of ``version``, every claim checked.
+class _Sections(msgspec.Struct, forbid_unknown_fields=True):
+    """A header whose records are still MessagePack: they are counted before they are read."""
+
+    tensors: msgspec.Raw
+    payloads: msgspec.Raw
+    reference: bytes | None
+
+
+_sections = msgspec.msgpack.Decoder(_Sections)
+_tensors = msgspec.msgpack.Decoder(tuple[Tensor, ...])
+_payloads = msgspec.msgpack.Decoder(tuple[Payload, ...])
+
+
+def parse_header(stored: memoryview, limits: Limits, version: int, length: int) -> Header:
+    """Return the header that ``stored`` holds, every claim checked.
+
+    Args:
+        stored: the deflated header.
+        limits: what it may ask for.
+        version: that of the stream.
+        length: of the whole stream, in bytes.
 
     Raises:
         CorruptStream: it is not a header, contradicts itself, or asks for more than ``limits``.
@@ -106,14 +164,24 @@ def parse_header(stored: memoryview, limits: Limits, version: int = VERSION) -> 
     def refuse(what: str, error: type[CorruptStream] = CorruptStream) -> CorruptStream:
         return error(what, offset=PREFIX)
 
+    most, header_bytes = limits.counts(length)
     inflater = zlib.decompressobj()
     try:
-        inflated = inflater.decompress(stored, limits.header_bytes + 1)
-        if len(inflated) > limits.header_bytes:
-            raise refuse(f"header inflates beyond {limits.header_bytes} bytes", LimitExceeded)
+        inflated = inflater.decompress(stored, header_bytes + 1)
+        if len(inflated) > header_bytes:
+            raise refuse(f"header inflates beyond {header_bytes} bytes", LimitExceeded)
         if not inflater.eof or inflater.unused_data:
             raise refuse("the header's zlib stream does not end where the header does")
-        header = msgspec.msgpack.decode(inflated, type=Header)
+        sections = _sections.decode(inflated)
+        if (count := _count(sections.tensors)) > most:
+            raise refuse(f"{count} tensors; limit {most}", LimitExceeded)
+        if _count(sections.payloads) > count:
+            raise refuse("more payloads than tensors")
+        header = Header(
+            _tensors.decode(sections.tensors),
+            _payloads.decode(sections.payloads),
+            sections.reference,
+        )
     except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise refuse(f"not a header: {err}") from err
 
@@ -121,13 +189,9 @@ def parse_header(stored: memoryview, limits: Limits, version: int = VERSION) -> 
         raise refuse("a version 1 stream refers to nothing", UnsupportedStream)
     if version == DIFFERENCES and len(header.reference or b"") != DIGEST_BYTES:
         raise refuse(f"a version 2 stream names its reference by {DIGEST_BYTES} bytes")
-    if len(header.tensors) > limits.tensors:
-        raise refuse(f"{len(header.tensors)} tensors; limit {limits.tensors}", LimitExceeded)
     for tensor in header.tensors:
         if not 0 <= tensor.dtype_id < len(DTYPES):
             raise refuse(f"unknown dtype {tensor.dtype_id} of {tensor.name!r}", UnsupportedStream)
-        if len(tensor.shape) > MAX_NDIM or any(not 0 <= n < MAX_DIM for n in tensor.shape):
-            raise refuse(f"impossible shape of {tensor.name!r}: {str(tensor.shape)[:80]}")
     if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
         raise refuse("two tensors have the same name")
 
@@ -136,11 +200,19 @@ def parse_header(stored: memoryview, limits: Limits, version: int = VERSION) -> 
     members = sorted(i for payload in header.payloads for i in payload.members)
     if members != list(range(len(header.tensors))):
         raise refuse("not every tensor is in exactly one payload")
-    length = PREFIX + len(stored) + header.payload_bytes
     allowed = max(limits.decoded_bytes, limits.expansion * length)
-    if header.decoded_bytes > allowed:
-        raise refuse(f"tensors of {header.decoded_bytes} bytes; limit {allowed}", LimitExceeded)
+    if (asked := header.decoded_bytes) > allowed:
+        raise refuse(f"tensors of {asked} bytes; limit {allowed}", LimitExceeded)
     return header
+
+
+def _count(section: msgspec.Raw) -> int:
+    """Return the length of the array that a piece of MessagePack begins with; 0 for another."""
+    data = memoryview(section)
+    if data[0] & 0xF0 == 0x90:
+        return data[0] & 0x0F
+    width = {0xDC: 2, 0xDD: 4}.get(data[0], 0)
+    return int.from_bytes(data[1 : 1 + width], "big")
 
 
 def check_payload(payload: Payload, header: Header, refuse: Callable[..., CorruptStream]) -> None:

@@ -39,7 +39,7 @@ class Reader:
                 f"a stream is bytes, got a {kind}; a file's: path.read_bytes()"
             ) from None
         stored, version = _stored_header(view, limits := limits or Limits())
-        self.header: Header = parse_header(stored, limits, version)
+        self.header: Header = parse_header(stored, limits, version, len(view))
         self._start = PREFIX + len(stored)
         self._payloads = view[self._start :]
         self._checked = 0  # payloads whose checksums fit
@@ -85,10 +85,9 @@ def _stored_header(view: memoryview, limits: Limits) -> tuple[memoryview, int]:
         raise UnsupportedStream(f"stream version {version}; this release reads {have}", offset=8)
     if flags:
         raise UnsupportedStream(f"unknown flags {flags:#06x}", offset=10)
-    if length > limits.header_bytes:
-        raise LimitExceeded(
-            f"header of {length} bytes; the limit is {limits.header_bytes}", offset=12
-        )
+    _, header_bytes = limits.counts(len(view))
+    if length > header_bytes:
+        raise LimitExceeded(f"header of {length} bytes; the limit is {header_bytes}", offset=12)
     stored = view[PREFIX : PREFIX + length]
     if len(stored) < length:
         raise TruncatedStream("the stream ends within its header", offset=len(view))

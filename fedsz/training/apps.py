@@ -11,16 +11,17 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedsz.arrays import Layout
 from fedsz.errors import ConfigError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of, load
-from fedsz.training.options import RunConfig, options
+from fedsz.training.options import CAPPED, RunConfig, options
 from fedsz.training.task import LoadedTask, client_task, load_task
 
 _SENT: Final = [name for name, about in options().items() if about.sent]
@@ -33,13 +34,16 @@ def _loaded(config: RunConfig) -> tuple[LoadedTask, Callable[[int, int], Any]]:
     return task, lru_cache(maxsize=64)(task.load_share)
 
 
-def make_client_app() -> ClientApp:
+def make_client_app(on_model: Callable[[Layout], None] | None = None) -> ClientApp:
     """Return the ClientApp: it trains the model it is sent on its share of the data.
+
+    ``on_model`` is told what the arrays of the model look like that this client has built.
 
     ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets
     them), "task", "data-dir", "device" and "dataset"; another task or data set than the server's is
     refused. A task that is not one of fedsz runs only where "task" names it: no server can make a
-    client import what it was not started with.
+    client import what it was not started with. "max-epochs", "max-image-size" and "max-batch-size"
+    are the most of each that a server may ask for; without one, that is not limited.
     """
     app = ClientApp(mods=[FedSZMod()])
 
@@ -52,6 +56,7 @@ def make_client_app() -> ClientApp:
             "device": str(node.get("device", RunConfig.device)),
         }
         config = RunConfig.of({name: told[name] for name in _SENT} | here)
+        _require_modest(config, node)
         have = str(node.get("dataset", config.dataset))
         if have != config.dataset:
             raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
@@ -61,11 +66,22 @@ def make_client_app() -> ClientApp:
             int(str(told["server-round"])),
             (int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))),
         )
-        arrays = to_record(arrays_of(model))
-        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        arrays = arrays_of(model)
+        if on_model is not None:
+            on_model(Layout.of(arrays))
+        content = RecordDict({"arrays": to_record(arrays), "metrics": metrics})
         return Message(content, reply_to=message)
 
     return app
+
+
+def _require_modest(config: RunConfig, node: UserConfig) -> None:
+    """Refuse a server that asks for more of an option than this client was started for."""
+    for name in CAPPED:
+        most = node.get(f"max-{name}".replace("_", "-"))
+        if most is not None and (asked := getattr(config, name)) > int(most):
+            flag = f"--max-{name}".replace("_", "-")
+            raise ConfigError(f"the server asks for {name} {asked}; this client: {flag} {most}")
 
 
 def make_server_app() -> ServerApp:

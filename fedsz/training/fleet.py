@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import logging
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.training.apps import make_client_app
 from fedsz.training.events import Client, Done, Event, Listening
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
-from fedsz.training.options import RunConfig, is_own_task
+from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.client import run_client
@@ -23,11 +25,13 @@ from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.tls import channel_credentials, server_credentials
 
+logger = logging.getLogger(__name__)
+
 _TOLD = (
     *(EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED),
     *(EventKind.RECEIVED, EventKind.FAILED),
 )
-_SPARE = 1 << 20  # bytes of a reply beside its arrays
+_SPARE = 1 << 20  # bytes of a message beside its arrays
 
 
 def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
@@ -69,7 +73,11 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
         on_event=tell_link,
+        max_connections_per_address=config.max_connections_per_address or None,
     )
+    if grid.max_connections < config.min_clients:
+        have = f"{grid.max_connections} connections, --min-clients {config.min_clients}"
+        logger.warning("too few file descriptors: enough for %s; raise ulimit -Hn", have)
     with grid:
         folder = RunFolder(_repeatable(config))
         on_event(Listening(grid.port, str(folder.path), config.min_clients))
@@ -96,8 +104,10 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
         credentials = channel_credentials(
             config.tls_ca or None, config.tls_cert or None, config.tls_key or None
         )
+    limit = _MessageLimit(int(1e6 * config.max_message_mb))
+    caps = {f"max-{name}".replace("_", "-"): getattr(config, f"max_{name}") for name in CAPPED}
     run_client(
-        make_client_app(),
+        make_client_app(limit.follow),
         config.server,
         client_id=config.client_id or f"{socket.gethostname()}/{config.partition}",
         node_config={
@@ -107,11 +117,28 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
             "dataset": config.dataset,
             "data-dir": config.data_dir,
             "device": config.device,
+            **caps,
         },
         credentials=credentials,
         max_wait=config.max_wait,
+        max_message_bytes=limit,
         on_event=on_event,
     )
+
+
+class _MessageLimit:
+    """How large a message of the server may be: as an option says, then as the model implies."""
+
+    def __init__(self, first: int) -> None:
+        self._bytes = first
+
+    def __call__(self) -> int:
+        return self._bytes
+
+    def follow(self, layout: Layout) -> None:
+        """Allow twice the model, unless it has tensors of any length."""
+        if not layout.holds_bytes:
+            self._bytes = 2 * layout.nbytes + _SPARE
 
 
 def _check_task(config: RunConfig) -> None:
@@ -130,7 +157,7 @@ def _repeatable(config: RunConfig) -> RunConfig:
     """Return what repeats a run on one machine, from any folder: as many clients, the same data."""
     return dataclasses.replace(
         config,
-        clients=config.min_clients,
+        clients=min(config.min_clients, int(options()["clients"].high)),
         data_dir=str(Path(config.data_dir).resolve()) if config.data_dir else "",
         initial=str(Path(config.initial).resolve()) if config.initial else "",
     )

@@ -14,7 +14,7 @@ from fedsz.child_process import PATIENCE, Child
 from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
-from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig, options_of
+from fedsz.training.options import CAPPED, CLIENT, RUN, SERVER, RunConfig, options, options_of
 
 _PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
 
@@ -33,6 +33,9 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
         place = ("--host=127.0.0.1", "--port=0", f"--min-clients={config.clients}")
         server = _command(SERVER, config, *place, log=folder / "server.log", share=1)
         stack.enter_context(server)
+        # Whoever starts both sides asks for what is wanted.
+        most = {name: int(options()[f"max_{name}"].high) for name in (*CAPPED, "message_mb")}
+        trusted = [f"--max-{name.replace('_', '-')}={value}" for name, value in most.items()]
         clients: list[Child] = []
         begun, finished = threading.Event(), threading.Event()
         stack.callback(finished.set)
@@ -43,9 +46,9 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
             if isinstance(event, Listening):
                 for i in range(config.clients):
                     share = f"--partition={i}/{config.clients}"
-                    place = (f"--server=127.0.0.1:{event.port}", share, _PATIENTLY)
+                    link = (f"--server=127.0.0.1:{event.port}", share, _PATIENTLY, *trusted)
                     log = folder / f"{i}.log"
-                    child = _command(CLIENT, config, *place, log=log, share=config.clients)
+                    child = _command(CLIENT, config, *link, log=log, share=config.clients)
                     clients.append(stack.enter_context(child))
                 watched = (server, clients, begun, finished)
                 threading.Thread(target=_watch, args=watched, daemon=True).start()

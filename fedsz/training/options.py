@@ -36,6 +36,9 @@ LINK: Final = (SERVER, CLIENT, ADVISE)
 # Options that are of no use to a policy that decides them; "" where they are not named.
 _NAMED: Final = ("error_bound", "update", "downlink", "rule")
 
+# Options of a server's that cost a client time or memory; it has a `max_` for each.
+CAPPED: Final = ("epochs", "image_size", "batch_size")
+
 # Tasks of fedsz, and where they are; one of somebody's own is named as these are, module:Class.
 BUILT_IN: Final = {
     "images": "fedsz.training.images:ImagesTask",
@@ -164,10 +167,21 @@ class RunConfig:
         TRAVEL, (CLIENT,))
     client_id: str = option("", "Name of this client; HOSTNAME/PARTITION by default.",
         TRAVEL, (CLIENT,))
+    max_epochs: int = option(100, "Refuse a server that asks this client for more epochs a round.",
+        TRAVEL, (CLIENT,), low=1, high=10_000)
+    max_image_size: int = option(256, "Refuse a server that asks for larger images, in pixels.",
+        TRAVEL, (CLIENT,), low=1, high=4096)
+    max_batch_size: int = option(1024, "Refuse a server that asks for larger batches.",
+        TRAVEL, (CLIENT,), low=1, high=1 << 20)
+    max_message_mb: float = option(512.0, "Largest message, in MB, before this client has built "
+        "its model; later ones may have twice the model's size.", TRAVEL, (CLIENT,),
+        low=0.1, high=1e6)
     max_wait: float = option(300.0, "Seconds a client keeps trying to reach the server.",
         TRAVEL, (CLIENT,), low=0, high=1e9)
     reconnect_grace: float = option(10.0, "Seconds a client that left may take to come back.",
         TRAVEL, ALONE, low=0, high=1e6)
+    max_connections_per_address: int = option(0, "Connections that one address may hold; 0 for "
+        "half of what file descriptors allow.", TRAVEL, (SERVER,), low=0, high=1_000_000)
     insecure: bool = option(False, "Speak plaintext: anybody on the way can read and change it.",
         TRAVEL, LINK)
     tls_cert: str = option("", "PEM file with this side's certificate.", TRAVEL, LINK)

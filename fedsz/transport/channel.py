@@ -7,6 +7,7 @@ import re
 import grpc
 
 from fedsz.errors import ConfigError
+from fedsz.formatting import one_line
 from fedsz.transport.frames import MAX_FRAME_BYTES
 
 SERVICE = "fedsz.v1.Link"
@@ -29,6 +30,9 @@ _OPTIONS = (
 )
 SERVER_OPTIONS = (
     *_OPTIONS,
+    # Whoever connects and then says nothing: no handshake, or no stream.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     # What a client may send ahead of the server's reading it: 80 Mbit/s with 100 ms there and
     # back. Left to itself gRPC lets every fast uploader fill some 16 MB of the server's memory.
@@ -61,4 +65,5 @@ def explain(err: grpc.RpcError) -> str:
     details = (err.details() or "").strip().partition("\n")[0]
     # ... last error: UNKNOWN: ipv4:127.0.0.1:8080: Failed to connect to remote host: Connection ...
     last = re.sub(r".*; last error: \w+: (ipv[46]:\S+: )?", "", details)
-    return f"{err.code().name}: {last.removeprefix('Failed to connect to remote host: ')}"
+    reason = one_line(last.removeprefix("Failed to connect to remote host: "))
+    return f"{err.code().name}: {reason}"

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, takewhile
 from typing import Any, Self
 
@@ -54,7 +54,7 @@ def run_client(
     credentials: grpc.ChannelCredentials | None = None,
     run_config: UserConfig | None = None,
     max_wait: float | None = None,
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    max_message_bytes: int | Callable[[], int] = DEFAULT_MAX_MESSAGE_BYTES,
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> None:
@@ -73,7 +73,7 @@ def run_client(
         credentials: for TLS, see `fedsz.transport.tls.channel_credentials`; None sends plain text.
         run_config: the app's ``context.run_config``.
         max_wait: seconds to go on without a server, at first and later; None never gives up.
-        max_message_bytes: the largest message taken from the server.
+        max_message_bytes: the largest message taken from the server; a function is asked for each.
         on_event: told of the link and of messages, from several threads: must not block.
         stop: ends the client when set, after the message in work.
 

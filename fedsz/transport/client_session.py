@@ -6,6 +6,7 @@ done comes out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -35,7 +36,7 @@ class ClientSession:
     What a method returns is to be done in its order, before the next call.
     """
 
-    def __init__(self, hello: frames.Hello, *, max_message_bytes: int) -> None:
+    def __init__(self, hello: frames.Hello, *, max_message_bytes: int | Callable[[], int]) -> None:
         self.client_id = hello.client_id
         self.bye: frames.Bye | None = None  # the server's last word, once it has said it
         self._hello, self._max_message_bytes = hello, max_message_bytes
@@ -79,7 +80,9 @@ class ClientSession:
             self._buffer.write(frame)
             return self._arriving(self._arrival, len(frame))
         if isinstance(frame, frames.Begin):
-            self._arrival = frames.Arrival(frame, limit=self._max_message_bytes)
+            limit = self._max_message_bytes
+            most = limit if isinstance(limit, int) else limit()
+            self._arrival = frames.Arrival(frame, limit=most)
             self._buffer = Buffer()
             return self._arriving(self._arrival, 0)
         if isinstance(frame, frames.Welcome):

@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
-from fedsz.formatting import megabytes
+from fedsz.formatting import megabytes, one_line
 from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage
 
 PROTOCOL = 1  # raised when either end could misread the other
@@ -34,8 +34,11 @@ MAX_FRAME_BYTES = 1 << 20  # gRPC itself refuses more before it buffers it
 
 _DATA = 4  # the type byte of a DATA frame
 
+MAX_CONFIG = 64  # entries of a client's node_config
+
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-_MessageId = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_MessageId = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[!-~]*$")]
+_Config = Annotated[dict[str, bool | int | float | str], msgspec.Meta(max_length=MAX_CONFIG)]
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _MessageSize = Annotated[int, msgspec.Meta(ge=MIN_MESSAGE_BYTES, lt=1 << 62)]
 
@@ -54,7 +57,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     TYPE: ClassVar[int] = 1
     protocol: int
     client_id: _Name
-    node_config: dict[str, bool | int | float | str]
+    node_config: _Config
     have: list[_MessageId]  # received before, and the reply not yet acknowledged
 
 
@@ -103,10 +106,11 @@ def pack(frame: Control) -> bytes:
 
 
 def unpack(raw: bytes) -> Control | memoryview:
-    """Return the control frame in ``raw``, or the body of a DATA frame.
+    """Return the control frame in ``raw``, its texts on one line, or the body of a DATA frame.
 
     Raises:
-        CorruptStream: ``raw`` is no frame of this protocol.
+        CorruptStream: ``raw`` is no frame of this protocol, or names its client by what cannot be
+            printed.
     """
     if not raw:
         raise TruncatedStream("a frame without a type")
@@ -117,10 +121,26 @@ def unpack(raw: bytes) -> Control | memoryview:
     if decoder is None:
         raise CorruptStream(f"no frame has type {raw[0]}")
     try:
-        return decoder.decode(body)
+        frame = decoder.decode(body)
     # Besides its own errors msgspec lets UnicodeDecodeError through, and deep nests recurse.
     except (msgspec.DecodeError, ValueError, RecursionError) as err:
         raise CorruptStream(f"not a frame of type {raw[0]}: {err}", offset=1) from err
+    return _readable(frame)
+
+
+def _readable(frame: Control) -> Control:
+    """Return a frame whose texts may be shown and logged; they are the other end's."""
+    if isinstance(frame, Bye):
+        return msgspec.structs.replace(frame, reason=one_line(frame.reason))
+    if isinstance(frame, Hello):
+        if not frame.client_id.isprintable():
+            raise CorruptStream(f"the client id {frame.client_id!r} cannot be printed")
+        config = {
+            one_line(name): one_line(value) if isinstance(value, str) else value
+            for name, value in frame.node_config.items()
+        }
+        return msgspec.structs.replace(frame, node_config=config)
+    return frame
 
 
 def frames(encoded: EncodedMessage) -> Iterator[bytes]:

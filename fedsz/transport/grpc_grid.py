@@ -23,11 +23,13 @@ from fedsz.transport.grid_base import GridBase, open_reply
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
 from fedsz.transport.server_session import Delivery, Outcome, Settler, Stored
+from fedsz.transport.visitors import Visitors, connections_for, raise_descriptor_limit
 
 logger = logging.getLogger(__name__)
 
 _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
 _FINISHED = "the run has finished"
+_REFUSABLE = 32  # connections beside those of clients: probes, and those to be refused
 _CLOSE_SECONDS = 5.0  # for clients to hear that the run is over
 
 
@@ -51,6 +53,10 @@ class GrpcGrid(GridBase):
         run_id: identifies the run to the ClientApps, whose Contexts last as long as it does. A
             server that is restarted to continue a run passes the same; None draws one.
         on_event: told of joins, leaves and messages, from the grid's own thread: must not block.
+        max_connections: in all; None takes what file descriptors allow, of which this process gets
+            as many as it may have.
+        max_connections_per_address: of these; None takes half. Clients on this machine are not
+            limited by it.
     """
 
     _parks = True
@@ -65,13 +71,20 @@ class GrpcGrid(GridBase):
         reconnect_grace: float = 10.0,
         run_id: int | None = None,
         on_event: OnEvent | None = None,
+        max_connections: int | None = None,
+        max_connections_per_address: int | None = None,
     ) -> None:
         super().__init__(run_id)
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"port must lie in [0, 65535], got {port}")
         self._host, self._port, self._credentials = host, port, credentials
+        most = max_connections or connections_for(raise_descriptor_limit())
+        self.max_connections = most
         self._hub = Hub(
-            max_message_bytes=max_message_bytes, reconnect_grace=reconnect_grace, on_event=on_event
+            max_message_bytes=max_message_bytes,
+            reconnect_grace=reconnect_grace,
+            on_event=on_event,
+            visitors=Visitors(most, max_connections_per_address or max(1, most // 2)),
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
@@ -209,7 +222,9 @@ class GrpcGrid(GridBase):
             ready.set_exception(err)
 
     async def _serve(self, ready: Future[int]) -> None:
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        # gRPC closes what comes beyond this before it is a stream; the Hub refuses with a reason.
+        most = ("grpc.max_allowed_incoming_connections", self.max_connections + _REFUSABLE)
+        server = grpc.aio.server(options=(*SERVER_OPTIONS, most))
         handlers = {
             METHOD: grpc.stream_stream_rpc_method_handler(self._hub.serve),
             PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes().serve),

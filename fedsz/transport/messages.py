@@ -20,10 +20,11 @@ from io import BytesIO
 from typing import IO, Annotated
 
 import msgspec
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
+from fedsz.formatting import LINE, one_line
 
 # Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
 MAX_HEAD_BYTES = 64 << 20
@@ -215,10 +216,11 @@ class _Reader:
 def decode_message(source: Source, size: int) -> Message:
     """Return the message in the next ``size`` bytes of ``source``.
 
-    The data of each array is read once, straight into the bytes that its `Array` keeps.
+    The data of each array is read once, straight into the bytes that its `Array` keeps. The text of
+    an error is made one line.
 
     Raises:
-        CorruptStream: those bytes are no message.
+        CorruptStream: those bytes are no message, or names in it cannot be printed.
         LimitExceeded: names and records take more than `MAX_HEAD_BYTES`.
     """
     reader = _Reader(source, size)
@@ -232,10 +234,14 @@ def decode_message(source: Source, size: int) -> Message:
         content = _read_content(content_bytes, reader) if content_size else None
         if reader.left:
             raise CorruptStream(f"{reader.left} bytes too many", offset=reader.offset)
+        _require_printable([envelope.metadata.message_type, envelope.metadata.message_id])
+        error = compat.error_from_proto(envelope.error) if envelope.HasField("error") else None
+        if error is not None and error.reason:
+            error = Error(error.code, one_line(error.reason))
         return compat.make_message(
             metadata=compat.metadata_from_proto(envelope.metadata),
             content=content,
-            error=compat.error_from_proto(envelope.error) if envelope.HasField("error") else None,
+            error=error,
         )
     except CorruptStream:
         raise
@@ -256,7 +262,10 @@ def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
         raise CorruptStream(f"{len(sizes)} lengths for {count} arrays", offset=reader.offset)
     content = RecordDict()
     lengths = iter(sizes)
+    _require_printable(item.key for item in proto.items)
     for item in proto.items:
+        _require_printable(entry.key for entry in item.metric_record.items)
+        _require_printable(entry.key for entry in item.config_record.items)
         kind = item.WhichOneof("value")
         if kind == "array_record":
             arrays = ArrayRecord()
@@ -272,3 +281,10 @@ def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
         else:
             raise CorruptStream(f"record {item.key!r} has no known kind", offset=reader.offset)
     return content
+
+
+def _require_printable(names: Iterable[str]) -> None:
+    """Refuse names that a log or a terminal must not be given."""
+    for name in names:
+        if len(name) > LINE or not name.isprintable():
+            raise CorruptStream(f"no name of a record or a metric, long or not printable: {name!r}")

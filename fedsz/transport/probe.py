@@ -7,7 +7,8 @@ What the client sends is a type byte and a body:
     UP     bytes                              -> nothing
     DOWN   a number, 8 bytes, little-endian   -> so many bytes, in frames
 
-A server takes one probe at a time, and ends it after some seconds or some bytes; it keeps none.
+A server takes one probe of an address at a time, and a few in all. It ends each after some seconds
+or some bytes, and keeps none.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from fedsz.errors import LinkError
 from fedsz.transport.channel import SERVICE, check_address, explain, open_channel
 from fedsz.transport.frames import CHUNK_BYTES
 from fedsz.transport.tls import mismatch
+from fedsz.transport.visitors import address_of
 
 PROBE_METHOD: Final = "Probe"
 
 PING, UP, DOWN = (bytes((i,)) for i in range(3))
 
+MAX_PROBES: Final = 4  # at a time: they share the link, so more would measure little
 MAX_SECONDS: Final = 30.0  # of a probe, and
 MAX_BYTES: Final = 256 << 20  # up and down together
 
@@ -123,21 +126,22 @@ class Probes:
     """The server's end of all probes. Lives on one event loop, as the Hub does."""
 
     def __init__(self) -> None:
-        self._busy = False
+        self._busy: set[str] = set()  # addresses
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Answer one probe: gRPC calls this for each stream."""
-        if self._busy:
+        address = address_of(context.peer())
+        if address in self._busy or len(self._busy) >= MAX_PROBES:
             text = "this server is probed by somebody else; try again in a while"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        self._busy = True
+        self._busy.add(address)
         try:
             async with asyncio.timeout(MAX_SECONDS):
                 trouble = await self._answer(context)
         except TimeoutError:
             trouble = f"a probe may take {MAX_SECONDS:g} s"
         finally:
-            self._busy = False
+            self._busy.remove(address)
         if trouble:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, trouble)
 

@@ -17,11 +17,13 @@ import grpc
 from fedsz.transport.events import Counters, EventKind, LinkEvent, OnEvent, tell
 from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
 from fedsz.transport.server_session import Delivery, Output, Send, ServerSession, Settle
+from fedsz.transport.visitors import Visit, Visitors
 
 logger = logging.getLogger(__name__)
 
 SPOOL_MEMORY_BYTES = 64 << 10  # of each reply; a larger one waits on disk
-_HELLO_SECONDS = 30.0
+_HELLO_SECONDS = 10.0
+_QUEUE = 256  # messages and frames that a client has not taken; it is not heard before it does
 _BYE_SECONDS = 2.0  # for the reason of a refusal to reach the client
 
 
@@ -32,9 +34,16 @@ class Connection:
         self.bye: Bye | None = None  # once it is to end
         self._context, self._counters = context, counters
         self._queue: asyncio.Queue[Control | Delivery] = asyncio.Queue()
+        self._taken = asyncio.Event()  # something, since somebody last looked
 
     async def read(self) -> bytes | None:
-        """Return the next frame, None when the client is gone."""
+        """Return the next frame, None when the client is gone.
+
+        Waits while the client does not read: each frame of its own may queue an answer.
+        """
+        while self._queue.qsize() >= _QUEUE:
+            self._taken.clear()
+            await self._taken.wait()
         raw = await self._context.read()
         if raw is grpc.aio.EOF:
             return None
@@ -51,6 +60,7 @@ class Connection:
         """Write what is queued until the stream ends; ``sent`` hears of each whole message."""
         while self.bye is None:
             item = await self._queue.get()
+            self._taken.set()
             if isinstance(item, Delivery):
                 await self._send_message(item, sent)
             elif not isinstance(item, Bye):
@@ -76,7 +86,12 @@ class Hub:
     """Does what a `ServerSession` says, and tells it what happens."""
 
     def __init__(
-        self, *, max_message_bytes: int, reconnect_grace: float, on_event: OnEvent | None
+        self,
+        *,
+        max_message_bytes: int,
+        reconnect_grace: float,
+        on_event: OnEvent | None,
+        visitors: Visitors,
     ) -> None:
         self.session = ServerSession(
             max_message_bytes=max_message_bytes,
@@ -84,7 +99,7 @@ class Hub:
             open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
         )
         self.counters = Counters()  # of what has crossed the links
-        self._on_event = on_event
+        self._on_event, self._visitors = on_event, visitors
         self._alarm: asyncio.TimerHandle | None = None
 
     def post(self, deliveries: list[Delivery]) -> None:
@@ -94,13 +109,19 @@ class Hub:
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
+        with self._visitors.visit(context.peer()) as visit:
+            if visit.refused:  # for now: the client tries again
+                await context.abort(grpc.StatusCode.UNAVAILABLE, visit.refused)
+            await self._serve(visit, context)
+
+    async def _serve(self, visit: Visit, context: grpc.aio.ServicerContext) -> None:
         connection = Connection(context, self.counters)
         self.session.connect(connection)
 
         def sent(delivery: Delivery, wire_bytes: int) -> None:
             self.do(self.session.sent(connection, delivery, wire_bytes))
 
-        jobs = (connection.send(sent), self._read(connection))
+        jobs = (connection.send(sent), self._read(connection, visit))
         tasks = [asyncio.create_task(job) for job in jobs]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -115,12 +136,13 @@ class Hub:
                 if isinstance(outcome, Exception) and not isinstance(outcome, grpc.aio.BaseError):
                     logger.error("a connection failed", exc_info=outcome)
 
-    async def _read(self, connection: Connection) -> None:
+    async def _read(self, connection: Connection, visit: Visit) -> None:
         try:
             raw = await asyncio.wait_for(connection.read(), _HELLO_SECONDS)
         except TimeoutError:
             raw = None
             self.do(self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s"))
+        visit.identify()
         while raw is not None:
             self.do(self.session.receive(connection, raw, _now()))
             raw = await connection.read() if self.session.serves(connection) else None

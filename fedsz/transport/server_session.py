@@ -22,6 +22,7 @@ from fedsz.transport.frames import Ack, Arrival, Begin, Bye, ByeKind, Control, H
 from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.node import node_id
 
+MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
 # An upload shorter than this tells what a link can do at least, not what it does.
 TIMED_BYTES: Final = 64 << 10
 _NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE
@@ -231,7 +232,8 @@ class ServerSession:
 
     def sent(self, connection: Hashable, delivery: Delivery, wire_bytes: int) -> list[Output]:
         """Note that all frames of a message are out."""
-        if self._peers[delivery.out.metadata.dst_node_id].connection == connection:
+        peer = self._peers.get(delivery.out.metadata.dst_node_id)
+        if peer is not None and peer.connection == connection:
             delivery.sent = True
         return [LinkEvent(EventKind.SENT, delivery.client_id, delivery.message_id, wire_bytes)]
 
@@ -293,6 +295,8 @@ class ServerSession:
             ours = f"this server speaks {frames.PROTOCOL}"
             raise UnsupportedStream(f"protocol {hello.protocol}; {ours}")
         node = node_id(hello.client_id)
+        if node not in self._peers and len(self._peers) >= MAX_PEERS:
+            self._forget_those_who_left()
         peer = self._peers.setdefault(node, Peer(hello.client_id, node))
         if peer.connection is not None:
             reason = f"another connection came with the client id {peer.client_id!r}"
@@ -313,6 +317,15 @@ class ServerSession:
         self._outputs.append(joined)
         if self._closing is not None:
             self._send(peer, self._closing)
+
+    def _forget_those_who_left(self) -> None:
+        """Make room for clients of other ids."""
+        left = [p for p in self._peers.values() if p.connection is None and p.grace_ends is None]
+        for peer in left:
+            del self._peers[peer.node_id]
+            self.bandwidths.pop(peer.node_id, None)
+        if not left:
+            raise CorruptStream(f"the server has its {MAX_PEERS} clients")
 
     def _begin(self, peer: Peer, begin: Begin, now: float) -> None:
         if peer.upload is not None:  # this one breaks it off

@@ -1,0 +1,224 @@
+"""Connections of strangers, who say nothing, come too often or do not listen."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from fedsz.training.fleet import _repeatable
+from fedsz.training.options import RunConfig
+from fedsz.transport import channel, grpc_grid, server_session, visitors
+from fedsz.transport.channel import METHOD, SERVICE
+from fedsz.transport.events import EventKind
+from fedsz.transport.frames import Begin, Bye, Hello, pack
+from fedsz.transport.visitors import MAX_UNKNOWN, Visitors, address_of
+from tests.links import LONG, RawClient, Server, closing_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.links import Serve
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with closing_all(Server) as start:
+        yield start
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.7:40000", "192.0.2.7"),
+        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:40000", "2001:db8:1:2::/64"),
+        ("ipv6:[2001:db8:1:2::9]:1", "2001:db8:1:2::/64"),
+        ("ipv6:[::ffff:192.0.2.7]:1", "192.0.2.7"),
+        ("ipv6:[::1]:1", "::1"),
+        ("unix:/run/fedsz", "unix:/run/fedsz"),
+    ],
+)
+def test_addresses(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+def test_one_address_does_not_take_all_places() -> None:
+    visits = Visitors(most=6, most_per_address=3)
+    with contextlib.ExitStack() as stack:
+        for port in range(3):
+            assert not stack.enter_context(visits.visit(f"ipv4:192.0.2.1:{port}")).refused
+        with visits.visit("ipv4:192.0.2.1:9") as fourth:
+            assert fourth.refused == "192.0.2.1 has its 3 connections"
+        for port in range(3):
+            assert not stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port}")).refused
+        with visits.visit("ipv4:192.0.2.2:1") as seventh:
+            assert "has its 6 connections" in seventh.refused
+    with visits.visit("ipv4:192.0.2.1:9") as later:
+        assert not later.refused
+
+
+def test_clients_that_are_known_are_not_counted_as_strangers() -> None:
+    visits = Visitors(most=1000, most_per_address=1000)
+    with contextlib.ExitStack() as stack:
+        for port in range(2 * MAX_UNKNOWN):
+            stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port}")).identify()
+        for port in range(MAX_UNKNOWN):
+            assert not stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port}")).refused
+        with visits.visit("ipv4:127.0.0.1:1") as stranger:
+            assert "have not said who they are" in stranger.refused
+        with visits.visit("ipv4:192.0.2.1:1") as other:
+            assert not other.refused
+
+
+def test_streams_without_hello_are_limited_and_clients_come_again(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "MAX_UNKNOWN", 3)
+    server = serve()
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(grpc.insecure_channel(server.address))
+        connect = opened.stream_stream(f"/{SERVICE}/{METHOD}")
+        stop = stack.enter_context(contextlib.closing(Silence()))
+        calls = [connect(stop.frames()) for _ in range(4)]
+        with pytest.raises(grpc.RpcError) as refused:
+            list(map(next, reversed(calls)))
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        for call in calls:
+            call.cancel()
+    server.client("honest")
+
+    assert len(server.grid.send_and_receive(server.requests(), timeout=LONG)) == 1
+
+
+class Silence:
+    """A stream that stays open and says nothing."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def frames(self) -> Iterator[bytes]:
+        self._ended.wait(LONG)
+        yield from ()
+
+    def close(self) -> None:
+        self._ended.set()
+
+
+def ended(connection: socket.socket) -> bool:
+    connection.settimeout(LONG)
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_tcp_connections_beyond_the_limit_are_closed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_grid, "_REFUSABLE", 0)
+    server = serve(max_connections=4)
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", server.grid.port)
+        sockets = [stack.enter_context(socket.create_connection(address)) for _ in range(12)]
+        # Those that are let in hear gRPC's SETTINGS; for the others it is over at once.
+        closed = 0
+        for each in sockets:
+            each.settimeout(2.0)
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                while each.recv(1 << 16):
+                    pass
+                closed += 1
+        assert closed >= 8
+    server.client("honest")
+
+
+def test_tcp_connections_that_say_nothing_end(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = (("grpc.server_handshake_timeout_ms", 500), ("grpc.max_connection_idle_ms", 500))
+    options = tuple({**dict(channel.SERVER_OPTIONS), **dict(soon)}.items())
+    monkeypatch.setattr(grpc_grid, "SERVER_OPTIONS", options)
+    server = serve()
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+    for said in (b"", preface):
+        with socket.create_connection(("127.0.0.1", server.grid.port)) as stranger:
+            stranger.sendall(said)
+            assert ended(stranger)
+
+
+def test_a_client_that_does_not_listen_is_not_heard(serve: Serve) -> None:
+    server = serve()
+    asked = itertools.count()
+
+    def frames() -> Iterator[bytes]:
+        yield pack(Hello(1, "deaf", {}, []))
+        for _ in range(1_000_000):
+            next(asked)
+            yield pack(Begin("nobody-waits-for-this-" + "x" * 40, 100))
+
+    with grpc.insecure_channel(server.address) as opened:
+        call = opened.stream_stream(f"/{SERVICE}/{METHOD}")(frames())
+        server.events.wait(EventKind.JOINED, "deaf")
+        before, now = -1, server.grid.counters.wire_bytes_received
+        while before != now:
+            before = now
+            time.sleep(1.0)
+            now = server.grid.counters.wire_bytes_received
+        call.cancel()
+
+    assert next(asked) < 900_000
+
+
+def test_clients_who_left_are_forgotten_when_there_are_too_many(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_session, "MAX_PEERS", 2)
+    server = serve(reconnect_grace=0.0)
+    with RawClient(server.address, pack(Hello(1, "a", {}, []))):
+        server.events.wait(EventKind.JOINED, "a")
+        with RawClient(server.address, pack(Hello(1, "b", {}, []))):
+            server.events.wait(EventKind.JOINED, "b")
+            with RawClient(server.address, pack(Hello(1, "c", {}, []))) as third:
+                (bye,) = third.hear_out()
+                assert isinstance(bye, Bye)
+                assert "has its 2 clients" in bye.reason
+    server.events.wait(EventKind.LEFT, n=2)
+
+    server.client("d")
+
+
+def test_the_limit_of_file_descriptors_is_raised() -> None:
+    code = (
+        "import resource; from fedsz.transport.visitors import raise_descriptor_limit;"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard));"
+        "print(raise_descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    raised, soft = map(int, done.stdout.split())
+
+    assert raised == soft
+    assert soft == min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], raised)
+    assert soft > 64
+
+
+@pytest.mark.parametrize(("descriptors", "connections"), [(20_000, 9936), (1024, 448), (64, 16)])
+def test_connections_follow_from_descriptors(descriptors: int, connections: int) -> None:
+    assert visitors.connections_for(descriptors) == connections
+
+
+def test_more_clients_than_one_machine_repeats() -> None:
+    kept = _repeatable(RunConfig(min_clients=1003, insecure=True))
+
+    assert (kept.min_clients, kept.clients) == (1003, 1000)
