@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 NOTHING: Final = "–"
+WARNING: Final = "fedsz: warning: "  # what a command's warning begins with, on stderr
 
 
 def metric(value: float | None) -> str:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
+
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.training.apps import make_client_app
@@ -21,6 +23,7 @@ from fedsz.training.task import load_task
 from fedsz.transport.client import run_client
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.identity import Identities, own_name
 from fedsz.transport.tls import channel_credentials, server_credentials
 
 _TOLD = (
@@ -68,6 +71,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         # What a client can make the server store: its model, twice over for wider dtypes, and talk.
         max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
+        identities=Identities(config.tokens or None, config.revoked or None),
         on_event=tell_link,
     )
     with grid:
@@ -91,15 +95,12 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
     """
     index, count = config.share
     _check_task(config)
-    credentials = None
-    if not config.insecure:
-        credentials = channel_credentials(
-            config.tls_ca or None, config.tls_cert or None, config.tls_key or None
-        )
+    credentials = client_credentials(config)
+    named = own_name(config.tls_cert or None, config.token_file or None) if credentials else ""
     run_client(
         make_client_app(),
         config.server,
-        client_id=config.client_id or f"{socket.gethostname()}/{config.partition}",
+        client_id=config.client_id or named or f"{socket.gethostname()}/{config.partition}",
         node_config={
             "partition-id": index,
             "num-partitions": count,
@@ -112,6 +113,20 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
         max_wait=config.max_wait,
         on_event=on_event,
     )
+
+
+def client_credentials(config: RunConfig) -> grpc.ChannelCredentials | None:
+    """Return what a client connects with; None for plaintext.
+
+    Raises:
+        ConfigError: a file is not what it should be, or a token was to go over plaintext.
+    """
+    if config.insecure and config.token_file:
+        raise ConfigError("a token needs TLS: give --tls-ca in place of --insecure")
+    if config.insecure:
+        return None
+    files = (config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
+    return channel_credentials(*files, token=config.token_file or None)
 
 
 def _check_task(config: RunConfig) -> None:

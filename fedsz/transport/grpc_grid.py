@@ -17,9 +17,16 @@ from flwr.app import Error, Message
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.flower_compat import error_reply
-from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES, METHOD, SERVER_OPTIONS, SERVICE
+from fedsz.transport.channel import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    METHOD,
+    SERVER_OPTIONS,
+    SERVICE,
+    warn_of_plaintext,
+)
 from fedsz.transport.events import Counters, OnEvent
 from fedsz.transport.grid_base import GridBase, open_reply
+from fedsz.transport.identity import Identities
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
 from fedsz.transport.server_session import Delivery, Outcome, Settler, Stored
@@ -48,6 +55,8 @@ class GrpcGrid(GridBase):
         max_message_bytes: the largest reply accepted; a client that sends more is refused.
         reconnect_grace: seconds in which a client that lost its connection may come back before
             the replies it owes are given up.
+        identities: who may connect, by certificate or token; None asks for nothing but the
+            certificate that ``credentials`` may ask for.
         run_id: identifies the run to the ClientApps, whose Contexts last as long as it does. A
             server that is restarted to continue a run passes the same; None draws one.
         on_event: told of joins, leaves and messages, from the grid's own thread: must not block.
@@ -63,6 +72,7 @@ class GrpcGrid(GridBase):
         credentials: grpc.ServerCredentials | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         reconnect_grace: float = 10.0,
+        identities: Identities | None = None,
         run_id: int | None = None,
         on_event: OnEvent | None = None,
     ) -> None:
@@ -70,8 +80,14 @@ class GrpcGrid(GridBase):
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"port must lie in [0, 65535], got {port}")
         self._host, self._port, self._credentials = host, port, credentials
+        self._identities = identities or Identities()
+        if self._identities.by_token and credentials is None:
+            raise ConfigError("tokens need TLS: over plaintext anybody on the way could read them")
         self._hub = Hub(
-            max_message_bytes=max_message_bytes, reconnect_grace=reconnect_grace, on_event=on_event
+            max_message_bytes=max_message_bytes,
+            reconnect_grace=reconnect_grace,
+            identities=self._identities,
+            on_event=on_event,
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
@@ -115,6 +131,8 @@ class GrpcGrid(GridBase):
         self._thread.start()
         self._port = ready.result()
         logger.info("listening on %s", _address(self._host, self._port))
+        if self._credentials is None:
+            warn_of_plaintext(f"on {_address(self._host, self._port)}")
         return self
 
     def close(self, reason: str = _FINISHED) -> None:
@@ -212,7 +230,7 @@ class GrpcGrid(GridBase):
         server = grpc.aio.server(options=SERVER_OPTIONS)
         handlers = {
             METHOD: grpc.stream_stream_rpc_method_handler(self._hub.serve),
-            PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes().serve),
+            PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes(self._identities).serve),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         address = _address(self._host, self._port)

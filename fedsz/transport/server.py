@@ -14,8 +14,10 @@ from functools import partial
 
 import grpc
 
+from fedsz.errors import LinkError
 from fedsz.transport.events import Counters, EventKind, LinkEvent, OnEvent, tell
 from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
+from fedsz.transport.identity import Identities
 from fedsz.transport.server_session import Delivery, Output, Send, ServerSession, Settle
 
 logger = logging.getLogger(__name__)
@@ -76,7 +78,12 @@ class Hub:
     """Does what a `ServerSession` says, and tells it what happens."""
 
     def __init__(
-        self, *, max_message_bytes: int, reconnect_grace: float, on_event: OnEvent | None
+        self,
+        *,
+        max_message_bytes: int,
+        reconnect_grace: float,
+        identities: Identities,
+        on_event: OnEvent | None,
     ) -> None:
         self.session = ServerSession(
             max_message_bytes=max_message_bytes,
@@ -84,7 +91,7 @@ class Hub:
             open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
         )
         self.counters = Counters()  # of what has crossed the links
-        self._on_event = on_event
+        self._identities, self._on_event = identities, on_event
         self._alarm: asyncio.TimerHandle | None = None
 
     def post(self, deliveries: list[Delivery]) -> None:
@@ -95,7 +102,11 @@ class Hub:
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
         connection = Connection(context, self.counters)
-        self.session.connect(connection)
+        try:
+            self.session.connect(connection, self._identities.of(context))
+        except LinkError as err:
+            self.session.connect(connection)
+            self.do(self.session.refuse(connection, str(err)))
 
         def sent(delivery: Delivery, wire_bytes: int) -> None:
             self.do(self.session.sent(connection, delivery, wire_bytes))
