@@ -82,8 +82,9 @@ class Authority:
         self._issued = self.folder / "issued"
         key_file = self.folder / "ca.key"
         self._certificate = load_certificate(self.ca)
+        key_bytes = read_private(key_file)
         try:
-            key = load_pem_private_key(read_private(key_file), None)
+            key = load_pem_private_key(key_bytes, None)
         except (ValueError, TypeError) as err:
             raise ConfigError(f"{key_file} holds no private key without a passphrase") from err
         if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -150,8 +151,9 @@ class Authority:
 
     def issued(self) -> list[Issued]:
         """Return all that has been issued, in order."""
+        lines = read_file(self._issued).decode(errors="replace").splitlines()
         try:
-            return [Issued.parse(line) for line in read_file(self._issued).decode().splitlines()]
+            return list(map(Issued.parse, lines))
         except ValueError as err:
             raise ConfigError(f"{self._issued} is damaged: {err}") from err
 

@@ -76,8 +76,9 @@ def load_certificate(path: Pathish) -> x509.Certificate:
     Raises:
         ConfigError: there is none.
     """
+    pem = read_file(path)
     try:
-        return x509.load_pem_x509_certificate(read_file(path))
+        return x509.load_pem_x509_certificate(pem)
     except ValueError as err:
         raise ConfigError(f"{path} holds no certificate: {err}") from err
 

@@ -58,10 +58,11 @@ class Token:
         Raises:
             ConfigError: the file cannot be read, others can read it, or it holds no token.
         """
+        text = read_private(path).decode(errors="replace")
         try:
-            return cls.parse(read_private(path).decode(errors="replace"))
+            return cls.parse(text)
         except ConfigError as err:
-            raise err if str(path) in str(err) else ConfigError(f"{path}: {err}") from None
+            raise ConfigError(f"{path}: {err}") from None
 
     def text(self) -> str:
         """Return it in the printable ASCII that files and HTTP headers take."""
