@@ -105,6 +105,7 @@ class Authority:
             (path / "clients").mkdir(parents=True, exist_ok=True)
             for name in ("tokens", "revoked", "issued"):
                 (path / name).touch()
+            (path / ".gitignore").write_text("*.key\n*.token\n")
         except OSError as err:
             raise ConfigError(f"cannot write to {path}: {err.strerror}") from err
         key = ec.generate_private_key(ec.SECP256R1())
