@@ -69,6 +69,7 @@ def options(
     heard.setFormatter(logging.Formatter(f"{WARNING}%(message)s"))
     security = logging.getLogger("fedsz.security")
     security.handlers, security.propagate = [heard], False
+    security.setLevel(logging.WARNING)
     # Flower gives its logger a level and a handler when it is imported; a filter outlasts that.
     flower = logging.getLogger("flwr")
     flower.propagate = False
