@@ -15,6 +15,7 @@ from typing import Final
 
 NOTHING: Final = "–"
 LINE: Final = 300  # characters of somebody else's text that are kept
+WARNING: Final = "fedsz: warning: "  # what a command's warning begins with, on stderr
 
 
 def metric(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections import Counter, deque
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LIMIT = 1000  # bytes of a message
 GRACE = 10.0
+session_keys = itertools.count(1)  # of processes: each draws another one
 # What can happen on a link, and the apps' part; the server notices a loss after it has read all.
 FRAMES = ("client writes", "server hears", "server writes", "client hears")
 WAYS = (*FRAMES, "app answers", "server notices")
@@ -70,7 +72,7 @@ class Device:
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
-        hello = Hello(PROTOCOL, client_id, {}, [])
+        hello = Hello(PROTOCOL, client_id, {}, [], next(session_keys).to_bytes(16))
         self.session = ClientSession(hello, max_message_bytes=LIMIT)
         self.link: Link | None = None
         self.requests: deque[Request] = deque()
@@ -168,6 +170,8 @@ class World:
             match output:
                 case Send(Link() as link, item):
                     if isinstance(item, Bye):
+                        replaced = item.kind == ByeKind.REPLACED
+                        assert link.lossy or not replaced, "a live client was replaced"
                         link.bye = link.bye or item
                     link.queue.append(item)
                 case Settle(delivery, outcome):

@@ -11,7 +11,7 @@ from fedsz.transport.events import EventKind
 from fedsz.transport.frames import CHUNK_BYTES, Begin, Hello, pack
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.node import node_id
-from fedsz.transport.server_session import TIMED_BYTES, Upload
+from fedsz.transport.upload import TIMED_BYTES, Upload
 from tests.links import LONG, RawClient, Server
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ def test_help_names_every_command() -> None:
     "command",
     [
         *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
-        *("compress", "decompress", "inspect", "codecs"),
+        *("compress", "decompress", "inspect", "codecs", "keys"),
     ],
 )
 def test_every_command_explains_itself(command: str) -> None:
@@ -338,8 +338,9 @@ def test_an_unreachable_server_is_one_line() -> None:
     done = call("client", "--insecure", "--server", "127.0.0.1:9", "--max-wait", "1")
 
     assert done.returncode == 2
-    (error,) = done.stderr.splitlines()
-    assert error.startswith("fedsz: no fedsz server at 127.0.0.1:9 for 1 s: UNAVAILABLE: ")
+    warning, error = done.stderr.splitlines()
+    assert warning.startswith("fedsz: warning: plaintext to 127.0.0.1:9: ")
+    assert error.startswith("fedsz: no link to 127.0.0.1:9 for 1 s: UNAVAILABLE: ")
     connecting, waiting = done.stdout.splitlines()
     assert connecting == "connecting to 127.0.0.1:9"
     assert waiting.startswith("no link to 127.0.0.1:9: UNAVAILABLE: Connection refused; next try")

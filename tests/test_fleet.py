@@ -113,9 +113,10 @@ def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
 
     assert server.process.wait(LIMIT) == 0
     assert [client.wait(LIMIT) for client in clients] == [0, 0]
-    for process in (server.process, *clients):  # nothing but events, not even Flower's own log
+    for process in (server.process, *clients):  # not even Flower's own log
         assert process.stderr is not None
-        assert process.stderr.read() == ""
+        (line,) = process.stderr.read().splitlines()
+        assert line.startswith("fedsz: warning: plaintext ")
 
     done = server.wait_for(lambda event: event["event"] == "done")
     assert done["run_dir"] == "out"
@@ -209,7 +210,7 @@ def test_a_stopped_server_says_goodbye_to_nobody_and_the_clients_give_up(fleet: 
 
     assert client.wait(LIMIT) == 2
     _, err = client.communicate()
-    (line,) = err.splitlines()
+    _, line = err.splitlines()  # after the warning
     assert line.startswith("fedsz: ")
     assert f"127.0.0.1:{server.port}" in line
 
@@ -278,13 +279,13 @@ def test_two_clients_of_one_name_do_not_fight(fleet: Fleet) -> None:
     first = fleet.client(server.port, 0, 2)
     server.wait_for(lambda event: event["event"] == "client" and event["what"] == "joined")
 
-    second = fleet.client(server.port, 0, 2)
+    second = fleet.client(server.port, 0, 2, "--max-wait", 1)
 
-    assert first.wait(LIMIT) == 2
-    (line,) = first.communicate()[1].splitlines()
-    assert "/0/2" in line
+    assert second.wait(LIMIT) == 2
+    _, line = second.communicate()[1].splitlines()  # after the warning
+    assert "/0/2' is in use" in line
     other = fleet.client(server.port, 1, 2)
-    assert [process.wait(LIMIT) for process in (server.process, second, other)] == [0, 0, 0]
+    assert [process.wait(LIMIT) for process in (server.process, first, other)] == [0, 0, 0]
 
 
 def test_a_client_with_another_data_set_is_left_out(fleet: Fleet, data_dir: Path) -> None:

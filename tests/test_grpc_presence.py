@@ -64,7 +64,7 @@ def test_a_client_without_a_server_gives_up(serve: Serve) -> None:
     error = Client(address, "c", max_wait=2.0).ended()
 
     assert isinstance(error, LinkError)
-    assert str(error).startswith(f"no fedsz server at {address} for 2 s: UNAVAILABLE: ")
+    assert str(error).startswith(f"no link to {address} for 2 s: UNAVAILABLE: ")
     assert "Connection refused" in str(error)
     assert "\n" not in str(error)
 
@@ -98,20 +98,34 @@ def test_messages_to_nobody_are_errors_at_once(serve: Serve) -> None:
     assert replies[0].error.code == ErrorCode.NODE_UNAVAILABLE
 
 
-def test_a_second_client_of_the_same_name_replaces_the_first(serve: Serve) -> None:
-    server = serve()
+def test_a_second_client_of_the_same_name_waits_until_the_first_has_left(serve: Serve) -> None:
+    server = serve(reconnect_grace=0.1)
     go = threading.Event()
     first = server.client("twin", waiting_app(go))
     replies = server.grid.stream_replies(server.requests(), timeout=LONG)
     server.events.wait(EventKind.SENT, "twin")
-    server.client("twin")
+    second = Client(server.address, "twin")
+    server.clients.append(second)
+    waiting = second.events.wait(EventKind.WAITING)
+    assert waiting.detail.startswith("the client id 'twin' is in use; next try in ")
 
-    assert next(replies).has_content()  # the message went out again
     go.set()
-    assert isinstance(first.ended(), LinkError)
-    assert "replaced" in str(first.error)
-    assert "'twin'" in str(first.error)
+    assert next(replies).has_content()  # of the first, which has noticed nothing
+    assert (first.events.count(EventKind.JOINED), first.events.count(EventKind.LEFT)) == (1, 0)
+    first.stop.set()
+    assert first.ended() is None
+    second.events.wait(EventKind.JOINED)
     assert list(server.grid.get_node_ids()) == [node_id("twin")]
+
+
+def test_a_second_client_of_the_same_name_gives_up(serve: Serve) -> None:
+    server = serve()
+    server.client("twin")
+    error = Client(server.address, "twin", max_wait=1.0).ended()
+
+    assert isinstance(error, LinkError)
+    says = f"no link to {server.address} for 1 s: the client id 'twin' is in use"
+    assert str(error) == says
 
 
 def test_a_port_in_use_is_named(serve: Serve) -> None:

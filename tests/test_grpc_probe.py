@@ -20,8 +20,8 @@ from fedsz.transport.events import EventKind
 from fedsz.transport.frames import CHUNK_BYTES
 from fedsz.transport.probe import DOWN, MAX_BYTES, PING, PROBE_METHOD, UP, probe
 from fedsz.transport.tls import channel_credentials, server_credentials
+from tests.certificates import Authority
 from tests.links import LONG, RawClient, Server, waiting_app
-from tests.test_tls import Authority
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 
 from fedsz.transport import frames
+from fedsz.transport.frames import ByeKind
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Stored
 from tests.session_links import FRAMES, GRACE, Device, Sink, World
@@ -61,8 +62,10 @@ class Sessions(RuleBasedStateMachine):
         return [device for device in self.world.devices if device.link]
 
     def alone(self) -> list[Device]:
-        """Return the devices that may come back."""
-        return [d for d in self.world.devices if not d.link and not d.session.bye]
+        """Return the devices that may come back: those whose id is taken ask again."""
+        ended = (None, ByeKind.TAKEN)
+        kinds = [(d, d.session.bye and d.session.bye.kind) for d in self.world.devices]
+        return [d for d, kind in kinds if not d.link and kind in ended]
 
     @initialize()
     def everybody_joins(self) -> None:
@@ -158,6 +161,7 @@ class Sessions(RuleBasedStateMachine):
     def come_to_rest(self) -> None:
         """Let one device of each id come back and all that is under way arrive."""
         self.world.drain()
+        self.world.wait(GRACE)  # for those who come in place of another process
         for client_id in CLIENTS:
             own = [d for d in self.alone() if d.client_id == client_id]
             if node_id(client_id) not in self.world.server.connected:

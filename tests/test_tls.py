@@ -2,74 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import socket
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import serialization
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.transport.probe import probe
 from fedsz.transport.tls import channel_credentials, mismatch, server_credentials
+from tests.certificates import Authority, private_bytes
 from tests.links import LONG, Client, Server
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-class Authority:
-    """A certificate authority, and PEM files of what it has signed."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.ca = folder / f"{name}.pem"
-        constraints = x509.BasicConstraints(ca=True, path_length=None)
-        own = self._builder(self.name, self.key).add_extension(constraints, critical=True)
-        self.ca.write_bytes(self._sign(own))
-
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Return the files of a certificate for 127.0.0.1 and of its key."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        builder = self._builder(subject, key).add_extension(address, critical=False)
-        cert_file, key_file = self.folder / f"{name}.crt", self.folder / f"{name}.key"
-        cert_file.write_bytes(self._sign(builder))
-        key_file.write_bytes(private_bytes(key, serialization.NoEncryption()))
-        return cert_file, key_file
-
-    def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
-    ) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
-        return x509.CertificateBuilder(
-            issuer_name=self.name,
-            subject_name=subject,
-            public_key=key.public_key(),
-            serial_number=x509.random_serial_number(),
-            not_valid_before=now - datetime.timedelta(hours=1),
-            not_valid_after=now + datetime.timedelta(hours=1),
-        )
-
-    def _sign(self, builder: x509.CertificateBuilder) -> bytes:
-        certificate = builder.sign(self.key, hashes.SHA256())
-        return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def private_bytes(
-    key: ec.EllipticCurvePrivateKey, encryption: serialization.KeySerializationEncryption
-) -> bytes:
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return key.private_bytes(pem, pkcs8, encryption)
 
 
 @pytest.fixture
@@ -101,6 +50,25 @@ def test_a_server_signed_by_somebody_else_ends_the_client_at_once(
         assert isinstance(client.ended(), LinkError)
         assert f"no link to {server.address}" in str(client.error)
         assert "CERTIFICATE_VERIFY_FAILED" in str(client.error)
+
+
+@pytest.mark.parametrize("wrong", ["expired", "for another host", "self-signed", "a client's"])
+def test_a_wrong_server_ends_the_client_at_once(
+    ours: Authority, theirs: Authority, wrong: str
+) -> None:
+    files = {
+        "expired": lambda: ours.issue("server", days=(-9, -2)),
+        "for another host": lambda: ours.issue("server", hosts=("192.0.2.1", "example.org")),
+        "self-signed": lambda: (theirs.ca, theirs.ca_key),
+        "a client's": lambda: ours.issue("127.0.0.1", purpose="client"),
+    }[wrong]()
+    # The pair itself, for `server_credentials` refuses what has expired.
+    pair = files[1].read_bytes(), files[0].read_bytes()
+    with closing(Server(credentials=grpc.ssl_server_credentials([pair]))) as server:
+        client = Client(server.address, "c", credentials=channel_credentials(ours.ca))
+
+        assert isinstance(client.ended(), LinkError)
+        assert f"no link to {server.address}: UNAVAILABLE: " in str(client.error)
 
 
 def test_a_plaintext_client_is_told_that_its_server_speaks_tls(ours: Authority) -> None:
@@ -160,10 +128,11 @@ def test_a_server_with_a_ca_takes_only_clients_it_signed(
         for bad in (
             channel_credentials(ours.ca),
             channel_credentials(ours.ca, *theirs.issue("bad")),
+            channel_credentials(ours.ca, *ours.issue("server-too", purpose="server")),
         ):
-            assert isinstance(
-                Client(server.address, "bad", credentials=bad, max_wait=0.1).ended(), LinkError
-            )
+            client = Client(server.address, "bad", credentials=bad, max_wait=0.1)
+            assert isinstance(client.ended(), LinkError)
+            assert "the server asks for a certificate that its --tls-ca" in str(client.error)
         server.client("good", credentials=good)
 
         (reply,) = server.grid.send_and_receive(server.requests(), timeout=LONG)
@@ -177,6 +146,8 @@ def test_files_are_checked(ours: Authority, theirs: Authority, tmp_path: Path) -
     garbage.write_text("no PEM at all")
     locked = tmp_path / "locked.key"
     locked.write_bytes(private_bytes(ours.key, serialization.BestAvailableEncryption(b"secret")))
+    locked.chmod(0o600)
+    expired, future = ours.issue("expired", days=(-9, -2)), ours.issue("future", days=(2, 9))
 
     for wrong, why in (
         (lambda: server_credentials(tmp_path / "absent", key), "absent: No such file"),
@@ -185,8 +156,20 @@ def test_files_are_checked(ours: Authority, theirs: Authority, tmp_path: Path) -
         (lambda: server_credentials(cert, locked), "encrypted"),
         (lambda: server_credentials(cert, key, garbage), "holds no certificates"),
         (lambda: channel_credentials(tmp_path), "Is a directory"),
+        (lambda: server_credentials(*expired), r"expired.crt expired on \d{4}-\d\d-\d\d"),
+        (lambda: channel_credentials(ours.ca, *expired), "expired.crt expired on"),
+        (lambda: channel_credentials(ours.ca, *future), "future.crt is valid from"),
         (lambda: channel_credentials(ours.ca, cert), "both its cert and its key"),
     ):
         with pytest.raises(ConfigError, match=why) as caught:
             wrong()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620])
+def test_a_key_that_others_can_read_is_refused(ours: Authority, mode: int) -> None:
+    cert, key = ours.issue("server")
+    key.chmod(mode)
+
+    with pytest.raises(ConfigError, match=f"{key} holds a secret and has mode {mode:04o}: chmod"):
+        server_credentials(cert, key)

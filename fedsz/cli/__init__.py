@@ -16,9 +16,10 @@ from typing import Annotated, Any, Final
 import click
 import typer
 
+from fedsz.cli import keys
 from fedsz.cli.options import PREFIX
 from fedsz.errors import ConfigError, FedszError
-from fedsz.formatting import did_you_mean, printable
+from fedsz.formatting import WARNING, did_you_mean, printable
 
 COMMANDS: Final = (
     *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 for name in COMMANDS:
     app.command(name)(import_module(f"{__name__}.{name}").command)
+app.add_typer(keys.app, name="keys")
 
 
 def _show_version(asked: bool) -> None:
@@ -62,6 +64,12 @@ def options(
         format="%(asctime)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    # What an operator must hear in any case, such as that a link is plaintext.
+    heard = logging.StreamHandler(sys.stderr)
+    heard.setFormatter(logging.Formatter(f"{WARNING}%(message)s"))
+    security = logging.getLogger("fedsz.security")
+    security.handlers, security.propagate = [heard], False
+    security.setLevel(logging.WARNING)
     # Flower gives its logger a level and a handler when it is imported; a filter outlasts that.
     flower = logging.getLogger("flwr")
     flower.propagate = False

@@ -88,11 +88,10 @@ def _bandwidth(config: RunConfig, bandwidth: str, server: str) -> tuple[float, P
         if math.isinf(link.bandwidth):
             raise ConfigError(f"give a finite bandwidth, not {bandwidth!r}")
         return link.bandwidth, None
+    from fedsz.training.fleet import client_credentials
     from fedsz.transport.probe import probe
-    from fedsz.transport.tls import channel_credentials
 
-    files = (config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
-    probed = probe(server, credentials=None if config.insecure else channel_credentials(*files))
+    probed = probe(server, credentials=client_credentials(config))
     return Link(probed.up, probed.latency).bandwidth, probed
 
 

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
+
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
@@ -23,6 +25,7 @@ from fedsz.training.task import load_task
 from fedsz.transport.client import run_client
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.identity import Identities, own_name
 from fedsz.transport.tls import channel_credentials, server_credentials
 
 logger = logging.getLogger(__name__)
@@ -72,6 +75,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         # What a client can make the server store: its model, twice over for wider dtypes, and talk.
         max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
+        identities=Identities(config.tokens or None, config.revoked or None),
         on_event=tell_link,
         max_connections_per_address=config.max_connections_per_address or None,
     )
@@ -99,17 +103,14 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
     """
     index, count = config.share
     _check_task(config)
-    credentials = None
-    if not config.insecure:
-        credentials = channel_credentials(
-            config.tls_ca or None, config.tls_cert or None, config.tls_key or None
-        )
+    credentials = client_credentials(config)
+    named = own_name(config.tls_cert or None, config.token_file or None) if credentials else ""
     limit = _MessageLimit(int(1e6 * config.max_message_mb))
     caps = {f"max-{name}".replace("_", "-"): getattr(config, f"max_{name}") for name in CAPPED}
     run_client(
         make_client_app(limit.follow),
         config.server,
-        client_id=config.client_id or f"{socket.gethostname()}/{config.partition}",
+        client_id=config.client_id or named or f"{socket.gethostname()}/{config.partition}",
         node_config={
             "partition-id": index,
             "num-partitions": count,
@@ -139,6 +140,20 @@ class _MessageLimit:
         """Allow twice the model, unless it has tensors of any length."""
         if not layout.holds_bytes:
             self._bytes = 2 * layout.nbytes + _SPARE
+
+
+def client_credentials(config: RunConfig) -> grpc.ChannelCredentials | None:
+    """Return what a client connects with; None for plaintext.
+
+    Raises:
+        ConfigError: a file is not what it should be, or a token was to go over plaintext.
+    """
+    if config.insecure and config.token_file:
+        raise ConfigError("a token needs TLS: give --tls-ca in place of --insecure")
+    if config.insecure:
+        return None
+    files = (config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
+    return channel_credentials(*files, token=config.token_file or None)
 
 
 def _check_task(config: RunConfig) -> None:

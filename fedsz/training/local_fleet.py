@@ -13,6 +13,7 @@ from typing import Final
 from fedsz.child_process import PATIENCE, Child
 from fedsz.control.record import RoundRecord
 from fedsz.errors import FedszError
+from fedsz.formatting import WARNING
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.options import CAPPED, CLIENT, RUN, SERVER, RunConfig, options, options_of
 
@@ -69,7 +70,8 @@ def _why_they_ended(processes: list[Child]) -> str:
     told = (from_json(line) for process in ended for line in process.lines())
     errors = [event.error for event in told if isinstance(event, Failed)]
     words = [process.last_words() for process in ended]
-    return next(filter(None, [*errors, *words]), "")
+    said = [word for word in words if not word.startswith(WARNING)]
+    return next(filter(None, [*errors, *said]), "")
 
 
 def _watch(

@@ -165,7 +165,8 @@ class RunConfig:
         TRAVEL, (CLIENT,))
     partition: str = option("0/1", "This client's share of the data: I/N, from 0/N to N-1/N.",
         TRAVEL, (CLIENT,))
-    client_id: str = option("", "Name of this client; HOSTNAME/PARTITION by default.",
+    client_id: str = option("", "Name of this client; by default the one that its certificate or "
+        "token is for, or else HOSTNAME/PARTITION.",
         TRAVEL, (CLIENT,))
     max_epochs: int = option(100, "Refuse a server that asks this client for more epochs a round.",
         TRAVEL, (CLIENT,), low=1, high=10_000)
@@ -188,6 +189,12 @@ class RunConfig:
     tls_key: str = option("", "PEM file with its private key.", TRAVEL, LINK)
     tls_ca: str = option("", "PEM file with the authority that the other side's must come from.",
         TRAVEL, LINK)
+    token_file: str = option("", "File with this client's token, for a server that asks for one.",
+        TRAVEL, (CLIENT, ADVISE))
+    tokens: str = option("", "File with the hashes of clients' tokens: each client needs one.",
+        TRAVEL, (SERVER,))
+    revoked: str = option("", "File with revoked serial numbers, read again for each client that "
+        "joins.", TRAVEL, (SERVER,))
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
     # fmt: on

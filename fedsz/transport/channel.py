@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 import grpc
@@ -9,6 +10,9 @@ import grpc
 from fedsz.errors import ConfigError
 from fedsz.formatting import one_line
 from fedsz.transport.frames import MAX_FRAME_BYTES
+
+# What an operator must hear, also of a command without --verbose.
+security = logging.getLogger("fedsz.security")
 
 SERVICE = "fedsz.v1.Link"
 METHOD = "Connect"
@@ -45,6 +49,11 @@ CHANNEL_OPTIONS = (
     # Each attempt to connect is its own: no back-off inherited from the one before.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+
+def warn_of_plaintext(where: str) -> None:
+    """Say that a link is not secret, to those who read logs."""
+    security.warning("plaintext %s: anybody on the way can read and change what is sent", where)
 
 
 def check_address(server: str) -> None:

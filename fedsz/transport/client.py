@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import random
+import secrets
 import threading
 import time
 from collections import deque
@@ -31,6 +32,7 @@ from fedsz.transport.node import Node
 # Messages of a connection as they are to be written, each an iterable of frames; None ends it.
 _Outbox = queue.SimpleQueue[Iterable[bytes] | None]
 
+_SESSION_KEY_BYTES = 16
 _POLL_SECONDS = 0.5  # between looks at the clock and at `stop` while there is nothing to do
 _PART_SECONDS = 1.0
 _JOIN_SECONDS = 2.0
@@ -43,6 +45,8 @@ _FINAL_CODES = (
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
 )
+# What gRPC says of a server whose certificate has another authority, or is for other hosts.
+_WRONG_SERVER = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
 
 
 def run_client(
@@ -68,7 +72,8 @@ def run_client(
     Args:
         app: a Flower ClientApp; what it raises becomes an error reply.
         server: ``host:port``.
-        client_id: names this client; a second one of the same name replaces the first.
+        client_id: names this client. While a process of this name is connected, the server lets
+            no other one in; a second one waits, as it does for a server that is not there.
         node_config: the app's ``context.node_config``; also told to the server.
         credentials: for TLS, see `fedsz.transport.tls.channel_credentials`; None sends plain text.
         run_config: the app's ``context.run_config``.
@@ -83,11 +88,14 @@ def run_client(
             speaks TLS where this client does not, or the other way round.
     """
     channel.check_address(server)
-    hello = Hello(PROTOCOL, client_id, dict(node_config or {}), [])
+    session_key = secrets.token_bytes(_SESSION_KEY_BYTES)
+    hello = Hello(PROTOCOL, client_id, dict(node_config or {}), [], session_key)
     try:
         unpack(pack(hello))
     except (TypeError, ValueError) as err:
         raise ConfigError(f"client_id or node_config cannot be sent: {err}") from err
+    if credentials is None:
+        channel.warn_of_plaintext(f"to {server}")
     node = Node(app, hello.node_config, run_config)
     session = ClientSession(hello, max_message_bytes=max_message_bytes)
     with _Link(server, session, credentials, on_event) as link:
@@ -149,7 +157,7 @@ class _Link:
             raise self._failure
         since = self._alone_since
         if max_wait is not None and since is not None and time.monotonic() - since > max_wait:
-            absent = f"no fedsz server at {self._server} for {max_wait:g} s"
+            absent = f"no link to {self._server} for {max_wait:g} s"
             raise LinkError(f"{absent}: {self._trouble}")
 
     def owes(self, message_id: str) -> bool:
@@ -213,8 +221,10 @@ class _Link:
                 self.finished = True
                 self._tell(EventKind.LEFT, bye.reason)
                 return
-            if bye is not None:
+            if bye is not None and bye.kind != ByeKind.TAKEN:
                 raise LinkError(f"{self._server} has {bye.kind} this client: {bye.reason}")
+            if bye is not None:
+                self._trouble = bye.reason
             if self._alone_since is None:  # it was a good connection until now
                 self._alone_since = time.monotonic()
                 self._tell(EventKind.LEFT, self._trouble)
@@ -241,7 +251,7 @@ class _Link:
                 self._listen(call, outbox)
             except grpc.RpcError as err:
                 self._trouble = channel.explain(err)
-                if err.code() in _FINAL_CODES or "CERTIFICATE_VERIFY_FAILED" in self._trouble:
+                if err.code() in _FINAL_CODES or any(map(self._trouble.count, _WRONG_SERVER)):
                     raise LinkError(f"no link to {self._server}: {self._trouble}") from err
                 # A server that has let this client in before does not change its mind.
                 if self._alone_since is not None:
@@ -255,10 +265,13 @@ class _Link:
                 call.cancel()
 
     def _check_tls(self, err: grpc.RpcError) -> None:
-        """Raise LinkError if one end speaks TLS and the other plain text."""
-        wrong = tls.mismatch(self._server, secure=self._credentials is not None)
+        """Raise LinkError if one end speaks TLS and the other plain text; say what else may be."""
+        secure = self._credentials is not None
+        wrong = tls.mismatch(self._server, secure=secure)
         if wrong:
             raise LinkError(f"no link to {self._server}: {wrong}") from err
+        if secure and tls.asks_for_certificate(self._server):
+            self._trouble += "; the server asks for a certificate that its --tls-ca has signed"
 
     def _listen(self, call: grpc.Call, outbox: _Outbox) -> None:
         if self._closed.is_set():

@@ -50,6 +50,7 @@ class ClientSession:
     def connect(self) -> bytes:
         """Begin a new connection; return its first frame."""
         self.disconnect()
+        self.bye = None
         return frames.pack(msgspec.structs.replace(self._hello, have=list(self._owed)))
 
     def disconnect(self) -> None:

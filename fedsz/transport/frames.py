@@ -10,6 +10,9 @@ and a body, MessagePack except for DATA, whose body is a piece of a Flower messa
     ACK      server -> client   a reply has arrived, or is not wanted any more: forget it
     BYE      server -> client   the link ends, and why
 
+Fields that a release has added stand at the end and have a default: a peer of an earlier release
+neither sends nor reads them.
+
 A BEGIN before the end of the message in progress breaks that message off. So a server that has
 given up on a request stops sending it, and a client stops sending the reply, at the next chunk: on
 a slow link what nobody waits for would hold up what is waited for.
@@ -39,6 +42,7 @@ MAX_CONFIG = 64  # entries of a client's node_config
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 _MessageId = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[!-~]*$")]
 _Config = Annotated[dict[str, bool | int | float | str], msgspec.Meta(max_length=MAX_CONFIG)]
+_SessionKey = Annotated[bytes, msgspec.Meta(max_length=64)]
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _MessageSize = Annotated[int, msgspec.Meta(ge=MIN_MESSAGE_BYTES, lt=1 << 62)]
 
@@ -47,8 +51,9 @@ class ByeKind(StrEnum):
     """Why the server ends a link; only after FINISHED has the client done its work."""
 
     FINISHED = "finished"
-    REPLACED = "replaced"  # another connection came with the same client id
-    REFUSED = "refused"  # the client broke the protocol or a limit
+    REPLACED = "replaced"  # another connection of the same client came
+    REFUSED = "refused"  # the client broke the protocol or a limit, or is not who it says
+    TAKEN = "taken"  # its id is another's for now; sent to clients with a session key alone
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -59,6 +64,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     client_id: _Name
     node_config: _Config
     have: list[_MessageId]  # received before, and the reply not yet acknowledged
+    # Random bytes of this process: who has them may replace a connection that came with them.
+    session_key: _SessionKey = b""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):

@@ -17,9 +17,16 @@ from flwr.app import Error, Message
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.flower_compat import error_reply
-from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES, METHOD, SERVER_OPTIONS, SERVICE
+from fedsz.transport.channel import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    METHOD,
+    SERVER_OPTIONS,
+    SERVICE,
+    warn_of_plaintext,
+)
 from fedsz.transport.events import Counters, OnEvent
 from fedsz.transport.grid_base import GridBase, open_reply
+from fedsz.transport.identity import Identities
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
 from fedsz.transport.server_session import Delivery, Outcome, Settler, Stored
@@ -50,6 +57,8 @@ class GrpcGrid(GridBase):
         max_message_bytes: the largest reply accepted; a client that sends more is refused.
         reconnect_grace: seconds in which a client that lost its connection may come back before
             the replies it owes are given up.
+        identities: who may connect, by certificate or token; None asks for nothing but the
+            certificate that ``credentials`` may ask for.
         run_id: identifies the run to the ClientApps, whose Contexts last as long as it does. A
             server that is restarted to continue a run passes the same; None draws one.
         on_event: told of joins, leaves and messages, from the grid's own thread: must not block.
@@ -69,6 +78,7 @@ class GrpcGrid(GridBase):
         credentials: grpc.ServerCredentials | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         reconnect_grace: float = 10.0,
+        identities: Identities | None = None,
         run_id: int | None = None,
         on_event: OnEvent | None = None,
         max_connections: int | None = None,
@@ -80,9 +90,13 @@ class GrpcGrid(GridBase):
         self._host, self._port, self._credentials = host, port, credentials
         most = max_connections or connections_for(raise_descriptor_limit())
         self.max_connections = most
+        self._identities = identities or Identities()
+        if self._identities.by_token and credentials is None:
+            raise ConfigError("tokens need TLS: over plaintext anybody on the way could read them")
         self._hub = Hub(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
+            identities=self._identities,
             on_event=on_event,
             visitors=Visitors(most, max_connections_per_address or max(1, most // 2)),
         )
@@ -128,6 +142,8 @@ class GrpcGrid(GridBase):
         self._thread.start()
         self._port = ready.result()
         logger.info("listening on %s", _address(self._host, self._port))
+        if self._credentials is None:
+            warn_of_plaintext(f"on {_address(self._host, self._port)}")
         return self
 
     def close(self, reason: str = _FINISHED) -> None:
@@ -227,7 +243,7 @@ class GrpcGrid(GridBase):
         server = grpc.aio.server(options=(*SERVER_OPTIONS, most))
         handlers = {
             METHOD: grpc.stream_stream_rpc_method_handler(self._hub.serve),
-            PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes().serve),
+            PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes(self._identities).serve),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         address = _address(self._host, self._port)

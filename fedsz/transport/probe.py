@@ -25,6 +25,7 @@ import grpc
 from fedsz.errors import LinkError
 from fedsz.transport.channel import SERVICE, check_address, explain, open_channel
 from fedsz.transport.frames import CHUNK_BYTES
+from fedsz.transport.identity import Identities
 from fedsz.transport.tls import mismatch
 from fedsz.transport.visitors import address_of
 
@@ -125,11 +126,16 @@ class _Prober:
 class Probes:
     """The server's end of all probes. Lives on one event loop, as the Hub does."""
 
-    def __init__(self) -> None:
+    def __init__(self, identities: Identities) -> None:
+        self._identities = identities
         self._busy: set[str] = set()  # addresses
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Answer one probe: gRPC calls this for each stream."""
+        try:
+            self._identities.of(context)
+        except LinkError as err:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(err))
         address = address_of(context.peer())
         if address in self._busy or len(self._busy) >= MAX_PROBES:
             text = "this server is probed by somebody else; try again in a while"

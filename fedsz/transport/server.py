@@ -14,8 +14,10 @@ from functools import partial
 
 import grpc
 
+from fedsz.errors import LinkError
 from fedsz.transport.events import Counters, EventKind, LinkEvent, OnEvent, tell
 from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
+from fedsz.transport.identity import Identities
 from fedsz.transport.server_session import Delivery, Output, Send, ServerSession, Settle
 from fedsz.transport.visitors import Visit, Visitors
 
@@ -90,6 +92,7 @@ class Hub:
         *,
         max_message_bytes: int,
         reconnect_grace: float,
+        identities: Identities,
         on_event: OnEvent | None,
         visitors: Visitors,
     ) -> None:
@@ -99,7 +102,7 @@ class Hub:
             open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
         )
         self.counters = Counters()  # of what has crossed the links
-        self._on_event, self._visitors = on_event, visitors
+        self._identities, self._on_event, self._visitors = identities, on_event, visitors
         self._alarm: asyncio.TimerHandle | None = None
 
     def post(self, deliveries: list[Delivery]) -> None:
@@ -116,7 +119,11 @@ class Hub:
 
     async def _serve(self, visit: Visit, context: grpc.aio.ServicerContext) -> None:
         connection = Connection(context, self.counters)
-        self.session.connect(connection)
+        try:
+            self.session.connect(connection, self._identities.of(context))
+        except LinkError as err:
+            self.session.connect(connection)
+            self.do(self.session.refuse(connection, str(err)))
 
         def sent(delivery: Delivery, wire_bytes: int) -> None:
             self.do(self.session.sent(connection, delivery, wire_bytes))

@@ -7,6 +7,7 @@ reads no clock, so a test can take it through any order of events.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import IO, Final, NamedTuple
@@ -18,13 +19,13 @@ from fedsz.flower_compat import ErrorCode
 from fedsz.formatting import megabytes
 from fedsz.transport import frames
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import Ack, Arrival, Begin, Bye, ByeKind, Control, Hello, Welcome
+from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Welcome
 from fedsz.transport.grid_base import Outgoing
+from fedsz.transport.identity import Claims, Identity
 from fedsz.transport.node import node_id
+from fedsz.transport.upload import Upload
 
 MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
-# An upload shorter than this tells what a link can do at least, not what it does.
-TIMED_BYTES: Final = 64 << 10
 _NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 
 
@@ -58,55 +59,28 @@ class Delivery:
         return self.out.encoded.message_id
 
 
-class Upload(Arrival):
-    """A reply on its way into a sink; without one it is dropped, for nobody waits for it.
-
-    Its time runs from the first chunk, so that neither the link's latency nor its slow start count;
-    from BEGIN, which comes just before, where too little follows that chunk.
-    """
-
-    def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
-        super().__init__(begin, limit=limit)
-        self.sink, self._begun = sink, now
-        self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
-
-    def take(self, piece: memoryview, now: float) -> None:
-        """Count and write the body of one DATA frame; see `Arrival.feed`."""
-        self.feed(piece)
-        if self.sink is not None:
-            self.sink.write(piece)
-        self._first = self._first or (now, self.received)
-
-    def drop(self) -> None:
-        """Keep nothing of it."""
-        if self.sink is not None:
-            self.sink.close()
-            self.sink = None
-
-    def bandwidth(self, known: float, now: float) -> float:
-        """Return the link's bandwidth, in bits a second, once all of it is here.
-
-        A short upload only ever raises what was ``known`` before.
-        """
-        since, before = self._first or (self._begun, 0)
-        if self.size - before < TIMED_BYTES:
-            since, before = self._begun, 0
-        if now <= since:
-            return known
-        measured = 8 * (self.size - before) / (now - since)
-        return measured if self.size >= TIMED_BYTES else max(measured, known)
-
-
 @dataclass(eq=False)
 class Peer:
     """A client by its id, connected or not."""
 
     client_id: str
     node_id: int
+    session_key: bytes = b""  # of the process that was connected last
     connection: Hashable | None = None
     pending: dict[str, Delivery] = field(default_factory=dict)
     upload: Upload | None = None  # in progress; without a sink it is read and dropped
     grace_ends: float | None = None  # while it may still return
+
+    def gives_way_to(self, hello: Hello, identity: Identity | None) -> bool:
+        """Return whether a connection may take this client's place.
+
+        The process that was connected last may at any time: it lost its link before the server
+        noticed. Another one with the same identity may when the link is dead, and a stranger when
+        the client has not come back in time either.
+        """
+        if self.session_key and hmac.compare_digest(hello.session_key, self.session_key):
+            return True
+        return self.connection is None and (identity is not None or self.grace_ends is None)
 
     def upload_of(self, delivery: Delivery) -> Upload | None:
         """Return the upload in progress if it is the reply to this message."""
@@ -162,6 +136,8 @@ class ServerSession:
         self._reconnect_grace = reconnect_grace
         self._peers: dict[int, Peer] = {}
         self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
+        self._identities: dict[Hashable, Identity | None] = {}  # of connections, until HELLO
+        self._claims = Claims()
         self._closing: Bye | None = None
         self._outputs: list[Output] = []
 
@@ -203,9 +179,13 @@ class ServerSession:
         peer = self._peers.get(node)
         return str(node) if peer is None else peer.client_id
 
-    def connect(self, connection: Hashable) -> None:
-        """Note a new connection; its client is unknown until its first frame."""
+    def connect(self, connection: Hashable, identity: Identity | None = None) -> None:
+        """Note a new connection; its client is unknown until its first frame.
+
+        With an ``identity`` that frame must have a client id that it proves.
+        """
         self._connections[connection] = None
+        self._identities[connection] = identity
 
     def serves(self, connection: Hashable) -> bool:
         """Return whether frames from it are still read: not once it is lost, replaced, refused."""
@@ -239,7 +219,7 @@ class ServerSession:
 
     def lost(self, connection: Hashable, now: float) -> list[Output]:
         """Note that a connection is over; its client has a while to come back."""
-        peer = self._connections.pop(connection, None)
+        peer = self._drop(connection)
         if peer is not None:
             self._disconnect(peer, "server closed" if self._closing else "connection lost")
             peer.grace_ends = None if self._closing else now + self._reconnect_grace
@@ -247,13 +227,10 @@ class ServerSession:
 
     def refuse(self, connection: Hashable, reason: str) -> list[Output]:
         """Send a client home for good; nothing is expected of it any more."""
-        peer = self._connections.pop(connection)
-        client_id = "" if peer is None else peer.client_id
-        event = LinkEvent(EventKind.REFUSED, client_id, detail=reason)
-        self._outputs += event, Send(connection, Bye(ByeKind.REFUSED, reason))
+        peer = self._turn_away(connection, reason, ByeKind.REFUSED)
         if peer is not None:
             self._disconnect(peer, reason)
-            self._fail_all(peer, f"client {client_id!r} was refused: {reason}")
+            self._fail_all(peer, f"client {peer.client_id!r} was refused: {reason}")
         return self._flush()
 
     def next_deadline(self) -> float | None:
@@ -279,6 +256,17 @@ class ServerSession:
                     self._fail(peer, delivery, reason, ErrorCode.NODE_UNAVAILABLE)
         return self._flush()
 
+    def _turn_away(self, connection: Hashable, reason: str, kind: ByeKind) -> Peer | None:
+        """Say goodbye to a connection; return the client that it was admitted as."""
+        peer = self._drop(connection)
+        event = LinkEvent(EventKind.REFUSED, peer.client_id if peer else "", detail=reason)
+        self._outputs += event, Send(connection, Bye(kind, reason))
+        return peer
+
+    def _drop(self, connection: Hashable) -> Peer | None:
+        self._identities.pop(connection, None)
+        return self._connections.pop(connection, None)
+
     def _flush(self) -> list[Output]:
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -294,17 +282,25 @@ class ServerSession:
         if hello.protocol != frames.PROTOCOL:
             ours = f"this server speaks {frames.PROTOCOL}"
             raise UnsupportedStream(f"protocol {hello.protocol}; {ours}")
+        identity = self._identities[connection]
+        if identity is not None:
+            self._claims.check(identity, hello.client_id)
         node = node_id(hello.client_id)
         if node not in self._peers and len(self._peers) >= MAX_PEERS:
             self._forget_those_who_left()
         peer = self._peers.setdefault(node, Peer(hello.client_id, node))
+        if not peer.gives_way_to(hello, identity):
+            # A client of an earlier release knows no other word for it than REFUSED.
+            kind = ByeKind.TAKEN if hello.session_key else ByeKind.REFUSED
+            self._turn_away(connection, f"the client id {hello.client_id!r} is in use", kind)
+            return
         if peer.connection is not None:
             reason = f"another connection came with the client id {peer.client_id!r}"
             self._send(peer, Bye(ByeKind.REPLACED, reason))
-            del self._connections[peer.connection]
+            self._drop(peer.connection)
             self._disconnect(peer, reason)
         self._connections[connection] = peer
-        peer.connection = connection
+        peer.connection, peer.session_key = connection, hello.session_key
         peer.grace_ends = None
         self.connected = (*self.connected, node)
         have = peer.pending.keys() & set(hello.have)

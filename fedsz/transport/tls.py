@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import datetime
 import socket
 import ssl
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import grpc
+from cryptography import x509
 
 from fedsz.errors import ConfigError
-
-Pathish = str | os.PathLike[str]
+from fedsz.transport.private_files import Pathish, read_file, read_private
+from fedsz.transport.tokens import Token
 
 _ANSWER_SECONDS: Final = 2.0
 _HANDSHAKE, _ALERT = 22, 21  # content types of TLS records: RFC 8446, section 5.1
@@ -26,11 +26,11 @@ def server_credentials(
 
     Args:
         cert: PEM file with the server's certificate, then any intermediate ones.
-        key: PEM file with its private key, not encrypted.
+        key: PEM file with its private key, not encrypted, which nobody else may read.
         ca: PEM file with the certificates that clients must be signed by; None admits everybody.
 
     Raises:
-        ConfigError: a file is missing, or not what it should be.
+        ConfigError: a file is missing, or not what it should be, or the certificate has expired.
     """
     pair = _pair(cert, key)
     if ca is None:
@@ -39,7 +39,11 @@ def server_credentials(
 
 
 def channel_credentials(
-    ca: Pathish | None = None, cert: Pathish | None = None, key: Pathish | None = None
+    ca: Pathish | None = None,
+    cert: Pathish | None = None,
+    key: Pathish | None = None,
+    *,
+    token: Pathish | None = None,
 ) -> grpc.ChannelCredentials:
     """Return what `run_client` needs to speak TLS.
 
@@ -47,18 +51,36 @@ def channel_credentials(
         ca: PEM file with the certificates that the server must be signed by; None means those
             that gRPC ships, for servers with a public certificate.
         cert: PEM file with the client's own certificate, for servers that ask for one.
-        key: PEM file with its private key, not encrypted.
+        key: PEM file with its private key, not encrypted, which nobody else may read.
+        token: file with the client's token, for servers that ask for one. It goes with each
+            connection; gRPC sends it over TLS only.
 
     Raises:
-        ConfigError: a file is missing, not what it should be, or ``cert`` and ``key`` not a pair.
+        ConfigError: a file is missing, or not what it should be; ``cert`` and ``key`` are not a
+            pair; or the certificate has expired.
     """
     authority = None if ca is None else _authority(ca)
-    if cert is None and key is None:
-        return grpc.ssl_channel_credentials(authority)
-    if cert is None or key is None:
+    if (cert is None) != (key is None):
         raise ConfigError("a client certificate needs both its cert and its key")
-    chain_key, chain = _pair(cert, key)
-    return grpc.ssl_channel_credentials(authority, chain_key, chain)
+    pair = (None, None) if cert is None or key is None else _pair(cert, key)
+    credentials = grpc.ssl_channel_credentials(authority, *pair)
+    if token is None:
+        return credentials
+    bearer = grpc.access_token_call_credentials(Token.read(token).text())
+    return grpc.composite_channel_credentials(credentials, bearer)
+
+
+def load_certificate(path: Pathish) -> x509.Certificate:
+    """Return the first certificate in a PEM file.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    pem = read_file(path)
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as err:
+        raise ConfigError(f"{path} holds no certificate: {err}") from err
 
 
 def mismatch(server: str, *, secure: bool) -> str:
@@ -88,18 +110,26 @@ def mismatch(server: str, *, secure: bool) -> str:
     )
 
 
+def asks_for_certificate(server: str) -> bool:
+    """Return whether a server that speaks TLS hangs up on a client without a certificate.
+
+    By TLS 1.3 a client takes part in the whole handshake before the server looks at its
+    certificate. So gRPC tells of a closed socket, of a wrong certificate as of none.
+    """
+    try:
+        with _trusting_context().wrap_socket(_connect(server)) as link:
+            return not link.recv(1)
+    except (OSError, OverflowError, UnicodeError):
+        return False
+
+
 def _speaks_tls(server: str) -> bool | None:
     """Return whether a server answers TLS's greeting in TLS; None if it does not answer."""
-    host, _, port = server.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.set_alpn_protocols(["h2"])
     greeting = ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):  # the greeting is written, and wants an answer
-        context.wrap_bio(ssl.MemoryBIO(), greeting).do_handshake()
+        _trusting_context().wrap_bio(ssl.MemoryBIO(), greeting).do_handshake()
     try:
-        address = host.strip("[]"), int(port)
-        with socket.create_connection(address, _ANSWER_SECONDS) as connection:
+        with _connect(server) as connection:
             connection.sendall(greeting.read())
             answer = connection.recv(1)
     except (OSError, OverflowError, UnicodeError):  # no such port, no such name
@@ -107,30 +137,42 @@ def _speaks_tls(server: str) -> bool | None:
     return answer[0] in (_HANDSHAKE, _ALERT) if answer else None
 
 
+def _trusting_context() -> ssl.SSLContext:
+    """Return a context that takes any server, to look at it; nothing is told to that server."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _connect(server: str) -> socket.socket:
+    host, _, port = server.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
+
+
 def _pair(cert: Pathish, key: Pathish) -> tuple[bytes, bytes]:
     """Return the bytes of a key and of its certificate chain; gRPC would not say what is wrong."""
-    chain_bytes, key_bytes = _read(cert), _read(key)
+    chain_bytes, key_bytes = read_file(cert), read_private(key)
     if b"ENCRYPTED" in key_bytes:
         raise ConfigError(f"{key}: the private key is encrypted; gRPC cannot ask for a passphrase")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
     except ssl.SSLError as err:
         raise ConfigError(f"{cert} and {key} are no certificate and its key: {err}") from err
+    # The other end would say no more than that the link is broken.
+    certificate, now = load_certificate(cert), datetime.datetime.now(datetime.UTC)
+    if now > certificate.not_valid_after_utc:
+        raise ConfigError(f"{cert} expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
+    if now < certificate.not_valid_before_utc:
+        raise ConfigError(f"{cert} is valid from {certificate.not_valid_before_utc:%Y-%m-%d} on")
     return key_bytes, chain_bytes
 
 
 def _authority(ca: Pathish) -> bytes:
     """Return the bytes of a file of CA certificates."""
-    raw = _read(ca)
+    raw = read_file(ca)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=ca)
     except ssl.SSLError as err:
         raise ConfigError(f"{ca} holds no certificates: {err}") from err
     return raw
-
-
-def _read(path: Pathish) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as err:
-        raise ConfigError(f"{path}: {err.strerror}") from err

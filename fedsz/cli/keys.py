@@ -1,0 +1,107 @@
+"""``fedsz keys``: who may join a fleet, by certificates and tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsz.cli.output import print_json, print_table, say
+
+app = typer.Typer(
+    help="Make, rotate and revoke the certificates and tokens of a fleet.", no_args_is_help=True
+)
+
+Folder = Annotated[
+    Path, typer.Option("--dir", "-d", help="Folder of the authority. Its ca.key stays there.")
+]
+Ids = Annotated[list[str], typer.Argument(help="Client ids.", metavar="ID...")]
+Hosts = Annotated[
+    list[str],
+    typer.Option("--host", help="DNS name or IP address that clients connect to; may be repeated."),
+]
+Days = Annotated[int, typer.Option(help="Days that a certificate is valid.", min=1, max=36500)]
+
+KEYS = Path("keys")
+
+
+@app.command("init")
+def init(*, host: Hosts, folder: Folder = KEYS, days: Days = 365) -> None:
+    """Make a certificate authority, and a certificate for the server."""
+    from fedsz.transport.authority import Authority
+
+    authority = Authority.create(folder)
+    cert = authority.certify_server(host, days)
+    say(f"{authority.ca}\n{cert}")
+    tls = f"--tls-cert {cert} --tls-key {cert.with_suffix('.key')}"
+    revoked = f"--revoked {authority.revoked}"
+    say(f"for certificates: fedsz server {tls} --tls-ca {authority.ca} {revoked}")
+    say(f"for tokens: fedsz server {tls} --tokens {authority.tokens} {revoked}")
+
+
+@app.command("server")
+def server(*, host: Hosts, folder: Folder = KEYS, days: Days = 365) -> None:
+    """Make another certificate for the server: before the old one expires, or for other hosts."""
+    from fedsz.transport.authority import Authority
+
+    say(str(Authority(folder).certify_server(host, days)))
+
+
+@app.command("client")
+def client(client_ids: Ids, *, folder: Folder = KEYS, days: Days = 365) -> None:
+    """Make a certificate for each client. One that has some gets another, beside it."""
+    from fedsz.transport.authority import Authority
+
+    authority = Authority(folder)
+    for client_id in client_ids:
+        say(str(authority.certify_client(client_id, days)))
+
+
+@app.command("token")
+def token(client_ids: Ids, *, folder: Folder = KEYS) -> None:
+    """Make a token for each client. One that has some gets another, beside it."""
+    from fedsz.transport.authority import Authority
+
+    authority = Authority(folder)
+    for client_id in client_ids:
+        say(str(authority.make_token(client_id)))
+
+
+@app.command("revoke")
+def revoke(
+    what: Annotated[list[str], typer.Argument(help="Serial numbers, or ids of clients.")],
+    *,
+    folder: Folder = KEYS,
+) -> None:
+    """Revoke a certificate or token, or all that a client has. A running server refuses it."""
+    from fedsz.transport.authority import Authority
+
+    authority = Authority(folder)
+    for each in what:
+        for one in authority.revoke(each):
+            say(f"revoked: {one.kind} {one.serial:x} of {one.name}")
+
+
+@app.command("list")
+def list_issued(
+    *,
+    folder: Folder = KEYS,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """List what has been issued, and what of it is revoked."""
+    from fedsz.transport.authority import Authority
+
+    authority = Authority(folder)
+    gone = authority.revoked_serials()
+    rows = [
+        {**one._asdict(), "serial": f"{one.serial:x}", "revoked": one.serial in gone}
+        for one in authority.issued()
+    ]
+    if json:
+        print_json(rows)
+        return
+    order = ("kind", "name", "expires", "revoked", "serial")
+    shown = ({**row, "revoked": "revoked" if row["revoked"] else ""} for row in rows)
+    cells = [[str(row[column]) for column in order] for row in shown]
+    print_table(("kind", "name", "expires", "", "serial number"), cells)

@@ -1,0 +1,269 @@
+"""What a fleet proves itself with: a certificate authority in a folder, and all that it issues.
+
+    ca.pem, ca.key          the authority; the key stays here
+    server.pem, .key        the server's certificate, for TLS
+    clients/ID.pem, .key    a client's certificate; ID in percent-encoding
+    clients/ID.token        a client's token, in place of a certificate
+    tokens                  their hashes, for the server
+    revoked                 serial numbers that are valid no longer, for the server
+    issued                  a line for each certificate and token: serial number, kind, id, end
+
+A second certificate or token of the same client is ID.2.pem, ID.2.token: both are valid until the
+first is revoked.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import itertools
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedsz.errors import ConfigError
+from fedsz.transport.identity import read_serials
+from fedsz.transport.private_files import Pathish, read_file, read_private, write_private
+from fedsz.transport.tls import load_certificate
+from fedsz.transport.tokens import Token, TokenHash
+from fedsz.whole_files import write_whole
+
+CERTIFICATE, TOKEN, SERVER = "certificate", "token", "server"
+CA_DAYS: Final = 3650
+_SERIAL_BITS: Final = 64  # as many as public authorities must draw, and few enough to be read
+_CLOCK_SKEW: Final = datetime.timedelta(hours=1)  # of devices behind the machine that signs
+_NAME_LENGTH: Final = 64  # characters of a common name: RFC 5280, ub-common-name
+
+
+class Issued(NamedTuple):
+    """A certificate or token that the authority has issued."""
+
+    serial: int
+    kind: str  # CERTIFICATE, TOKEN or SERVER
+    name: str  # of the client; the server's first host
+    expires: str  # a date; "" for never
+
+    @classmethod
+    def parse(cls, line: str) -> Issued:
+        """Return what `line` has written; ValueError if it is none."""
+        serial, kind, name, *expires = line.split(" ")
+        return cls(int(serial, 16), kind, unquote(name), *expires or [""])
+
+    def line(self) -> str:
+        """Return it as a line of the file of all that was issued."""
+        fields = (f"{self.serial:x}", self.kind, quote(self.name, safe=""), self.expires)
+        return " ".join(fields).rstrip() + "\n"
+
+
+class Authority:
+    """The authority of a fleet, in a folder.
+
+    Raises:
+        ConfigError: there is none in the folder, or a file is not what it should be.
+    """
+
+    def __init__(self, folder: Pathish) -> None:
+        self.folder = Path(folder)
+        self.ca, self.tokens = self.folder / "ca.pem", self.folder / "tokens"
+        self.revoked = self.folder / "revoked"
+        self._issued = self.folder / "issued"
+        key_file = self.folder / "ca.key"
+        self._certificate = load_certificate(self.ca)
+        key_bytes = read_private(key_file)
+        try:
+            key = load_pem_private_key(key_bytes, None)
+        except (ValueError, TypeError) as err:
+            raise ConfigError(f"{key_file} holds no private key without a passphrase") from err
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigError(f"{key_file} is no key on an elliptic curve")
+        self._key = key
+
+    @classmethod
+    def create(cls, folder: Pathish) -> Authority:
+        """Make an authority in a folder that has none, for ten years.
+
+        Raises:
+            ConfigError: there is one, or the folder cannot be written.
+        """
+        path = Path(folder)
+        if (path / "ca.key").exists():
+            raise ConfigError(f"{path} has an authority already")
+        try:
+            (path / "clients").mkdir(parents=True, exist_ok=True)
+            for name in ("tokens", "revoked", "issued"):
+                (path / name).touch()
+            (path / ".gitignore").write_text("*.key\n*.token\n")
+        except OSError as err:
+            raise ConfigError(f"cannot write to {path}: {err.strerror}") from err
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = _name(f"fedsz {secrets.token_hex(8)}")
+        builder = _builder(subject, key, subject, key, CA_DAYS)
+        only_signs = x509.BasicConstraints(ca=True, path_length=0)
+        signed = _sign(builder.add_extension(only_signs, critical=True), key)
+        _write_pair(path / "ca.pem", signed, key)
+        return cls(path)
+
+    def certify_server(self, hosts: Iterable[str], days: int) -> Path:
+        """Issue a certificate for a server that clients reach as one of ``hosts``.
+
+        Args:
+            hosts: DNS names and IP addresses.
+            days: how long it is valid.
+
+        Returns:
+            The certificate's file; the key is beside it.
+        """
+        named = list(hosts)
+        names = x509.SubjectAlternativeName([_host(host) for host in named])
+        return self._certify(self.folder / SERVER, named[0], days, SERVER, names)
+
+    def certify_client(self, client_id: str, days: int) -> Path:
+        """Issue a certificate for a client; return its file. The key is beside it."""
+        if not 0 < len(client_id) <= _NAME_LENGTH:
+            raise ConfigError(
+                f"a certificate takes a client id of 1 to {_NAME_LENGTH} characters, got"
+                f" {client_id!r}"
+            )
+        return self._certify(self._client(client_id), client_id, days, CERTIFICATE)
+
+    def make_token(self, client_id: str) -> Path:
+        """Issue a token for a client; return its file."""
+        if not client_id:
+            raise ConfigError("a client id has at least one character")
+        token = Token.new(client_id)
+        path = _free(self._client(client_id), ".token")
+        self._note(Issued(token.serial, TOKEN, client_id, ""))
+        self._append(self.tokens, TokenHash.of(token).line())
+        write_private(path, token.text().encode() + b"\n")
+        return path
+
+    def issued(self) -> list[Issued]:
+        """Return all that has been issued, in order."""
+        lines = read_file(self._issued).decode(errors="replace").splitlines()
+        try:
+            return list(map(Issued.parse, lines))
+        except ValueError as err:
+            raise ConfigError(f"{self._issued} is damaged: {err}") from err
+
+    def revoked_serials(self) -> frozenset[int]:
+        """Return the serial numbers that are valid no longer."""
+        return read_serials(self.revoked)
+
+    def revoke(self, what: str) -> list[Issued]:
+        """Revoke what has a serial number, in hex, or all that a client has; return that.
+
+        Raises:
+            ConfigError: there is nothing of that name that is still valid.
+        """
+        gone = self.revoked_serials()
+        # A server has one certificate, which is replaced; clients read no list of revoked ones.
+        valid = [one for one in self.issued() if one.serial not in gone and one.kind != SERVER]
+        found = [one for one in valid if what in (one.name, f"{one.serial:x}")]
+        if not found:
+            raise ConfigError(f"nothing valid has the client id or the serial number {what!r}")
+        lines = [f"{one.serial:x}  # {one.kind} {quote(one.name, safe='')}\n" for one in found]
+        self._append(self.revoked, "".join(lines))
+        return found
+
+    def _certify(
+        self,
+        path: Path,
+        name: str,
+        days: int,
+        kind: str,
+        hosts: x509.SubjectAlternativeName | None = None,
+    ) -> Path:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(
+            self._certificate.subject, self._key, _name(name[:_NAME_LENGTH]), key, days
+        )
+        if hosts is not None:
+            builder = builder.add_extension(hosts, critical=False)
+        # A client's certificate must not do for a server, nor the server's for a client.
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        signed = _sign(builder, self._key)
+        file = _free(path, ".pem")
+        self._note(
+            Issued(signed.serial_number, kind, name, f"{signed.not_valid_after_utc:%Y-%m-%d}")
+        )
+        _write_pair(file, signed, key)
+        return file
+
+    def _client(self, client_id: str) -> Path:
+        # Dots too: "..", and "a.2", which is what a second certificate of "a" is called.
+        return self.folder / "clients" / quote(client_id, safe="").replace(".", "%2E")
+
+    def _note(self, one: Issued) -> None:
+        self._append(self._issued, one.line())
+
+    def _append(self, path: Path, lines: str) -> None:
+        """Add lines to a file that a server may be reading."""
+        write_whole(path, read_file(path) + lines.encode())
+
+
+def _free(path: Path, suffix: str) -> Path:
+    """Return ``path`` with a suffix, and with a number before that if the file is there."""
+    names = itertools.chain([""], (f".{i}" for i in itertools.count(2)))
+    files = (path.with_name(f"{path.name}{name}{suffix}") for name in names)
+    return next(file for file in files if not file.exists())
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host.encode("idna").decode())
+    except ValueError as err:
+        raise ConfigError(f"neither a host's name nor an IP address: {host!r}") from err
+
+
+def _builder(
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    days: int,
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = x509.CertificateBuilder(
+        issuer_name=issuer,
+        subject_name=subject,
+        public_key=key.public_key(),
+        serial_number=secrets.randbits(_SERIAL_BITS) or 1,
+        not_valid_before=now - _CLOCK_SKEW,
+        not_valid_after=now + datetime.timedelta(days=days),
+    )
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return builder.add_extension(own, critical=False).add_extension(signed_by, critical=False)
+
+
+def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    return builder.sign(key, hashes.SHA256())
+
+
+def _write_pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write a certificate, and beside it its private key, which only its owner may read."""
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_private(path.with_suffix(".key"), pem)
+    write_whole(path, certificate.public_bytes(Encoding.PEM))

@@ -1,0 +1,196 @@
+"""Who is at the other end of a connection: what its certificate and its token prove."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import grpc
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from fedsz.errors import ConfigError, CorruptStream, LinkError
+from fedsz.transport.channel import security
+from fedsz.transport.private_files import Pathish, read_file
+from fedsz.transport.tls import load_certificate
+from fedsz.transport.tokens import Token, TokenHash, read_hashes
+
+_BEARER: Final = "Bearer "  # RFC 6750; what gRPC's access-token credentials write
+T = TypeVar("T")
+
+
+class Identity(NamedTuple):
+    """Who a connection is, as one certificate or token proves."""
+
+    proof: str  # which kind of proof: "certificate" or "token"
+    serial: str  # tells proofs apart
+    names: frozenset[str]  # the client ids that it may be used with
+
+
+class Claims:
+    """Which client each proof of identity has been used for: a certificate is one client."""
+
+    def __init__(self) -> None:
+        self._client_ids: dict[str, str] = {}  # by serial
+
+    def check(self, identity: Identity, client_id: str) -> None:
+        """Note that an identity is used as ``client_id``.
+
+        Raises:
+            CorruptStream: it is not of this client, or has been used as another one.
+        """
+        if client_id not in identity.names:
+            names = " or ".join(sorted(map(repr, identity.names))) or "nobody"
+            what = f"the client id is {client_id!r} and the {identity.proof} that of {names}"
+            raise CorruptStream(what)
+        first = self._client_ids.setdefault(identity.serial, client_id)
+        if first != client_id:
+            what = f"this {identity.proof} has joined as client {first!r} before"
+            raise CorruptStream(f"the client id is {client_id!r}, but {what}")
+
+
+class Identities:
+    """Who may connect to a server.
+
+    A certificate proves its common name and the DNS names and URIs among its subject's alternative
+    names. With ``tokens``, every connection needs a token as well, which proves one client id.
+
+    Both files are read again when they have changed. If that fails, what was read before holds.
+
+    Args:
+        tokens: file with the hashes of the clients' tokens, as `fedsz keys` writes it.
+        revoked: file with the serial numbers, in hex and one a line, of certificates and tokens
+            that are valid no longer; what follows ``#`` is a comment.
+
+    Raises:
+        ConfigError: a file cannot be read, or is not what it should be.
+    """
+
+    def __init__(self, tokens: Pathish | None = None, revoked: Pathish | None = None) -> None:
+        self._tokens = None if tokens is None else _Watched(tokens, read_hashes)
+        self._revoked = None if revoked is None else _Watched(revoked, read_serials)
+
+    @property
+    def by_token(self) -> bool:
+        """Whether a connection needs a token."""
+        return self._tokens is not None
+
+    def of(self, context: grpc.aio.ServicerContext) -> Identity | None:
+        """Return what a connection has proven; None if nobody asks for proof.
+
+        Raises:
+            LinkError: it lacks a proof, or one is wrong or revoked.
+        """
+        token = None if self._tokens is None else self._token_of(context, self._tokens.read())
+        (pem,) = context.auth_context().get("x509_pem_cert", (b"",))
+        if not pem:
+            return token
+        certificate = self._certificate_in(pem)
+        if token is None:
+            return certificate
+        return certificate._replace(names=certificate.names & token.names)
+
+    def _token_of(
+        self, context: grpc.aio.ServicerContext, hashes: Mapping[int, TokenHash]
+    ) -> Identity:
+        sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+        if not sent:
+            raise LinkError("this server takes clients with a token: give --token-file")
+        try:
+            token = Token.parse(str(sent).removeprefix(_BEARER))
+        except ConfigError:
+            raise LinkError("the token is not one of fedsz") from None
+        known = hashes.get(token.serial)
+        if known is None or not known.fits(token):
+            raise LinkError("the token is not one that this server knows")
+        self._check_revoked(token.serial, "token", known.client_id)
+        return Identity("token", f"{token.serial:x}", frozenset((known.client_id,)))
+
+    def _certificate_in(self, pem: bytes) -> Identity:
+        try:
+            certificate = x509.load_pem_x509_certificate(pem)
+            names = certificate_names(certificate)
+        except ValueError as err:  # which OpenSSL has let pass
+            raise LinkError(f"the certificate cannot be read: {err}") from None
+        self._check_revoked(certificate.serial_number, "certificate", ", ".join(sorted(names)))
+        return Identity("certificate", hashlib.sha256(pem).hexdigest(), names)
+
+    def _check_revoked(self, serial: int, proof: str, name: str) -> None:
+        if self._revoked is not None and serial in self._revoked.read():
+            raise LinkError(f"the {proof} of {name!r}, serial number {serial:x}, is revoked")
+
+
+class _Watched(Generic[T]):
+    """What a file holds, read again whenever it has changed."""
+
+    def __init__(self, path: Pathish, parse: Callable[[Path], T]) -> None:
+        self._path, self._parse = Path(path), parse
+        self._stamp = self._look()
+        self._value = parse(self._path)
+
+    def read(self) -> T:
+        """Return what the file holds now; if it cannot be read, what it held before."""
+        stamp = self._look()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._value = self._parse(self._path)
+            except ConfigError as err:
+                security.error("%s; what it held before is still in force", err)
+        return self._value
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            about = self._path.stat()
+        except OSError:
+            return ()
+        return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def certificate_names(certificate: x509.Certificate) -> frozenset[str]:
+    """Return what a client with this certificate may be called.
+
+    Raises:
+        ValueError: the certificate is not as X.509 has it.
+    """
+    names = {
+        str(name.value) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    }
+    with suppress(x509.ExtensionNotFound):
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        names.update(extension.value.get_values_for_type(x509.DNSName))
+        names.update(extension.value.get_values_for_type(x509.UniformResourceIdentifier))
+    return frozenset(names)
+
+
+def read_serials(path: Path) -> frozenset[int]:
+    """Return the serial numbers in a file of those that are revoked.
+
+    Raises:
+        ConfigError: it cannot be read, or has a line that is no serial number.
+    """
+    serials = set()
+    for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
+        serial = line.partition("#")[0].strip().replace(":", "")
+        try:
+            serials |= {int(serial, 16)} if serial else set()
+        except ValueError:
+            raise ConfigError(f"{path}, line {number}, is no serial number: {serial!r}") from None
+    return frozenset(serials)
+
+
+def own_name(cert: Pathish | None, token: Pathish | None) -> str:
+    """Return the one client id that a certificate or a token is for; "" if there are several.
+
+    Raises:
+        ConfigError: a file is not what it should be.
+    """
+    if token is not None:
+        return Token.read(token).client_id
+    if cert is None:
+        return ""
+    names = certificate_names(load_certificate(cert))
+    return next(iter(names)) if len(names) == 1 else ""

@@ -1,0 +1,49 @@
+"""A reply on its way into a file, and what its pace tells of the link."""
+
+from __future__ import annotations
+
+from typing import IO, Final
+
+from fedsz.transport.frames import Arrival, Begin
+
+# An upload shorter than this tells what a link can do at least, not what it does.
+TIMED_BYTES: Final = 64 << 10
+
+
+class Upload(Arrival):
+    """A reply on its way into a sink; without one it is dropped, for nobody waits for it.
+
+    Its time runs from the first chunk, so that neither the link's latency nor its slow start count;
+    from BEGIN, which comes just before, where too little follows that chunk.
+    """
+
+    def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
+        super().__init__(begin, limit=limit)
+        self.sink, self._begun = sink, now
+        self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
+
+    def take(self, piece: memoryview, now: float) -> None:
+        """Count and write the body of one DATA frame; see `Arrival.feed`."""
+        self.feed(piece)
+        if self.sink is not None:
+            self.sink.write(piece)
+        self._first = self._first or (now, self.received)
+
+    def drop(self) -> None:
+        """Keep nothing of it."""
+        if self.sink is not None:
+            self.sink.close()
+            self.sink = None
+
+    def bandwidth(self, known: float, now: float) -> float:
+        """Return the link's bandwidth, in bits a second, once all of it is here.
+
+        A short upload only ever raises what was ``known`` before.
+        """
+        since, before = self._first or (self._begun, 0)
+        if self.size - before < TIMED_BYTES:
+            since, before = self._begun, 0
+        if now <= since:
+            return known
+        measured = 8 * (self.size - before) / (now - since)
+        return measured if self.size >= TIMED_BYTES else max(measured, known)

@@ -1,0 +1,232 @@
+"""Who may join, over real links: certificates, tokens, and processes that take others' ids."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fedsz.errors import ConfigError, LinkError
+from fedsz.transport.authority import Authority
+from fedsz.transport.events import EventKind
+from fedsz.transport.frames import Bye, ByeKind, Hello, pack
+from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.identity import Identities
+from fedsz.transport.probe import probe
+from fedsz.transport.tls import channel_credentials, server_credentials
+from fedsz.transport.tokens import Token
+from tests import certificates
+from tests.links import LONG, Client, ClientProcess, RawClient, Server, closing_all, waiting_app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import grpc
+
+    from tests.links import Serve, Spawn
+
+    Prove = Callable[[str], grpc.ChannelCredentials]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "keys")
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with closing_all(Server) as start:
+        yield start
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    with closing_all(ClientProcess) as start:
+        yield start
+
+
+def pair(cert: Path) -> tuple[Path, Path]:
+    return cert, cert.with_suffix(".key")
+
+
+def options(authority: Authority, kind: str) -> dict[str, Any]:
+    """Return how a server asks for certificates, or for tokens."""
+    by_token = kind == "token"
+    files = pair(authority.certify_server(["127.0.0.1"], 1))
+    return {
+        "credentials": server_credentials(*files, None if by_token else authority.ca),
+        "identities": Identities(authority.tokens if by_token else None, authority.revoked),
+    }
+
+
+def proof(authority: Authority, kind: str, client_id: str) -> grpc.ChannelCredentials:
+    """Return what a new certificate or token lets a client connect with."""
+    if kind == "token":
+        return channel_credentials(authority.ca, token=authority.make_token(client_id))
+    return channel_credentials(authority.ca, *pair(authority.certify_client(client_id, 1)))
+
+
+def refusal(server: Server, client_id: str, credentials: grpc.ChannelCredentials) -> str:
+    """Return what a client is told that is turned away for good."""
+    error = Client(server.address, client_id, credentials=credentials, max_wait=LONG).ended()
+    assert isinstance(error, LinkError)
+    start = f"{server.address} has refused this client: "
+    assert str(error).startswith(start)
+    assert "\n" not in str(error)
+    return str(error).removeprefix(start)
+
+
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_a_client_is_who_its_proof_says(authority: Authority, serve: Serve, kind: str) -> None:
+    server = serve(**options(authority, kind))
+    of_a = proof(authority, kind, "a")
+    server.client("a", credentials=of_a)
+
+    assert refusal(server, "b", of_a) == f"the client id is 'b' and the {kind} that of 'a'"
+    (reply,) = server.grid.send_and_receive(server.requests(), timeout=LONG)
+    assert reply.has_content()
+    assert server.events.count(EventKind.LEFT) == 0
+    assert server.events.count(EventKind.REFUSED) == 1
+
+
+@pytest.mark.parametrize("name", ["of-subject", "pi.example.org", "spiffe://fleet/pi"])
+def test_a_certificate_names_its_client_in_any_of_three_places(
+    tmp_path: Path, serve: Serve, name: str
+) -> None:
+    ours = certificates.Authority(tmp_path, "ours")
+    files = ours.issue("of-subject", hosts=("pi.example.org",), uris=("spiffe://fleet/pi",))
+    server = serve(credentials=server_credentials(*ours.issue("server"), ours.ca))
+    credentials = channel_credentials(ours.ca, *files)
+    server.client(name, credentials=credentials)
+
+    other = "of-subject" if name != "of-subject" else "pi.example.org"
+    told = f"the client id is {other!r}, but this certificate has joined as client {name!r} before"
+    assert refusal(server, other, credentials) == told
+
+
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_what_is_revoked_is_refused_without_a_restart(
+    authority: Authority, serve: Serve, kind: str
+) -> None:
+    server = serve(**options(authority, kind))
+    of_a, of_b = (proof(authority, kind, name) for name in "ab")
+    server.client("b", credentials=of_b)
+    authority.revoke("a")
+
+    told = refusal(server, "a", of_a)
+    assert told.startswith(f"the {kind} of 'a', serial number ")
+    assert told.endswith(" is revoked")
+    with pytest.raises(LinkError, match=r"UNAUTHENTICATED: .* is revoked"):
+        probe(server.address, credentials=of_a)
+    assert server.events.count(EventKind.LEFT) == 0
+
+
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_a_proof_is_rotated(authority: Authority, serve: Serve, kind: str) -> None:
+    server = serve(**options(authority, kind))
+    old = proof(authority, kind, "a")
+    client = server.client("a", credentials=old)
+    new = proof(authority, kind, "a")  # beside the old one, which the server takes still
+    client.stop.set()
+    assert client.ended() is None
+    server.events.wait(EventKind.LEFT, "a")
+    client = server.client("a", credentials=new)  # at once: it is the same client
+    first = next(one for one in authority.issued() if one.name == "a")
+    authority.revoke(f"{first.serial:x}")
+
+    assert "is revoked" in refusal(server, "a", old)
+    (reply,) = server.grid.send_and_receive(server.requests(), timeout=LONG)
+    assert reply.has_content()
+
+
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_a_proof_that_two_use_at_once_is_that_of_the_first(
+    authority: Authority, serve: Serve, kind: str
+) -> None:
+    server, go = serve(**options(authority, kind)), threading.Event()
+    credentials = proof(authority, kind, "a")
+    first = server.client("a", waiting_app(go), credentials=credentials)
+    replies = server.grid.stream_replies(server.requests(), timeout=LONG)
+    server.events.wait(EventKind.SENT, "a")
+    second = Client(server.address, "a", credentials=credentials)
+    server.clients.append(second)
+
+    assert second.events.wait(EventKind.WAITING).detail.startswith("the client id 'a' is in use")
+    go.set()
+    assert next(replies).has_content()
+    assert first.events.count(EventKind.LEFT) == 0
+    first.stop.set()
+    second.events.wait(EventKind.JOINED)  # though the first might return: it is the same client
+
+
+def test_wrong_tokens_are_refused(authority: Authority, serve: Serve, tmp_path: Path) -> None:
+    server = serve(**options(authority, "token"))
+    server.client("a", credentials=proof(authority, "token", "a"))
+    known = Token.read(authority.make_token("b"))
+    unknown, guessed = Token.new("b"), Token("b", known.serial, bytes(32))
+    renamed = Token("a", known.serial, known.secret)  # the file says a, the server knows b
+    path = tmp_path / "token"
+    path.touch(0o600)
+    for token, told in (
+        (unknown, "the token is not one that this server knows"),
+        (guessed, "the token is not one that this server knows"),
+        (renamed, "the client id is 'a' and the token that of 'b'"),
+    ):
+        path.write_text(token.text())
+        assert refusal(server, "a", channel_credentials(authority.ca, token=path)) == told
+    told = "this server takes clients with a token: give --token-file"
+    assert refusal(server, "a", channel_credentials(authority.ca)) == told
+    with pytest.raises(LinkError, match="takes clients with a token"):
+        probe(server.address, credentials=channel_credentials(authority.ca))
+    assert server.events.count(EventKind.LEFT) == 0
+
+
+def test_a_token_does_not_go_over_plaintext(authority: Authority) -> None:
+    with pytest.raises(ConfigError, match="tokens need TLS"):
+        GrpcGrid(identities=Identities(authority.tokens))
+
+
+def test_a_list_that_becomes_unreadable_holds_as_it_was(
+    authority: Authority, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(**options(authority, "token"))
+    of_a, of_b = (proof(authority, "token", name) for name in "ab")
+    authority.revoke("a")
+    assert "is revoked" in refusal(server, "a", of_a)
+    authority.revoked.write_text("no hex\n")
+    authority.tokens.unlink()
+
+    assert "is revoked" in refusal(server, "a", of_a)
+    server.client("b", credentials=of_b)
+    assert [record.name for record in caplog.records if record.levelname == "ERROR"] == [
+        "fedsz.security",
+        "fedsz.security",
+    ]
+
+
+IDS = [f"client-{i}" for i in range(5)]
+
+
+def test_a_process_that_takes_all_ids_gets_nothing(serve: Serve, spawn: Spawn) -> None:
+    server = serve()
+    victims = [server.client(client_id) for client_id in IDS]
+    spawn(server.address, 4, *IDS)
+    for n in range(1, 3 * len(IDS)):  # each asks again and again
+        server.events.wait(EventKind.REFUSED, n=n)
+    for client_id in IDS:  # and so does one of an earlier release, or one that makes up a key
+        for hello in (Hello(1, client_id, {}, []), Hello(1, client_id, {}, [], bytes(16))):
+            with RawClient(server.address, pack(hello)) as hostile:
+                (bye,) = hostile.hear_out()
+            assert isinstance(bye, Bye)
+            assert bye.kind in (ByeKind.TAKEN, ByeKind.REFUSED)
+            assert bye.reason == f"the client id {client_id!r} is in use"
+
+    for _ in range(2):
+        replies = server.grid.send_and_receive(server.requests(), timeout=LONG)
+        assert [reply.has_content() for reply in replies] == [True] * len(IDS)
+        assert {reply.content["metrics"]["num-examples"] for reply in replies} == {1}
+    assert all(victim.events.count(EventKind.JOINED) == 1 for victim in victims)
+    assert server.events.count(EventKind.LEFT) == 0
+    assert all(victim.error is None for victim in victims)
