@@ -28,8 +28,7 @@ from fedsz.training.text import TextTask, find_text
 
 Metrics = Mapping[str, Any]
 
-PIECES: Final = 8  # that the text is cut into: its plays, more or less
-TOKENS: Final = 16  # of a speech that `Speeches` reads
+TOKENS: Final = 16  # of a sentence that `Questions` reads
 CLASSES: Final = 10  # of `Clothes`
 _HELD_OUT_SEED: Final = 101  # never the run's: it would be tested on what another trained on
 
@@ -94,8 +93,8 @@ class Characters(TextTask):
         return self._adam.train(model, len(share), loss_of)
 
 
-class Speeches:
-    """Which eighth of Shakespeare's plays a speech is from, by a pretrained MiniLM.
+class Questions:
+    """Which sentences of Shakespeare are questions, without what ends them, by a pretrained MiniLM.
 
     The model is ``minilm``, all of it tuned, or ``minilm-lora``: the adapters are the model then,
     with the head, and the rest stays where it is.
@@ -105,21 +104,21 @@ class Speeches:
         self._lora = config.model == "minilm-lora"
         self._adam = Adam.of(config)
         self._held_out = config.test_samples or None
-        self._train, self._test = speeches(str(find_text(config.dataset, config.data_dir)))
+        self._train, self._test = sentences(str(find_text(config.dataset, config.data_dir)))
 
     def build_model(self) -> Any:
         """Return the pretrained transformer with a new head, or its adapters."""
         from transformers import AutoModelForSequenceClassification
 
-        model = AutoModelForSequenceClassification.from_pretrained(minilm(), num_labels=PIECES)
+        model = AutoModelForSequenceClassification.from_pretrained(minilm(), num_labels=2)
         return Adapters(model) if self._lora else model
 
     def load_share(self, index: int, count: int) -> Examples:
-        """Return every ``count``-th speech."""
+        """Return every ``count``-th sentence."""
         return Examples(self._train.x[index::count], self._train.y[index::count])
 
     def load_test(self) -> Examples:
-        """Return the speeches held out, or so many of them."""
+        """Return the sentences held out, or so many of them."""
         return self._test.first(self._held_out)
 
     def train(self, model: Any, share: Examples) -> Metrics:
@@ -242,7 +241,7 @@ class Adam:
 
 
 def logits(network: nn.Module, tokens: Tensor) -> Tensor:
-    """Return the logits [N, PIECES] of tokens [N, TOKENS], of which 0 is padding."""
+    """Return the logits [N, 2] of tokens [N, TOKENS], of which 0 is padding."""
     found: Tensor = network(input_ids=tokens, attention_mask=(tokens != 0).long()).logits
     return found
 
@@ -261,17 +260,24 @@ def minilm() -> Path:
 
 
 @cache
-def speeches(path: str) -> tuple[Examples, Examples]:
-    """Return speeches to train on and a tenth held out: tokens [N, TOKENS], and the piece."""
+def sentences(path: str) -> tuple[Examples, Examples]:
+    """Return sentences to train on and a tenth held out: tokens [N, TOKENS], 1 for a question.
+
+    There are as many questions as others.
+    """
     from transformers import AutoTokenizer
 
-    text = Path(path).read_text(encoding="utf-8")
-    found = list(re.finditer(r"^[A-Z][A-Za-z ]+:\n((?:.+\n?)+)", text, re.MULTILINE))
+    text = re.sub(r"^[A-Z][A-Za-z ]+:$", "", Path(path).read_text(encoding="utf-8"), flags=re.M)
+    found = re.findall(r"([^.?!:;]{20,})([.?])", text)
+    asked = [words for words, end in found if end == "?"]
+    said = [words for words, end in found if end == "."]
+    shuffled = torch.Generator().manual_seed(_HELD_OUT_SEED)
+    said = [said[i] for i in torch.randperm(len(said), generator=shuffled)[: len(asked)]]
     tokens = AutoTokenizer.from_pretrained(minilm())(
-        [speech[1] for speech in found], truncation=True, max_length=TOKENS,
+        [" ".join(words.split()) for words in asked + said], truncation=True, max_length=TOKENS,
         padding="max_length", return_tensors="pt",
     )["input_ids"]  # fmt: skip
-    pieces = torch.tensor([PIECES * speech.start() // len(text) for speech in found])
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(_HELD_OUT_SEED))
-    test, train = order.tensor_split([len(found) // 10])
-    return Examples(tokens[train], pieces[train]), Examples(tokens[test], pieces[test])
+    kinds = torch.tensor([1] * len(asked) + [0] * len(said))
+    order = torch.randperm(len(kinds), generator=shuffled)
+    test, train = order.tensor_split([len(kinds) // 10])
+    return Examples(tokens[train], kinds[train]), Examples(tokens[test], kinds[test])

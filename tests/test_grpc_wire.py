@@ -318,7 +318,9 @@ def test_an_arrival_takes_what_was_announced_and_no_more() -> None:
 def test_the_protocol_stays_what_it_is() -> None:
     """Old clients speak these bytes; a change needs a new PROTOCOL."""
     assert grpc_wire.PROTOCOL == 1
-    assert pack(Hello(1, "c", {"p": 1}, ["m"])).hex() == "019401a16381a1700191a16d"
+    # Releases before session keys end after the message ids; each side reads the other's.
+    assert unpack(bytes.fromhex("019401a16381a1700191a16d")) == Hello(1, "c", {"p": 1}, ["m"])
+    assert pack(Hello(1, "c", {"p": 1}, ["m"], b"k")).hex() == "019501a16381a1700191a16dc4016b"
     assert pack(Welcome(7, 8, ["m"])).hex() == "0293070891a16d"
     assert pack(Begin("m", 9)).hex() == "0392a16d09"
     assert pack(Ack("m", received=True)).hex() == "0592a16dc3"
