@@ -92,17 +92,22 @@ class RunTable:
             return "starting the server"
         if not self._rows:
             here, wanted = len(self._connected), self._listening.min_clients
-            waits = f"waiting for clients: {here} of {wanted}"
-            if here < wanted or not self._number:
-                return waits if here < wanted else "testing the model to start from"
-        replies = f"round {self._number}: {len(self._replied)} of {len(self._asked)} replies"
-        missing = sorted(self._asked - self._replied)
+            if here < wanted:
+                return f"waiting for clients: {here} of {wanted}"
+            if not self._number:
+                return "testing the model to start from"
+        asked = self._asked or self._connected
+        replies = f"round {self._number}: {len(self._replied)} of {len(asked)} replies"
+        missing = sorted(asked - self._replied)
         if not missing:
             return f"{replies}, testing their average"
         more = " ..." if len(missing) > NAMED else ""
         return f"{replies}, waiting for {', '.join(missing[:NAMED])}{more}"
 
     def _summary(self, done: Done) -> None:
+        if not self._rows:
+            self._say(f"all rounds were over; results in {done.run_dir}", style="")
+            return
         trained = [row for row in self._rows if row.round]
         names = ("raw_up", "sent_up", "wire_up", "raw_down", "sent_down")
         raw, sent, wire, model, down = (sum(getattr(row, n) for row in trained) for n in names)

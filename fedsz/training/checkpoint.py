@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -13,7 +14,7 @@ from fedsz.arrays import NDArray
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, CorruptStream, FedszError
 from fedsz.flower.records import Arrays, to_record
-from fedsz.training.events import from_json, to_json
+from fedsz.training.events import from_json
 from fedsz.transport.records_file import read_records, write_records
 
 _ABOUT, _MODEL = "about", "model"
@@ -27,16 +28,24 @@ class Checkpoint:
     There is no random state: each round seeds its own draws.
 
     Attributes:
-        done: the round that is over.
+        line: of rounds.jsonl, about the round that is over.
         model: the average.
         grid: what `fedsz.flower.FedSZGrid.state` returned.
         run_id: by which clients know the run.
     """
 
-    done: RoundRecord
+    line: str
     model: Mapping[str, NDArray]
     grid: RecordDict
     run_id: int
+
+    @cached_property
+    def done(self) -> RoundRecord:
+        """The round that is over."""
+        done = from_json(self.line)
+        if not isinstance(done, RoundRecord):
+            raise CorruptStream("the last round is no round")
+        return done
 
     def write(self, path: Path, folder: Mapping[str, str | int]) -> None:
         """Write it whole, over that of the round before.
@@ -48,7 +57,7 @@ class Checkpoint:
         Raises:
             ConfigError: it cannot be written. What was there is there still.
         """
-        about: dict[str, Any] = {"run-id": self.run_id, "done": to_json(self.done), **folder}
+        about: dict[str, Any] = {"run-id": self.run_id, "line": self.line, **folder}
         records: dict[str, Any] = {
             _ABOUT: ConfigRecord(about),
             _MODEL: to_record(dict(self.model)),
@@ -67,16 +76,16 @@ class Checkpoint:
         try:
             records: Any = read_records(path)
             about = dict(records[_ABOUT])
-            done = from_json(about.pop("done"))
-            if not isinstance(done, RoundRecord):
-                raise CorruptStream("its last round is no round")
             of_grid = {
                 name.removeprefix(_GRID): records[name]
                 for name in list(records)
                 if name.startswith(_GRID)
             }
             model = dict(Arrays(records[_MODEL]))
-            return cls(done, model, RecordDict(of_grid), about.pop("run-id")), about
+            run_id = about.pop("run-id")
+            checkpoint = cls(about.pop("line"), model, RecordDict(of_grid), run_id)
+            _ = checkpoint.done
+            return checkpoint, about
         except FileNotFoundError:
             raise
         except (OSError, KeyError, TypeError, AttributeError, FedszError) as err:

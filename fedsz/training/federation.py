@@ -19,6 +19,7 @@ from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.training.checkpoint import Checkpoint, Resumed
+from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
 from fedsz.training.seeding import seeded
@@ -84,7 +85,7 @@ def federate(
     while len(list(grid.get_node_ids())) < config.min_clients:
         time.sleep(0.1)
     rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
-    strategy = _LaterRounds(rounds.done, config.seed)
+    strategy = ResumableFedAvg(rounds.done, config.seed)
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
@@ -98,7 +99,7 @@ def federate(
     return problem.model
 
 
-class _LaterRounds(StreamingFedAvg):
+class ResumableFedAvg(StreamingFedAvg):
     """Averages the rounds after those that are ``done``; Flower counts from 1 in any case."""
 
     def __init__(self, done: int, seed: int) -> None:
@@ -110,6 +111,7 @@ class _LaterRounds(StreamingFedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        """Return a round's messages; whom it asks first depends on seed and round alone."""
         number = self._done + server_round
         with seeded(_seed_of_round(self._seed, number)):
             return super().configure_train(number, arrays, config, grid)
@@ -117,6 +119,7 @@ class _LaterRounds(StreamingFedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return a round's average and metrics."""
         return super().aggregate_train(self._done + server_round, replies)
 
 
@@ -182,7 +185,7 @@ class _Rounds:
         self._train_seconds = 0.0
         if self._on_checkpoint:
             state = self.grid.state()
-            self._on_checkpoint(Checkpoint(record, averaged, state, self._run_id))
+            self._on_checkpoint(Checkpoint(to_json(record), averaged, state, self._run_id))
         if self._on_round:
             self._on_round(record)
         told = {name: x for name, x in result._asdict().items() if x is not None}

@@ -19,7 +19,7 @@ import tomli_w
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.training.checkpoint import Checkpoint, Resumed
-from fedsz.training.events import from_json, to_json
+from fedsz.training.events import from_json
 from fedsz.training.options import TRAVEL, RunConfig, options
 from fedsz.update.config import CompressionConfig
 from fedsz.whole_files import append_line, lock_folder, remove_parts, write_whole
@@ -99,8 +99,12 @@ class RunFolder:
     def keep(self, checkpoint: Checkpoint) -> None:
         """Write what the run goes on from, then the round's line, then its model."""
         checkpoint.write(self.path / CHECKPOINT, self._identity())
-        self._add(to_json(checkpoint.done))
+        self._add(checkpoint.line)
         self._save(checkpoint)
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
 
     def finish(self) -> None:
         """Note that the run is over: nothing will go on from here."""
@@ -133,7 +137,7 @@ class RunFolder:
 
         A crash can leave them before it, within a line or a file; never after it.
         """
-        path, line = self.path / ROUNDS, f"{to_json(checkpoint.done)}\n".encode()
+        path, line = self.path / ROUNDS, f"{checkpoint.line}\n".encode()
         lines = _read(path)
         self._size = int(of.get("rounds-size", 0))
         before, last = lines[: self._size], lines[self._size :]
