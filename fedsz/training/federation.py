@@ -81,8 +81,9 @@ def federate(
     Raises:
         ModelMismatch: ``resumed`` is of another model.
     """
+    left = config.rounds - (resumed.checkpoint.done.round if resumed else 0)
     # The fleet is complete once; after that a round goes on with those who are there.
-    while len(list(grid.get_node_ids())) < config.min_clients:
+    while left and len(list(grid.get_node_ids())) < config.min_clients:
         time.sleep(0.1)
     rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
     strategy = ResumableFedAvg(rounds.done, config.seed)
@@ -91,7 +92,7 @@ def federate(
     strategy.start(
         rounds.grid,
         to_record(arrays_of(problem.model)),
-        num_rounds=config.rounds - rounds.done,
+        num_rounds=left,
         timeout=config.round_timeout,
         train_config=ConfigRecord(sent),
         evaluate_fn=rounds.end,

@@ -58,13 +58,8 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
 
     if not config.insecure and not config.tls_cert:
         raise ConfigError("give --tls-cert and --tls-key, or ask for plaintext by --insecure")
-    start = time.monotonic()
     folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
     resumed = folder.resumed if folder else None
-    if folder and resumed and resumed.checkpoint.done.round == config.rounds:
-        folder.finish()  # which a crash had kept it from
-        on_event(Done(str(folder.path), time.monotonic() - start))
-        return
     # The weights to start from are in the checkpoint, if there is one.
     problem = prepare(dataclasses.replace(config, initial="") if resumed else config)
     # Each round collects garbage; it need not look through all that torch has brought.
@@ -95,8 +90,10 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         on_event(Listening(grid.port, str(folder.path), config.min_clients, first))
         start = time.monotonic()
         federate(grid, config, problem, on_event, on_checkpoint=folder.keep, resumed=resumed)
-        folder.finish()
+        if first > config.rounds:
+            time.sleep(config.reconnect_grace)  # for clients that have not heard that it is over
         on_event(Done(str(folder.path), time.monotonic() - start))
+    folder.finish()
 
 
 def join(config: RunConfig, on_event: OnEvent | None = None) -> None:

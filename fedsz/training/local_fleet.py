@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Generator
@@ -31,6 +32,7 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     Raises:
         FedszError: the server failed; the message says why.
     """
+    results = Path()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_temporary_folder()))
         place = ("--host=127.0.0.1", "--port=0", f"--min-clients={config.clients}")
@@ -64,11 +66,13 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
                 begun.set()
             elif isinstance(event, Done):
                 finished.set()
+                results = Path(event.run_dir)
             yield event
         status = server.wait(PATIENCE)
         if not finished.is_set():
             why = _why_they_ended([server, *clients])
             raise FedszError(why or f"the server ended with {status}")
+    shutil.rmtree(results / STATES, ignore_errors=True)  # which the clients have emptied
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:

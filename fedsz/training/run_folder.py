@@ -109,6 +109,7 @@ class RunFolder:
     def finish(self) -> None:
         """Note that the run is over: nothing will go on from here."""
         (self.path / CHECKPOINT).unlink(missing_ok=True)
+        self.close()
 
     def _identity(self) -> dict[str, str | int]:
         """Return what tells the folder apart from those of other runs, and of later rounds."""
