@@ -18,7 +18,7 @@ from fedsz.flower.records import to_array
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Bye, ByeKind, pack
 from fedsz.transport.state_folder import STATE, StateFolder
-from tests.links import Client, Server
+from tests.links import Client, Server, free_port
 
 RUN, NODE = 7, 1 << 62
 
@@ -112,12 +112,16 @@ def test_a_full_tmpdir_fails_a_reply_and_not_the_server(
 
 
 def test_a_server_that_fails_is_waited_for_and_tells_why() -> None:
-    with pytest.raises(ConfigError), GrpcGrid(port=0) as grid:
-        client = Client(f"127.0.0.1:{grid.port}", "a")
+    def fail() -> None:
         client.events.wait(EventKind.JOINED)
         raise ConfigError("cannot write out/checkpoint: No space left on device")
 
-    told = client.events.wait(EventKind.WAITING).detail
+    grid = GrpcGrid(port=free_port())
+    client = Client(f"127.0.0.1:{grid.port}", "a")
+    with pytest.raises(ConfigError), grid:
+        fail()
+
+    told = client.events.wait(EventKind.LEFT).detail
     assert "before the run had finished" in told
     assert "No space left on device" in told
     assert client.error is None
