@@ -13,10 +13,13 @@ the same sum in either order; three would not.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,7 +33,7 @@ CALLS = {
 }
 ROUNDS = 3
 CLIENTS = 2
-PATIENCE = 120.0  # seconds that a run may take
+PATIENCE = 300.0  # seconds that a run may take
 TASK = "tests.resume_task:Regression"
 OPTIONS = ("--task", TASK, "--insecure")
 
@@ -56,9 +59,10 @@ class Failure(Exception):
 class Run:
     """One federation of processes in a folder of its own."""
 
-    def __init__(self, folder: Path, port: int, kill: Kill | None) -> None:
+    def __init__(self, folder: Path, kill: Kill | None) -> None:
         self.folder, self.kill, self.kills = folder, kill, 0
-        self._port = port
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self._port = int(probe.getsockname()[1])
         names = ["server", *(f"client{i}" for i in range(CLIENTS))]
         victim = {"server": "server", "client": "client0"}[kill.victim] if kill else ""
         self.processes = {name: self._start(name, killed=name == victim) for name in names}
@@ -84,6 +88,7 @@ class Run:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # what strace leaves behind has to end with it
             )
 
     def finish(self) -> None:
@@ -107,7 +112,8 @@ class Run:
     def end(self) -> None:
         """Leave no process behind."""
         for process in self.processes.values():
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     def result(self) -> bytes:
@@ -125,10 +131,10 @@ class Run:
         return (self.folder / f"{name}.log").read_text("utf-8", "replace")[-300:]
 
 
-def run(port: int, kill: Kill | None = None) -> tuple[bytes, int]:
+def run(kill: Kill | None = None) -> tuple[bytes, int]:
     """Run once; return the model's bytes, and how often a process was killed."""
     with tempfile.TemporaryDirectory(prefix="kill-sweep-") as folder:
-        once = Run(Path(folder), port, kill)
+        once = Run(Path(folder), kill)
         try:
             once.finish()
             return once.result(), once.kills
@@ -136,14 +142,14 @@ def run(port: int, kill: Kill | None = None) -> tuple[bytes, int]:
             once.end()
 
 
-def sweep(port: int, victim: str, calls: str, every: int, first: int) -> tuple[int, list[str]]:
+def sweep(victim: str, calls: str, every: int, first: int) -> tuple[int, list[str]]:
     """Kill at every ``every``-th call; return how many runs were killed, and what went wrong."""
-    whole, _ = run(port)
+    whole, _ = run()
     killed, wrong = 0, []
     at = first
     while True:
         try:
-            model, kills = run(port, Kill(victim, CALLS[calls], at))
+            model, kills = run(Kill(victim, CALLS[calls], at))
             if not kills:
                 return killed, wrong
             if model != whole:
@@ -163,14 +169,13 @@ def main() -> None:
     parser.add_argument("--calls", nargs="+", default=list(CALLS), choices=list(CALLS))
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--port", type=int, default=18080)
     given = parser.parse_args()
     if shutil.which("strace") is None:
         raise SystemExit("strace is not installed")
     failed = 0
     for victim in given.victim:
         for calls in given.calls:
-            killed, wrong = sweep(given.port, victim, calls, given.every, given.first)
+            killed, wrong = sweep(victim, calls, given.every, given.first)
             failed += len(wrong)
             print(f"{victim}, {calls}: {killed} kills, {len(wrong)} runs differ", flush=True)
     raise SystemExit(bool(failed))

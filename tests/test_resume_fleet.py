@@ -138,10 +138,9 @@ def test_flags_that_contradict_the_run_are_refused(fleet: Fleet) -> None:
 def test_a_kill_at_a_system_call_changes_no_bit(tmp_path: Path, victim: str, at: int) -> None:
     """A sample of what the script does at every call."""
     sweep = pytest.importorskip("benchmarks.kill_sweep", reason="needs benchmarks")
-    port = free_port()
-    whole, _ = sweep.run(port)
+    whole, _ = sweep.run()
 
-    model, kills = sweep.run(port, sweep.Kill(victim, sweep.CALLS["files"], at))
+    model, kills = sweep.run(sweep.Kill(victim, sweep.CALLS["files"], at))
 
     assert kills == 1
     assert model == whole
