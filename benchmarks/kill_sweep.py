@@ -61,6 +61,7 @@ class Run:
 
     def __init__(self, folder: Path, kill: Kill | None) -> None:
         self.folder, self.kill, self.kills = folder, kill, 0
+        self._again: set[str] = set()  # who was killed, and started again
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._port = int(probe.getsockname()[1])
         names = ["server", *(f"client{i}" for i in range(CLIENTS))]
@@ -71,7 +72,8 @@ class Run:
         run = self.folder / "run"
         if name == "server":
             arguments = ["server", "--port", str(self._port), "--min-clients", str(CLIENTS)]
-            arguments += ["--rounds", str(ROUNDS), "--reconnect-grace", "3"]
+            grace = "5" if not self.kill or self.kill.victim == "server" else str(PATIENCE)
+            arguments += ["--rounds", str(ROUNDS), "--reconnect-grace", grace]
             resumed = (run / "config.toml").exists()
             arguments += ["--resume" if resumed else "--run-dir", str(run)]
         else:
@@ -96,11 +98,15 @@ class Run:
         deadline = time.monotonic() + PATIENCE
         while True:
             codes = {name: process.poll() for name, process in self.processes.items()}
+            over = codes["server"] == 0
             for name, code in codes.items():
-                if code in (-9, 137):
+                if code in (-9, 137) and name not in self._again:
                     self.kills += 1
+                    self._again.add(name)
                     self.processes[name] = self._start(name)
                     codes[name] = None
+                elif over and name in self._again:
+                    codes[name] = 0  # killed after its last reply, it waits for a server in vain
                 elif code not in (None, 0):
                     raise Failure(f"{name} ended with {code}: {self._last_words(name)}")
             if None not in codes.values():

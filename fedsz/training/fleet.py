@@ -21,7 +21,7 @@ from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
-from fedsz.transport.client import run_client
+from fedsz.transport.client import LAST_DELAY, run_client
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.identity import Identities, own_name
@@ -91,9 +91,16 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         start = time.monotonic()
         federate(grid, config, problem, on_event, on_checkpoint=folder.keep, resumed=resumed)
         if first > config.rounds:
-            time.sleep(config.reconnect_grace)  # for clients that have not heard that it is over
+            _await_clients(grid, config)
         on_event(Done(str(folder.path), time.monotonic() - start))
     folder.finish()
+
+
+def _await_clients(grid: GrpcGrid, config: RunConfig) -> None:
+    """Give clients that a crash kept from hearing that the run is over the time to come back."""
+    deadline = time.monotonic() + LAST_DELAY + config.reconnect_grace
+    while len(grid.get_node_ids()) < config.min_clients and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def join(config: RunConfig, on_event: OnEvent | None = None) -> None:

@@ -39,7 +39,7 @@ _SESSION_KEY_BYTES = 16
 _POLL_SECONDS = 0.5  # between looks at the clock and at `stop` while there is nothing to do
 _PART_SECONDS = 1.0
 _JOIN_SECONDS = 2.0
-_FIRST_DELAY, _LAST_DELAY = 0.5, 30.0  # seconds between attempts to connect
+FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds between attempts to connect
 
 # Answers that another attempt would only hear again.
 _FINAL_CODES = (
@@ -224,7 +224,7 @@ class _Link:
 
     def _keep_up(self) -> None:
         """Connect again and again, until the server or the app's side ends it."""
-        delay = _FIRST_DELAY
+        delay = FIRST_DELAY
         while not self._closed.is_set():
             self._converse()
             if self._closed.is_set():
@@ -241,10 +241,10 @@ class _Link:
             if self._alone_since is None:  # it was a good connection until now
                 self._alone_since = time.monotonic()
                 self._tell(EventKind.LEFT, self._trouble)
-                delay = _FIRST_DELAY
+                delay = FIRST_DELAY
             # Clients that lost the same server must not all come back at the same moment.
             pause = delay * random.uniform(0.5, 1.0)  # noqa: S311
-            delay = min(2 * delay, _LAST_DELAY)
+            delay = min(2 * delay, LAST_DELAY)
             self._tell(EventKind.WAITING, f"{self._trouble}; next try in {pause:.1f} s")
             self._closed.wait(pause)
 
