@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedsz.formatting import WARNING
 from tests.conftest import ROOT
 
 LIMIT = 300.0  # seconds; far more than anything here takes on a busy machine
@@ -78,3 +79,9 @@ class Server:
 
     def rounds(self) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == "round"]
+
+
+def complaints(process: subprocess.Popen[str]) -> list[str]:
+    """Return what an ended process said on stderr, but for warnings."""
+    lines = process.communicate()[1].splitlines()
+    return [line for line in lines if not line.startswith(WARNING)]

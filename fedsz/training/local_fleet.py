@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +16,9 @@ from fedsz.errors import FedszError
 from fedsz.formatting import WARNING
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.options import CAPPED, CLIENT, RUN, SERVER, RunConfig, options, options_of
+from fedsz.whole_files import LOCK
 
-STATES: Final = "clients"  # the folder of their states in that of the results
+STATES: Final = "client-states"  # the folder of their states in that of the results
 _PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
 
 
@@ -72,7 +72,16 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
         if not finished.is_set():
             why = _why_they_ended([server, *clients])
             raise FedszError(why or f"the server ended with {status}")
-    shutil.rmtree(results / STATES, ignore_errors=True)  # which the clients have emptied
+    _remove_states(results / STATES, config.clients)
+
+
+def _remove_states(folder: Path, count: int) -> None:
+    """Remove the folders that clients have emptied, and nothing that somebody else put there."""
+    with suppress(OSError):
+        for i in range(count):
+            (folder / str(i) / LOCK).unlink()
+            (folder / str(i)).rmdir()
+        folder.rmdir()
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
