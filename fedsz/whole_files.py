@@ -1,16 +1,26 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders that one process works in."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
 
 from fedsz.errors import ConfigError
 
+if TYPE_CHECKING:
+    from fedsz.arrays import Buffer
 
-def write_whole(path: Path, data: bytes) -> None:
+LOCK: Final = ".lock"
+
+
+def write_whole(path: Path, data: bytes | Iterable[Buffer]) -> None:
     """Write a file, over one that is there; its folder is made if it is not there.
+
+    When this returns, the file outlasts a loss of power. ``data`` may come in pieces.
 
     Raises:
         ConfigError: it cannot be written. What was there is there still.
@@ -18,10 +28,73 @@ def write_whole(path: Path, data: bytes) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
+        with part.open("wb") as file:
+            file.writelines([data] if isinstance(data, bytes) else data)
+            make_durable(file)
         part.replace(path)
+        _make_names_durable(path.parent)
     except OSError as err:
         raise ConfigError(f"cannot write {path}: {err.strerror or err}") from err
     finally:  # also after Ctrl-C
         with contextlib.suppress(OSError):
             part.unlink()
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file of text; when this returns, it outlasts a loss of power.
+
+    Raises:
+        ConfigError: it cannot be written. A part of it may be there.
+    """
+    try:
+        with path.open("ab") as file:
+            file.write(f"{line}\n".encode())
+            make_durable(file)
+    except OSError as err:
+        raise ConfigError(f"cannot write {path}: {err.strerror or err}") from err
+
+
+def make_durable(file: IO[bytes]) -> None:
+    """Have the disk hold what was written to a file."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _make_names_durable(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_parts(path: Path) -> None:
+    """Remove what processes that were killed have left of writing ``path``."""
+    for part in path.parent.glob(f".{path.name}.*"):
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def lock_folder(folder: Path, what: str) -> IO[bytes]:
+    """Make a folder this process's own until the returned file is closed, or the process ends.
+
+    The kernel frees the lock, so a killed process leaves none behind.
+
+    Args:
+        folder: is made if it is not there.
+        what: who works in it, for the message to the second.
+
+    Raises:
+        ConfigError: another process has it, or it cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("ab")
+    except OSError as err:
+        raise ConfigError(f"cannot write to {folder}: {err.strerror or err}") from err
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as err:
+        file.close()
+        raise ConfigError(f"another {what} works in {folder}") from err
+    return file

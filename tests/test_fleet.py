@@ -3,89 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.fleets import LIMIT, Fleet, Server
+from tests.links import free_port
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
-
-LIMIT = 300.0  # seconds; far more than anything here takes on a busy machine
-
-
-class Fleet:
-    """Processes that end with the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, *arguments: Any) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fedsz", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        self.started.append(process)
-        return process
-
-    def client(self, port: int, index: int, count: int, *more: Any) -> subprocess.Popen[str]:
-        server = f"127.0.0.1:{port}"
-        share = f"{index}/{count}"
-        return self.start("client", "--insecure", "--server", server, "--partition", share, *more)
-
-    def server(self, *arguments: Any) -> Server:
-        return Server(self.start("server", "--insecure", "--port", 0, "--json", *arguments))
-
-    def end(self) -> None:
-        for process in self.started:
-            process.kill()
-            process.communicate()
-
-
-class Server:
-    """A server process and the events it told."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.events: list[dict[str, Any]] = []
-        self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.events.append(json.loads(line))
-                self._news.notify_all()
-
-    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        with self._news:
-            seen = self._news.wait_for(lambda: next(filter(wanted, self.events), None), LIMIT)
-        assert seen, self.events
-        return seen
-
-    @property
-    def port(self) -> int:
-        return int(self.wait_for(lambda event: event["event"] == "listening")["port"])
-
-    def rounds(self) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["event"] == "round"]
 
 
 @pytest.fixture
@@ -93,12 +26,6 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     fleet = Fleet(tmp_path)
     yield fleet
     fleet.end()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
@@ -179,26 +106,24 @@ def test_a_killed_client_is_missed_and_may_come_back(fleet: Fleet, mode: tuple[s
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_a_killed_server_may_come_back_with_the_model_it_had(
-    fleet: Fleet, mode: tuple[str, ...]
-) -> None:
-    shared = ("--port", free_port(), "--json", "--insecure", "--min-clients", 2, *mode)
-    first = Server(fleet.start("server", *shared, "--rounds", 1000, "--run-dir", "first"))
+def test_a_killed_server_goes_on_where_it_was(fleet: Fleet, mode: tuple[str, ...]) -> None:
+    place = ("--port", free_port(), "--json", "--insecure")
+    rounds = ("--rounds", 12, "--min-clients", 2, "--run-dir", "out", *mode)
+    first = Server(fleet.start("server", *place, *rounds))
     clients = [fleet.client(first.port, i, 2) for i in range(2)]
     first.wait_for(lambda event: event["event"] == "round" and event["round"] == 3)
     first.process.kill()
     first.process.wait(LIMIT)
 
-    saved = fleet.folder / "first" / "model.safetensors"
-    second = Server(
-        fleet.start("server", *shared, "--rounds", 3, "--run-dir", "second", "--initial", saved)
-    )
+    second = Server(fleet.start("server", *place, "--resume", "out"))
 
     assert second.process.wait(LIMIT) == 0
     assert [client.wait(LIMIT) for client in clients] == [0, 0]
-    rounds = second.rounds()
-    assert [(line["replies"], line["failures"]) for line in rounds[1:]] == [(2, [])] * 3
-    assert rounds[0]["accuracy"] >= first.rounds()[1]["accuracy"] - 0.1  # it has not started anew
+    text = (fleet.folder / "out" / "rounds.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["round"] for line in lines] == list(range(13))
+    assert [(line["replies"], line["failures"]) for line in lines[1:]] == [(2, [])] * 12
+    assert lines[-len(second.rounds()) :] == second.rounds()
 
 
 def test_a_stopped_server_says_goodbye_to_nobody_and_the_clients_give_up(fleet: Fleet) -> None:

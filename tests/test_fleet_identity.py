@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedsz.transport.authority import Authority
-from tests.test_fleet import LIMIT, Fleet, Server, fleet
+from tests.fleets import LIMIT, Fleet, Server
+from tests.test_fleet import fleet
 
 if TYPE_CHECKING:
     import subprocess

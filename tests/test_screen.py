@@ -147,7 +147,7 @@ def test_a_server_that_is_stopped_says_where_to_go_on(capsys: pytest.CaptureFixt
         run()
     (*_, last) = capsys.readouterr().out.splitlines()
     assert last.startswith("stopped in round 1; ")
-    assert "runs/x/model.safetensors" in last
+    assert "--resume runs/x" in last
 
 
 def test_a_terminal_has_one_line_that_changes(

@@ -5,6 +5,7 @@ Heavy imports happen inside the commands, so that ``--help`` is instant.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -27,6 +28,9 @@ COMMANDS: Final = (
 )
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
+
+# A full disk is no bug: it is told in one line, wherever it was noticed.
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     help="Error-bounded compression for federated learning.",
@@ -106,6 +110,10 @@ def main() -> None:
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()
         code = 1
+    except OSError as err:
+        if err.errno not in NO_ROOM:
+            raise
+        code = _complain(f"cannot write {err.filename or 'a file'}: {err.strerror}")
     sys.exit(code or 0)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig, options, options_of
 
 PREFIX: Final = "FEDSZ_"  # of variables in the environment that stand for options
@@ -44,8 +45,7 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Callable[[Handler]
         def wrapper(config: Path | None = None, **given: Any) -> None:
             own_values = {parameter.name: given.pop(parameter.name) for parameter in own}
             chosen = {option: value for option, value in given.items() if value is not None}
-            run = of.read(config, **chosen) if config else of.of(chosen)
-            command(run, **own_values)
+            command(_configuration(of, config, chosen), **own_values)
 
         signature = inspect.Signature([*taken, *(p.replace(kind=keyword) for p in own)])
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
@@ -54,6 +54,18 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Callable[[Handler]
         return wrapper
 
     return decorate
+
+
+def _configuration(of: type[RunConfig], config: Path | None, chosen: dict[str, Any]) -> RunConfig:
+    """Return the options of a command, from a file, the environment and flags."""
+    if chosen.get("resume"):
+        from fedsz.training.run_folder import resumed_config
+
+        folder = Path(chosen.pop("resume"))
+        if config:
+            raise ConfigError(f"leave out --config: --resume takes the options of {folder}")
+        return resumed_config(folder, chosen)
+    return of.read(config, **chosen) if config else of.of(chosen)
 
 
 def _flag(option: str, of: type[RunConfig], kinds: dict[str, Any]) -> Any:

@@ -13,7 +13,6 @@ from fedsz.cli.status import StatusLine
 from fedsz.control.record import RoundRecord
 from fedsz.formatting import metric, outcome, share, size
 from fedsz.training.events import Client, Done, Event, Listening
-from fedsz.training.run_folder import MODEL
 
 NAMED: Final = 4  # clients whose replies are missing, in a line
 WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)  # eleven columns fit into 80 characters
@@ -48,8 +47,8 @@ class RunTable:
         if self._done:
             self._summary(self._done)
         elif self._listening and self._rows:
-            here = f"the model before it is {self._listening.run_dir}/{MODEL}"
-            self._say(f"stopped in round {len(self._rows)}; {here}, for --initial", style="")
+            way_on = f"go on by --resume {self._listening.run_dir}"
+            self._say(f"stopped in round {self._number}; {way_on}", style="")
 
     def show(self, event: Event) -> None:
         """Take an event into the picture."""
@@ -79,6 +78,13 @@ class RunTable:
                 self._done = event
         self._status.update(self._goes_on(), at_once=not self._rows)
 
+    @property
+    def _number(self) -> int:
+        """The round that is going on; 0 while the model to start from is tested."""
+        if self._rows:
+            return self._rows[-1].round + 1
+        return self._listening.first_round if self._listening else 0
+
     def _goes_on(self) -> str:
         if self._done:
             return "sending the clients home"
@@ -86,16 +92,22 @@ class RunTable:
             return "starting the server"
         if not self._rows:
             here, wanted = len(self._connected), self._listening.min_clients
-            waits = f"waiting for clients: {here} of {wanted}"
-            return waits if here < wanted else "testing the model to start from"
-        replies = f"round {len(self._rows)}: {len(self._replied)} of {len(self._asked)} replies"
-        missing = sorted(self._asked - self._replied)
+            if here < wanted:
+                return f"waiting for clients: {here} of {wanted}"
+            if not self._number:
+                return "testing the model to start from"
+        asked = self._asked or self._connected
+        replies = f"round {self._number}: {len(self._replied)} of {len(asked)} replies"
+        missing = sorted(asked - self._replied)
         if not missing:
             return f"{replies}, testing their average"
         more = " ..." if len(missing) > NAMED else ""
         return f"{replies}, waiting for {', '.join(missing[:NAMED])}{more}"
 
     def _summary(self, done: Done) -> None:
+        if not self._rows:
+            self._say(f"all rounds were over; results in {done.run_dir}", style="")
+            return
         trained = [row for row in self._rows if row.round]
         names = ("raw_up", "sent_up", "wire_up", "raw_down", "sent_down")
         raw, sent, wire, model, down = (sum(getattr(row, n) for row in trained) for n in names)

@@ -135,7 +135,7 @@ class Controller:
         self._remembers = policy != FIXED  # a fleet's records of weeks are megabytes
         self._history = list(history)
         self.needs = self._policy.needs
-        self.decision = self._history[-1].decision if self._history else None
+        self.decision = self._policy.decide(self._history) if self._history else None
 
     @property
     def next_round(self) -> int:

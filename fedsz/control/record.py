@@ -46,6 +46,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
             meant to send and v' what that decodes to, as it reports; None where it does not.
         lag: how many rounds it is behind what it has trained, the norm of its residual over that of
             its step, likewise; None without error feedback.
+        digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
+            in which their updates were added up.
     """
 
     node: str
@@ -56,6 +58,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     decode_seconds: float
     kept: float | None = None
     lag: float | None = None
+    digest: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -29,12 +29,29 @@ LONGEST: Final = 0.9
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """A stream, and the digest of the model that its receiver then holds."""
 
     stream: bytes
     digest: bytes
     key_frame: bool
+
+
+@dataclass(frozen=True)
+class BroadcastState:
+    """What a broadcast within a bound remembers.
+
+    Attributes:
+        model: what clients hold that have received the last one.
+        residual: by tensor, what the last one left out.
+        given: the digest of the model that was last put.
+        steps: the key frame and the differences since, or the last of these.
+    """
+
+    model: Reference
+    residual: Mapping[str, NDArray]
+    given: bytes
+    steps: tuple[Step, ...]
 
 
 class Broadcast:
@@ -56,7 +73,7 @@ class Broadcast:
         self._feedback = feedback
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
-        self._steps: list[_Step] = []
+        self._steps: list[Step] = []
         self._whole: bytes | None = None  # the model without loss, once somebody needs it
         self.steer(config)
 
@@ -100,9 +117,22 @@ class Broadcast:
         decoded = decompress(stream, reference=before, as_numpy=True)
         self._residual = meant.left_out(decoded) if self._feedback else {}
         self.model = Reference(decoded)
-        self._steps.append(_Step(stream, self.model.digest, before is None))
+        self._steps.append(Step(stream, self.model.digest, before is None))
         while sum(len(step.stream) for step in self._steps) > LONGEST * self.raw_bytes:
             del self._steps[0]
+
+    def state(self) -> BroadcastState | None:
+        """Return what the next broadcast depends on; None if it depends on nothing."""
+        if self.exact or self.model is None:
+            return None
+        return BroadcastState(self.model, self._residual, self._given, tuple(self._steps))
+
+    def restore(self, state: BroadcastState) -> None:
+        """Go on from what `state` returned, also in another process."""
+        self.model = state.model
+        self.raw_bytes = sum(x.nbytes for x in state.model.arrays.values())
+        self._residual, self._given = dict(state.residual), state.given
+        self._steps = list(state.steps)
 
     @property
     def exact(self) -> bool:

@@ -1,4 +1,7 @@
-"""What a client keeps from one round to the next, in its Context: the model it holds, a residual.
+"""What a client keeps from one round to the next, in its Context: model, residual, last reply.
+
+A residual fits one reply. So a client that is asked the same again, by a server that crashed before
+it could count the reply, answers the same again.
 
 Flower's engines carry a Context's state from message to message, also where each message has a
 process of its own, and forget it when the run ends: state of another run is never seen.
@@ -9,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
@@ -20,6 +23,11 @@ from fedsz.update.reference import Reference
 _MODEL: Final = "fedsz.model."  # and the key of an ArrayRecord
 _RESIDUAL: Final = "fedsz.residual."
 _TURN: Final = "fedsz.turn."
+_REPLY: Final = "fedsz.reply."  # and the key of any record
+_ASKED: Final = "fedsz.asked"
+
+
+_Record = ArrayRecord | ConfigRecord | MetricRecord
 
 
 class ClientState:
@@ -42,15 +50,21 @@ class ClientState:
         self._put(_MODEL + key, None if record is None else ArrayRecord(dict(record)))
 
     def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
-        """Return the residual and its age in turns, at least 1; that of another run is none."""
+        """Return the residual and its age in turns, at least 1.
+
+        That of another run is none, and so is one that a reply has left which the server does not
+        know of: it asks again for that turn, or an earlier one.
+        """
         record, note = self._state.get(_RESIDUAL + key), self._state.get(_TURN + key)
         if not (isinstance(record, ArrayRecord) and isinstance(note, ConfigRecord)):
             return {}, 1
         if note.get("run", b"") != told.run:
             return {}, 1
         then = note.get("turn")
+        if not isinstance(then, int) or then >= told.turn:
+            return {}, 1
         residual = {k: r for k, r in (_arrays(record) or {}).items() if np.isfinite(r).all()}
-        return residual, max(1, told.turn - then) if isinstance(then, int) else 1
+        return residual, told.turn - then
 
     def keep_residual(self, key: str, residual: dict[str, NDArray], told: Instructions) -> None:
         """Keep what this turn has left out, which is emptied on the way; nothing forgets it."""
@@ -59,11 +73,37 @@ class ClientState:
         note = ConfigRecord({"turn": told.turn, "run": told.run})
         self._put(_TURN + key, note if record else None)
 
+    def reply(self, asked: bytes) -> RecordDict | None:
+        """Return the reply that was kept for a request of this digest, if any."""
+        note = self._state.get(_ASKED)
+        if not isinstance(note, ConfigRecord) or note.get("digest") != asked:
+            return None
+        kept = {k: record for k, record in self._state.items() if k.startswith(_REPLY)}
+        return RecordDict({k.removeprefix(_REPLY): _own(record) for k, record in kept.items()})
+
+    def keep_reply(self, asked: bytes, reply: RecordDict | None) -> None:
+        """Keep a reply, over that to another request; None forgets it."""
+        for name in [name for name in self._state if name.startswith(_REPLY)]:
+            del self._state[name]
+        self._put(_ASKED, ConfigRecord({"digest": asked}) if reply else None)
+        for key, record in (reply or {}).items():
+            self._state[_REPLY + key] = _own(record)
+
+    def forget_residuals(self) -> None:
+        """Forget what replies have left out: this state is not of the server's past."""
+        for name in [name for name in self._state if name.startswith((_RESIDUAL, _TURN))]:
+            del self._state[name]
+
     def _put(self, name: str, record: ArrayRecord | ConfigRecord | None) -> None:
         if record is not None:
             self._state[name] = record
         elif name in self._state:
             del self._state[name]
+
+
+def _own(record: _Record) -> _Record:
+    """Return a record of ours: whoever sends a reply may empty its ArrayRecords."""
+    return ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
 
 
 def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:

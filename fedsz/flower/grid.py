@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import msgspec
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
@@ -23,6 +23,7 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import admit
 from fedsz.flower.evaluation_metrics import EvaluationMetrics
 from fedsz.flower.mod import keeps_model, lacks_model
+from fedsz.flower.packer_state import records_of, state_of
 from fedsz.flower.packing import Packer, is_training
 from fedsz.flower.records import STYPE, TRAIN
 from fedsz.flower.round_log import RoundLog
@@ -128,7 +129,22 @@ class FedSZGrid(WrappedGrid):
         grid._taken = grid._of_round
         grid._counters = {grid._of_round}
         grid._log = None  # such a server tells of its rounds itself
+        if controller.decision is not None:
+            grid.steer(controller.decision)
         return grid
+
+    def state(self) -> RecordDict:
+        """Return what the Grid remembers of the rounds so far, for `restore` in another process."""
+        return records_of(self._packer.state())
+
+    def restore(self, state: RecordDict) -> None:
+        """Go on after the round at whose end `state` was called, which `end_round` has ended.
+
+        Raises:
+            FedszError: ``state`` is no Grid's.
+        """
+        self._packer.restore(state_of(state), self._decision.config)
+        self._round_ended = True
 
     def _set_up(
         self, inner: Grid, controller: Controller, *, feedback: bool, same_model: bool

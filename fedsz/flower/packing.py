@@ -12,7 +12,7 @@ from flwr.app import Message, Metadata, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout
-from fedsz.flower.broadcast import Broadcast
+from fedsz.flower.broadcast import Broadcast, BroadcastState
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import (
     KEY,
@@ -40,6 +40,23 @@ class Packed:
     message: Message
     raw_bytes: int
     sent_bytes: int
+
+
+@dataclass(frozen=True)
+class PackerState:
+    """What a `Packer` remembers from one round to the next.
+
+    Attributes:
+        run: tells clients which run their residuals are of.
+        turn: how many rounds of training have gone out.
+        held: by node and key of an ArrayRecord, the digest of the model that a client holds.
+        broadcasts: by key, those within a bound.
+    """
+
+    run: bytes
+    turn: int
+    held: Mapping[int, Mapping[str, bytes]]
+    broadcasts: Mapping[str, BroadcastState]
 
 
 class Packer:
@@ -136,6 +153,19 @@ class Packer:
         for content in contents.values():
             content.pack_away()
         return packed
+
+    def state(self) -> PackerState:
+        """Return what the next push depends on, beside the model in it."""
+        known = {key: broadcast.state() for key, broadcast in self._broadcasts.items()}
+        broadcasts = {key: state for key, state in known.items() if state is not None}
+        return PackerState(self._run, self._turn, dict(self._held), broadcasts)
+
+    def restore(self, state: PackerState, config: CompressionConfig) -> None:
+        """Go on from what `state` returned, also in another process."""
+        self._run, self._turn, self._held = state.run, state.turn, dict(state.held)
+        for key, known in state.broadcasts.items():
+            self._broadcasts[key] = Broadcast(config, feedback=self._feedback)
+            self._broadcasts[key].restore(known)
 
     def received(self, node: int) -> None:
         """Note that a node has answered the last push, and so holds what was in it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ class ReceivedUpdate:
         names: in the sender's order.
         raw_bytes: size of the arrays.
         sent_bytes: size of what was sent.
+        digest: SHA-256 of it: the data of its Arrays, in their order.
         seconds: time spent on checking and decoding so far.
         refused: why whoever was to use it could not, or "".
 
@@ -52,6 +54,10 @@ class ReceivedUpdate:
         start = time.perf_counter()
         self.refused = ""
         self.sent_bytes = sum(len(array.data) for array in record.values())
+        hashed = hashlib.sha256()
+        for array in record.values():
+            hashed.update(array.data)
+        self.digest = hashed.digest()
         self._record, self._layout = record, layout
         self._reader: Reader | None = None
         self._reference: Reference | None = None

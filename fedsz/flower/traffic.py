@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr.serverapp import Grid
 
 from fedsz.control.record import ClientRecord, Failure, Traffic
 from fedsz.flower.admission import Admitted
+from fedsz.flower.received_update import ReceivedUpdate
 
 
 class TrafficCounter:
@@ -97,7 +99,15 @@ def _client_record(reply: Admitted, bandwidth: float) -> ClientRecord:
         decode_seconds=sum(update.seconds for update in reply.updates),
         kept=reply.report.kept,
         lag=reply.report.lag,
+        digest=_digest(reply.updates),
     )
+
+
+def _digest(updates: Sequence[ReceivedUpdate]) -> str:
+    """Return the digest of a reply: its update's, and of several that of their digests."""
+    if len(updates) == 1:
+        return updates[0].digest.hex()
+    return hashlib.sha256(b"".join(update.digest for update in updates)).hexdigest()
 
 
 def _median(values: Iterable[float | None]) -> float | None:

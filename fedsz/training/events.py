@@ -15,6 +15,7 @@ class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening")
     port: int
     run_dir: str  # the folder that results go to
     min_clients: int  # how many clients it waits for
+    first_round: int = 0  # that it will tell of; 0 is the model to start from, before any training
 
 
 class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):

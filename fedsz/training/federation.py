@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedsz.arrays import NDArray
@@ -18,13 +18,17 @@ from fedsz.control.rule import SENSITIVITY
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
+from fedsz.training.checkpoint import Checkpoint, Resumed
+from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
+from fedsz.training.seeding import seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
 from fedsz.update.step import step_spread
 
 OnRound = Callable[[RoundRecord], None]
+OnCheckpoint = Callable[[Checkpoint], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -55,26 +59,40 @@ def prepare(config: RunConfig) -> Problem:
 
 
 def federate(
-    grid: Grid, config: RunConfig, problem: Problem, on_round: OnRound | None = None
+    grid: Grid,
+    config: RunConfig,
+    problem: Problem,
+    on_round: OnRound | None = None,
+    *,
+    on_checkpoint: OnCheckpoint | None = None,
+    resumed: Resumed | None = None,
 ) -> Any:
     """Run federated averaging on ``grid`` and return the trained model.
 
-    ``problem`` is what `prepare` returned for ``config``; ``on_round`` is called after each round,
-    and before the first with what was there to start from.
+    Args:
+        grid: reaches the clients.
+        config: the run's options.
+        problem: what `prepare` returned for them.
+        on_round: called after each round, and before the first with what was there to start from.
+        on_checkpoint: called just before that, with what the run can go on from.
+        resumed: what it goes on from. The model is then as without the interruption, to the bit,
+            if clients train deterministically and replies arrive in the same order.
+
+    Raises:
+        ModelMismatch: ``resumed`` is of another model.
     """
+    left = config.rounds - (resumed.checkpoint.done.round if resumed else 0)
     # The fleet is complete once; after that a round goes on with those who are there.
-    while len(list(grid.get_node_ids())) < config.min_clients:
+    while left and len(list(grid.get_node_ids())) < config.min_clients:
         time.sleep(0.1)
-    rounds = _Rounds(grid, config, problem, on_round)
-    strategy = StreamingFedAvg(
-        fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
-    )
+    rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
+    strategy = ResumableFedAvg(rounds.done, config.seed)
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
         rounds.grid,
         to_record(arrays_of(problem.model)),
-        num_rounds=config.rounds,
+        num_rounds=left,
         timeout=config.round_timeout,
         train_config=ConfigRecord(sent),
         evaluate_fn=rounds.end,
@@ -82,18 +100,56 @@ def federate(
     return problem.model
 
 
+class ResumableFedAvg(StreamingFedAvg):
+    """Averages the rounds after those that are ``done``; Flower counts from 1 in any case."""
+
+    def __init__(self, done: int, seed: int) -> None:
+        super().__init__(
+            fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
+        )
+        self._done, self._seed = done, seed
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return a round's messages; whom it asks first depends on seed and round alone."""
+        number = self._done + server_round
+        with seeded(_seed_of_round(self._seed, number)):
+            return super().configure_train(number, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return a round's average and metrics."""
+        return super().aggregate_train(self._done + server_round, replies)
+
+
 class _Rounds:
     """The rounds of a run as they end: each average is tested, recorded and told of."""
 
     def __init__(
-        self, grid: Grid, config: RunConfig, problem: Problem, on_round: OnRound | None
+        self,
+        grid: Grid,
+        config: RunConfig,
+        problem: Problem,
+        on_round: OnRound | None,
+        on_checkpoint: OnCheckpoint | None,
+        resumed: Resumed | None,
     ) -> None:
         self._config, self._problem, self._on_round = config, problem, on_round
-        controller = controller_of(config)
+        self._on_checkpoint, self._run_id = on_checkpoint, grid.run.run_id
+        controller = controller_of(config, resumed.history if resumed else ())
         self._needs = controller.needs
         self.grid = FedSZGrid.controlled(grid, controller)
+        self.done = 0  # how many rounds were before
         self._before: Mapping[str, NDArray] = {}  # the average of the round before
         self._train_seconds = 0.0
+        self._goes_on = resumed is not None
+        if resumed is not None:
+            last = resumed.checkpoint
+            self._before = load(problem.model, to_record(dict(last.model)))
+            self.grid.restore(last.grid)
+            self.done = last.done.round
 
     def timed(self, average: AverageMetrics) -> AverageMetrics:
         """Return a function that averages clients' metrics, and adds up how long they trained."""
@@ -107,11 +163,18 @@ class _Rounds:
         return averaged
 
     def end(self, number: int, arrays: ArrayRecord) -> MetricRecord:
-        """Test a round's average, record the round, and have the next one decided."""
+        """Test a round's average, record the round, and have the next one decided.
+
+        ``number`` counts from the last round before: that one has ended already.
+        """
+        if self._goes_on and not number:
+            return MetricRecord()
+        number += self.done
         task, model, held_out = self._problem
         begin = time.monotonic()
         averaged = load(model, arrays)
-        result = task.evaluate(model, held_out)
+        with seeded(_seed_of_round(self._config.seed, number)):
+            result = task.evaluate(model, held_out)
         test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
             accuracy=result.accuracy,
@@ -121,6 +184,9 @@ class _Rounds:
             **self._measured(number, averaged),
         )
         self._train_seconds = 0.0
+        if self._on_checkpoint:
+            state = self.grid.state()
+            self._on_checkpoint(Checkpoint(to_json(record), averaged, state, self._run_id))
         if self._on_round:
             self._on_round(record)
         told = {name: x for name, x in result._asdict().items() if x is not None}
@@ -140,12 +206,21 @@ class _Rounds:
         return {"spread": moved, "sensitivity": measure(*self._problem, steps, seed=seed)}
 
 
-def controller_of(config: RunConfig) -> Controller:
-    """Return what decides how each round of a run is sent.
+def _seed_of_round(seed: int, number: int) -> int:
+    """Return what seeds the server's draws in a round, so that no random state is carried on."""
+    return hash((seed, number)) % 2**32
+
+
+def controller_of(config: RunConfig, history: Iterable[RoundRecord] = ()) -> Controller:
+    """Return what decides how each round of a run is sent, after the rounds in ``history``.
 
     Raises:
         ConfigError: there is no such policy, or it cannot act on the run's options.
     """
     return Controller(
-        config.policy, config.compression, tolerance=config.tolerance, rounds=config.rounds
+        config.policy,
+        config.compression,
+        tolerance=config.tolerance,
+        rounds=config.rounds,
+        history=history,
     )

@@ -13,7 +13,6 @@ from pathlib import Path
 import grpc
 
 from fedsz.arrays import Layout
-from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.training.apps import make_client_app
 from fedsz.training.events import Client, Done, Event, Listening
@@ -22,7 +21,7 @@ from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
-from fedsz.transport.client import run_client
+from fedsz.transport.client import LAST_DELAY, run_client
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.identity import Identities, own_name
@@ -40,10 +39,14 @@ _SPARE = 1 << 20  # bytes of a message beside its arrays
 def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     """Serve one training run over gRPC, from the first client to the saved model.
 
+    With `resume`, the run goes on after the last round of its folder; its options are then those
+    that `fedsz.training.run_folder.resumed_config` returns.
+
     ``on_event`` is told of everything that happens, from any thread.
 
     Raises:
-        ConfigError: an option is wrong, or neither TLS files nor `insecure` are given.
+        ConfigError: an option is wrong, neither TLS files nor `insecure` are given, the folder of
+            a run cannot be resumed, or the disk is full.
         CodecUnavailable: the codec's library is not installed here.
         DataError: the held-out set is not there.
         LinkError: the port is in use.
@@ -53,14 +56,12 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         if event.kind in _TOLD:
             on_event(Client(event.client_id, str(event.kind), event.detail))
 
-    def tell_round(done: RoundRecord) -> None:
-        folder.save(problem.model)  # what a server that is restarted goes on from
-        folder.add(done)
-        on_event(done)
-
     if not config.insecure and not config.tls_cert:
         raise ConfigError("give --tls-cert and --tls-key, or ask for plaintext by --insecure")
-    problem = prepare(config)
+    folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
+    resumed = folder.resumed if folder else None
+    # The weights to start from are in the checkpoint, if there is one.
+    problem = prepare(dataclasses.replace(config, initial="") if resumed else config)
     # Each round collects garbage; it need not look through all that torch has brought.
     gc.freeze()
     credentials = None
@@ -76,6 +77,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
         identities=Identities(config.tokens or None, config.revoked or None),
+        run_id=resumed.checkpoint.run_id if resumed else None,
         on_event=tell_link,
         max_connections_per_address=config.max_connections_per_address or None,
     )
@@ -83,11 +85,22 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         have = f"{grid.max_connections} connections, --min-clients {config.min_clients}"
         logger.warning("too few file descriptors: enough for %s; raise ulimit -Hn", have)
     with grid:
-        folder = RunFolder(_repeatable(config))
-        on_event(Listening(grid.port, str(folder.path), config.min_clients))
+        folder = folder or RunFolder.create(_repeatable(config))
+        first = resumed.checkpoint.done.round + 1 if resumed else 0
+        on_event(Listening(grid.port, str(folder.path), config.min_clients, first))
         start = time.monotonic()
-        federate(grid, config, problem, tell_round)
+        federate(grid, config, problem, on_event, on_checkpoint=folder.keep, resumed=resumed)
+        if first > config.rounds:
+            _await_clients(grid, config)
         on_event(Done(str(folder.path), time.monotonic() - start))
+    folder.finish()
+
+
+def _await_clients(grid: GrpcGrid, config: RunConfig) -> None:
+    """Give clients that a crash kept from hearing that the run is over the time to come back."""
+    deadline = time.monotonic() + LAST_DELAY + config.reconnect_grace
+    while len(grid.get_node_ids()) < config.min_clients and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
@@ -123,6 +136,7 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
         credentials=credentials,
         max_wait=config.max_wait,
         max_message_bytes=limit,
+        state_dir=Path(config.state_dir) if config.state_dir else None,
         on_event=on_event,
     )
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,9 @@ from fedsz.errors import FedszError
 from fedsz.formatting import WARNING
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.options import CAPPED, CLIENT, RUN, SERVER, RunConfig, options, options_of
+from fedsz.whole_files import LOCK
 
+STATES: Final = "client-states"  # the folder of their states in that of the results
 _PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
 
 
@@ -24,13 +26,15 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     """Run a federation on loopback and yield what its server tells.
 
     Server and clients are processes of their own, as in a fleet. All of them have ended when the
-    generator has, however it ends.
+    generator has, however it ends. Clients keep their states in the folder of results, so that the
+    run can be resumed; they empty it when the run has finished.
 
     Raises:
         FedszError: the server failed; the message says why.
     """
+    results = Path()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
+        folder = Path(stack.enter_context(_temporary_folder()))
         place = ("--host=127.0.0.1", "--port=0", f"--min-clients={config.clients}")
         server = _command(SERVER, config, *place, log=folder / "server.log", share=1)
         stack.enter_context(server)
@@ -46,8 +50,13 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
                 raise FedszError(event.error)
             if isinstance(event, Listening):
                 for i in range(config.clients):
-                    share = f"--partition={i}/{config.clients}"
-                    link = (f"--server=127.0.0.1:{event.port}", share, _PATIENTLY, *trusted)
+                    link = (
+                        f"--server=127.0.0.1:{event.port}",
+                        f"--partition={i}/{config.clients}",
+                        f"--state-dir={Path(event.run_dir, STATES, str(i))}",
+                        _PATIENTLY,
+                        *trusted,
+                    )
                     log = folder / f"{i}.log"
                     child = _command(CLIENT, config, *link, log=log, share=config.clients)
                     clients.append(stack.enter_context(child))
@@ -57,11 +66,29 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
                 begun.set()
             elif isinstance(event, Done):
                 finished.set()
+                results = Path(event.run_dir)
             yield event
         status = server.wait(PATIENCE)
         if not finished.is_set():
             why = _why_they_ended([server, *clients])
             raise FedszError(why or f"the server ended with {status}")
+    _remove_states(results / STATES, config.clients)
+
+
+def _remove_states(folder: Path, count: int) -> None:
+    """Remove the folders that clients have emptied, and nothing that somebody else put there."""
+    with suppress(OSError):
+        for i in range(count):
+            (folder / str(i) / LOCK).unlink()
+            (folder / str(i)).rmdir()
+        folder.rmdir()
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="fedsz-")
+    except OSError as err:
+        raise FedszError(f"no temporary folder can be made (TMPDIR): {err.strerror}") from err
 
 
 def _why_they_ended(processes: list[Child]) -> str:

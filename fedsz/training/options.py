@@ -197,6 +197,10 @@ class RunConfig:
         "joins.", TRAVEL, (SERVER,))
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
+    resume: str = option("", "Go on with the run in this folder of results, by its own options, "
+        "after the last round that is over.", RESULTS, ALONE)
+    state_dir: str = option("", "Folder where this client keeps the model it holds and what "
+        "compression left out, to go on with after a crash; none by default.", RESULTS, (CLIENT,))
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -1,60 +1,188 @@
-"""The folder a run leaves behind: config.toml, rounds.jsonl, model.safetensors."""
+"""The folder a run leaves behind: config.toml, rounds.jsonl, model.safetensors.
+
+Until the run has finished there is a checkpoint beside them. It is written first; what a crash
+keeps from following it is made up for when the run goes on.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final, Self
 
 import tomli_w
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
-from fedsz.training.events import from_json, to_json
-from fedsz.training.model_state import arrays_of
-from fedsz.training.options import RunConfig
+from fedsz.training.checkpoint import Checkpoint, Resumed
+from fedsz.training.events import from_json
+from fedsz.training.options import TRAVEL, RunConfig, options
 from fedsz.update.config import CompressionConfig
+from fedsz.whole_files import append_line, lock_folder, remove_parts, write_whole
 
 CONFIG = "config.toml"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
+CHECKPOINT = "checkpoint"
+
+_OF_FOLDER: Final = ("run_dir", "resume")  # options that name it
 
 
 class RunFolder:
-    """Where a run's results go, each as soon as it is there.
+    """Where a run's results go, each as soon as it is there. One process at a time has it.
 
-    Raises:
-        ConfigError: the folder holds another run, or cannot be written.
+    Every method raises ``ConfigError`` for what cannot be written.
+
+    Attributes:
+        path: of the folder.
+        resumed: what the run goes on from; None for a new one.
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        self.path = Path(config.run_dir or _fresh())
-        if (self.path / ROUNDS).exists():
-            raise ConfigError(f"{self.path} holds another run; name an empty folder by run_dir")
+    def __init__(self, path: Path, lock: IO[bytes], resumed: Resumed | None = None) -> None:
+        self.path, self.resumed = path, resumed
+        self._lock = lock  # held for as long as this lives
+        self._config = hashlib.sha256(_read(path / CONFIG)).hexdigest()
+        self._lines = hashlib.sha256()  # of rounds.jsonl so far
+        self._size = 0
+
+    @classmethod
+    def create(cls, config: RunConfig) -> Self:
+        """Make the folder of a new run.
+
+        Raises:
+            ConfigError: it holds another run, or cannot be written.
+        """
+        path = Path(config.run_dir or _fresh())
+        lock = lock_folder(path, "server")
+        if (path / ROUNDS).exists():
+            raise ConfigError(
+                f"{path} holds another run; go on with it by --resume {path}, or name an empty"
+                " folder by --run-dir"
+            )
+        # Everything but the folder itself: a repetition wants one of its own.
+        options = {name: x for name, x in config.as_dict().items() if name not in _OF_FOLDER}
+        text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(options)}"
+        write_whole(path / CONFIG, text.encode())
+        write_whole(path / ROUNDS, b"")
+        return cls(path, lock)
+
+    @classmethod
+    def resume(cls, path: Path, config: RunConfig) -> Self:
+        """Open the folder of a run that has not finished, and mend what a crash left half done.
+
+        Args:
+            path: the folder.
+            config: as `resumed_config` returned it.
+
+        Raises:
+            ConfigError: another server works in it, its run has finished, or its checkpoint is
+                missing, damaged, of another release or of another run.
+        """
+        lock = lock_folder(path, "server")
+        folder = cls(path, lock)
+        for name in (CONFIG, ROUNDS, MODEL, CHECKPOINT):
+            remove_parts(path / name)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            # Everything but the folder itself: a repetition wants one of its own.
-            options = {name: x for name, x in config.as_dict().items() if name != "run_dir"}
-            text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(options)}"
-            (self.path / CONFIG).write_text(text, encoding="utf-8")
-            (self.path / ROUNDS).touch()
-        except OSError as err:
-            raise ConfigError(f"cannot write to {self.path}: {err.strerror}") from err
+            checkpoint, of = Checkpoint.read(path / CHECKPOINT)
+        except FileNotFoundError:
+            folder._begin_again(config)
+            return folder
+        folder._mend(checkpoint, of)
+        history = list(read_rounds(path, config.compression))
+        folder.resumed = Resumed(checkpoint, history)
+        return folder
 
-    def add(self, done: RoundRecord) -> None:
-        """Append a round."""
-        with (self.path / ROUNDS).open("a", encoding="utf-8") as lines:
-            lines.write(to_json(done) + "\n")
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """Write what the run goes on from, then the round's line, then its model."""
+        checkpoint.write(self.path / CHECKPOINT, self._identity())
+        self._add(checkpoint.line)
+        self._save(checkpoint)
 
-    def save(self, model: Any) -> None:
-        """Write the model; that of the round before stays until it is there."""
-        from safetensors.numpy import save_file
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
 
-        part = self.path / f".{MODEL}.part"
-        save_file(arrays_of(model), part)
-        part.replace(self.path / MODEL)
+    def finish(self) -> None:
+        """Note that the run is over: nothing will go on from here."""
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        self.close()
+
+    def _identity(self) -> dict[str, str | int]:
+        """Return what tells the folder apart from those of other runs, and of later rounds."""
+        return {
+            "config": self._config,
+            "rounds-size": self._size,
+            "rounds": self._lines.hexdigest(),
+        }
+
+    def _begin_again(self, config: RunConfig) -> None:
+        """Accept a folder without a checkpoint whose run has not come to its first."""
+        path = self.path / ROUNDS
+        rounds = list(read_rounds(self.path, config.compression)) if path.exists() else []
+        if not rounds:
+            write_whole(path, b"")
+            return
+        if rounds[-1].round >= config.rounds:
+            raise ConfigError(f"the run in {self.path} has finished: {config.rounds} rounds")
+        raise ConfigError(
+            f"{self.path} has no {CHECKPOINT}; start a new run from its weights by"
+            f" --initial {self.path / MODEL}"
+        )
+
+    def _mend(self, checkpoint: Checkpoint, of: Mapping[str, Any]) -> None:
+        """Bring rounds.jsonl and the model to where the checkpoint is.
+
+        A crash can leave them before it, within a line or a file; never after it.
+        """
+        path, line = self.path / ROUNDS, f"{checkpoint.line}\n".encode()
+        lines = _read(path)
+        self._size = int(of.get("rounds-size", 0))
+        before, last = lines[: self._size], lines[self._size :]
+        self._lines = hashlib.sha256(before)
+        if dict(of) != self._identity() or not line.startswith(last):
+            what = CONFIG if of.get("config") != self._config else ROUNDS
+            raise ConfigError(
+                f"{self.path / CHECKPOINT} is of another run than {self.path / what}; nothing was"
+                " changed"
+            )
+        if last != line:
+            write_whole(path, before + line)
+        self._lines.update(line)
+        self._size += len(line)
+        self._save(checkpoint)
+
+    def _add(self, line: str) -> None:
+        append_line(self.path / ROUNDS, line)
+        self._lines.update(f"{line}\n".encode())
+        self._size += len(line.encode()) + 1
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        from safetensors.numpy import save
+
+        write_whole(self.path / MODEL, save(dict(checkpoint.model)))
+
+
+def resumed_config(folder: Path, given: Mapping[str, Any]) -> RunConfig:
+    """Return the options of the run in a folder, and of ``given`` those that do not change it.
+
+    Raises:
+        ConfigError: there is no run, or one of ``given`` contradicts it.
+    """
+    path = folder / CONFIG
+    run = RunConfig.read(path)
+    asked = RunConfig.read(path, **given)
+    for name, about in options().items():
+        want, have = getattr(asked, name), getattr(run, name)
+        if want != have and about.panel != TRAVEL and name not in (*_OF_FOLDER, "data_dir"):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {want} contradicts {path}, which has {have!r}: a run"
+                " goes on with its own options"
+            )
+    return dataclasses.replace(asked, resume=str(folder))
 
 
 def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
@@ -80,6 +208,13 @@ def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
             raise ConfigError(f"cannot read rounds: {what}") from err
         if isinstance(event, RoundRecord):
             yield event
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as err:
+        raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
 
 
 def _fresh() -> str:

@@ -13,7 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from itertools import chain, takewhile
+from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -28,6 +30,7 @@ from fedsz.transport.events import EventKind, LinkEvent, OnEvent, percent_passed
 from fedsz.transport.frames import CHUNK_BYTES, PROTOCOL, ByeKind, Hello, frames, pack, unpack
 from fedsz.transport.messages import EncodedMessage, decode_message
 from fedsz.transport.node import Node
+from fedsz.transport.state_folder import StateFolder
 
 # Messages of a connection as they are to be written, each an iterable of frames; None ends it.
 _Outbox = queue.SimpleQueue[Iterable[bytes] | None]
@@ -36,7 +39,7 @@ _SESSION_KEY_BYTES = 16
 _POLL_SECONDS = 0.5  # between looks at the clock and at `stop` while there is nothing to do
 _PART_SECONDS = 1.0
 _JOIN_SECONDS = 2.0
-_FIRST_DELAY, _LAST_DELAY = 0.5, 30.0  # seconds between attempts to connect
+FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds between attempts to connect
 
 # Answers that another attempt would only hear again.
 _FINAL_CODES = (
@@ -58,11 +61,14 @@ def run_client(
     credentials: grpc.ChannelCredentials | None = None,
     run_config: UserConfig | None = None,
     max_wait: float | None = None,
+    state_dir: Path | None = None,
     max_message_bytes: int | Callable[[], int] = DEFAULT_MAX_MESSAGE_BYTES,
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Answer a server's messages with ``app`` until the server says that the run is over.
+    """Answer a server's messages with ``app`` until the server says that the run has finished.
+
+    A server that fails or is killed has not finished: the client waits for it to come back.
 
     The app runs in the calling thread, one message after another; another thread keeps the
     connection meanwhile and restores it whenever it breaks, waiting longer after each failure
@@ -78,12 +84,14 @@ def run_client(
         credentials: for TLS, see `fedsz.transport.tls.channel_credentials`; None sends plain text.
         run_config: the app's ``context.run_config``.
         max_wait: seconds to go on without a server, at first and later; None never gives up.
+        state_dir: a folder for the Context's state, to go on with after a crash; it is emptied
+            when the run is over. None keeps it in memory alone.
         max_message_bytes: the largest message taken from the server; a function is asked for each.
         on_event: told of the link and of messages, from several threads: must not block.
         stop: ends the client when set, after the message in work.
 
     Raises:
-        ConfigError: ``server``, ``client_id`` or ``node_config`` is not usable.
+        ConfigError: ``server``, ``client_id``, ``node_config`` or ``state_dir`` is not usable.
         LinkError: the server cannot be reached, refuses this client, took another in its place, or
             speaks TLS where this client does not, or the other way round.
     """
@@ -96,12 +104,17 @@ def run_client(
         raise ConfigError(f"client_id or node_config cannot be sent: {err}") from err
     if credentials is None:
         channel.warn_of_plaintext(f"to {server}")
-    node = Node(app, hello.node_config, run_config)
     session = ClientSession(hello, max_message_bytes=max_message_bytes)
-    with _Link(server, session, credentials, on_event) as link:
+    with (
+        nullcontext() if state_dir is None else StateFolder(state_dir) as folder,
+        _Link(server, session, credentials, on_event) as link,
+    ):
+        node = Node(app, hello.node_config, run_config, folder)
         while stop is None or not stop.is_set():
             link.raise_if_over(max_wait)
             if link.finished:
+                if folder is not None:
+                    folder.clear()
                 return
             try:
                 request = link.requests.get(timeout=_POLL_SECONDS)
@@ -211,7 +224,7 @@ class _Link:
 
     def _keep_up(self) -> None:
         """Connect again and again, until the server or the app's side ends it."""
-        delay = _FIRST_DELAY
+        delay = FIRST_DELAY
         while not self._closed.is_set():
             self._converse()
             if self._closed.is_set():
@@ -221,17 +234,17 @@ class _Link:
                 self.finished = True
                 self._tell(EventKind.LEFT, bye.reason)
                 return
-            if bye is not None and bye.kind != ByeKind.TAKEN:
+            if bye is not None and not (bye.failed or bye.kind == ByeKind.TAKEN):
                 raise LinkError(f"{self._server} has {bye.kind} this client: {bye.reason}")
             if bye is not None:
                 self._trouble = bye.reason
             if self._alone_since is None:  # it was a good connection until now
                 self._alone_since = time.monotonic()
                 self._tell(EventKind.LEFT, self._trouble)
-                delay = _FIRST_DELAY
+                delay = FIRST_DELAY
             # Clients that lost the same server must not all come back at the same moment.
             pause = delay * random.uniform(0.5, 1.0)  # noqa: S311
-            delay = min(2 * delay, _LAST_DELAY)
+            delay = min(2 * delay, LAST_DELAY)
             self._tell(EventKind.WAITING, f"{self._trouble}; next try in {pause:.1f} s")
             self._closed.wait(pause)
 

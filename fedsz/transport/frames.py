@@ -94,11 +94,16 @@ class Ack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True):
-    """The last frame of a server."""
+    """The last frame of a server.
+
+    A server that fails says REFUSED, which ends older clients with the reason, and ``failed``,
+    which has others wait until somebody resumes the run.
+    """
 
     TYPE: ClassVar[int] = 6
     kind: ByeKind
     reason: str
+    failed: bool = False
 
 
 Control = Hello | Welcome | Begin | Ack | Bye

@@ -15,7 +15,7 @@ from typing import Self
 import grpc
 from flwr.app import Error, Message
 
-from fedsz.errors import ConfigError, LinkError
+from fedsz.errors import ConfigError, FedszError, LinkError
 from fedsz.flower_compat import error_reply
 from fedsz.transport.channel import (
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -103,7 +103,7 @@ class GrpcGrid(GridBase):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
         self._lock = threading.Lock()  # over _loop: what is posted is posted before the end
-        self._farewell: asyncio.Future[str]
+        self._farewell: asyncio.Future[tuple[str, bool]]
         self._finished: dict[str, tuple[Delivery, Outcome]] = {}  # of push_messages, until pulled
 
     @property
@@ -146,16 +146,17 @@ class GrpcGrid(GridBase):
             warn_of_plaintext(f"on {_address(self._host, self._port)}")
         return self
 
-    def close(self, reason: str = _FINISHED) -> None:
+    def close(self, reason: str = _FINISHED, *, failed: bool = False) -> None:
         """Send all clients home, for a reason that they are told, and stop listening.
 
-        It takes a few seconds at most. Replies still awaited become error replies.
+        ``failed`` says that the run has not finished: clients wait for somebody to resume it. This
+        takes a few seconds at most. Replies still awaited become error replies.
         """
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
             return
-        loop.call_soon_threadsafe(self._farewell.set_result, reason)
+        loop.call_soon_threadsafe(self._farewell.set_result, (reason, failed))
         self._thread.join(2 * _CLOSE_SECONDS)
         while self._finished:
             _discard(self._finished.popitem()[1][1])
@@ -163,8 +164,14 @@ class GrpcGrid(GridBase):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(f"the server stopped: {kind.__name__}" if kind else _FINISHED)
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, _: object
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            why = str(err) if isinstance(err, FedszError) else kind.__name__
+            self.close(f"the server stopped before the run had finished: {why}", failed=True)
 
     def get_node_ids(self) -> list[int]:
         """Return the node ids of the clients that are connected now."""
@@ -258,7 +265,8 @@ class GrpcGrid(GridBase):
         self._loop = asyncio.get_running_loop()
         self._farewell = self._loop.create_future()
         ready.set_result(port)
-        self._hub.do(self._hub.session.shut(await self._farewell))
+        reason, failed = await self._farewell
+        self._hub.do(self._hub.session.shut(reason, failed=failed))
         await server.stop(_CLOSE_SECONDS)
 
 

@@ -9,6 +9,7 @@ round differ in their envelopes only and share all the rest.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import struct
@@ -25,6 +26,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import LINE, one_line
+
+logger = logging.getLogger(__name__)
 
 # Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
 MAX_HEAD_BYTES = 64 << 20
@@ -65,9 +68,18 @@ class Content:
     data: tuple[memoryview | Parked, ...]  # views of the Arrays' own bytes, or a copy on disk
 
     def parked(self) -> Content:
-        """Return the same with its data on disk, so that the Arrays can go while it is sent."""
+        """Return the same with its data on disk, so that the Arrays can go while it is sent.
+
+        If the disk is full, it stays in memory: a full disk is no reason to end a run.
+        """
         views = [piece for piece in self.data if isinstance(piece, memoryview)]
-        return Content(self.head, (Parked(views),)) if views else self
+        if not views:
+            return self
+        try:
+            return Content(self.head, (Parked(views),))
+        except OSError as err:
+            logger.warning("what is sent stays in memory: %s", err.strerror or err)
+            return self
 
 
 @dataclass(frozen=True)
@@ -245,11 +257,27 @@ def decode_message(source: Source, size: int) -> Message:
         )
     except CorruptStream:
         raise
-    # Flower's readers take a protobuf that parses for one that makes sense.
-    except (compat.DecodeError, msgspec.DecodeError, AttributeError, TypeError, ValueError) as err:
+    except _NO_SENSE as err:
         raise CorruptStream(f"not a Flower message: {err}", offset=reader.offset) from err
 
 
+def decode_content(head: bytes, source: Source, size: int) -> RecordDict:
+    """Return the records of a `Content` by its head, and its data in the next bytes of ``source``.
+
+    Raises:
+        CorruptStream: those bytes are no records.
+    """
+    reader = _Reader(source, size)
+    try:
+        return _read_content(head, reader)
+    except CorruptStream:
+        raise
+    except _NO_SENSE as err:
+        raise CorruptStream(f"not Flower's records: {err}", offset=reader.offset) from err
+
+
+# Flower's readers take a protobuf that parses for one that makes sense.
+_NO_SENSE = (compat.DecodeError, msgspec.DecodeError, AttributeError, TypeError, ValueError)
 _DataSize = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _content_decoder = msgspec.msgpack.Decoder(tuple[bytes, list[_DataSize]])
 

@@ -13,6 +13,7 @@ from fedsz.errors import ConfigError
 from fedsz.flower_compat import SUPERLINK_NODE_ID, ErrorCode, error_reply
 from fedsz.formatting import megabytes
 from fedsz.transport.messages import EncodedMessage, encode_message
+from fedsz.transport.state_folder import StateFolder
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +26,19 @@ def node_id(client_id: str) -> int:
 
 
 class Node:
-    """A ClientApp with its configuration, and the state it keeps for as long as a run lasts."""
+    """A ClientApp with its configuration, and the state it keeps for as long as a run lasts.
+
+    With a folder, the state is on disk before the reply that belongs to it can be sent.
+    """
 
     def __init__(
-        self, app: ClientApp, node_config: UserConfig, run_config: UserConfig | None = None
+        self,
+        app: ClientApp,
+        node_config: UserConfig,
+        run_config: UserConfig | None = None,
+        folder: StateFolder | None = None,
     ) -> None:
-        self._app = app
+        self._app, self._folder = app, folder
         self._make_context = partial(
             Context, node_config=dict(node_config), run_config=dict(run_config or {})
         )
@@ -56,12 +64,14 @@ class Node:
             logger.exception("the ClientApp failed on a %r message", asked.message_type)
             code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(err).__name__}: {err}"
             encoded = encode_message(error_reply(asked, code, reason), asked.message_id)
+        if self._folder is not None and self._context is not None:
+            self._folder.write(asked.run_id, asked.dst_node_id, self._context.state)
         return encoded
 
     def _context_of(self, asked: Metadata) -> Context:
         """Return the Context of the run that ``asked`` belongs to; another run starts afresh."""
         if self._context is None or self._context.run_id != asked.run_id:
-            self._context = self._make_context(
-                run_id=asked.run_id, node_id=asked.dst_node_id, state=RecordDict()
-            )
+            run, node = asked.run_id, asked.dst_node_id
+            state = self._folder.read(run, node) if self._folder is not None else RecordDict()
+            self._context = self._make_context(run_id=run, node_id=node, state=state)
         return self._context

@@ -165,9 +165,12 @@ class ServerSession:
                 self._release(peer, delivery, received=False)
         return self._flush()
 
-    def shut(self, reason: str) -> list[Output]:
-        """Give up what is pending and send all clients home, also those that come later."""
-        self._closing = Bye(ByeKind.FINISHED, reason)
+    def shut(self, reason: str, *, failed: bool = False) -> list[Output]:
+        """Give up what is pending and send all clients home, also those that come later.
+
+        ``failed`` says that the run is not over, and that they may wait for it to go on.
+        """
+        self._closing = Bye(ByeKind.REFUSED if failed else ByeKind.FINISHED, reason, failed)
         for peer in self._peers.values():
             self._fail_all(peer, f"the server was closed before client {peer.client_id!r} replied")
             peer.grace_ends = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import IO, Final
 
 from fedsz.transport.frames import Arrival, Begin
@@ -27,12 +28,15 @@ class Upload(Arrival):
         self.feed(piece)
         if self.sink is not None:
             self.sink.write(piece)
+            if self.complete:
+                self.sink.flush()  # a full disk is noticed here, where it fails this reply alone
         self._first = self._first or (now, self.received)
 
     def drop(self) -> None:
         """Keep nothing of it."""
         if self.sink is not None:
-            self.sink.close()
+            with suppress(OSError):  # what a full disk did not take is of no use now
+                self.sink.close()
             self.sink = None
 
     def bandwidth(self, known: float, now: float) -> float:

@@ -1,0 +1,77 @@
+"""What a Grid remembers between rounds <-> Flower's records, which a file can hold."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from fedsz.errors import CorruptStream
+from fedsz.flower.broadcast import BroadcastState, Step
+from fedsz.flower.packing import PackerState
+from fedsz.flower.records import Arrays, sealed, streams_of, to_record
+from fedsz.update.reference import Reference
+
+_PACKER: Final = "packer"
+_HELD: Final = "held."  # and the key of an ArrayRecord
+_STEPS: Final = "steps."
+_MODEL: Final = "model."
+_RESIDUAL: Final = "residual."
+_STREAMS: Final = "streams."
+
+
+def records_of(state: PackerState) -> RecordDict:
+    """Return a state as records."""
+    records: dict[str, Any] = {_PACKER: ConfigRecord({"run": state.run, "turn": state.turn})}
+    for key in sorted({key for held in state.held.values() for key in held}):
+        held = {node: digests[key] for node, digests in state.held.items() if key in digests}
+        told: dict[str, Any] = {"nodes": list(held), "digests": list(held.values())}
+        records[_HELD + key] = ConfigRecord(told)
+    for key, known in state.broadcasts.items():
+        steps: dict[str, Any] = {
+            "given": known.given,
+            "digests": [step.digest for step in known.steps],
+            "key-frames": [step.key_frame for step in known.steps],
+        }
+        records |= {
+            _STEPS + key: ConfigRecord(steps),
+            _STREAMS + key: sealed([step.stream for step in known.steps]),
+            _MODEL + key: to_record(dict(known.model.arrays)),
+            _RESIDUAL + key: to_record(dict(known.residual)),
+        }
+    return RecordDict(records)
+
+
+def state_of(records: RecordDict) -> PackerState:
+    """Return the state in records.
+
+    Raises:
+        FedszError: they hold none.
+    """
+    known: Any = records
+    try:
+        held: dict[int, dict[str, bytes]] = {}
+        for name in (name for name in known if name.startswith(_HELD)):
+            for node, digest in zip(known[name]["nodes"], known[name]["digests"], strict=True):
+                held.setdefault(node, {})[name.removeprefix(_HELD)] = digest
+        keys = [name.removeprefix(_STEPS) for name in known if name.startswith(_STEPS)]
+        broadcasts = {key: _broadcast(known, key) for key in keys}
+        return PackerState(known[_PACKER]["run"], known[_PACKER]["turn"], held, broadcasts)
+    except (KeyError, TypeError, ValueError) as err:
+        raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
+
+
+def _broadcast(known: Any, key: str) -> BroadcastState:
+    told = known[_STEPS + key]
+    streams = streams_of(known[_STREAMS + key])
+    steps = zip(streams, told["digests"], told["key-frames"], strict=True)
+    return BroadcastState(
+        Reference(_arrays(known[_MODEL + key])),
+        _arrays(known[_RESIDUAL + key]),
+        told["given"],
+        tuple(Step(stream, digest, key_frame) for stream, digest, key_frame in steps),
+    )
+
+
+def _arrays(record: ArrayRecord) -> dict[str, Any]:
+    return dict(Arrays(record))

@@ -1,0 +1,281 @@
+"""A run that goes on after its server's end gives the model it would have given, to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedsz.control.record import RoundRecord
+from fedsz.errors import ConfigError
+from fedsz.flower import LocalGrid, make_client_app
+from fedsz.training.federation import Problem, federate, prepare
+from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import (
+    CHECKPOINT,
+    CONFIG,
+    MODEL,
+    ROUNDS,
+    RunFolder,
+    read_rounds,
+    resumed_config,
+)
+from tests.resume_task import Regression
+
+TASK = "tests.resume_task:Regression"
+CLIENTS, LENGTH = 3, 5
+WAYS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "exact": {"update": "weights", "error_bound": 1e-3},
+    "both ways": {"update": "delta+ef", "error_bound": "std:2", "downlink": "std:1"},
+    "schedule": {"policy": "schedule:first=std:2,last=std:1", "update": "delta+ef"},
+}
+
+
+class CrashError(Exception):
+    """The end of a server, at a place that a test has chosen."""
+
+
+class CrashingTask:
+    """A held-out set that ends the server when round ``at`` is tested."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def evaluate(self, model: Any, test: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise CrashError
+        return Regression().evaluate(model, test)
+
+
+def fleet() -> LocalGrid:
+    shares = [{"partition-id": i, "num-partitions": CLIENTS, "task": TASK} for i in range(CLIENTS)]
+    return LocalGrid(make_client_app(), shares)
+
+
+def config_of(**way: Any) -> RunConfig:
+    return RunConfig(task=TASK, rounds=LENGTH, min_clients=CLIENTS, threshold=0, **way)
+
+
+def run(grid: LocalGrid, folder: RunFolder, config: RunConfig, crash: int | None = None) -> None:
+    problem: Any = prepare(config)
+    if crash is not None:
+        left = crash - (folder.resumed.checkpoint.done.round + 1 if folder.resumed else 0)
+        task = dataclasses.replace(problem.task, task=_with_crash(problem.task.task, left))
+        problem = Problem(task, problem.model, problem.held_out)
+    federate(grid, config, problem, on_checkpoint=folder.keep, resumed=folder.resumed)
+    folder.finish()
+
+
+def _with_crash(task: Any, left: int) -> Any:
+    task.evaluate = CrashingTask(left).evaluate
+    return task
+
+
+def in_folder(config: RunConfig, path: Path) -> RunConfig:
+    return dataclasses.replace(config, run_dir=str(path))
+
+
+def model_in(path: Path) -> dict[str, np.ndarray]:
+    return load_file(path / MODEL)
+
+
+def assert_equal_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].tobytes() == other[name].tobytes(), name
+
+
+def resumed(path: Path, **given: Any) -> tuple[RunFolder, RunConfig]:
+    config = resumed_config(path, given)
+    return RunFolder.resume(path, config), config
+
+
+def crashed(path: Path, grid: LocalGrid, config: RunConfig, at: int) -> None:
+    folder = RunFolder.create(in_folder(config, path))
+    with pytest.raises(Exception, match="CrashError"):
+        run(grid, folder, config, crash=at)
+    folder.close()
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_run_crashed_in_every_round_ends_with_the_model_of_one_that_was_not(
+    tmp_path: Path, way: dict[str, Any]
+) -> None:
+    config = config_of(**way)
+    whole = RunFolder.create(in_folder(config, tmp_path / "whole"))
+    run(fleet(), whole, config)
+
+    grid, path = fleet(), tmp_path / "crashed"
+    crashed(path, grid, config, at=0)  # before there is a checkpoint
+    for at in range(1, LENGTH + 1):
+        folder, again = resumed(path)
+        with pytest.raises(Exception, match="CrashError"):
+            run(grid, folder, again, crash=at)
+        folder.close()
+    folder, again = resumed(path)
+    run(grid, folder, again)
+
+    assert_equal_bits(model_in(path), model_in(whole.path))
+    one, other = (list(read_rounds(p, config.compression)) for p in (path, whole.path))
+    assert [line.round for line in one] == list(range(LENGTH + 1))
+    for line, same in zip(one, other, strict=True):
+        assert told(line) == told(same)
+
+
+def told(line: RoundRecord) -> Any:
+    """Return what a round's line says but for what clocks say.
+
+    Clients that kept their model are not sent it again, or ``sent_down`` would differ.
+    """
+    clients = [(c.node, c.digest, c.sent_bytes, c.kept, c.lag) for c in line.clients]
+    sent = line.sent_down, line.sent_up
+    return line.round, line.loss, line.decision, line.replies, line.failures, sent, clients
+
+
+def test_every_update_in_the_average_is_in_the_record_by_its_digest(tmp_path: Path) -> None:
+    config = config_of()
+    folder = RunFolder.create(in_folder(config, tmp_path))
+    run(fleet(), folder, config)
+
+    lines = list(read_rounds(tmp_path, config.compression))
+
+    digests = [client.digest for line in lines for client in line.clients]
+    assert len(set(digests)) == len(digests) == LENGTH * CLIENTS
+    assert {len(digest) for digest in digests} == {64}
+
+
+@pytest.mark.parametrize("left", ["nothing", "half a line", "the line"])
+def test_what_a_crash_left_half_written_is_mended(tmp_path: Path, left: str) -> None:
+    config, grid = config_of(), fleet()
+    crashed(tmp_path, grid, config, at=3)
+    before = (tmp_path / ROUNDS).read_bytes()
+    lines = before.splitlines(keepends=True)
+    last = {"nothing": b"", "half a line": lines[-1][:40], "the line": lines[-1]}[left]
+    (tmp_path / ROUNDS).write_bytes(b"".join(lines[:-1]) + last)
+    (tmp_path / MODEL).unlink()
+    (tmp_path / f".{CHECKPOINT}.123").write_bytes(b"part")
+
+    folder, _ = resumed(tmp_path)
+
+    assert (tmp_path / ROUNDS).read_bytes() == before
+    assert_equal_bits(model_in(tmp_path), dict(folder.resumed.checkpoint.model))
+    assert not list(tmp_path.glob(f".{CHECKPOINT}.*"))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stopped")
+    crashed(path, fleet(), config_of(), at=3)
+    return path
+
+
+@pytest.fixture
+def copy(stopped: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(stopped, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
+def test_a_truncated_checkpoint_is_refused(copy: Path, share: float) -> None:
+    data = (copy / CHECKPOINT).read_bytes()
+    (copy / CHECKPOINT).write_bytes(data[: int(share * len(data))])
+
+    with pytest.raises(ConfigError, match=rf"cannot go on from {copy}/checkpoint: .* bytes"):
+        resumed(copy)
+
+
+def test_a_changed_byte_anywhere_is_refused(copy: Path) -> None:
+    data = (copy / CHECKPOINT).read_bytes()
+    for at in {*range(40), *range(40, len(data), len(data) // 50), len(data) - 1}:
+        changed = bytearray(data)
+        changed[at] ^= 0x10
+        (copy / CHECKPOINT).write_bytes(changed)
+        with pytest.raises(ConfigError, match=f"cannot go on from {copy}/checkpoint: "):
+            resumed(copy)
+
+
+def test_a_checkpoint_of_another_version_is_refused_by_its_number(copy: Path) -> None:
+    data = bytearray((copy / CHECKPOINT).read_bytes())
+    data[8] = 7
+    (copy / CHECKPOINT).write_bytes(data)
+
+    with pytest.raises(ConfigError, match="version 7; this release reads 1"):
+        resumed(copy)
+
+
+def test_a_checkpoint_of_another_run_is_refused(copy: Path, tmp_path: Path) -> None:
+    crashed(tmp_path / "other", fleet(), config_of(), at=2)
+    for name in (CHECKPOINT, CONFIG, ROUNDS):
+        other = shutil.copytree(copy, tmp_path / name)
+        shutil.copy(tmp_path / "other" / name, other / name)
+        if name == CONFIG:  # of equal runs they are equal
+            (other / name).write_text((other / name).read_text() + "\n")
+        before = (other / ROUNDS).read_bytes()
+
+        with pytest.raises(ConfigError, match="is of another run than"):
+            resumed(other)
+
+        assert (other / ROUNDS).read_bytes() == before
+
+
+def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
+    config = config_of()
+    folder = RunFolder.create(in_folder(config, tmp_path))
+    run(fleet(), folder, config)
+    folder.close()
+
+    with pytest.raises(ConfigError, match=f"the run in {tmp_path} has finished: {LENGTH} rounds"):
+        resumed(tmp_path)
+
+
+def test_a_run_without_a_checkpoint_is_refused_with_another_way_on(copy: Path) -> None:
+    (copy / CHECKPOINT).unlink()
+
+    with pytest.raises(ConfigError, match=f"no checkpoint; .* --initial {copy}/{MODEL}"):
+        resumed(copy)
+
+
+def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"cannot read {tmp_path}/{CONFIG}"):
+        resumed(tmp_path)
+
+
+def test_a_second_server_cannot_resume_the_folder(copy: Path) -> None:
+    first, _ = resumed(copy)
+
+    with pytest.raises(ConfigError, match=f"another server works in {copy}"):
+        resumed(copy)
+    first.close()
+    resumed(copy)
+
+
+def test_options_that_contradict_the_run_are_refused(copy: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--rounds 9 contradicts .*, which has 5"):
+        resumed_config(copy, {"rounds": 9})
+    assert resumed_config(copy, {"rounds": 5, "port": 1}).port == 1
+
+
+def test_a_full_disk_leaves_the_checkpoint_of_the_last_whole_round(copy: Path) -> None:
+    before = (copy / CHECKPOINT).read_bytes()
+    folder, config = resumed(copy)
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=f"cannot write {copy}/checkpoint: File too large"):
+            run(fleet(), folder, config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    folder.close()
+
+    assert (copy / CHECKPOINT).read_bytes() == before
+    assert not list(copy.glob(".checkpoint.*"))
+    folder, config = resumed(copy)
+    run(fleet(), folder, config)
+    assert [line.round for line in read_rounds(copy, config.compression)] == list(range(6))

@@ -1,0 +1,142 @@
+"""A client's state on disk: true or absent. And what a server's failure does to its clients."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from fedsz.errors import ConfigError
+from fedsz.flower import GrpcGrid
+from fedsz.flower.records import to_array
+from fedsz.transport.events import EventKind
+from fedsz.transport.frames import Bye, ByeKind, pack
+from fedsz.transport.state_folder import STATE, StateFolder
+from tests.links import Client, Server, free_port
+
+RUN, NODE = 7, 1 << 62
+
+
+def state() -> RecordDict:
+    record = ArrayRecord({"w": to_array(np.arange(1000, dtype=np.float32))})
+    return RecordDict({"fedsz.residual.arrays": record, "own": ConfigRecord({"n": 1})})
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    with StateFolder(tmp_path) as folder:
+        folder.write(RUN, NODE, state())
+
+    with StateFolder(tmp_path) as folder:
+        read = folder.read(RUN, NODE)
+        folder.clear()
+        assert folder.read(RUN, NODE) == RecordDict()
+
+    assert list(read) == list(state())
+    assert read["own"] == ConfigRecord({"n": 1})
+    assert (read["fedsz.residual.arrays"]["w"].numpy() == np.arange(1000)).all()
+
+
+def test_a_state_of_another_run_or_client_is_not_used(tmp_path: Path) -> None:
+    with StateFolder(tmp_path) as folder:
+        folder.write(RUN, NODE, state())
+
+        assert folder.read(RUN + 1, NODE) == folder.read(RUN, NODE + 1) == RecordDict()
+
+
+def shortened(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def changed(data: bytes) -> bytes:
+    return data[:99] + bytes([data[99] ^ 1]) + data[100:]
+
+
+def of_another_version(data: bytes) -> bytes:
+    return data[:8] + b"\x09" + data[9:]
+
+
+@pytest.mark.parametrize("damage", [shortened, changed, of_another_version, lambda _: b""])
+def test_a_damaged_state_is_not_used(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    with StateFolder(tmp_path) as folder:
+        folder.write(RUN, NODE, state())
+        path = tmp_path / STATE
+        path.write_bytes(damage(path.read_bytes()))
+
+        assert folder.read(RUN, NODE) == RecordDict()
+
+
+def test_a_state_that_cannot_be_written_leaves_no_older_one(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with StateFolder(tmp_path) as folder:
+        folder.write(RUN, NODE, state())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            folder.write(RUN, NODE, state())
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        assert folder.read(RUN, NODE) == RecordDict()
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_two_clients_do_not_share_a_folder(tmp_path: Path) -> None:
+    with StateFolder(tmp_path), pytest.raises(ConfigError, match="another client works in"):
+        StateFolder(tmp_path)
+    StateFolder(tmp_path).write(RUN, NODE, state())
+
+
+def test_a_full_tmpdir_fails_a_reply_and_not_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with closing(Server()) as server:
+        server.client("a")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        try:
+            (reply,) = server.grid.send_and_receive(server.requests(size=100_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        (later,) = server.grid.send_and_receive(server.requests(size=100_000))
+
+    assert "the reply of client 'a' could not be stored: File too large" in reply.error.reason
+    assert later.has_content()
+
+
+def test_a_server_that_fails_is_waited_for_and_tells_why() -> None:
+    def fail() -> None:
+        client.events.wait(EventKind.JOINED)
+        raise ConfigError("cannot write out/checkpoint: No space left on device")
+
+    grid = GrpcGrid(port=free_port())
+    client = Client(f"127.0.0.1:{grid.port}", "a")
+    with pytest.raises(ConfigError), grid:
+        fail()
+
+    told = client.events.wait(EventKind.LEFT).detail
+    assert "before the run had finished" in told
+    assert "No space left on device" in told
+    assert client.error is None
+    assert client.thread.is_alive()
+    client.stop.set()
+    assert client.ended() is None
+
+
+def test_older_clients_end_with_the_reason() -> None:
+    class OldBye(msgspec.Struct, array_like=True):
+        kind: ByeKind
+        reason: str
+
+    sent = pack(Bye(ByeKind.REFUSED, "the server stopped: why", failed=True))
+
+    assert msgspec.msgpack.decode(sent[1:], type=OldBye) == OldBye(
+        ByeKind.REFUSED, "the server stopped: why"
+    )
