@@ -27,6 +27,7 @@ class Bench:
         self._round += 1
         for node in answered:
             self._failed.pop(node, None)
+            self._until.pop(node, None)
         for node in failed:
             self._failed[node] = times = self._failed.get(node, 0) + 1
             if times >= PATIENCE:
