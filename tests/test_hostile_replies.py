@@ -31,7 +31,7 @@ Attack = Callable[[RecordDict], RecordDict]
 
 
 class Hostile(WrappedGrid):
-    """A Grid on which one client replies something else than its app does."""
+    """A Grid on which one client replies something else than its app does; they come in order."""
 
     def __init__(self, attack: Attack, hostile: int, app: Any = None) -> None:
         nodes = [{"partition-id": i} for i in range(CLIENTS)]
@@ -39,7 +39,9 @@ class Hostile(WrappedGrid):
         self.attack, self.hostile = attack, hostile
 
     def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        for reply in self.inner.send_and_receive(messages, timeout=timeout):
+        replies = list(self.inner.send_and_receive(messages, timeout=timeout))
+        replies.sort(key=lambda reply: float(reply.content["metrics"]["num-examples"]))
+        for reply in replies:
             if reply.content["metrics"]["num-examples"] == self.hostile + 1:
                 reply.content = self.attack(reply.content)
             yield reply
@@ -147,7 +149,7 @@ REFUSED: dict[str, tuple[Attack, Refusal]] = {
 
 
 def is_mean_of_others(arrays: dict[str, np.ndarray], left_out: int) -> bool:
-    """Whether this is the average without a client; lossy weights within their bound."""
+    """Whether this is the average without a client, within an error bound of 1e-3 and rounding."""
     others = [i for i in range(CLIENTS) if i != left_out]
     replies = [moved(initial(), i) for i in others]
     weights = [i + 1 for i in others]
@@ -155,7 +157,7 @@ def is_mean_of_others(arrays: dict[str, np.ndarray], left_out: int) -> bool:
         np.allclose(
             arrays[name], np.average([r[name] for r in replies], 0, weights), rtol=0, atol=atol
         )
-        for name, atol in (("fc.bias", 1e-6), ("fc.weight", bound_of(initial()["fc.weight"]) * 2))
+        for name, atol in (("fc.bias", 1e-6), ("fc.weight", bound_of(initial()["fc.weight"]) / 5))
     )
 
 
@@ -164,7 +166,7 @@ def is_mean_of_others(arrays: dict[str, np.ndarray], left_out: int) -> bool:
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_attack_moves_nothing(name: str, strategy: type[FedAvg], hostile: int) -> None:
     attack, kind = REFUSED[name]
-    grid = FedSZGrid(Hostile(attack, hostile), 1e-2, rules=AdmissionRules(max_client_share=1))
+    grid = FedSZGrid(Hostile(attack, hostile), 1e-3, rules=AdmissionRules(max_client_share=1))
 
     result = run(strategy(fraction_evaluate=0), grid)
 
@@ -256,7 +258,8 @@ def test_the_bench_waits_longer_each_time_and_never_for_all() -> None:
     assert not bench.why(2)
     for _ in range(2 * PATIENCE):
         bench.end_round([], [1, 2])
-        assert not (bench.why(1) or bench.why(2))
+        assert not bench.why(1)
+        assert not bench.why(2)
 
 
 def test_limits_follow_most_of_the_clients() -> None:
