@@ -159,7 +159,7 @@ class Admission:
         held: list[Message] = []
         for reply in replies:
             kind = reply.metadata.message_type
-            if reply.has_error() or kind in self._forms or not is_averaged(kind):
+            if reply.has_error() or kind in self._forms or not is_averaged(reply, ordered):
                 yield reply
                 continue
             held.append(reply)
@@ -198,7 +198,7 @@ class Admission:
         """
         content, metadata = reply.content, reply.metadata
         trains = metadata.message_type.startswith(TRAIN)
-        if is_averaged(metadata.message_type):
+        if is_averaged(reply, ordered):
             check_finite_metrics(content)
             form = self._forms.setdefault(metadata.message_type, Form.of(content))
             if self.rules.same_metrics:
@@ -283,9 +283,10 @@ class Admission:
                 reply.content[key] = MetricRecord(capped)
 
 
-def is_averaged(message_type: str) -> bool:
-    """Say whether the metrics in replies to messages of a type are averaged."""
-    return message_type.startswith((TRAIN, EVALUATE))
+def is_averaged(reply: Message, ordered: Callable[[int], Ordered]) -> bool:
+    """Say whether a reply is to a model, to be averaged; some protocols have other exchanges."""
+    by_type = reply.metadata.message_type.startswith((TRAIN, EVALUATE))
+    return by_type and bool(ordered(reply.metadata.src_node_id).layouts)
 
 
 def update_of(record: ArrayRecord) -> ReceivedUpdate:
