@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum
 
 from fedsz.errors import ConfigError, CorruptStream, FedszError
@@ -243,6 +243,22 @@ def test_a_client_that_keeps_failing_is_benched() -> None:
 
     bad, out = ["not finite"], ["benched"]
     assert kinds == [[], bad, bad, bad, out, bad, out, out, bad]
+
+
+def test_who_is_benched_is_not_pushed_to() -> None:
+    """Ids come in the order of the messages, and each has its reply."""
+    grid = FedSZGrid(Hostile(REFUSED["NaN"][0], 4), 1e-2)
+    run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=PATIENCE)
+    messages = list(FedAvg().configure_train(4, record_of(initial()), ConfigRecord(), grid))
+
+    ids = list(grid.push_messages(messages))
+
+    for i, message in zip(ids, messages, strict=True):
+        (reply,) = grid.pull_messages([i])
+        assert reply.metadata.src_node_id == message.metadata.dst_node_id
+        assert reply.has_error() == i.startswith("benched-")
+    assert sum(i.startswith("benched-") for i in ids) == 1
+    assert not grid.pull_messages(ids)
 
 
 def test_the_bench_waits_longer_each_time_and_never_for_all() -> None:

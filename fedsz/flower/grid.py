@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -204,15 +205,23 @@ class FedSZGrid(WrappedGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack and push; see Flower's `Grid`."""
-        packed, benched = self._packed(list(messages))
-        self._benched |= {reply.metadata.message_id: reply for reply in benched}
-        return [*self.inner.push_messages(packed), *(b.metadata.message_id for b in benched)]
+        pushed = list(messages)
+        packed, benched = self._packed(pushed)
+        left_out = {reply.metadata.src_node_id: reply for reply in benched}
+        pushed_ids, ids = iter(self.inner.push_messages(packed)), []
+        for message in pushed:
+            if (node := message.metadata.dst_node_id) in left_out:
+                ids.append(f"benched-{secrets.token_hex(8)}")
+                self._benched[ids[-1]] = left_out[node]
+            else:
+                ids.append(next(pushed_ids))
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull and unpack; see Flower's `Grid`."""
         wanted = list(message_ids)
+        replies = list(self.inner.pull_messages([i for i in wanted if i not in self._benched]))
         benched = [self._benched.pop(i) for i in wanted if i in self._benched]
-        replies = list(self.inner.pull_messages(i for i in wanted if i not in self._benched))
         for reply in replies:
             self._note(reply)
         settled = self._admission.settled(replies, self._packer.ordered)
@@ -365,7 +374,7 @@ class FedSZGrid(WrappedGrid):
             return compat.make_message(reply.metadata, error=error)
         if not reply.metadata.message_type.startswith(TRAIN):
             self._evaluated.add(reply)
-        if admitted.updates:
+        if reply.content.array_records:
             for counter in self._counters:
                 counter.received(admitted)
             if admitted.trains:
