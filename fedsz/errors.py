@@ -11,6 +11,7 @@
     │   └── LimitExceeded      the stream asks for more than the caller's `Limits` allow
     ├── ModelMismatch          two state_dicts that should agree do not
     │   └── ReferenceMismatch  a stream's differences refer to another state_dict than is at hand
+    ├── RefusedReply           a client's reply that must not count
     ├── DivergedUpdate         training has made NaN or infinities of finite weights
     ├── TaskError              a task of somebody's own failed, or returned what it must not
     ├── DataError              a data set is absent, or not what it should be
@@ -79,6 +80,18 @@ class ModelMismatch(FedszError, ValueError):
 
 class ReferenceMismatch(ModelMismatch):
     """Differences from a state_dict that is not at hand, or not the one that they refer to."""
+
+
+class RefusedReply(FedszError):
+    """A client's reply that is whole, and must not count all the same.
+
+    Attributes:
+        kind: a `fedsz.flower.refusal.Refusal`.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.kind = kind
 
 
 class DivergedUpdate(FedszError):

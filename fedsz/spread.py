@@ -1,7 +1,8 @@
-"""How far an array's values lie apart: range, standard deviation, and the spacing of its dtype."""
+"""How far an array's values lie apart: range, deviation, energy, and the spacing of its dtype."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, Final
@@ -58,6 +59,32 @@ def standard_deviation(x: npt.NDArray[Any]) -> float:
             part *= part
             squares += float(part.sum())
     return math.sqrt(squares / count) if count else 0.0
+
+
+def energy(x: npt.NDArray[Any], base: npt.NDArray[Any] | None = None) -> float:
+    """Return the sum of squares of ``x``, or of x - base: complex numbers by their magnitude.
+
+    Squares are of float64 for float64 and whole numbers, of float32 for narrower ones; the result
+    is not finite where one of them is not. Where ``base`` is not finite, the same value in ``x``
+    is no difference: a mask of -inf is none.
+    """
+    dtype = x.dtype if x.dtype.kind == "c" else np.dtype(np.float64)
+    if x.dtype.kind not in "iubc" and x.dtype != np.float64:
+        dtype = np.dtype(np.float32)
+    total = 0.0
+    bases = _chunks(base) if base is not None else itertools.repeat(None)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part, start in zip(_chunks(x), bases, strict=False):
+            v = part.astype(dtype)
+            if start is not None:
+                v -= start.astype(dtype)
+            squares = float(np.vdot(v, v).real)
+            if start is not None and not math.isfinite(squares):
+                same = (part == start) | (np.isnan(part) & np.isnan(start))
+                v[same] = 0
+                squares = float(np.vdot(v, v).real)
+            total += squares
+    return total
 
 
 def _finite_doubles(x: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.float64]]:

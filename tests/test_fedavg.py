@@ -153,7 +153,7 @@ def model(client: int) -> dict[str, np.ndarray]:
         f"{np.dtype(dtype)}.weight": rng.normal(size=(70, 50)).astype(dtype)
         for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
     }
-    state["float32.weight"][3, 4] = np.nan if client == 2 else 1e6
+    state["float32.weight"][3, 4] = 1e6
     return {**state, "bias": rng.normal(size=9).astype(np.float32), "steps": np.array(client)}
 
 
@@ -237,8 +237,7 @@ def test_a_corrupt_payload_leaves_the_sums_as_they_were(payload: int) -> None:
     assert mean.weight == 4
     assert list(mean._sums) == list(before)
     for name, x in mean._sums.items():
-        tolerance = 1e-12 if x.dtype == np.float64 else 1e-5
-        assert np.allclose(x, before[name], tolerance, tolerance), name
+        assert x.tobytes() == before[name].tobytes(), name
 
 
 @pytest.mark.parametrize("payload", range(4))  # of the lossy tensors
@@ -258,7 +257,7 @@ def test_nothing_is_left_of_a_corrupt_first_reply(payload: int) -> None:
 
 def tame(seed: int) -> dict[str, np.ndarray]:
     state = model(seed)
-    state["float32.weight"][3, 4] = np.nan if seed == 2 else 1
+    state["float32.weight"][3, 4] = 1
     return state
 
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -13,55 +14,6 @@
 
 namespace fedsz::uniform {
 namespace {
-
-// Turns codes into elements, and puts those where they are wanted: in an array, by themselves or on
-// top of another's, or added to sums.
-template <class E>
-class Sink {
-public:
-    using T = typename E::Stored;
-    using C = typename E::Compute;
-
-    Sink(const Kernels& kernels, T* y, const T* base)
-        : kernels_(kernels.of<E>()), y_(y), base_(base) {}
-    Sink(const Kernels& kernels, C* sums, C weight)
-        : kernels_(kernels.of<E>()), sums_(sums), weight_(weight) {}
-
-    // From now on takes away what it would have added.
-    void subtract() { weight_ = -weight_; }
-
-    void put(std::size_t at, std::span<const std::uint8_t> tokens, const std::uint16_t* low,
-             const std::int32_t* prediction, const Grid<C>& grid,
-             std::span<const Exception<E>> exceptions) const {
-        T block[kBlock];
-        T* y = y_ ? y_ + at : block;
-        kernels_.dequantise(tokens.data(), low, prediction, tokens.size(), grid, y);
-        auto next = std::ranges::lower_bound(exceptions, at, {}, &Exception<E>::position);
-        for (; next != exceptions.end() && next->position < at + tokens.size(); ++next)
-            y[next->position - at] = next->value;
-        finish(at, y, tokens.size());
-    }
-
-    void put_stored(std::size_t at, Bytes bytes) const {
-        T block[kBlock];
-        T* y = y_ ? y_ + at : block;
-        std::memcpy(y, bytes.data(), bytes.size());
-        finish(at, y, bytes.size() / sizeof(T));
-    }
-
-private:
-    void finish(std::size_t at, T* y, std::size_t n) const {
-        if (sums_) kernels_.accumulate(y, n, weight_, sums_ + at);
-        if constexpr (std::is_same_v<T, C>)
-            if (base_) kernels_.accumulate(base_ + at, n, C(1), y);
-    }
-
-    const ElementKernels<E>& kernels_;
-    T* y_ = nullptr;
-    const T* base_ = nullptr;
-    C* sums_ = nullptr;
-    C weight_ = 0;
-};
 
 // The low bits of elements at, at + 1, ...; at is a multiple of kPlane.
 void unpack_low(const Kernels& kernels, Bytes planes, unsigned shift, std::size_t at, std::size_t n,
@@ -81,13 +33,16 @@ void unpack_low(const Kernels& kernels, Bytes planes, unsigned shift, std::size_
 
 // A payload, read as far as its tokens.
 template <class E>
-class Decoder {
+class Decoder final : public Opened {
     using T = typename E::Stored;
     using C = typename E::Compute;
 
 public:
     Decoder(Bytes payload, std::size_t n, const Settings& settings)
-        : kernels_(kernels_of(settings)), threads_(settings.threads), n_(n) {
+        : kernels_(kernels_of(settings)),
+          loops_(kernels_.of<E>()),
+          threads_(settings.threads),
+          n_(n) {
         Reader reader(payload);
         const auto head = reader.get<std::uint8_t>();
         if (head >> 4 != unsigned(E::dtype)) throw CorruptPayload("payload of another dtype");
@@ -110,32 +65,62 @@ public:
         if (reader.left() > 0) throw CorruptPayload("bytes behind the end");
     }
 
-    void decode(const Sink<E>& sink) const {
-        Coders coders(threads_);
-        run(coders, sink, [](std::size_t, std::size_t) {});
+    // Fills y, or puts its elements on top of those of a base.
+    void decode(T* y, const T* base) const {
+        run(nullptr, [&](std::size_t, std::size_t at, std::size_t n, const Block& block) {
+            elements(at, n, block, y + at);
+            if constexpr (std::is_same_v<T, C>)
+                if (base) loops_.accumulate(base + at, n, C(1), y + at);
+        });
     }
 
-    // As decode, but whatever ends it early leaves the sums as they were, but for rounding.
-    void accumulate(Sink<E> sink) const {
-        std::vector<std::size_t> added(chunks_.count());
-        Coders coders(threads_);
-        try {
-            run(coders, sink,
-                [&](std::size_t chunk, std::size_t elements) { added[chunk] += elements; });
-        } catch (...) {
-            // Without another allocation: that memory has run out may be why we are here.
-            sink.subtract();
-            const auto made = std::ranges::find_if(coders, [](const auto& c) { return bool(c); });
-            TokenDecoder* coder = made == coders.end() ? nullptr : made->get();
-            for (std::size_t i = 0; i < added.size(); ++i)
-                if (added[i] > 0) chunk(i, added[i], coder, sink, [](std::size_t, std::size_t) {});
-            throw;
-        }
+    // Decodes all there is that may fail, and keeps what `add` needs of it: a byte an element at
+    // most. base: what the energy is to be of the distance from, or null.
+    void open(const T* base) {
+        if (mode_ > Mode::constant) tokens_ = std::make_unique_for_overwrite<std::uint8_t[]>(n_);
+        std::vector<double> energies(chunks_.count());
+        run(tokens_.get(), [&](std::size_t chunk, std::size_t at, std::size_t n, const Block& block) {
+            if (!base && tokens_alone(at, n)) {
+                const double step = grid_.step;
+                energies[chunk] += step * step * loops_.energy_of_tokens(block.tokens, n, grid_);
+            } else {
+                T y[kBlock];
+                elements(at, n, block, y);
+                energies[chunk] += loops_.energy(y, base ? base + at : nullptr, n);
+            }
+        });
+        energy_ = std::accumulate(energies.begin(), energies.end(), 0.0);
+    }
+
+    double energy() const override { return energy_; }
+
+    void add(double weight, void* sums) const override {
+        parallel_for(chunks_.count(), threads_, [&](unsigned, std::size_t i) {
+            Block block;
+            const std::size_t end = chunks_.begin(i) + chunks_.length(i);
+            for (std::size_t at = chunks_.begin(i); at < end; at += kBlock) {
+                const std::size_t n = std::min(kBlock, end - at);
+                C* sum = static_cast<C*>(sums) + at;
+                if (tokens_) block.tokens = tokens_.get() + at;
+                if (tokens_alone(at, n)) {
+                    loops_.accumulate_tokens(block.tokens, n, grid_, C(weight), sum);
+                } else {
+                    predict(at, n, block);
+                    T y[kBlock];
+                    elements(at, n, block, y);
+                    loops_.accumulate(y, n, C(weight), sum);
+                }
+            }
+        });
     }
 
 private:
-    // Of each worker, once it has begun; in the coded mode alone.
-    using Coders = std::vector<std::unique_ptr<TokenDecoder>>;
+    // What a block of elements is made of.
+    struct Block {
+        std::uint8_t own[kBlock]{}, fractions[kBlock];
+        std::uint8_t* tokens = own;
+        std::int32_t numbers[kBlock];
+    };
 
     void read_grid(Reader& reader) {
         grid_.step = reader.get<C>();
@@ -181,59 +166,79 @@ private:
         for (auto& exception : exceptions_) exception.value = reader.get<T>();
     }
 
-    std::unique_ptr<TokenDecoder> make_coder() const {
-        return mode_ == Mode::coded
-                   ? std::make_unique<TokenDecoder>(kernels_, model_, *slots_, *map_,
-                                                    std::min(chunks_.size, n_))
-                   : nullptr;
+    // Whether elements at, at + 1, ... are multiples of the step that their tokens name, and their
+    // squares numbers of the type of the sums.
+    bool tokens_alone(std::size_t at, std::size_t n) const {
+        if (mode_ == Mode::stored || model_.factors || grid_.shift) return false;
+        if (!std::is_same_v<T, C>) return false;
+        const C most = (std::abs(C(grid_.base)) + 256) * grid_.step;
+        if (!std::isfinite(most * most)) return false;
+        const auto next = std::ranges::lower_bound(exceptions_, at, {}, &Exception<E>::position);
+        return next == exceptions_.end() || next->position >= at + n;
     }
 
-    // Puts all chunks into the sink, and calls done(chunk, elements) whenever some are.
+    void predict(std::size_t at, std::size_t n, Block& block) const {
+        if (model_.factors)
+            model_.factors->predict(kernels_, at, std::span(block.numbers).first(n),
+                                    block.fractions);
+    }
+
+    // Turns n <= kBlock tokens and predictions into elements.
+    void elements(std::size_t at, std::size_t n, const Block& block, T* y) const {
+        if (mode_ == Mode::stored) {
+            std::memcpy(y, stored_.data() + at * sizeof(T), n * sizeof(T));
+            return;
+        }
+        std::uint16_t low[kBlock];
+        if (grid_.shift) unpack_low(kernels_, low_, grid_.shift, at, n, low);
+        loops_.dequantise(block.tokens, low, model_.factors ? block.numbers : nullptr, n, grid_, y);
+        auto next = std::ranges::lower_bound(exceptions_, at, {}, &Exception<E>::position);
+        for (; next != exceptions_.end() && next->position < at + n; ++next)
+            y[next->position - at] = next->value;
+    }
+
+    // Decodes all tokens, into `keep` if that is given, and calls done(chunk, at, n, block) for each
+    // block of them.
     template <class Done>
-    void run(Coders& coders, const Sink<E>& sink, const Done& done) const {
+    void run(std::uint8_t* keep, const Done& done) const {
+        std::vector<std::unique_ptr<TokenDecoder>> coders(threads_);  // made by who needs one
         parallel_for(chunks_.count(), threads_, [&](unsigned worker, std::size_t i) {
-            if (!coders[worker]) coders[worker] = make_coder();
-            chunk(i, chunks_.length(i), coders[worker].get(), sink, done);
-            if (coders[worker]) coders[worker]->finish();
+            auto& coder = coders[worker];
+            if (!coder && mode_ == Mode::coded)
+                coder = std::make_unique<TokenDecoder>(kernels_, model_, *slots_, *map_,
+                                                       std::min(chunks_.size, n_));
+            decode_chunk(i, coder.get(), keep, done);
+            if (coder) coder->finish();
         });
     }
 
-    // Puts the first `count` elements of a chunk; how it ends is not looked at.
     template <class Done>
-    void chunk(std::size_t i, std::size_t count, TokenDecoder* coder, const Sink<E>& sink,
-               const Done& done) const {
-        const std::size_t begin = chunks_.begin(i), end = begin + count;
+    void decode_chunk(std::size_t i, TokenDecoder* coder, std::uint8_t* keep,
+                      const Done& done) const {
+        const std::size_t begin = chunks_.begin(i), end = begin + chunks_.length(i);
         std::optional<BlocksDecoder> blocks;
         std::optional<SparseDecoder> sparse;
         if (mode_ == Mode::blocks) blocks.emplace(kernels_, parts_[i], chunks_.length(i));
         if (mode_ == Mode::sparse) sparse.emplace(parts_[i], chunks_.length(i), usual_);
         if (mode_ == Mode::coded) coder->start(parts_[i], begin, chunks_.length(i));
-        std::uint8_t tokens[kBlock]{}, fractions[kBlock];
-        std::uint16_t low[kBlock];
-        std::int32_t numbers[kBlock];
+        Block block;
         for (std::size_t at = begin; at < end; at += kBlock) {
-            const auto some = std::span(tokens).first(std::min(kBlock, end - at));
-            if (mode_ == Mode::stored) {
-                sink.put_stored(at, stored_.subspan(at * sizeof(T), some.size() * sizeof(T)));
-            } else {
-                const bool predicted = model_.factors.has_value();
-                if (predicted)
-                    model_.factors->predict(kernels_, at, std::span(numbers).first(some.size()),
-                                            fractions);
-                if (blocks)
-                    blocks->decode(some);
-                else if (sparse)
-                    sparse->decode(some);
-                else if (mode_ == Mode::coded)
-                    coder->decode(fractions, some);
-                if (grid_.shift) unpack_low(kernels_, low_, grid_.shift, at, some.size(), low);
-                sink.put(at, some, low, predicted ? numbers : nullptr, grid_, exceptions_);
-            }
-            done(i, some.size());
+            const std::size_t n = std::min(kBlock, end - at);
+            if (keep) block.tokens = keep + at;
+            const auto some = std::span(block.tokens, n);
+            predict(at, n, block);
+            if (blocks)
+                blocks->decode(some);
+            else if (sparse)
+                sparse->decode(some);
+            else if (mode_ == Mode::coded)
+                coder->decode(block.fractions, some);
+            done(i, at, n, block);
         }
     }
 
     const Kernels& kernels_;
+    const ElementKernels<E>& loops_;
     unsigned threads_;
     std::size_t n_;
     Mode mode_{};
@@ -246,6 +251,8 @@ private:
     std::optional<ContextMap> map_;
     std::vector<Bytes> parts_;
     std::vector<Exception<E>> exceptions_;  // by position
+    std::unique_ptr<std::uint8_t[]> tokens_;  // once it is open
+    double energy_ = 0;
 };
 
 }  // namespace
@@ -254,17 +261,16 @@ void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& 
                      const void* base) {
     visit(dtype, [&]<class E>(E) {
         using T = typename E::Stored;
-        const Sink<E> sink(kernels_of(settings), static_cast<T*>(y), static_cast<const T*>(base));
-        Decoder<E>(payload, n, settings).decode(sink);
+        Decoder<E>(payload, n, settings).decode(static_cast<T*>(y), static_cast<const T*>(base));
     });
 }
 
-void accumulate_elements(Dtype dtype, Bytes payload, std::size_t n, double weight,
-                         const Settings& settings, void* sums) {
-    visit(dtype, [&]<class E>(E) {
-        using C = typename E::Compute;
-        const Sink<E> sink(kernels_of(settings), static_cast<C*>(sums), C(weight));
-        Decoder<E>(payload, n, settings).accumulate(sink);
+std::unique_ptr<Opened> open_elements(Dtype dtype, Bytes payload, std::size_t n,
+                                      const Settings& settings, const void* base) {
+    return visit(dtype, [&]<class E>(E) -> std::unique_ptr<Opened> {
+        auto decoder = std::make_unique<Decoder<E>>(payload, n, settings);
+        decoder->open(static_cast<const typename E::Stored*>(base));
+        return decoder;
     });
 }
 

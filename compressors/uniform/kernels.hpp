@@ -87,6 +87,15 @@ struct ElementKernels {
 
     // sum += weight * y
     void (*accumulate)(const T* y, std::size_t n, C weight, C* sum);
+
+    // The sum of (y - base)^2, or of y^2 where base is null, added up in a fixed order.
+    double (*energy)(const T* y, const T* base, std::size_t n);
+
+    // Both for elements that are tokens alone, with no low bits and no prediction: as dequantise and
+    // accumulate; and the energy over step^2.
+    void (*accumulate_tokens)(const std::uint8_t* token, std::size_t n, const Grid<C>& grid,
+                              C weight, C* sum);
+    double (*energy_of_tokens)(const std::uint8_t* token, std::size_t n, const Grid<C>& grid);
 };
 
 inline constexpr std::uint32_t kMagnitudeLimit = 1u << 18;

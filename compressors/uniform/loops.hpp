@@ -206,6 +206,51 @@ void accumulate(const typename E::Stored* y, std::size_t n, typename E::Compute 
     for (std::size_t i = 0; i < n; ++i) sum[i] += weight * E::widen(y[i]);
 }
 
+// The sum of value(i)^2 over i < n, in an order that vectors follow.
+template <class C, class Value>
+double sum_of_squares(std::size_t n, const Value& value) {
+    constexpr std::size_t lanes = 32;
+    C squares[lanes] = {};
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+            const C v = value(i + lane);
+            squares[lane] += v * v;
+        }
+    for (std::size_t lane = 0; i < n; ++i, ++lane) squares[lane] += value(i) * value(i);
+    double sum = 0;
+    for (const C square : squares) sum += double(square);
+    return sum;
+}
+
+template <class E>
+double energy(const typename E::Stored* y, const typename E::Stored* base, std::size_t n) {
+    using C = typename E::Compute;
+    if (base)
+        return sum_of_squares<C>(
+            n, [&](std::size_t i) { return C(E::widen(y[i]) - E::widen(base[i])); });
+    return sum_of_squares<C>(n, [&](std::size_t i) { return C(E::widen(y[i])); });
+}
+
+template <class E>
+void accumulate_tokens(const std::uint8_t* token, std::size_t n,
+                       const Grid<typename E::Compute>& grid, typename E::Compute weight,
+                       typename E::Compute* __restrict sum) {
+    using C = typename E::Compute;
+    const C step = grid.step;
+    const std::uint32_t base = std::uint32_t(grid.base);
+    for (std::size_t i = 0; i < n; ++i)
+        sum[i] += weight * E::widen(E::narrow(C(std::int32_t(base + token[i])) * step));
+}
+
+template <class E>
+double energy_of_tokens(const std::uint8_t* token, std::size_t n,
+                        const Grid<typename E::Compute>& grid) {
+    using C = typename E::Compute;
+    const std::uint32_t base = std::uint32_t(grid.base);
+    return sum_of_squares<C>(n, [&](std::size_t i) { return C(std::int32_t(base + token[i])); });
+}
+
 void predict(const std::int8_t* left, unsigned rank, const std::int8_t* right, std::size_t stride,
              std::size_t n, unsigned scale, unsigned parts, std::int32_t* __restrict numbers,
              std::uint8_t* __restrict fractions) {
@@ -266,7 +311,8 @@ void in_batches(const Range* ranges, const std::uint8_t* contexts, const std::ui
 template <class E>
 constexpr ElementKernels<E> element_kernels() {
     return {subtract<E>, extent<E>,     magnitudes<E>, compare<E>,
-            quantise<E>, dequantise<E>, scaled<E>,     accumulate<E>};
+            quantise<E>, dequantise<E>, scaled<E>,     accumulate<E>,
+            energy<E>,   accumulate_tokens<E>, energy_of_tokens<E>};
 }
 
 // All loops of an instruction set: those written for it, and those that its compiler makes of

@@ -112,6 +112,38 @@ void accumulate_array(nb::handle payload, unsigned id, double weight, Out sums, 
     accumulate(dtype, as_octets(bytes.span()), n, weight, settings, sums.data());
 }
 
+// A payload, kept as long as what was opened of it.
+class OpenedPayload {
+public:
+    OpenedPayload(nb::handle payload, unsigned id, std::size_t n, unsigned threads,
+                  const std::string& level, std::optional<In> base)
+        : payload_(payload), dtype_(dtype_of(id)), n_(n) {
+        const Settings settings = settings_of(0, threads, level);
+        if (base && base->size() != n * size_of(dtype_))
+            throw std::invalid_argument("a base of another size: " + std::to_string(base->size()) +
+                                        " bytes for " + std::to_string(n) + " elements");
+        const nb::gil_scoped_release released;
+        opened_ = open(dtype_, as_octets(payload_.span()), n, settings,
+                       base ? base->data() : nullptr);
+    }
+
+    double energy() const { return opened_->energy(); }
+
+    void add(double weight, Out sums) const {
+        if (count_of(sums.size(), size_of_sum(dtype_)) != n_)
+            throw std::invalid_argument(std::to_string(n_) + " elements for " +
+                                        std::to_string(sums.size()) + " bytes of sums");
+        const nb::gil_scoped_release released;
+        opened_->add(weight, sums.data());
+    }
+
+private:
+    fedsz::Bytes payload_;
+    Dtype dtype_;
+    std::size_t n_;
+    std::unique_ptr<Opened> opened_;
+};
+
 std::tuple<double, double, double, double, double> compare_arrays(In x, In base, unsigned id,
                                                                   bool deviation, unsigned threads,
                                                                   const std::string& level) {
@@ -146,6 +178,12 @@ NB_MODULE(_uniform, m) {
     m.def("accumulate", accumulate_array, "payload"_a, "dtype"_a, "weight"_a, sums, "threads"_a,
           "level"_a);
     m.def("levels", level_names);
+    nb::class_<OpenedPayload>(m, "Opened")
+        .def(nb::init<nb::handle, unsigned, std::size_t, unsigned, const std::string&,
+                      std::optional<In>>(),
+             "payload"_a, "dtype"_a, "n"_a, "threads"_a, "level"_a, base = nb::none())
+        .def_prop_ro("energy", &OpenedPayload::energy)
+        .def("add", &OpenedPayload::add, "weight"_a, sums);
 }
 
 }  // namespace fedsz::uniform

@@ -37,8 +37,8 @@ Encoded encode_elements(Dtype dtype, const void* x, const void* base, const Geom
                         double bound, const Settings& settings, std::span<std::uint8_t> payload);
 void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
                      const void* base);
-void accumulate_elements(Dtype dtype, Bytes payload, std::size_t n, double weight,
-                         const Settings& settings, void* sums);
+std::unique_ptr<Opened> open_elements(Dtype dtype, Bytes payload, std::size_t n,
+                                      const Settings& settings, const void* base);
 Comparison compare_elements(Dtype dtype, const void* x, const void* base, std::size_t n,
                             bool deviation, const Settings& settings);
 

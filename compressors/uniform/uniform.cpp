@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "aligned.hpp"
 #include "floats.hpp"
@@ -40,6 +41,31 @@ void check_elements(Dtype dtype, const void* x, std::size_t n, const char* what)
     if (n > 0) visit(dtype, [&]<class E>(E) { check_aligned<typename E::Stored>(x, what); });
 }
 
+void check_sums(Dtype dtype, const void* sums, std::size_t n) {
+    if (n > 0)
+        visit(dtype, [&]<class E>(E) { check_aligned<typename E::Compute>(sums, "sums"); });
+}
+
+// Adds with the arithmetic that payloads count on, to sums that lie where they should.
+class Guarded final : public Opened {
+public:
+    Guarded(Dtype dtype, std::size_t n, std::unique_ptr<Opened> opened)
+        : dtype_(dtype), n_(n), opened_(std::move(opened)) {}
+
+    double energy() const override { return opened_->energy(); }
+
+    void add(double weight, void* sums) const override {
+        check_sums(dtype_, sums, n_);
+        const DefaultFloats floats;
+        opened_->add(weight, sums);
+    }
+
+private:
+    Dtype dtype_;
+    std::size_t n_;
+    std::unique_ptr<Opened> opened_;
+};
+
 }  // namespace
 
 // Calls into other source files: within one, arithmetic could move out of the guard's scope.
@@ -70,13 +96,19 @@ void decode(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings,
     decode_elements(dtype, payload, n, settings, y, base);
 }
 
+std::unique_ptr<Opened> open(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings,
+                             const void* base) {
+    check(settings);
+    check_elements(dtype, base, n, "base");
+    const DefaultFloats floats;
+    auto opened = open_elements(dtype, payload, n, settings, base);
+    return std::make_unique<Guarded>(dtype, n, std::move(opened));
+}
+
 void accumulate(Dtype dtype, Bytes payload, std::size_t n, double weight, const Settings& settings,
                 void* sums) {
-    check(settings);
-    if (n > 0)
-        visit(dtype, [&]<class E>(E) { check_aligned<typename E::Compute>(sums, "sums"); });
-    const DefaultFloats floats;
-    accumulate_elements(dtype, payload, n, weight, settings, sums);
+    check_sums(dtype, sums, n);
+    open(dtype, payload, n, settings)->add(weight, sums);
 }
 
 Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, bool deviation,

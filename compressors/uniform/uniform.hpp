@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "bytes.hpp"
@@ -42,9 +43,26 @@ Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double boun
 void decode(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
             const void* base = nullptr);
 
-// Adds weight * y to n sums, of float64 for float64 and of float32 for all others, as decoding,
-// multiplying and adding would, but without an array for y. Whatever is thrown, the sums are then as
-// they were before, but for rounding.
+// A payload all of which has been decoded, and which is kept as a byte an element at most.
+class Opened {
+public:
+    virtual ~Opened() = default;
+
+    // The sum of y^2 or, with a base, of (y - base)^2, in the type of the sums and the same for any
+    // number of threads; not finite where one of these is not.
+    virtual double energy() const = 0;
+
+    // Adds weight * y to n sums, of float64 for float64 and of float32 for all others, as decoding,
+    // multiplying and adding would, but without an array for y. Nothing in the payload can stop it.
+    virtual void add(double weight, void* sums) const = 0;
+};
+
+// As decode(), which refuses the same payloads; with a base of any dtype, the energy is of the
+// distance from it. The payload must outlive what is returned.
+std::unique_ptr<Opened> open(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings,
+                             const void* base = nullptr);
+
+// Opens a payload and adds it; if it throws, no sum has changed.
 void accumulate(Dtype dtype, Bytes payload, std::size_t n, double weight, const Settings& settings,
                 void* sums);
 

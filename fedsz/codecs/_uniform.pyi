@@ -47,8 +47,33 @@ def accumulate(
     """Add ``weight`` times the elements to ``sums``, float64 for float64 and else float32.
 
     Raises:
-        CorruptPayload: the payload holds something else; the sums are as before, but for rounding.
+        CorruptPayload: the payload holds something else; no sum has changed.
     """
+
+class Opened:
+    """A payload of ``n`` elements that has been decoded, and is kept as a byte an element at most.
+
+    A base, of the elements' dtype, is what the energy is to be of the distance from.
+
+    Raises:
+        CorruptPayload: the payload holds something else.
+    """
+
+    def __init__(
+        self,
+        payload: Buffer,
+        dtype: int,
+        n: int,
+        threads: int,
+        level: str,
+        base: Octets | None = None,
+    ) -> None: ...
+    @property
+    def energy(self) -> float:
+        """The sum of squares, not finite where one of them is not."""
+
+    def add(self, weight: float, sums: Octets) -> None:
+        """Add ``weight`` times the elements to ``sums``, as `accumulate`; it cannot fail."""
 
 def compare(
     x: Octets, base: Octets, dtype: int, deviation: bool, threads: int, level: str

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fedsz.arrays import Buffer
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError
+from fedsz.spread import energy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,42 @@ class Encoded(NamedTuple):
 
     payload: bytes
     max_error: float
+
+
+class Opened(Protocol):
+    """An array that has been decoded as far as that can fail.
+
+    Attributes:
+        energy: the sum of its squares, as `fedsz.spread.energy`; of its difference from a base, if
+            it was opened with one.
+    """
+
+    @property
+    def energy(self) -> float:
+        """See above."""
+
+    def add(self, sums: AnyArray, weight: float) -> None:
+        """Add ``weight`` times the array to ``sums``.
+
+        Computes in the dtype of the sums: each product is rounded, then each sum.
+
+        Args:
+            sums: of its shape; of a codec's array, float64 for float64, else float32;
+                C-contiguous, aligned and writeable.
+            weight: finite.
+        """
+
+
+class OpenedArray:
+    """An array that is there as it is."""
+
+    def __init__(self, x: AnyArray, base: AnyArray | None = None) -> None:
+        self._x, self.energy = x, energy(x, base)
+
+    def add(self, sums: AnyArray, weight: float) -> None:
+        """Do as `Opened.add`."""
+        wide = self._x.astype(sums.dtype, copy=False)
+        sums += wide * sums.dtype.type(weight)
 
 
 @dataclass(frozen=True)
@@ -111,26 +148,33 @@ class Codec(ABC):
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(np.add(base, y))
 
+    def open(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: AnyArray | None = None
+    ) -> Opened:
+        """Decode a payload as far as it can fail, to be looked at and then added to sums.
+
+        Args:
+            payload: kept as it is.
+            shape: of the array that it holds.
+            dtype: of that, one of `dtypes`.
+            base: an array of those, if the energy of the difference from it is asked for.
+
+        Raises:
+            CorruptStream: as `decode`.
+        """
+        return OpenedArray(self.decode_as(payload, shape, dtype), base)
+
     def accumulate(
         self, payload: Buffer, sums: AnyArray, weight: float, dtype: np.dtype = FLOAT32
     ) -> None:
-        """Add ``weight`` times the array that ``payload`` holds to ``sums``.
+        """Add ``weight`` times the array of ``dtype`` that ``payload`` holds to ``sums``.
 
-        Computes in the dtype of the sums: each product is rounded, then each sum.
-
-        Args:
-            payload: of an array of ``dtype``, with the shape of ``sums``.
-            sums: float64 for float64, else float32; C-contiguous, aligned and writeable.
-            weight: finite.
-            dtype: one of `dtypes`.
+        See `Opened.add` for the arguments.
 
         Raises:
-            CorruptStream: as in `decode`. The sums are what they were, but for the rounding of
-                additions: values far above theirs, or not finite, leave their mark.
+            CorruptStream: as in `decode`; no sum has changed.
         """
-        y = self.decode_as(payload, sums.shape, dtype).astype(sums.dtype, copy=False)
-        y *= sums.dtype.type(weight)
-        sums += y
+        self.open(payload, sums.shape, dtype).add(sums, weight)
 
     def encode(self, x: AnyArray, bound: float) -> bytes:
         """Return the payload of ``x``; see `encode_measured` for the arguments."""

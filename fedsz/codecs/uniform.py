@@ -15,7 +15,16 @@ import numpy.typing as npt
 
 from fedsz.arrays import DTYPES, Buffer
 from fedsz.codecs import _uniform
-from fedsz.codecs.base import FLOAT32, AnyArray, Codec, Encoded, check_input, check_setting, flat
+from fedsz.codecs.base import (
+    FLOAT32,
+    AnyArray,
+    Codec,
+    Encoded,
+    Opened,
+    check_input,
+    check_setting,
+    flat,
+)
 from fedsz.errors import CodecError, CorruptStream
 
 DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES[:4])}  # of the payload's header
@@ -92,17 +101,32 @@ class Uniform(Codec):
             _uniform.decode(payload, DTYPE_IDS[dtype], y.view(np.uint8), threads, "", start)
         return y.reshape(shape)
 
-    def accumulate(
-        self, payload: Buffer, sums: AnyArray, weight: float, dtype: np.dtype = FLOAT32
-    ) -> None:
-        wide = np.float64 if dtype == np.float64 else np.float32
+    def open(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: AnyArray | None = None
+    ) -> Opened:
+        n = math.prod(shape)
+        start = None if base is None else octets(base)
+        threads = self.threads or threads_for(n)
+        with refusing_corrupt():
+            opened = _uniform.Opened(payload, DTYPE_IDS[dtype], n, threads, "", start)
+        return OpenedTokens(opened, dtype)
+
+
+class OpenedTokens:
+    """A payload whose tokens have been decoded, a byte an element at most."""
+
+    def __init__(self, opened: _uniform.Opened, dtype: np.dtype) -> None:
+        self._opened, self._dtype = opened, dtype
+        self.energy = opened.energy
+
+    def add(self, sums: AnyArray, weight: float) -> None:
+        """Do as `Opened.add`."""
+        wide = np.float64 if self._dtype == np.float64 else np.float32
         if sums.dtype != wide:
-            raise CodecError(f"{dtype} adds up in {wide.__name__}, not {sums.dtype}")
+            raise CodecError(f"{self._dtype} adds up in {wide.__name__}, not {sums.dtype}")
         if not sums.flags.carray:
             raise CodecError("sums must be C-contiguous, aligned and writeable")
-        threads, out = self.threads or threads_for(sums.size), sums.reshape(-1).view(np.uint8)
-        with refusing_corrupt():
-            _uniform.accumulate(payload, DTYPE_IDS[dtype], weight, out, threads, "")
+        self._opened.add(weight, sums.reshape(-1).view(np.uint8))
 
 
 class Comparison(NamedTuple):

@@ -62,10 +62,17 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A client whose reply a round went on without, and why."""
+    """A client whose reply a round went on without.
+
+    Attributes:
+        client: its name.
+        reason: why, for people.
+        kind: why, a `fedsz.flower.refusal.Refusal`; "" in records of older releases.
+    """
 
     client: str
     reason: str
+    kind: str = ""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):

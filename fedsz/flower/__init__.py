@@ -16,6 +16,7 @@ from typing import Any
 
 from fedsz import flower_environment  # noqa: F401 - before Flower is imported
 from fedsz.control.record import Traffic
+from fedsz.flower.admission import AdmissionRules
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.server_app import compressed
@@ -25,6 +26,7 @@ from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.local_grid import LocalGrid
 
 __all__ = [
+    "AdmissionRules",
     "FedSZGrid",
     "FedSZMod",
     "GrpcGrid",

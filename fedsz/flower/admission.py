@@ -1,4 +1,4 @@
-"""Admission: the one place where a reply is opened and checked before anybody uses its arrays.
+"""Admission: the one place where a reply is checked before anything of it counts.
 
 A reply that passes holds plain arrays, or `AdmittedRecord`s for a strategy that decodes them as it
 adds them up. Strategies ask for these by sending `StreamedRequest`s, which no wrapper between them
@@ -7,14 +7,22 @@ and the Grid has to know of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from fedsz.arrays import Layout
+from fedsz import codecs
+from fedsz.errors import ConfigError, FedszError, RefusedReply
+from fedsz.flower.bench import Bench
+from fedsz.flower.evaluation_metrics import EXAMPLES
+from fedsz.flower.ordinary import MOST_WEIGHT, NormLimit, Recent, largest_weight
+from fedsz.flower.packing import Ordered
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
+    EVALUATE,
     KEY,
     TRAIN,
     aside_of,
@@ -24,9 +32,14 @@ from fedsz.flower.records import (
     to_record,
     with_aside,
 )
+from fedsz.flower.refusal import Norm, Refusal
+from fedsz.flower.reply_form import Form, check_finite_metrics, usual_form
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.transport.replies import StreamedRequest
-from fedsz.update.reference import Reference
+
+logger = logging.getLogger(__name__)
+
+FIRST: Final = 3  # replies that show what is ordinary in a run's first round
 
 
 class AdmittedRecord(ArrayRecord):
@@ -38,66 +51,242 @@ class AdmittedRecord(ArrayRecord):
 
 
 @dataclass(frozen=True)
+class AdmissionRules:
+    """What a reply must keep to.
+
+    Attributes:
+        max_client_share: the most that one client's weight may be of a round's, if all others have
+            the median weight; what is above is lowered to that. 1 for no limit.
+        max_update_norm: as `NormLimit.of` reads it; updates above are refused.
+        allow_codecs: names of codecs that clients may use besides those that they were told to.
+        weighted_by: the metric that is the weight of a reply.
+        same_model: whether replies must be of the model that was sent.
+        same_metrics: whether all replies must hold the same records and metrics, as Flower's own
+            strategies want them.
+
+    Raises:
+        ConfigError: a limit is out of range, or there is no such codec.
+    """
+
+    max_client_share: float = 0.5
+    max_update_norm: float | str = "10x"
+    allow_codecs: Collection[str] = ()
+    weighted_by: str = EXAMPLES
+    same_model: bool = True
+    same_metrics: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_client_share <= 1:
+            raise ConfigError(f"max_client_share must lie in (0, 1], got {self.max_client_share}")
+        _ = self.norm_limit, [codecs.get(name) for name in self.allow_codecs]
+
+    @property
+    def norm_limit(self) -> NormLimit:
+        """The most that an update's norm may be."""
+        return NormLimit.of(self.max_update_norm)
+
+
+@dataclass(frozen=True)
 class Admitted:
     """What there is to count of a reply, once it has been used.
 
     Attributes:
         node: who sent it.
-        updates: its arrays, of which each says how long it took, and whether it was of use.
+        updates: by key, its arrays, of which each says how long it took, and whether it was of use.
         report: what its sender says of it.
         trains: whether it goes into an average.
     """
 
     node: int
-    updates: tuple[ReceivedUpdate, ...]
+    updates: Mapping[str, ReceivedUpdate]
     report: ReplyReport
     trains: bool = True
 
     @property
-    def refused(self) -> str:
-        """Why it was of no use after all, or ""."""
-        return next((update.refused for update in self.updates if update.refused), "")
+    def refused(self) -> FedszError | None:
+        """Why it was of no use after all, if so."""
+        return next((u.refused for u in self.updates.values() if u.refused), None)
 
 
-def admit(
-    reply: Message,
-    expected: Mapping[str, Layout],
-    references: Mapping[bytes, Reference],
-    *,
-    sealed: bool,
-) -> Admitted:
-    """Check a reply's arrays, and put what its receiver takes into their place.
+class Admission:
+    """Checks the replies of a run: each against what was sent, and against ordinary ones.
 
-    Args:
-        reply: without an error; its content is replaced.
-        expected: by key, what its records must look like; others may look like anything.
-        references: by digest, what they may be differences from.
-        sealed: whether its receiver decodes them itself; else they are decoded here.
-
-    Raises:
-        FedszError: a record is damaged, or not of the model. The reply is as it was.
+    A round's limits are fixed by the rounds before it. So who may count does not depend on the
+    order in which replies come; but see `settled` for the first round.
     """
-    records = reply.content.array_records
-    if len(records) == len(expected) == 1:
-        # A client may call its model otherwise.
-        expected = dict(zip(records, expected.values(), strict=True))
-    updates = {
-        key: ReceivedUpdate(record, expected.get(key), references)
-        for key, record in records.items()
-        if is_sealed(record) or layout_of(record).shapes
-    }
-    taken: dict[str, ArrayRecord] = {}
-    for key, update in updates.items():
-        if sealed:
-            taken[key] = AdmittedRecord(update)
-        else:
-            taken[key] = with_aside(to_record(update.arrays()), aside_of(records[key]))
-            update.forget()
-    report = ReplyReport.read(reply.content.config_records.get(KEY))
-    reply.content = replaced(reply.content, taken, None)
-    metadata = reply.metadata
-    trains = metadata.message_type.startswith(TRAIN)
-    return Admitted(metadata.src_node_id, tuple(updates.values()), report, trains)
+
+    def __init__(self, rules: AdmissionRules) -> None:
+        self.rules = rules
+        self.bench = Bench()
+        self._limit = rules.norm_limit
+        self._forms: dict[str, Form] = {}  # by the type of messages
+        self._weights = Recent()
+        self._norms: dict[str, tuple[Recent, Recent]] = {}  # by key: of floats, of whole numbers
+        self._asked: set[int] = set()
+        self._failed: set[int] = set()
+        self._admitted: list[Admitted] = []
+
+    def asked(self, nodes: Iterable[int]) -> None:
+        """Take note of who is sent a message in this round."""
+        self._asked |= set(nodes)
+
+    def failed(self, node: int) -> None:
+        """Take note of who sent nothing that can be used."""
+        self._failed.add(node)
+
+    def end_round(self) -> None:
+        """Learn from the round that is over what is ordinary, and who keeps failing."""
+        for reply in self._admitted:
+            if reply.refused:
+                self._failed.add(reply.node)
+            for key, update in reply.updates.items():
+                if reply.trains and update.norm:
+                    self._learn(key, update.norm)
+        for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
+            recent.end_round()
+        answered = {reply.node for reply in self._admitted if reply.trains} - self._failed
+        self.bench.end_round(answered, self._failed)
+        self._asked, self._failed, self._admitted = set(), set(), []
+
+    def settled(
+        self, replies: Iterable[Message], ordered: Callable[[int], Ordered]
+    ) -> Iterator[Message]:
+        """Yield replies, the first ones of a run once it is known what is ordinary among them.
+
+        Of each type of messages, the first `FIRST` replies that are no errors are held back. Their
+        most frequent form becomes that of all; their median weight and norm limit the first round.
+        """
+        held: list[Message] = []
+        for reply in replies:
+            kind = reply.metadata.message_type
+            if reply.has_error() or kind in self._forms or not is_averaged(reply, ordered):
+                yield reply
+                continue
+            held.append(reply)
+            if len(held) == FIRST:
+                self._settle(held, ordered)
+                while held:
+                    yield held.pop(0)
+        self._settle(held, ordered)
+        yield from held
+
+    def _settle(self, held: list[Message], ordered: Callable[[int], Ordered]) -> None:
+        for kind in {reply.metadata.message_type for reply in held}:
+            known = [reply for reply in held if reply.metadata.message_type == kind]
+            self._forms[kind] = usual_form(known)
+            for reply in known if kind.startswith(TRAIN) else []:
+                try:
+                    self._forms[kind].check(reply.content)
+                    self._weights.add(self._weight(reply.content) or 0)
+                    for key, update in self._updates(reply, ordered).items():
+                        self._learn(key, update.measured())
+                except FedszError:
+                    continue  # admission will refuse it
+        for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
+            recent.end_round()
+
+    def admit(self, reply: Message, ordered: Callable[[int], Ordered], *, sealed: bool) -> Admitted:
+        """Check a reply, and put what its receiver takes into the place of its arrays.
+
+        Args:
+            reply: without an error; its content is replaced.
+            ordered: what a node was told to send.
+            sealed: whether its receiver decodes its arrays itself; else they are decoded here.
+
+        Raises:
+            FedszError: it must not count. The reply is as it was.
+        """
+        content, metadata = reply.content, reply.metadata
+        trains = metadata.message_type.startswith(TRAIN)
+        if is_averaged(reply, ordered):
+            check_finite_metrics(content)
+            form = self._forms.setdefault(metadata.message_type, Form.of(content))
+            if self.rules.same_metrics:
+                form.check(content)
+        weight = self._weight(content)
+        updates = self._updates(reply, ordered)
+        taken: dict[str, ArrayRecord] = {}
+        for key, update in updates.items():
+            if trains:
+                floats, whole = self._norms.get(key, (Recent(), Recent()))
+                update.limit = self._limit.over(Norm(floats.median, whole.median))
+            if sealed:
+                taken[key] = AdmittedRecord(update)
+            else:
+                aside = aside_of(content.array_records[key])
+                taken[key] = with_aside(to_record(update.arrays()), aside)
+                update.forget()
+        report = ReplyReport.read(content.config_records.get(KEY))
+        reply.content = replaced(content, taken, None)
+        if weight is not None and trains:
+            self._weights.add(weight)
+            self._cap(reply, weight)
+        admitted = Admitted(metadata.src_node_id, updates, report, trains)
+        self._admitted.append(admitted)
+        return admitted
+
+    def _updates(
+        self, reply: Message, ordered: Callable[[int], Ordered]
+    ) -> dict[str, ReceivedUpdate]:
+        """Open a reply's records; raises as `admit` does."""
+        records = reply.content.array_records
+        told = ordered(reply.metadata.src_node_id)
+        expected = told.layouts if self.rules.same_model else {}
+        sent = told.sent if self.rules.same_model else {}
+        if len(records) == len(expected) == 1:
+            # A client may call its model otherwise.
+            expected = dict(zip(records, expected.values(), strict=True))
+            sent = dict(zip(records, sent.values(), strict=False))
+        return {
+            key: ReceivedUpdate(
+                record,
+                expected.get(key),
+                told.references,
+                sent=sent.get(key, {}),
+                codecs={*told.codecs, *self.rules.allow_codecs},
+            )
+            for key, record in records.items()
+            if is_sealed(record) or layout_of(record).shapes
+        }
+
+    def _learn(self, key: str, norm: Norm) -> None:
+        for recent, x in zip(self._norms.setdefault(key, (Recent(), Recent())), norm, strict=True):
+            recent.add(x)
+
+    def _weight(self, content: RecordDict) -> float | None:
+        """Return the weight of a reply; None if it has none."""
+        for record in content.metric_records.values():
+            if (weight := record.get(self.rules.weighted_by)) is not None:
+                if isinstance(weight, list) or not 0 <= weight <= MOST_WEIGHT:
+                    raise RefusedReply(
+                        Refusal.WEIGHT,
+                        f"{self.rules.weighted_by!r} must be a number from 0 to {MOST_WEIGHT:g},"
+                        f" got {weight!r}",
+                    )
+                return float(weight)
+        return None
+
+    def _cap(self, reply: Message, weight: float) -> None:
+        """Lower the weight of a reply to what one client may have."""
+        share, name = self.rules.max_client_share, self.rules.weighted_by
+        most = largest_weight(share, len(self._asked), self._weights.median)
+        if weight <= most:
+            return
+        node = reply.metadata.src_node_id
+        logger.warning(
+            "node %d: %s %g counts as %g, a share of %g", node, name, weight, most, share
+        )
+        for key, record in reply.content.metric_records.items():
+            if name in record:
+                capped = dict(record)
+                capped[name] = int(most) if isinstance(record[name], int) else most
+                reply.content[key] = MetricRecord(capped)
+
+
+def is_averaged(reply: Message, ordered: Callable[[int], Ordered]) -> bool:
+    """Say whether a reply is to a model, to be averaged; some protocols have other exchanges."""
+    by_type = reply.metadata.message_type.startswith((TRAIN, EVALUATE))
+    return by_type and bool(ordered(reply.metadata.src_node_id).layouts)
 
 
 def update_of(record: ArrayRecord) -> ReceivedUpdate:

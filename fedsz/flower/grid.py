@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import msgspec
@@ -20,12 +22,14 @@ from fedsz.control.policy import DEFAULT_TOLERANCE, Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import AUTO, FIXED, SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, FedszError
-from fedsz.flower.admission import admit
+from fedsz.flower.admission import Admission, AdmissionRules
 from fedsz.flower.evaluation_metrics import EvaluationMetrics
 from fedsz.flower.mod import keeps_model, lacks_model
+from fedsz.flower.ordinary import NormLimit
 from fedsz.flower.packer_state import records_of, state_of
 from fedsz.flower.packing import Packer, is_training
 from fedsz.flower.records import STYPE, TRAIN
+from fedsz.flower.refusal import Refusal, kind_of, told
 from fedsz.flower.round_log import RoundLog
 from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
@@ -69,6 +73,7 @@ class FedSZGrid(WrappedGrid):
         rounds: how many there will be, for policies that ask.
         same_model: whether replies must have the names and shapes of the model that was sent; False
             for apps whose clients answer with something else, such as adapters.
+        rules: all else that replies must keep to before they count.
 
     Raises:
         ConfigError: one of these is out of range or does not exist.
@@ -92,6 +97,7 @@ class FedSZGrid(WrappedGrid):
         tolerance: float = DEFAULT_TOLERANCE,
         rounds: int = 100,
         same_model: bool = True,
+        rules: AdmissionRules | None = None,
     ) -> None:
         named: dict[str, Any] = {
             "error_bound": error_bound,
@@ -112,19 +118,21 @@ class FedSZGrid(WrappedGrid):
         controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
         if SENSITIVITY in controller.needs:
             raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
-        self._set_up(inner, controller, feedback=downlink_feedback, same_model=same_model)
+        rules = replace(rules or AdmissionRules(), same_model=same_model)
+        self._set_up(inner, controller, feedback=downlink_feedback, rules=rules)
         self._log: RoundLog | None = RoundLog()
 
     @classmethod
-    def controlled(cls, inner: Grid, controller: Controller) -> Self:
+    def controlled(cls, inner: Grid, controller: Controller, rules: AdmissionRules) -> Self:
         """Return a Grid for a server that ends its rounds itself; see `end_round`.
 
         Args:
             inner: the Grid that carries the messages.
             controller: decides how each round is sent, from what `end_round` is told.
+            rules: what replies must keep to.
         """
         grid = cls.__new__(cls)
-        grid._set_up(inner, controller, feedback=True, same_model=True)
+        grid._set_up(inner, controller, feedback=True, rules=rules)
         # Each round is taken once, when it ends; what nobody takes would grow for weeks.
         grid._taken = grid._of_round
         grid._counters = {grid._of_round}
@@ -147,14 +155,15 @@ class FedSZGrid(WrappedGrid):
         self._round_ended = True
 
     def _set_up(
-        self, inner: Grid, controller: Controller, *, feedback: bool, same_model: bool
+        self, inner: Grid, controller: Controller, *, feedback: bool, rules: AdmissionRules
     ) -> None:
         WrappedGrid.__init__(self, inner)
         self._controller = controller
         self._decision = Decision(config=controller.base)
-        self._packer = Packer(feedback=feedback)
+        self._admission = Admission(rules)
+        self._packer = Packer(feedback=feedback, measures=rules.norm_limit != NormLimit())
+        self._benched: dict[str, Message] = {}  # by id: replies in place of those not asked for
         self._evaluated = EvaluationMetrics()
-        self._same_model = same_model
         self._taken, self._of_round = TrafficCounter(inner), TrafficCounter(inner)
         self._told = TrafficCounter(inner)
         self._counters = {self._taken, self._of_round, self._told}
@@ -212,14 +221,27 @@ class FedSZGrid(WrappedGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack and push; see Flower's `Grid`."""
-        return self.inner.push_messages(self._packed(list(messages)))
+        pushed = list(messages)
+        packed, benched = self._packed(pushed)
+        left_out = {reply.metadata.src_node_id: reply for reply in benched}
+        pushed_ids, ids = iter(self.inner.push_messages(packed)), []
+        for message in pushed:
+            if (node := message.metadata.dst_node_id) in left_out:
+                ids.append(f"benched-{secrets.token_hex(8)}")
+                self._benched[ids[-1]] = left_out[node]
+            else:
+                ids.append(next(pushed_ids))
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull and unpack; see Flower's `Grid`."""
-        replies = list(self.inner.pull_messages(message_ids))
+        wanted = list(message_ids)
+        replies = list(self.inner.pull_messages([i for i in wanted if i not in self._benched]))
+        benched = [self._benched.pop(i) for i in wanted if i in self._benched]
         for reply in replies:
             self._note(reply)
-        return [self._admitted(reply, sealed=False) for reply in replies]
+        settled = self._admission.settled(replies, self._packer.ordered)
+        return [*(self._admitted(reply, sealed=False) for reply in settled), *benched]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -239,19 +261,22 @@ class FedSZGrid(WrappedGrid):
         pushed = list(messages)
         sealed = takes_replies_as_they_come(pushed)
         deadline = None if timeout is None else time.monotonic() + timeout
-        replies = super().stream_replies(self._packed(pushed), timeout=timeout)
-        del pushed  # or the model would stay until the last reply
+        packed, benched = self._packed(pushed)
+        replies = super().stream_replies(packed, timeout=timeout) if packed else iter(())
+        del pushed, packed  # or the model would stay until the last reply
         # Flower's records refer to each other in circles: where the inner Grid has parked what it
         # sends, only this frees the packed model before the last reply. They are young: a search of
         # everything, which takes a tenth of a second where torch is, finds no more of them.
         gc.collect(1)
-        return self._admitted_replies(replies, deadline, sealed=sealed)
+        whole = self._with_second_tries(replies, deadline)
+        return self._admitted_replies(whole, benched, sealed=sealed)
 
     def _admitted_replies(
-        self, replies: Iterator[Message], deadline: float | None, *, sealed: bool
+        self, replies: Iterator[Message], benched: list[Message], *, sealed: bool
     ) -> Iterator[Message]:
+        yield from benched
         count = 0
-        for reply in self._with_second_tries(replies, deadline):
+        for reply in self._admission.settled(replies, self._packer.ordered):
             count += 1
             yield self._admitted(reply, sealed=sealed)
         if count > 1:  # others may be on their way to other threads
@@ -295,24 +320,38 @@ class FedSZGrid(WrappedGrid):
         if keeps_model(reply):
             self._packer.received(reply.metadata.src_node_id)
 
-    def _packed(self, pushed: list[Message]) -> list[Message]:
-        """Return ``pushed`` with their arrays sealed. The caller's messages stay as they are.
+    def _packed(self, pushed: list[Message]) -> tuple[list[Message], list[Message]]:
+        """Return ``pushed`` with their arrays sealed, and error replies to those not to be sent.
 
-        A list, for Flower's own Grids go through it twice.
+        The caller's messages stay as they are. A list, for Flower's own Grids go through it twice.
         """
         if not pushed:
-            return []
+            return [], []
         with self._lock:  # some servers push from a thread for each client
             if self._packer.begins_round(pushed):
                 self._begin_round(pushed)
             codecs = {int(node): codec for node, codec in self._decision.codecs.items()}
-            packed = self._packer.pack(pushed, self._decision.config, codecs)
+            benched = [reply for message in pushed if (reply := self._reply_of_benched(message))]
+            left_out = {reply.metadata.src_node_id for reply in benched}
+            asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
+            self._admission.asked(message.metadata.dst_node_id for message in asked)
+            packed = self._packer.pack(asked, self._decision.config, codecs) if asked else []
             raw_bytes = sum(p.raw_bytes for p in packed)
             for counter in self._counters:
                 counter.sent(raw_bytes, sum(p.sent_bytes for p in packed))
             if raw_bytes and is_training(pushed):
                 self._trained = self._untold = True
-        return [p.message for p in packed]
+        return [p.message for p in packed], benched
+
+    def _reply_of_benched(self, message: Message) -> Message | None:
+        """Return an error reply to a message whose receiver is not asked in this round."""
+        node = message.metadata.dst_node_id
+        why = self._admission.bench.why(node)
+        if not why:
+            return None
+        self._fail(node, f"{Refusal.BENCHED}: {why}", Refusal.BENCHED)
+        code = compat.ErrorCode.MOD_FAILED_PRECONDITION
+        return compat.error_reply(message.metadata, code, why)
 
     def _begin_round(self, pushed: list[Message]) -> None:
         """End the round before, if its app has not done so, and have this one decided."""
@@ -321,6 +360,8 @@ class FedSZGrid(WrappedGrid):
             return
         # Some protocols train in several exchanges, of which one has the model: SecAgg+ in four.
         goes_on = self._controller.next_round and not self._trained
+        if not goes_on:
+            self._admission.end_round()
         if not self._round_ended and not goes_on:
             (accuracy, loss), spread = self._measured, {}
             if accuracy is None and loss is None:
@@ -337,27 +378,28 @@ class FedSZGrid(WrappedGrid):
             reason = one_line(said := str(reply.error.reason))  # Flower's own Grids do not cut it
             if STYPE in said:
                 reason += "; is FedSZMod() the first of its ClientApp's mods?"
-            self._fail(node, reason)
+            self._fail(node, reason, Refusal.FAILED)
             return reply
+        try:
+            admitted = self._admission.admit(reply, self._packer.ordered, sealed=sealed)
+        except FedszError as err:
+            reason = told(err)
+            self._fail(node, reason, kind_of(err))
+            code = compat.ErrorCode.MOD_FAILED_PRECONDITION
+            error = compat.error_reply(reply.metadata, code, reason).error
+            return compat.make_message(reply.metadata, error=error)
         if not reply.metadata.message_type.startswith(TRAIN):
             self._evaluated.add(reply)
         if reply.content.array_records:
-            expected = self._packer.expected if self._same_model else {}
-            try:
-                admitted = admit(reply, expected, self._packer.references, sealed=sealed)
-            except FedszError as err:
-                reason = f"{type(err).__name__}: {err}"
-                self._fail(node, reason)
-                code = compat.ErrorCode.MOD_FAILED_PRECONDITION
-                error = compat.error_reply(reply.metadata, code, reason).error
-                return compat.make_message(reply.metadata, error=error)
             for counter in self._counters:
                 counter.received(admitted)
             if admitted.trains:
                 self._trained = self._untold = True
         return reply
 
-    def _fail(self, node: int, reason: str) -> None:
+    def _fail(self, node: int, reason: str, kind: Refusal) -> None:
         logger.warning("node %d left out: %s", node, reason)
+        if kind is not Refusal.BENCHED:
+            self._admission.failed(node)
         for counter in self._counters:
-            counter.failed(node, reason)
+            counter.failed(node, reason, kind)

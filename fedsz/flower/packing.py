@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 from flwr.app import Message, Metadata, RecordDict
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import Layout
+from fedsz.arrays import Layout, NDArray
+from fedsz.codecs import Raw
 from fedsz.flower.broadcast import Broadcast, BroadcastState
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import (
@@ -29,8 +30,12 @@ from fedsz.flower.records import (
 )
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
+from fedsz.update.lossless import BITS_CODEC
 from fedsz.update.reference import Reference
 from fedsz.update.step import step_spread
+
+# What encoders fall back to, whatever codecs they are told to use.
+CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,23 @@ class PackerState:
     broadcasts: Mapping[str, BroadcastState]
 
 
+@dataclass(frozen=True)
+class Ordered:
+    """What a client was told to send, as far as that is known.
+
+    Attributes:
+        layouts: by the keys of records, what they must look like.
+        references: by digest, what they may be differences from.
+        sent: by the keys of records, the models that it was sent.
+        codecs: the names of the codecs that its streams may use.
+    """
+
+    layouts: Mapping[str, Layout]
+    references: Mapping[bytes, Reference]
+    sent: Mapping[str, Mapping[str, NDArray]]
+    codecs: frozenset[str]
+
+
 class Packer:
     """Packs what a Grid sends, and remembers which client holds what.
 
@@ -68,13 +90,18 @@ class Packer:
     Some servers push a round's messages one by one, each from a thread of its own. So a round is
     what sends one model for one purpose, until a node is sent it again.
 
+    Args:
+        feedback: whether what one broadcast leaves out goes into the next.
+        measures: whether updates are measured, and so the model is kept that they start from.
+
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
         expected: those of this round alone.
         references: what replies of this round may be differences from, by digest.
     """
 
-    def __init__(self, *, feedback: bool = True) -> None:
+    def __init__(self, *, feedback: bool = True, measures: bool = False) -> None:
+        self._measures = measures
         self.layouts: dict[str, Layout] = {}
         self.expected: dict[str, Layout] = {}
         self.references: dict[bytes, Reference] = {}
@@ -167,6 +194,21 @@ class Packer:
             self._broadcasts[key] = Broadcast(config, feedback=self._feedback)
             self._broadcasts[key].restore(known)
 
+    def ordered(self, node: int) -> Ordered:
+        """Return what a node was told in this round."""
+        sent: dict[str, Mapping[str, NDArray]] = {}
+        allowed = set(CODECS_OF_FALLBACKS)
+        if node in self._out:
+            content = self._out[node][1]
+            config = content.instructions.config
+            allowed |= {config.lossy_codec.name, config.lossless_codec.name}
+            sent = {
+                key: broadcast.model.arrays
+                for key, broadcast in content.broadcasts.items()
+                if broadcast.model is not None
+            }
+        return Ordered(self.expected, self.references, sent, frozenset(allowed))
+
     def received(self, node: int) -> None:
         """Note that a node has answered the last push, and so holds what was in it."""
         if node in self._out:
@@ -209,7 +251,8 @@ class Packer:
             else:
                 broadcast = Broadcast(config.replace(downlink=EXACT))
             arrays = Arrays(record, self.layouts[key])
-            broadcast.put(arrays, reference=config.sends_differences)
+            wanted = config.sends_differences or (self._measures and told.trains)
+            broadcast.put(arrays, reference=wanted)
             broadcasts[key], beside[key] = broadcast, aside_of(record)
             if broadcast.model is not None:
                 self.references[broadcast.model.digest] = broadcast.model

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
 from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray
-from fedsz.errors import CorruptStream
+from fedsz.codecs import of_wire_id
+from fedsz.errors import CorruptStream, FedszError, RefusedReply
 from fedsz.flower.records import from_array, is_sealed, layout_of, streams_of
+from fedsz.flower.refusal import Norm, NormSum, Refusal
+from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
+from fedsz.stream.format import Header
 from fedsz.update.decompress import unpack
 from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference, require_reference
@@ -30,16 +35,22 @@ class ReceivedUpdate:
         record: from anybody.
         layout: what the arrays must look like, and the dtypes they are returned in.
         references: by their digests, the models that differences may refer to.
+        sent: the model that the sender started from, where that is known.
+        codecs: the names of those that its streams may use; None for all.
 
     Attributes:
-        names: in the sender's order.
+        shapes: by name, in the sender's order.
         raw_bytes: size of the arrays.
         sent_bytes: size of what was sent.
         digest: SHA-256 of it: the data of its Arrays, in their order.
         seconds: time spent on checking and decoding so far.
-        refused: why whoever was to use it could not, or "".
+        norm: of its step, once all of it has been decoded: from the model that its sender started
+            from; of the arrays themselves where that model is not known.
+        limit: the most that its norm may be; see `judge`.
+        refused: why whoever was to use it could not, if so.
 
     Raises:
+        RefusedReply: a codec that is not among ``codecs``.
         ModelMismatch: names or shapes are not the layout's.
         ReferenceMismatch: they are differences from a model that is not at hand.
         CorruptStream: the bytes are no stream.
@@ -50,9 +61,15 @@ class ReceivedUpdate:
         record: ArrayRecord,
         layout: Layout | None = None,
         references: Mapping[bytes, Reference] = MappingProxyType({}),
+        *,
+        sent: Mapping[str, NDArray] = MappingProxyType({}),
+        codecs: Collection[str] | None = None,
     ) -> None:
         start = time.perf_counter()
-        self.refused = ""
+        self.refused: FedszError | None = None
+        self.norm: Norm | None = None
+        self.limit = Norm(math.inf, math.inf)
+        self._sent_model = sent
         self.sent_bytes = sum(len(array.data) for array in record.values())
         hashed = hashlib.sha256()
         for array in record.values():
@@ -70,14 +87,14 @@ class ReceivedUpdate:
             if header.reference is not None:
                 self._reference = references.get(header.reference)
                 require_reference(header.reference, self._reference)
+            _check_codecs(header, codecs)
             self.raw_bytes = header.decoded_bytes
-            shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+            self.shapes = {tensor.name: tensor.shape for tensor in header.tensors}
         else:
             self.raw_bytes = self.sent_bytes
-            shapes = dict(layout_of(record).shapes)
-        self.names = list(shapes)
+            self.shapes = dict(layout_of(record).shapes)
         if layout:
-            layout.check(shapes)
+            layout.check(self.shapes)
         if self._reader:
             self._reader.check()
         self.seconds = time.perf_counter() - start
@@ -105,6 +122,31 @@ class ReceivedUpdate:
                 return
             yield item
 
+    def sent(self, name: str, like: NDArray | CodedTensor) -> NDArray | None:
+        """Return the tensor that its sender started from, if it fits one that has come."""
+        start = self._sent_model.get(name)
+        fits = start is not None and (start.shape, start.dtype) == (like.shape, like.dtype)
+        return start if fits else None
+
+    def measured(self) -> Norm:
+        """Return the norm of its step, having decoded all of it; raises as iterating does."""
+        norm = NormSum()
+        for name, x in self.unpacked():
+            with self.clock():
+                sent = self.sent(name, x)
+                coded = x.open(sent).energy if isinstance(x, CodedTensor) else energy(x, sent)
+                norm.add(x.dtype, coded)
+        return norm.total()
+
+    def judge(self, norm: Norm) -> None:
+        """Take the norm of its step, and refuse what is too large or not finite.
+
+        Raises:
+            RefusedReply: all of it must be left out.
+        """
+        self.norm = norm
+        norm.check(self.limit)
+
     @contextmanager
     def clock(self) -> Iterator[None]:
         """Count the time spent inside as time spent on decoding."""
@@ -113,9 +155,13 @@ class ReceivedUpdate:
         self.seconds += time.perf_counter() - start
 
     def arrays(self) -> dict[str, NDArray]:
-        """Return all arrays, in the sender's order; raises as iterating does."""
-        decoded = dict(self)
-        return {name: decoded.pop(name) for name in self.names}
+        """Return all arrays, in the sender's order; raises as iterating and `judge` do."""
+        decoded, norm = dict(self), NormSum()
+        with self.clock():
+            for name, x in decoded.items():
+                norm.add(x.dtype, energy(x, self.sent(name, x)))
+        self.judge(norm.total())
+        return {name: decoded.pop(name) for name in self.shapes}
 
     def _fitted(self, name: str, x: NDArray | CodedTensor) -> NDArray | CodedTensor:
         if self._layout is None or x.dtype == self._layout.dtypes[name]:
@@ -140,4 +186,11 @@ class ReceivedUpdate:
     def forget(self) -> None:
         """Keep nothing of what was sent but the numbers."""
         self._record, self._reader, self._reference = ArrayRecord(), None, None
-        self.names = []
+        self.shapes, self._sent_model = {}, {}
+
+
+def _check_codecs(header: Header, allowed: Collection[str] | None) -> None:
+    used = {of_wire_id(payload.codec_id).name for payload in header.payloads}
+    if allowed is not None and not used <= set(allowed):
+        have = f"{', '.join(sorted(used - set(allowed)))}; may be {', '.join(sorted(allowed))}"
+        raise RefusedReply(Refusal.CODEC, f"it is packed by {have}")

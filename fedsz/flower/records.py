@@ -24,6 +24,7 @@ from fedsz.errors import ConfigError, CorruptStream
 KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"
 TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
+EVALUATE: Final = "evaluate"  # and of those whose replies hold metrics alone
 NUMPY: Final = "numpy.ndarray"
 
 # Of a record's arrays by their places: those that no stream holds, with their names.

@@ -6,8 +6,7 @@ import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -15,10 +14,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.arrays import Layout, NDArray, cast
+from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import release, streamed, update_of
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
+from fedsz.flower.refusal import NormSum, told
 from fedsz.update.lossy import CodedTensor, add_scaled
 
 logger = logging.getLogger(__name__)
@@ -27,9 +28,9 @@ logger = logging.getLogger(__name__)
 class StreamingFedAvg(FedAvg):
     """Flower's FedAvg, adding each reply to one accumulator as it arrives.
 
-    Memory is one accumulator and at most one decoded tensor, where Flower's FedAvg holds every
-    reply until the last has come. A reply is checked whole before any of it is added, and taken
-    back if it turns out damaged all the same: it is counted, logged and left out. The average is
+    Memory is one accumulator and one reply that is being checked, where Flower's FedAvg holds every
+    reply until the last has come. A reply counts whole or not at all: one that is damaged, not
+    finite or too large is counted, logged and left out, and changes no bit of the average. That is
     weighted by ``weighted_by_key`` and comes in the dtypes of the replies: integer buffers are
     rounded, not turned into floats.
 
@@ -58,8 +59,7 @@ class StreamingFedAvg(FedAvg):
                 contents.append(self._add(mean, reply))
             except FedszError as err:
                 failures += 1
-                node, reason = reply.metadata.src_node_id, f"{type(err).__name__}: {err}"
-                logger.warning("node %d left out: %s", node, reason)
+                logger.warning("node %d left out: %s", reply.metadata.src_node_id, told(err))
             finally:
                 release(reply.content)
         logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
@@ -84,7 +84,7 @@ class StreamingFedAvg(FedAvg):
             mean.add(updates[0], float(weight))
         except FedszError as err:
             for update in updates:
-                update.refused = f"{type(err).__name__}: {err}"
+                update.refused = err
             raise
         kept: dict[str, Any] = dict(metrics)
         return RecordDict(kept)
@@ -103,6 +103,10 @@ class Mean:
 
     Of tensors that came as differences it adds up the differences alone; what they refer to is
     added once, in the end, by the weight of all that do. The sums are of smaller numbers so, too.
+
+    All of an update is decoded as far as that can fail, and judged, before any of it is added. What
+    is kept of it meanwhile is a byte an element, of tensors that `uniform` has coded, and else the
+    decoded tensors. So an update that is refused half-way changes no bit of the sums.
     """
 
     def __init__(self) -> None:
@@ -116,46 +120,32 @@ class Mean:
 
         Raises:
             FedszError: one of its arrays does not decode, or has another shape than in the first
-                update. What had been added of it is taken back, exactly but for the rounding of
-                one addition.
+                update; or it is judged too large. Nothing has been added.
         """
-        first = self._template is None
-        shapes: dict[str, tuple[int, ...]] = {}
-        dtypes: dict[str, np.dtype] = {}
-        try:
-            for name, x in update.unpacked():
-                with update.clock():
-                    self._put(name, x, weight, new=first)
-                shapes[name], dtypes[name] = x.shape, x.dtype
-            if self._template is None:
-                self._template = Layout({name: shapes[name] for name in update.names}, dtypes)
-            self._template.check(shapes)
-        except FedszError:
-            if first:
-                self._sums.clear()
-                self._bases.clear()
-            else:
-                for name, x in islice(update.unpacked(), len(shapes)):
-                    self._put(name, x, -weight, new=False)
-            raise
+        if self._template:
+            self._template.check(update.shapes)
+        opened: list[_OpenedTensor] = []
+        norm = NormSum()
+        for name, x in update.unpacked():
+            with update.clock():
+                sums = self._sums.get(name)
+                wide = sum_dtype(x.dtype) if sums is None else sums.dtype
+                opened.append(_open(name, x, update.sent(name, x), wide))
+                norm.add(x.dtype, opened[-1].values.energy)
+        update.judge(norm.total())
+        if self._template is None:
+            dtypes = {tensor.name: tensor.dtype for tensor in opened}
+            self._template = Layout(dict(update.shapes), dtypes)
+        with update.clock():
+            for tensor in opened:
+                if tensor.name not in self._sums:
+                    shape = self._template.shapes[tensor.name]
+                    self._sums[tensor.name] = np.zeros(shape, sum_dtype(tensor.dtype))
+                tensor.values.add(self._sums[tensor.name], weight)
+                if (base := tensor.reference) is not None:
+                    bases = self._bases.setdefault(tensor.name, {})
+                    bases.setdefault(id(base), Base(base)).weight += weight
         self.weight += weight
-
-    def _put(self, name: str, x: NDArray | CodedTensor, weight: float, *, new: bool) -> None:
-        if new and isinstance(x, np.ndarray):
-            self._sums[name] = scaled(x, weight, sum_dtype(x.dtype))
-            return
-        if new:
-            self._sums[name] = np.zeros(x.shape, sum_dtype(x.dtype))
-        sums = self._sums.get(name)
-        if sums is None or x.shape != sums.shape:
-            return  # there is nowhere to add it; `Layout.check` will refuse it
-        if isinstance(x, CodedTensor) and sums.dtype == sum_dtype(x.dtype):
-            x.accumulate(sums, weight)
-            if x.reference is not None:
-                bases = self._bases.setdefault(name, {})
-                bases.setdefault(id(x.reference), Base(x.reference)).weight += weight
-        else:
-            sums += scaled(x.decode() if isinstance(x, CodedTensor) else x, weight, sums.dtype)
 
     def result(self) -> ArrayRecord:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
@@ -170,16 +160,28 @@ class Mean:
         return record
 
 
+class _OpenedTensor(NamedTuple):
+    """A tensor that can be added, which is above its reference if it has one."""
+
+    name: str
+    dtype: np.dtype
+    values: Opened
+    reference: NDArray | None
+
+
+def _open(
+    name: str, x: NDArray | CodedTensor, sent: NDArray | None, wide: np.dtype
+) -> _OpenedTensor:
+    """Decode a tensor as far as that can fail, to be added to sums of dtype ``wide``."""
+    if isinstance(x, CodedTensor) and wide == sum_dtype(x.dtype):
+        return _OpenedTensor(name, x.dtype, x.open(sent), x.reference)
+    decoded = x.decode() if isinstance(x, CodedTensor) else x
+    return _OpenedTensor(name, x.dtype, OpenedArray(decoded, sent), None)
+
+
 def sum_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype in which values of ``dtype`` are added up."""
     if dtype.kind == "c" or dtype == np.float64:
         return dtype
     # Counters reach beyond the 24 bits of a float32; weights of 16 bits need its range.
     return np.dtype(np.float64 if dtype.kind in "iub" else np.float32)
-
-
-def scaled(x: NDArray, weight: float, dtype: np.dtype) -> NDArray:
-    """Return ``weight`` x ``x``, in place where ``x`` is of that dtype and ours to change."""
-    wide = x.astype(dtype, copy=not x.flags.writeable)
-    wide *= weight
-    return wide

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedsz.control.record import ClientRecord, Failure, Traffic
 from fedsz.flower.admission import Admitted
 from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.refusal import Refusal, kind_of, told
 
 
 class TrafficCounter:
@@ -42,17 +43,18 @@ class TrafficCounter:
         bandwidth = getattr(self._grid, "bandwidths", {}).get(reply.node, 0.0)
         self._admitted.append((reply, bandwidth))
 
-    def failed(self, node: int, reason: str) -> None:
+    def failed(self, node: int, reason: str, kind: Refusal) -> None:
         """Count a message that got no usable reply."""
-        self._failures.append(Failure(getattr(self._grid, "client_name", str)(node), reason))
+        client = getattr(self._grid, "client_name", str)(node)
+        self._failures.append(Failure(client, reason, kind))
 
     def take(self) -> Traffic:
         """Return what has been counted since the last call, or since the start."""
         for reply, _ in self._admitted:
             if reply.refused:
-                self.failed(reply.node, reply.refused)
+                self.failed(reply.node, told(reply.refused), kind_of(reply.refused))
         used = [(reply, bandwidth) for reply, bandwidth in self._admitted if not reply.refused]
-        aside = [u for reply, _ in used if not reply.trains for u in reply.updates]
+        aside = [u for reply, _ in used if not reply.trains for u in reply.updates.values()]
         used = [(reply, bandwidth) for reply, bandwidth in used if reply.trains]
         clients = [_client_record(reply, bandwidth) for reply, bandwidth in used]
         reports = [reply.report for reply, _ in used]
@@ -93,13 +95,13 @@ def _client_record(reply: Admitted, bandwidth: float) -> ClientRecord:
     return ClientRecord(
         node=str(reply.node),
         bandwidth=bandwidth,
-        raw_bytes=sum(update.raw_bytes for update in reply.updates),
-        sent_bytes=sum(update.sent_bytes for update in reply.updates),
+        raw_bytes=sum(update.raw_bytes for update in reply.updates.values()),
+        sent_bytes=sum(update.sent_bytes for update in reply.updates.values()),
         encode_seconds=reply.report.encode_seconds,
-        decode_seconds=sum(update.seconds for update in reply.updates),
+        decode_seconds=sum(update.seconds for update in reply.updates.values()),
         kept=reply.report.kept,
         lag=reply.report.lag,
-        digest=_digest(reply.updates),
+        digest=_digest(list(reply.updates.values())),
     )
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -15,6 +15,7 @@ from fedsz.arrays import NDArray
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import SENSITIVITY
+from fedsz.flower.admission import AdmissionRules
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
@@ -27,6 +28,7 @@ from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
 from fedsz.update.step import step_spread
 
+LONGEST: Final = 1e9  # seconds that a client may say it trained
 OnRound = Callable[[RoundRecord], None]
 OnCheckpoint = Callable[[Checkpoint], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
@@ -50,7 +52,7 @@ def prepare(config: RunConfig) -> Problem:
         TaskError: the task failed.
         ModelMismatch: the initial weights are those of another model.
     """
-    _ = controller_of(config), config.compression.require()
+    _ = controller_of(config), rules_of(config), config.compression.require()
     task = load_task(config)
     model = task.build_model()
     if config.initial:
@@ -140,7 +142,7 @@ class _Rounds:
         self._on_checkpoint, self._run_id = on_checkpoint, grid.run.run_id
         controller = controller_of(config, resumed.history if resumed else ())
         self._needs = controller.needs
-        self.grid = FedSZGrid.controlled(grid, controller)
+        self.grid = FedSZGrid.controlled(grid, controller, rules_of(config))
         self.done = 0  # how many rounds were before
         self._before: Mapping[str, NDArray] = {}  # the average of the round before
         self._train_seconds = 0.0
@@ -157,7 +159,8 @@ class _Rounds:
         def averaged(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
             metrics = [next(iter(content.metric_records.values())) for content in contents]
             reported = [one.get("train-seconds", 0.0) for one in metrics]
-            self._train_seconds = sum(float(s) for s in reported if isinstance(s, int | float))
+            plausible = (s for s in reported if isinstance(s, int | float) and 0 <= s < LONGEST)
+            self._train_seconds = float(sum(plausible))
             return average(contents, weighted_by)
 
         return averaged
@@ -209,6 +212,20 @@ class _Rounds:
 def _seed_of_round(seed: int, number: int) -> int:
     """Return what seeds the server's draws in a round, so that no random state is carried on."""
     return hash((seed, number)) % 2**32
+
+
+def rules_of(config: RunConfig) -> AdmissionRules:
+    """Return what replies of a run must keep to.
+
+    Raises:
+        ConfigError: a limit is out of range, or there is no such codec.
+    """
+    names = (name.strip() for name in config.allow_codecs.split(","))
+    return AdmissionRules(
+        max_client_share=config.max_client_share,
+        max_update_norm=config.max_update_norm,
+        allow_codecs=tuple(name for name in names if name),
+    )
 
 
 def controller_of(config: RunConfig, history: Iterable[RoundRecord] = ()) -> Controller:

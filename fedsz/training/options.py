@@ -20,6 +20,7 @@ from fedsz.update.config import DEFAULT, CompressionConfig
 LEARNED: Final = "What is learned"
 LEARNING: Final = "How it is learned"
 COMPRESSION: Final = "How updates are compressed"
+TRUST: Final = "What a reply must keep to"
 TRAVEL: Final = "How they travel"
 RESULTS: Final = "Results"
 
@@ -157,6 +158,14 @@ class RunConfig:
     rule: str = option("", "Which tensors may be lossy: shape (all but BatchNorm's statistics), "
         "ndim (two dimensions and more), paper (weights, by name) or parameters. shape by default.",
         COMPRESSION, TENSORS, defines_run=True)
+
+    max_client_share: float = option(0.5, "Most that one client's examples weigh in a round, if "
+        "others have the median number; what is above is lowered. 1 for no limit.", TRUST, ALONE,
+        low=1e-6, high=1)
+    max_update_norm: str = option("10x", "Updates of a larger norm are refused: a number, one "
+        "with x for times the median of recent rounds, or none.", TRUST, ALONE)
+    allow_codecs: str = option("", "Codecs that clients may use besides the one that they are "
+        "told to, with commas between.", TRUST, ALONE)
 
     host: str = option("127.0.0.1", "Address the server listens on.", TRAVEL, (SERVER,))
     port: int = option(8080, "Port the server listens on; 0 for any that is free.",

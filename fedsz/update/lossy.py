@@ -22,7 +22,7 @@ import numpy as np
 from fedsz.arrays import Buffer, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
-from fedsz.codecs.base import FLOAT32
+from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
 from fedsz.codecs.uniform import compare
 from fedsz.errors import CorruptStream
 from fedsz.spread import finfo, half_ulp
@@ -129,16 +129,25 @@ class CodedTensor:
             y = self.codec.decode_as(self.payload, self.shape, self._coded_dtype)
         return narrow(y, self.dtype) if self.reference is None else moved(self.reference, y)
 
-    def accumulate(self, sums: NDArray, weight: float) -> None:
-        """Add ``weight`` times what the payload holds to ``sums``, but not of the reference.
+    def open(self, sent: NDArray | None = None) -> Opened:
+        """Decode what the payload holds as far as it can fail; the reference is not added to it.
 
-        See `Codec.accumulate`, which may need no array; only of a tensor that `is_native`.
+        See `Codec.open`, which may need no array; only of a tensor that `is_native`.
+
+        Args:
+            sent: the tensor that its sender started from, in its dtype, where that is known. The
+                energy is then of the step: of what it is above the reference or, without one,
+                ``sent``.
 
         Raises:
-            CorruptStream, CodecUnavailable: as `decode`. The sums are as before, but for rounding.
+            CorruptStream, CodecUnavailable: as `decode`.
         """
+        base = sent if self.reference is None else None
         with located(self.offset):
-            self.codec.accumulate(self.payload, sums, weight, self._coded_dtype)
+            opened = self.codec.open(self.payload, self.shape, self._coded_dtype, base)
+        if base is not None and not math.isfinite(opened.energy):
+            return OpenedArray(self.decode(), base)  # a mask of -inf is no step
+        return opened
 
     @property
     def _coded_dtype(self) -> np.dtype:

@@ -1,0 +1,77 @@
+"""Why a reply does not count, and the norm of an update that may be such a reason."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsz.errors import CodecError, CorruptStream, FedszError, ModelMismatch, RefusedReply
+
+
+class Refusal(StrEnum):
+    """The kinds of reasons for which a round goes on without a client's reply."""
+
+    FAILED = "failed"  # an error reply: the client's own, or nothing came
+    DAMAGED = "damaged"  # bytes that do not decode
+    MODEL = "model"  # other names, shapes or reference than the model's
+    CODEC = "codec"  # one that was not ordered, or is not installed here
+    RECORDS = "records"  # other records or metrics than the other replies hold
+    METRIC = "metric"  # a metric that is not finite
+    WEIGHT = "weight"  # a weight out of range
+    NOT_FINITE = "not finite"  # NaN, infinities, or values whose squares are
+    NORM = "norm"  # an update that is too large
+    BENCHED = "benched"  # not asked, because it kept failing
+
+
+def kind_of(err: FedszError) -> Refusal:
+    """Return the kind of an exception that opening a reply has raised."""
+    if isinstance(err, RefusedReply):
+        return Refusal(err.kind)
+    kinds = {CorruptStream: Refusal.DAMAGED, ModelMismatch: Refusal.MODEL}
+    kinds[CodecError] = Refusal.CODEC
+    return next((kind for cls, kind in kinds.items() if isinstance(err, cls)), Refusal.RECORDS)
+
+
+def told(err: FedszError) -> str:
+    """Return why a reply was refused, in a line for people."""
+    return str(err) if isinstance(err, RefusedReply) else f"{type(err).__name__}: {err}"
+
+
+class Norm(NamedTuple):
+    """The Euclidean norms of an update: of its floats, and of its whole numbers and bools.
+
+    Counters move by hundreds where weights move by thousandths, so each have a norm of their own.
+    """
+
+    floats: float
+    whole: float
+
+    def check(self, limit: Norm) -> None:
+        """Raise `RefusedReply` if one is above that of ``limit``, or not finite."""
+        if not (math.isfinite(self.floats) and math.isfinite(self.whole)):
+            raise RefusedReply(Refusal.NOT_FINITE, "it holds NaN, infinities or values near them")
+        for norm, most, what in zip(self, limit, ("", " of its whole numbers"), strict=True):
+            if norm > most:
+                text = f"the norm{what} of its update is {norm:.4g}; the most is {most:.4g}"
+                raise RefusedReply(Refusal.NORM, text)
+
+
+class NormSum:
+    """Adds up the energies of an update's tensors."""
+
+    def __init__(self) -> None:
+        self._floats = self._whole = 0.0
+
+    def add(self, dtype: np.dtype, energy: float) -> None:
+        """Add a tensor's."""
+        if dtype.kind in "iub":
+            self._whole += energy
+        else:
+            self._floats += energy
+
+    def total(self) -> Norm:
+        """Return the norm of all that was added."""
+        return Norm(math.sqrt(self._floats), math.sqrt(self._whole))

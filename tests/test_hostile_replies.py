@@ -1,0 +1,338 @@
+"""What a hostile client replies moves no average and ends no server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum
+
+from fedsz.errors import ConfigError, CorruptStream, FedszError
+from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
+from fedsz.flower.admission import AdmissionRules
+from fedsz.flower.bench import PATIENCE, Bench
+from fedsz.flower.ordinary import NormLimit, Recent, largest_weight
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import KEY, STYPE
+from fedsz.flower.refusal import Refusal
+from fedsz.flower.strategy import Mean
+from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.stream import Reader
+from fedsz.training.events import from_json, to_json
+from fedsz.update.config import CompressionConfig
+from tests.federation import app_of, bound_of, initial, moved, record_of, run, seal, to_arrays
+from tests.test_fedavg import LOSSY, damaged, model
+
+CLIENTS = 6
+Attack = Callable[[RecordDict], RecordDict]
+
+
+class Hostile(WrappedGrid):
+    """A Grid on which one client replies something else than its app does; they come in order."""
+
+    def __init__(self, attack: Attack, hostile: int, app: Any = None) -> None:
+        nodes = [{"partition-id": i} for i in range(CLIENTS)]
+        super().__init__(LocalGrid(app or app_of(), nodes))
+        self.attack, self.hostile = attack, hostile
+
+    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        replies = list(self.inner.send_and_receive(messages, timeout=timeout))
+        replies.sort(key=lambda reply: float(reply.content["metrics"]["num-examples"]))
+        for reply in replies:
+            if reply.content["metrics"]["num-examples"] == self.hostile + 1:
+                reply.content = self.attack(reply.content)
+            yield reply
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return list(self.stream_replies(messages, timeout=timeout))
+
+
+def arrays_filled(value: float) -> Attack:
+    """One weight is ``value``, the rest is the model; sent as plain arrays, past `FedSZMod`."""
+
+    def attack(content: RecordDict) -> RecordDict:
+        arrays = initial()
+        arrays["fc.weight"][3, 4] = value
+        return RecordDict({"arrays": record_of(arrays), "metrics": content["metrics"]})
+
+    return attack
+
+
+def flipped_times_100(content: RecordDict) -> RecordDict:
+    arrays = {
+        name: (x - 100 * (moved(initial(), 1)[name] - x)).astype(x.dtype)
+        if x.dtype == np.float32
+        else x
+        for name, x in initial().items()
+    }
+    return RecordDict({"arrays": record_of(arrays), "metrics": content["metrics"]})
+
+
+def metrics(**changes: Any) -> Attack:
+    """Some metrics are others; None leaves one out."""
+
+    def attack(content: RecordDict) -> RecordDict:
+        changed = {**content["metrics"], **{n.replace("_", "-"): v for n, v in changes.items()}}
+        kept = {name: value for name, value in changed.items() if value is not None}
+        return RecordDict({**content, "metrics": MetricRecord(kept)})
+
+    return attack
+
+
+def sealed_by(codec: str) -> Attack:
+    def attack(content: RecordDict) -> RecordDict:
+        record = seal(moved(initial(), 1), CompressionConfig.of(1e-2, codec=codec))
+        return RecordDict({**content, "arrays": record})
+
+    return attack
+
+
+def half_damaged(content: RecordDict) -> RecordDict:
+    """The first tensor is valid and huge, the second does not decode."""
+    arrays = {name: x * np.float32(1e30) if x.ndim == 2 else x for name, x in initial().items()}
+    arrays["half.weight"] = initial()["half.weight"]
+    whole = seal(arrays, CompressionConfig.of(1e-2))
+    for where in np.linspace(0, 0.99, 50):
+        record = damaged(whole, 1, float(where))
+        try:
+            ReceivedUpdate(record).arrays()
+        except CorruptStream:
+            return RecordDict({**content, "arrays": record})
+        except FedszError:
+            continue
+    raise AssertionError("all of it decodes")
+
+
+def without(key: str) -> Attack:
+    return lambda content: RecordDict({k: r for k, r in content.items() if k != key})
+
+
+def with_array_aside(content: RecordDict) -> RecordDict:
+    (array,) = content["arrays"].values()
+    text = Array("str", (1,), "text", b"hello")
+    record = ArrayRecord({KEY: Array("uint8", array.shape, STYPE, array.data)})
+    record[f"{KEY}.aside.0.more"] = text
+    return RecordDict({**content, "arrays": record})
+
+
+def twice(content: RecordDict) -> RecordDict:
+    return RecordDict({**content, "more": content["arrays"]})
+
+
+REFUSED: dict[str, tuple[Attack, Refusal]] = {
+    "NaN": (arrays_filled(np.nan), Refusal.NOT_FINITE),
+    "infinity": (arrays_filled(-np.inf), Refusal.NOT_FINITE),
+    "1e38": (arrays_filled(1e38), Refusal.NOT_FINITE),
+    "1e15": (arrays_filled(1e15), Refusal.NORM),
+    "flipped x100": (flipped_times_100, Refusal.NORM),
+    "half damaged": (half_damaged, Refusal.DAMAGED),
+    "another codec": (sealed_by("szx"), Refusal.CODEC),
+    "weight 1e18": (metrics(num_examples=10**18), Refusal.WEIGHT),
+    "weight 1e300": (metrics(num_examples=1e300), Refusal.WEIGHT),
+    "weight below 0": (metrics(num_examples=-1), Refusal.WEIGHT),
+    "weight NaN": (metrics(num_examples=np.nan), Refusal.METRIC),
+    "no weight": (metrics(num_examples=None), Refusal.RECORDS),
+    "no metric": (metrics(loss=None), Refusal.RECORDS),
+    "a metric more": (metrics(more=1.0), Refusal.RECORDS),
+    "a list for a number": (metrics(loss=[1.0, 2.0]), Refusal.RECORDS),
+    "a metric NaN": (metrics(loss=np.nan), Refusal.METRIC),
+    "no arrays": (without("arrays"), Refusal.RECORDS),
+    "no metrics": (without("metrics"), Refusal.RECORDS),
+    "two records": (twice, Refusal.RECORDS),
+    "an array aside": (with_array_aside, Refusal.RECORDS),
+}
+
+
+def is_mean_of_others(arrays: dict[str, np.ndarray], left_out: int) -> bool:
+    """Whether this is the average without a client, within an error bound of 1e-3 and rounding."""
+    others = [i for i in range(CLIENTS) if i != left_out]
+    replies = [moved(initial(), i) for i in others]
+    weights = [i + 1 for i in others]
+    return all(
+        np.allclose(
+            arrays[name], np.average([r[name] for r in replies], 0, weights), rtol=0, atol=atol
+        )
+        for name, atol in (("fc.bias", 1e-6), ("fc.weight", bound_of(initial()["fc.weight"]) / 5))
+    )
+
+
+@pytest.mark.parametrize("hostile", [0, 4])  # of the replies that show what is ordinary, or not
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_attack_moves_nothing(name: str, strategy: type[FedAvg], hostile: int) -> None:
+    attack, kind = REFUSED[name]
+    grid = FedSZGrid(Hostile(attack, hostile), 1e-3, rules=AdmissionRules(max_client_share=1))
+
+    result = run(strategy(fraction_evaluate=0), grid)
+
+    traffic = grid.take_traffic()
+    assert [failure.kind for failure in traffic.failures] == [kind]
+    assert traffic.failures[0].reason
+    assert traffic.replies == CLIENTS - 1
+    assert is_mean_of_others(to_arrays(result.arrays), hostile)
+
+
+ROBUST = {
+    "FedMedian": lambda: FedMedian(fraction_evaluate=0),
+    "FedTrimmedAvg": lambda: FedTrimmedAvg(fraction_evaluate=0, beta=0.2),
+    "Krum": lambda: Krum(fraction_evaluate=0, num_malicious_nodes=1),
+    "MultiKrum": lambda: MultiKrum(
+        fraction_evaluate=0, num_malicious_nodes=1, num_nodes_to_select=2
+    ),
+    "Bulyan": lambda: Bulyan(fraction_evaluate=0, num_malicious_nodes=0),
+}
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("attack", ["NaN", "1e38", "flipped x100"])
+def test_robust_strategies_of_flower(name: str, attack: str) -> None:
+    grid = FedSZGrid(Hostile(REFUSED[attack][0], 2), 1e-2)
+
+    result = run(ROBUST[name](), grid)
+
+    bias = to_arrays(result.arrays)["fc.bias"]
+    assert np.abs(bias - initial()["fc.bias"]).max() < 1
+    assert len(grid.take_traffic().failures) == 1
+
+
+def test_a_heavy_client_counts_for_its_share() -> None:
+    """Client 4 says in the second round that it has a million examples; the median is 3."""
+    said = iter([5, 10**6])
+
+    def attack(content: RecordDict) -> RecordDict:
+        return metrics(num_examples=next(said))(content)
+
+    grid = FedSZGrid(Hostile(attack, 4), 1e-2)
+
+    result = run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=2)
+
+    start = initial()["fc.bias"]
+    steps = [moved(initial(), i)["fc.bias"] - start for i in range(CLIENTS)]
+    mean = start.astype(np.float64)
+    for heavy in (5, (CLIENTS - 1) * 3):
+        mean += np.average(steps, axis=0, weights=[1, 2, 3, 4, heavy, 6])
+    assert np.allclose(to_arrays(result.arrays)["fc.bias"], mean, atol=1e-5)
+    assert not grid.take_traffic().failures
+
+
+def test_what_was_not_ordered_may_be_allowed() -> None:
+    grid = FedSZGrid(
+        Hostile(sealed_by("szx"), 4), 1e-2, rules=AdmissionRules(allow_codecs=("szx",))
+    )
+
+    run(StreamingFedAvg(fraction_evaluate=0), grid)
+
+    assert grid.take_traffic().replies == CLIENTS
+
+
+def test_a_client_that_keeps_failing_is_benched() -> None:
+    grid = FedSZGrid(Hostile(REFUSED["NaN"][0], 4), 1e-2)
+    kinds = []
+    strategy = StreamingFedAvg(fraction_evaluate=0)
+
+    def noted(number: int, _: ArrayRecord) -> MetricRecord:
+        kinds.append([failure.kind for failure in grid.take_traffic().failures])
+        return MetricRecord({"round": number})
+
+    strategy.start(grid, record_of(initial()), num_rounds=8, evaluate_fn=noted)
+
+    bad, out = ["not finite"], ["benched"]
+    assert kinds == [[], bad, bad, bad, out, bad, out, out, bad]
+
+
+def test_who_is_benched_is_not_pushed_to() -> None:
+    """Ids come in the order of the messages, and each has its reply."""
+    grid = FedSZGrid(Hostile(REFUSED["NaN"][0], 4), 1e-2)
+    run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=PATIENCE)
+    messages = list(FedAvg().configure_train(4, record_of(initial()), ConfigRecord(), grid))
+
+    ids = list(grid.push_messages(messages))
+
+    for i, message in zip(ids, messages, strict=True):
+        (reply,) = grid.pull_messages([i])
+        assert reply.metadata.src_node_id == message.metadata.dst_node_id
+        assert reply.has_error() == i.startswith("benched-")
+    assert sum(i.startswith("benched-") for i in ids) == 1
+    assert not grid.pull_messages(ids)
+
+
+def test_the_bench_waits_longer_each_time_and_never_for_all() -> None:
+    bench, out = Bench(), []
+    for _ in range(40):
+        out.append(bool(bench.why(2)))
+        bench.end_round([1], [] if out[-1] else [2])
+
+    spans = [len(span) for span in "".join("x" if o else " " for o in out).split()]
+    assert spans[:4] == [1, 2, 4, 8]
+    assert out.index(True) == PATIENCE
+    bench.end_round([1, 2], [])
+    assert not bench.why(2)
+    for _ in range(2 * PATIENCE):
+        bench.end_round([], [1, 2])
+        assert not bench.why(1)
+        assert not bench.why(2)
+
+
+def test_limits_follow_most_of_the_clients() -> None:
+    recent = Recent()
+    assert recent.median == 0
+    for norms in ([1.0, 2.0, 1e9], [0.0, np.inf, 1.5], []):
+        for norm in norms:
+            recent.add(norm)
+        recent.end_round()
+    assert recent.median == 1.5
+    assert NormLimit.of("10x").over(None).floats == np.inf
+    assert NormLimit.of(3) == NormLimit.of("3") == NormLimit(fixed=3.0)
+    assert largest_weight(0.5, 5, 10) == 40
+    assert largest_weight(1, 5, 10) == largest_weight(0.5, 1, 10) == np.inf
+    for wrong in ("0x", "-1", "nan", "many", ""):
+        with pytest.raises(ConfigError, match="a norm's limit is a number above 0"):
+            AdmissionRules(max_update_norm=wrong)
+    with pytest.raises(ConfigError, match="max_client_share"):
+        AdmissionRules(max_client_share=0)
+    with pytest.raises(ConfigError, match="no codec"):
+        AdmissionRules(allow_codecs=("sz4",))
+
+
+@pytest.mark.parametrize("codec", LOSSY)
+def test_a_reply_refused_half_way_changes_no_bit(codec: str) -> None:
+    """Of every codec and dtype, with damage in every payload and at several places of it."""
+    mean = Mean()
+    for client in (0, 1):
+        record = seal(model(client), CompressionConfig.of(1e-2, codec=codec))
+        mean.add(ReceivedUpdate(record), 2.0)
+    before = {name: x.tobytes() for name, x in mean._sums.items()}
+    huge = {n: x * x.dtype.type(1e4) if "weight" in n else x for n, x in model(3).items()}
+    record = seal(huge, CompressionConfig.of(1e-2, codec=codec))
+    (array,) = record.values()
+    refused = 0
+
+    for payload, _ in enumerate(Reader(array.data).payloads()):
+        for where in (0.0, 0.3, 0.6, 0.9):
+            try:
+                mean.add(ReceivedUpdate(damaged(record, payload, where)), 5.0)
+            except FedszError:
+                refused += 1
+                assert mean.weight == 4
+                assert {name: x.tobytes() for name, x in mean._sums.items()} == before
+            else:  # some bits change a value and no more
+                mean = Mean()
+                for client in (0, 1):
+                    clean = seal(model(client), CompressionConfig.of(1e-2, codec=codec))
+                    mean.add(ReceivedUpdate(clean), 2.0)
+    assert refused
+
+
+@pytest.mark.parametrize("seconds", [np.nan, np.inf, 1e308, -5.0, 3.0])
+def test_what_a_client_says_of_its_time_can_be_read_back(seconds: float) -> None:
+    grid = FedSZGrid(Hostile(metrics(loss=seconds), 4), 1e-2)
+    run(StreamingFedAvg(fraction_evaluate=0), grid)
+
+    record = grid.end_round()
+
+    assert from_json(to_json(record)) == record
