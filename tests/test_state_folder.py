@@ -17,7 +17,7 @@ from fedsz.flower import GrpcGrid
 from fedsz.flower.records import to_array
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Bye, ByeKind, pack
-from fedsz.transport.state_folder import STATE, StateFolder
+from fedsz.transport.state_folder import KEY, STATE, StateFolder
 from tests.links import Client, Server, free_port
 
 RUN, NODE = 7, 1 << 62
@@ -140,3 +140,21 @@ def test_older_clients_end_with_the_reason() -> None:
     assert msgspec.msgpack.decode(sent[1:], type=OldBye) == OldBye(
         ByeKind.REFUSED, "the server stopped: why"
     )
+
+
+def test_a_process_has_the_session_key_of_the_one_before(tmp_path: Path) -> None:
+    with StateFolder(tmp_path) as folder:
+        assert folder.session_key(b"1" * 16) == b"1" * 16
+    with StateFolder(tmp_path) as folder:
+        assert folder.session_key(b"2" * 16) == b"1" * 16
+        folder.clear()
+        assert folder.session_key(b"3" * 16) == b"3" * 16
+    assert (tmp_path / KEY).stat().st_mode & 0o077 == 0
+
+
+def test_a_session_key_that_lost_its_bytes_is_made_anew(tmp_path: Path) -> None:
+    with StateFolder(tmp_path) as folder:
+        folder.session_key(b"1" * 16)
+        (tmp_path / KEY).write_bytes(b"")
+
+        assert folder.session_key(b"2" * 16) == b"2" * 16

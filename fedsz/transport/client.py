@@ -13,12 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Self
 
 import grpc
+import msgspec
 from flwr.app import Message, UserConfig
 from flwr.clientapp import ClientApp
 
@@ -104,11 +105,13 @@ def run_client(
         raise ConfigError(f"client_id or node_config cannot be sent: {err}") from err
     if credentials is None:
         channel.warn_of_plaintext(f"to {server}")
-    session = ClientSession(hello, max_message_bytes=max_message_bytes)
-    with (
-        nullcontext() if state_dir is None else StateFolder(state_dir) as folder,
-        _Link(server, session, credentials, on_event) as link,
-    ):
+    with ExitStack() as stack:
+        folder = None
+        if state_dir is not None:
+            folder = stack.enter_context(StateFolder(state_dir))
+            hello = msgspec.structs.replace(hello, session_key=folder.session_key(session_key))
+        session = ClientSession(hello, max_message_bytes=max_message_bytes)
+        link = stack.enter_context(_Link(server, session, credentials, on_event))
         node = Node(app, hello.node_config, run_config, folder)
         while stop is None or not stop.is_set():
             link.raise_if_over(max_wait)

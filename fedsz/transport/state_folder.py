@@ -10,12 +10,14 @@ from typing import Any, Final, Self
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsz.errors import ConfigError, FedszError
+from fedsz.transport.private_files import read_private, write_private
 from fedsz.transport.records_file import read_records, write_records
 from fedsz.whole_files import lock_folder, remove_parts
 
 logger = logging.getLogger(__name__)
 
 STATE: Final = "state"
+KEY: Final = "session-key"
 _ABOUT: Final = "fedsz.client"
 
 
@@ -54,12 +56,32 @@ class StateFolder:
             write_records(self.path, RecordDict({**state, _ABOUT: about}))
         except ConfigError as err:
             logger.error("%s; after a crash this client begins anew", err)
-            self.clear()
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+
+    def session_key(self, fresh: bytes) -> bytes:
+        """Return the key of the process before, whose place this one may take; or make one.
+
+        Args:
+            fresh: what is kept if there is none, or none that can be one.
+
+        Raises:
+            ConfigError: it cannot be written, or others can read it.
+        """
+        path = self.path.with_name(KEY)
+        if path.exists():
+            kept = read_private(path)
+            if len(kept) == len(fresh):
+                return kept
+            path.unlink()  # a loss of power came before its bytes were there
+        write_private(path, fresh)
+        return fresh
 
     def clear(self) -> None:
-        """Remove the state."""
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        """Remove the state, and the key with it."""
+        for path in (self.path, self.path.with_name(KEY)):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
 
     def __enter__(self) -> Self:
         return self
