@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,13 +75,13 @@ def test_a_client_that_ends_early_says_so(serve: Serve, capsys: pytest.CaptureFi
     def show(event: LinkEvent) -> None:
         lines.show(event)
         if event.kind == EventKind.JOINED:
-            server.clients.append(Client(server.address, "pi"))
+            Thread(target=server.grid.close, kwargs={"failed": True}).start()
 
     def run() -> None:
         with lines:
-            run_client(app, server.address, client_id="pi", on_event=show)
+            run_client(app, server.address, client_id="pi", on_event=show, max_wait=0.1)
 
-    with pytest.raises(LinkError, match="replaced"):
+    with pytest.raises(LinkError, match="no link to"):
         run()
     assert capsys.readouterr().out.splitlines()[-1] == "ended early: 0 rounds trained, 0 B sent"
 
