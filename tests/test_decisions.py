@@ -30,14 +30,13 @@ def run(folder: Path, **options: Any) -> list[RoundRecord]:
     config = RunConfig(
         run_dir=str(folder), rounds=3, min_clients=CLIENTS, samples=400, test_samples=200, **options
     )
-    kept, rows = RunFolder(config), []
+    kept = RunFolder.create(config)
+    rows: list[RoundRecord] = []
     nodes = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
 
-    def keep(done: Any) -> None:
-        rows.append(done)
-        kept.add(rows[-1])
-
-    federate(LocalGrid(make_client_app(), nodes), config, prepare(config), keep)
+    grid, problem = LocalGrid(make_client_app(), nodes), prepare(config)
+    federate(grid, config, problem, rows.append, on_checkpoint=kept.keep)
+    kept.finish()
     return rows
 
 

@@ -97,10 +97,11 @@ def test_every_policy_decides_without_an_accuracy(policy: str, folder: Path) -> 
         task="mine:Mean", rounds=4, policy=policy, run_dir="out", update="delta+ef",
         error_bound="std:1",
     )  # fmt: skip
-    kept = RunFolder(config)
+    kept = RunFolder.create(config)
     places = nodes(2, task="mine:Mean")
-    model = federate(LocalGrid(make_client_app(), places), config, prepare(config), kept.add)
-    kept.save(model)
+    grid = LocalGrid(make_client_app(), places)
+    federate(grid, config, prepare(config), on_checkpoint=kept.keep)
+    kept.finish()
 
     assert all(one.same for one in decisions(folder / "out"))
     (found,) = read_source(folder / "out")

@@ -31,11 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     path = tmp_path_factory.mktemp("run") / "first"
     config = RunConfig(update="delta", samples=160, test_samples=100, rounds=2, run_dir=str(path))
-    kept = RunFolder(config)
+    kept = RunFolder.create(config)
     places = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(make_client_app(), places)
-    model = federate(grid, config, prepare(config), lambda done: kept.add(done))
-    kept.save(model)
+    federate(grid, config, prepare(config), on_checkpoint=kept.keep)
+    kept.finish()
     return path
 
 

@@ -111,6 +111,7 @@ class Packer:
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
         self._out: dict[int, tuple[Metadata, _Content]] = {}  # by node: of this round
+        self._sent_whole: dict[int, _Content] = {}  # the same, of those that were sent all of it
         self._sent = ("", b"")  # the purpose and the model of this round
 
     def begins_round(self, pushed: Sequence[Message]) -> bool:
@@ -121,7 +122,7 @@ class Packer:
             return False
         self._sent = sent
         self._turn += is_training(pushed)
-        self.expected, self.references, self._out = {}, {}, {}
+        self.expected, self.references, self._out, self._sent_whole = {}, {}, {}, {}
         return True
 
     def spread(
@@ -198,8 +199,8 @@ class Packer:
         """Return what a node was told in this round."""
         sent: dict[str, Mapping[str, NDArray]] = {}
         allowed = set(CODECS_OF_FALLBACKS)
-        if node in self._out:
-            content = self._out[node][1]
+        _, content = self._out.get(node, (None, self._sent_whole.get(node)))
+        if content is not None:
             config = content.instructions.config
             allowed |= {config.lossy_codec.name, config.lossless_codec.name}
             sent = {
@@ -225,6 +226,7 @@ class Packer:
         if node not in self._out or not self._out[node][1].instructions.holds:
             return None
         metadata, content = self._out.pop(node)
+        self._sent_whole[node] = content
         version, nbytes = content.version({})
         content.pack_away()
         message = compat.make_message(metadata, content=version)
