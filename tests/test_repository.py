@@ -22,6 +22,7 @@ from fedsz.training.options import (
     RESULTS,
     SERVER,
     TRAVEL,
+    TRUST,
     RunConfig,
     options,
     options_of,
@@ -71,7 +72,15 @@ def test_every_option_says_who_takes_it() -> None:
     for kind in (RunConfig, SweepConfig, PaperConfig):
         for name, about in options(kind).items():
             assert about.says, name
-            assert about.panel in (LEARNED, LEARNING, COMPRESSION, TRAVEL, RESULTS, SWEPT), name
+            assert about.panel in (
+                LEARNED,
+                LEARNING,
+                COMPRESSION,
+                TRUST,
+                TRAVEL,
+                RESULTS,
+                SWEPT,
+            ), name
     commands = {command for about in options().values() for command in about.commands}
     assert commands == {"run", "server", "client", "sweep", "paper", "compress", "bench", "advise"}
     assert all(about.commands for about in options().values())
@@ -82,6 +91,7 @@ def test_what_defines_a_run_is_what_can_change_its_result() -> None:
     own_axes = {"task", "dataset", "model", "codec", "error_bound", "seed", "initial"}
     own_axes |= {"update", "downlink", "decay", "policy", "tolerance"}  # by run_id, where unusual
     changes_nothing = {"data_dir", "round_timeout", "min_clients"}
+    changes_nothing |= {"max_client_share", "max_update_norm", "allow_codecs"}  # of a sweep: off
     about = options()
     for name, option in about.items():
         matters = option.panel not in (TRAVEL, RESULTS) and name not in changes_nothing

@@ -47,6 +47,8 @@ class SweepConfig(RunConfig):
         WEIGHTS, "What clients send: weights, delta or delta+ef.", COMPRESSION, (SWEEP,)
     )
     rule: str = otherwise("rule", PAPER_RULE)  # of the tables that there are
+    max_client_share: float = otherwise("max_client_share", 1.0)  # its clients are its own
+    max_update_norm: str = otherwise("max_update_norm", "none")
     models: str = _swept("", "Models, separated by commas; the task's first by default.")
     datasets: str = _swept("", "Data sets, separated by commas; the task's first by default.")
     partitions: str = _swept(

@@ -36,6 +36,8 @@ class PaperConfig(RunConfig):
         COMPRESSION, (PAPER,),
     )  # fmt: skip
     rule: str = otherwise("rule", PAPER_RULE)
+    max_client_share: float = otherwise("max_client_share", 1.0)  # its clients are its own
+    max_update_norm: str = otherwise("max_update_norm", "none")
     samples: int = otherwise("samples", 2000)
     test_samples: int = otherwise("test_samples", 500)
     rounds: int = otherwise("rounds", 2)
