@@ -69,25 +69,6 @@ void with_little_memory(bool (*when)(), const Work& work) {
     work();
 }
 
-template <class T>
-std::vector<T> noise(std::size_t n) {
-    std::vector<T> x(n);
-    std::uint32_t random = 1;
-    for (T& v : x) {
-        random = random * 1664525 + 1013904223;
-        v = T(std::int32_t(random)) * T(0x1p-31);
-    }
-    return x;
-}
-
-std::vector<std::uint8_t> payload_of(const std::vector<float>& x, const Geometry& geometry,
-                                     double bound, unsigned effort) {
-    std::vector<std::uint8_t> payload(capacity(Dtype::float32, x.size()));
-    payload.resize(
-        encode(Dtype::float32, x.data(), geometry, bound, {effort, 1, nullptr}, payload).size);
-    return payload;
-}
-
 // An element that lies at an odd address is refused, in whatever way it comes.
 void misaligned() {
     constexpr std::size_t n = 1000;
@@ -132,38 +113,6 @@ void threads() {
     }
 }
 
-std::thread::id adding;
-const std::vector<float>* sums_so_far;
-
-// Sums are what they were when a thread finds no memory for its work while another has added some.
-void sums() {
-    constexpr std::size_t planes = 9, rows = 1024, columns = 200 * planes;
-    const std::vector<float> x = noise<float>(rows * columns);
-    const auto payload = payload_of(x, {rows, columns, planes, 3}, 1e-3, 4);
-    const std::vector<float> before(x.size(), 1.0f);
-    adding = std::this_thread::get_id();
-    int failed = 0;
-    for (int trial = 0; trial < 10; ++trial) {
-        std::vector<float> now = before;
-        sums_so_far = &now;
-        const auto when = [] {
-            if (std::this_thread::get_id() == adding) return false;
-            const auto untouched = [](const volatile float& first) { return first == 1.0f; };
-            while (untouched(sums_so_far->front())) std::this_thread::yield();
-            return true;
-        };
-        with_little_memory(when, [&] {
-            failed += throws<std::bad_alloc>([&] {
-                accumulate(Dtype::float32, payload, now.size(), 100.0, {0, 2, nullptr}, now.data());
-            });
-        });
-        if (failed == trial) break;  // a thread that comes too late allocates nothing
-        for (std::size_t i = 0; i < now.size(); ++i)
-            expect(std::abs(now[i] - before[i]) < 1e-3f, "an element was added and stayed");
-    }
-    expect(failed > 0, "no allocation failed");
-}
-
 // Widths of blocks are those that were checked, though their bytes change.
 void widths() {
     constexpr std::size_t n = 3 * kPlane;
@@ -200,8 +149,8 @@ void mode() {
 }
 
 const std::map<std::string, std::function<void()>> kChecks{
-    {"misaligned", misaligned}, {"threads", threads}, {"sums", sums},
-    {"widths", widths},         {"mode", mode},
+    {"misaligned", misaligned}, {"threads", threads}, {"widths", widths},
+    {"mode", mode},
 };
 
 }  // namespace

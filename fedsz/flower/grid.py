@@ -216,6 +216,7 @@ class FedSZGrid(WrappedGrid):
         )
         self._last, self._measured, self._round_ended = now, (None, None), True
         self._trained = False
+        self._admission.end_round()
         self.steer(self._controller.decide(record))
         return record
 
@@ -360,8 +361,6 @@ class FedSZGrid(WrappedGrid):
             return
         # Some protocols train in several exchanges, of which one has the model: SecAgg+ in four.
         goes_on = self._controller.next_round and not self._trained
-        if not goes_on:
-            self._admission.end_round()
         if not self._round_ended and not goes_on:
             (accuracy, loss), spread = self._measured, {}
             if accuracy is None and loss is None:
