@@ -93,7 +93,7 @@ def test_what_a_round_below_quorum_took_goes_back() -> None:
 
     assert equal(trained(alone, 4, min_replies=2), trained(absent, 4, min_replies=2))
     failures = [failure.reason for failure in alone.take_traffic().failures]
-    short = "the round does not count: 1 usable replies, and it needs 2"
+    short = "quorum: the round does not count: 1 of 2 usable replies that it needs"
     assert failures.count(short) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_round_below_quorum_leaves_the_model_and_three_end_the_run() -> None:
     models: list[dict[str, np.ndarray]] = []
     strategy = StreamingFedAvg(fraction_evaluate=0, min_replies=CLIENTS - 1)
 
-    with pytest.raises(TooFewReplies, match="3 rounds in a row do not count; the last got 2 "):
+    with pytest.raises(TooFewReplies, match="3 rounds in a row do not count; the last got 2 of 3 "):
         strategy.start(
             FedSZGrid(grid_of(failing(app_of(), failures))),
             record_of(initial()),

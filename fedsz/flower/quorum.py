@@ -39,7 +39,7 @@ class Quorum:
         if replies >= self.min_replies:
             self.why, self._missed = "", 0
             return True
-        self.why = f"{replies} usable replies, and it needs {self.min_replies}"
+        self.why = f"{replies} of {self.min_replies} usable replies that it needs"
         self._missed += 1
         return False
 
