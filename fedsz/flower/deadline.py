@@ -9,8 +9,8 @@ With f the factor, a reply is missing f x t seconds after it was asked for, and 
 - If more clients are given up than have replied, t counts twice in the next round, four times in
   the one after, until fewer are.
 
-Only replies that passed admission count, and nobody is given up before the quorum has replied. No
-deadline is later than the round's timeout.
+Replies that admission refuses do not count, and nobody is given up before the quorum has replied.
+No deadline is later than the round's timeout. Who is given up has failed the round; see `Bench`.
 """
 
 from __future__ import annotations
