@@ -13,6 +13,7 @@
     │   └── ReferenceMismatch  a stream's differences refer to another state_dict than is at hand
     ├── RefusedReply           a client's reply that must not count
     ├── DivergedUpdate         training has made NaN or infinities of finite weights
+    ├── TooFewReplies          rounds in a row got fewer replies than they need
     ├── TaskError              a task of somebody's own failed, or returned what it must not
     ├── DataError              a data set is absent, or not what it should be
     └── LinkError              the other end of a connection is absent or refuses
@@ -96,6 +97,10 @@ class RefusedReply(FedszError):
 
 class DivergedUpdate(FedszError):
     """An update that would turn the average into NaN or infinities."""
+
+
+class TooFewReplies(FedszError):
+    """Rounds in a row that got fewer usable replies than they need."""
 
 
 class TaskError(FedszError):

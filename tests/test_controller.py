@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsz.control.policy import Controller
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.admission import AdmissionRules
+from fedsz.flower import AdmissionRules, FedSZGrid, StreamingFedAvg
+from fedsz.flower.deadline import Deadlines
 from fedsz.flower.records import KEY
 from fedsz.update.config import CompressionConfig
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of
@@ -97,7 +97,7 @@ def test_a_model_that_became_nan_ends_no_run() -> None:
 def test_a_server_that_ends_its_rounds_keeps_nothing_of_them() -> None:
     base = CompressionConfig()
     controller = Controller("fixed", base, tolerance=0.5, rounds=ROUNDS)
-    grid = FedSZGrid.controlled(grid_of(app_of()), controller, AdmissionRules())
+    grid = FedSZGrid.controlled(grid_of(app_of()), controller, AdmissionRules(), Deadlines())
     kept = []
 
     for number in range(ROUNDS):

@@ -25,6 +25,7 @@ RARE = (
     "a twin",
     "a crash",
     "a change of mind",
+    "a nearer deadline",
     "a full disk",
     "a broken rule",
     "an upload begun again",
@@ -144,6 +145,9 @@ class Sessions(RuleBasedStateMachine):
         elif kind == "a change of mind" and awaited:
             self.world.forgotten.add(awaited[0])
             self.world.do(self.world.server.forget([self.world.posted[awaited[0]]]))
+        elif kind == "a nearer deadline":
+            posted = list(self.world.posted.values())
+            self.world.do(self.world.server.hasten(posted, 10.0, self.world.now))
         elif kind == "a full disk":
             Sink.full = not Sink.full
         elif kind == "a broken rule" and linked:

@@ -73,6 +73,8 @@ class RunTable:
                 for failure in event.failures:
                     self._say(f"round {event.round} without {failure.client}: {failure.reason}")
                 self._print_row(cells(event))
+                if event.uncounted:
+                    self._say(f"round {event.round} does not count: {event.uncounted}")
                 self._asked, self._replied = set(self._connected), set()
             case Done():
                 self._done = event

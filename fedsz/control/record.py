@@ -127,6 +127,8 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
         round: from 1; 0 is the model before any training, when nothing has been sent.
         accuracy: of the averaged model on held-out data, in [0, 1]; None where nobody measured it.
         loss: its mean cross-entropy there, in nats; None where it is not finite, or not measured.
+        uncounted: why the round does not count, and its model is that of the round before; "" if it
+            counts.
         seconds: since the round before.
         train_seconds: the clients' time to train, added up, as they report it.
         test_seconds: the server's time to test the averaged model.
@@ -141,6 +143,7 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     round: int
     accuracy: float | None = None
     loss: float | None = None
+    uncounted: str = ""
     seconds: float = 0.0
     train_seconds: float = 0.0
     test_seconds: float = 0.0

@@ -32,7 +32,7 @@ from fedsz.flower.records import (
     to_record,
     with_aside,
 )
-from fedsz.flower.refusal import Norm, Refusal
+from fedsz.flower.refusal import Norm, Refusal, kind_of
 from fedsz.flower.reply_form import Form, check_finite_metrics, usual_form
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.transport.replies import StreamedRequest
@@ -134,10 +134,14 @@ class Admission:
         """Take note of who sent nothing that can be used."""
         self._failed.add(node)
 
+    def counted(self) -> set[int]:
+        """Return whose updates of this round have gone into the model."""
+        return {reply.node for reply in self._admitted if reply.trains and not reply.refused}
+
     def end_round(self) -> None:
         """Learn from the round that is over what is ordinary, and who keeps failing."""
         for reply in self._admitted:
-            if reply.refused:
+            if reply.refused and kind_of(reply.refused) is not Refusal.QUORUM:
                 self._failed.add(reply.node)
             for key, update in reply.updates.items():
                 if reply.trains and update.norm:

@@ -3,6 +3,9 @@
 A residual fits one reply. So a client that is asked the same again, by a server that crashed before
 it could count the reply, answers the same again.
 
+The residual of the turn before is kept as well. A reply that does not count has taken that one with
+it, and left one that belongs to what the server never added: then the client goes back to it.
+
 Flower's engines carry a Context's state from message to message, also where each message has a
 process of its own, and forget it when the run ends: state of another run is never seen.
 """
@@ -23,6 +26,7 @@ from fedsz.update.reference import Reference
 _MODEL: Final = "fedsz.model."  # and the key of an ArrayRecord
 _RESIDUAL: Final = "fedsz.residual."
 _TURN: Final = "fedsz.turn."
+_BEFORE: Final = "fedsz.before."  # and the name of an entry: that of the turn before
 _REPLY: Final = "fedsz.reply."  # and the key of any record
 _ASKED: Final = "fedsz.asked"
 
@@ -52,26 +56,43 @@ class ClientState:
     def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
         """Return the residual and its age in turns, at least 1.
 
-        That of another run is none, and so is one that a reply has left which the server does not
-        know of: it asks again for that turn, or an earlier one.
+        It is that of the last reply that the server has counted; that of another run is none. A
+        server that asks for a turn again, or an earlier one, does not know of the last reply.
         """
-        record, note = self._state.get(_RESIDUAL + key), self._state.get(_TURN + key)
-        if not (isinstance(record, ArrayRecord) and isinstance(note, ConfigRecord)):
-            return {}, 1
-        if note.get("run", b"") != told.run:
-            return {}, 1
-        then = note.get("turn")
-        if not isinstance(then, int) or then >= told.turn:
+        last = told.turn - 1 if told.counted is None else told.counted
+        if self._turn(key, told) > last:
+            for name in (_RESIDUAL + key, _TURN + key):
+                self._move(_BEFORE + name, name)
+        record, then = self._state.get(_RESIDUAL + key), self._turn(key, told)
+        if not isinstance(record, ArrayRecord) or not 0 <= then <= last:
             return {}, 1
         residual = {k: r for k, r in (_arrays(record) or {}).items() if np.isfinite(r).all()}
         return residual, told.turn - then
 
     def keep_residual(self, key: str, residual: dict[str, NDArray], told: Instructions) -> None:
-        """Keep what this turn has left out, which is emptied on the way; nothing forgets it."""
-        record = to_record(residual)
-        self._put(_RESIDUAL + key, record or None)
-        note = ConfigRecord({"turn": told.turn, "run": told.run})
-        self._put(_TURN + key, note if record else None)
+        """Keep what this turn has left out, which is emptied on the way, and that of the last."""
+        for name in (_RESIDUAL + key, _TURN + key):
+            self._move(name, _BEFORE + name)
+        self._put(_RESIDUAL + key, to_record(residual) or None)
+        self._put(_TURN + key, ConfigRecord({"turn": told.turn, "run": told.run}))
+
+    def forget_residual(self, key: str) -> None:
+        """Keep nothing of what any turn has left out."""
+        for name in (_RESIDUAL + key, _TURN + key):
+            self._put(name, None)
+            self._put(_BEFORE + name, None)
+
+    def _turn(self, key: str, told: Instructions) -> int:
+        """Return the turn that the residual is of; -1 if there is none of this run."""
+        note = self._state.get(_TURN + key)
+        if not isinstance(note, ConfigRecord) or note.get("run", b"") != told.run:
+            return -1
+        then = note.get("turn")
+        return then if isinstance(then, int) else -1
+
+    def _move(self, name: str, to: str) -> None:
+        record = self._state.pop(name, None)
+        self._put(to, record if isinstance(record, ArrayRecord | ConfigRecord) else None)
 
     def reply(self, asked: bytes) -> RecordDict | None:
         """Return the reply that was kept for a request of this digest, if any."""
@@ -91,7 +112,7 @@ class ClientState:
 
     def forget_residuals(self) -> None:
         """Forget what replies have left out: this state is not of the server's past."""
-        for name in [name for name in self._state if name.startswith((_RESIDUAL, _TURN))]:
+        for name in [name for name in self._state if name.startswith((_RESIDUAL, _TURN, _BEFORE))]:
             del self._state[name]
 
     def _put(self, name: str, record: ArrayRecord | ConfigRecord | None) -> None:

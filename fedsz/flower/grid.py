@@ -23,14 +23,15 @@ from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import AUTO, FIXED, SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import Admission, AdmissionRules
+from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.evaluation_metrics import EvaluationMetrics
-from fedsz.flower.mod import keeps_model, lacks_model
 from fedsz.flower.ordinary import NormLimit
 from fedsz.flower.packer_state import records_of, state_of
-from fedsz.flower.packing import Packer, is_training
+from fedsz.flower.packing import Packed, Packer, is_training
 from fedsz.flower.records import STYPE, TRAIN
 from fedsz.flower.refusal import Refusal, kind_of, told
 from fedsz.flower.round_log import RoundLog
+from fedsz.flower.second_tries import note_holder, with_second_tries
 from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.formatting import one_line
@@ -74,6 +75,7 @@ class FedSZGrid(WrappedGrid):
         same_model: whether replies must have the names and shapes of the model that was sent; False
             for apps whose clients answer with something else, such as adapters.
         rules: all else that replies must keep to before they count.
+        deadlines: how long a `GrpcGrid` waits for slow clients; twice what nine in ten take.
 
     Raises:
         ConfigError: one of these is out of range or does not exist.
@@ -98,6 +100,7 @@ class FedSZGrid(WrappedGrid):
         rounds: int = 100,
         same_model: bool = True,
         rules: AdmissionRules | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
         named: dict[str, Any] = {
             "error_bound": error_bound,
@@ -121,21 +124,26 @@ class FedSZGrid(WrappedGrid):
         rules = replace(rules or AdmissionRules(), same_model=same_model)
         self._set_up(inner, controller, feedback=downlink_feedback, rules=rules)
         self._log: RoundLog | None = RoundLog()
+        self._deadlines = deadlines or Deadlines()
 
     @classmethod
-    def controlled(cls, inner: Grid, controller: Controller, rules: AdmissionRules) -> Self:
+    def controlled(
+        cls, inner: Grid, controller: Controller, rules: AdmissionRules, deadlines: Deadlines
+    ) -> Self:
         """Return a Grid for a server that ends its rounds itself; see `end_round`.
 
         Args:
             inner: the Grid that carries the messages.
             controller: decides how each round is sent, from what `end_round` is told.
             rules: what replies must keep to.
+            deadlines: how long they are awaited.
         """
         grid = cls.__new__(cls)
         grid._set_up(inner, controller, feedback=True, rules=rules)
         # Each round is taken once, when it ends; what nobody takes would grow for weeks.
         grid._taken = grid._of_round
         grid._counters = {grid._of_round}
+        grid._deadlines = deadlines
         grid._log = None  # such a server tells of its rounds itself
         if controller.decision is not None:
             grid.steer(controller.decision)
@@ -207,6 +215,7 @@ class FedSZGrid(WrappedGrid):
                 loss, spread, sensitivity, train_seconds and test_seconds.
         """
         now = time.monotonic()
+        self._packer.counted(self._admission.counted())
         record = RoundRecord(
             **msgspec.structs.asdict(self._of_round.take()),
             round=self._controller.next_round,
@@ -240,7 +249,7 @@ class FedSZGrid(WrappedGrid):
         replies = list(self.inner.pull_messages([i for i in wanted if i not in self._benched]))
         benched = [self._benched.pop(i) for i in wanted if i in self._benched]
         for reply in replies:
-            self._note(reply)
+            note_holder(reply, self._packer)
         settled = self._admission.settled(replies, self._packer.ordered)
         return [*(self._admitted(reply, sealed=False) for reply in settled), *benched]
 
@@ -261,25 +270,34 @@ class FedSZGrid(WrappedGrid):
         """Yield the replies of `send_and_receive`, and keep none."""
         pushed = list(messages)
         sealed = takes_replies_as_they_come(pushed)
-        deadline = None if timeout is None else time.monotonic() + timeout
         packed, benched = self._packed(pushed)
         replies = super().stream_replies(packed, timeout=timeout) if packed else iter(())
+        deadline = self._deadlines.begin(packed, timeout)
         del pushed, packed  # or the model would stay until the last reply
         # Flower's records refer to each other in circles: where the inner Grid has parked what it
         # sends, only this frees the packed model before the last reply. They are young: a search of
         # everything, which takes a tenth of a second where torch is, finds no more of them.
         gc.collect(1)
-        whole = self._with_second_tries(replies, deadline)
-        return self._admitted_replies(whole, benched, sealed=sealed)
+        tried = with_second_tries(replies, deadline, self._packer, self._send_whole)
+        return self._admitted_replies(tried, benched, deadline, sealed=sealed)
 
     def _admitted_replies(
-        self, replies: Iterator[Message], benched: list[Message], *, sealed: bool
+        self,
+        replies: Iterator[Message],
+        benched: list[Message],
+        deadline: Deadline,
+        *,
+        sealed: bool,
     ) -> Iterator[Message]:
         yield from benched
         count = 0
         for reply in self._admission.settled(replies, self._packer.ordered):
             count += 1
-            yield self._admitted(reply, sealed=sealed)
+            admitted = self._admitted(reply, sealed=sealed)
+            if admitted.has_error():
+                deadline.refused(admitted.metadata.src_node_id)
+            yield admitted
+        deadline.end()
         if count > 1:  # others may be on their way to other threads
             self._tell()
 
@@ -293,33 +311,10 @@ class FedSZGrid(WrappedGrid):
         """Return what was counted since the last call, or since the start."""
         return self._taken.take()
 
-    def _with_second_tries(
-        self, replies: Iterator[Message], deadline: float | None
-    ) -> Iterator[Message]:
-        """Yield a reply to each message, though a client lack what it was to hold."""
-        again: list[Iterator[Message]] = []
-        for reply in replies:
-            whole = None
-            if lacks_model(reply):
-                whole = self._packer.whole(reply.metadata.src_node_id)
-            if whole is None:
-                self._note(reply)
-                yield reply
-                continue
-            for counter in self._counters:
-                counter.sent(0, whole.sent_bytes)
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            # Now: it has a round's training before it.
-            again.append(super().stream_replies([whole.message], timeout=left))
-        for second in again:
-            for reply in second:
-                self._note(reply)
-                yield reply
-
-    def _note(self, reply: Message) -> None:
-        """Note what the sender of a reply holds, whatever comes of the reply."""
-        if keeps_model(reply):
-            self._packer.received(reply.metadata.src_node_id)
+    def _send_whole(self, whole: Packed, timeout: float | None) -> Iterator[Message]:
+        for counter in self._counters:
+            counter.sent(0, whole.sent_bytes)
+        return super().stream_replies([whole.message], timeout=timeout)
 
     def _packed(self, pushed: list[Message]) -> tuple[list[Message], list[Message]]:
         """Return ``pushed`` with their arrays sealed, and error replies to those not to be sent.
@@ -368,6 +363,8 @@ class FedSZGrid(WrappedGrid):
             if SPREAD in self._controller.needs:
                 spread = self._packer.spread(pushed, self._controller.base)
             self.end_round(accuracy=accuracy, loss=loss, spread=spread)
+        if not goes_on:
+            self._admission.end_round()
         self._round_ended = False
 
     def _admitted(self, reply: Message, *, sealed: bool) -> Message:

@@ -33,6 +33,9 @@ class Instructions:
             to; of models that clients need not keep, nothing.
         run: tells apart the runs of one client, so that none gets the residual of another.
         trains: whether the reply goes into an average; others leave the residual alone.
+        counted: the last turn in which a reply of this client counted, where it has been asked
+            since, and that did not: the reply was late, refused, or of a round that does not count.
+            None where the last one counted.
     """
 
     config: CompressionConfig
@@ -40,6 +43,7 @@ class Instructions:
     holds: Mapping[str, bytes] = field(default_factory=dict)
     run: bytes = b""
     trains: bool = True
+    counted: int | None = None
 
     def record(self) -> ConfigRecord:
         """Return the record that carries them."""
@@ -52,6 +56,8 @@ class Instructions:
                 told |= {"factor-names": list(value), "factors": list(value.values())}
         held = {_HOLDS + key: digest for key, digest in self.holds.items()}
         told |= {"turn": self.turn, "run": self.run, "trains": self.trains}
+        if self.counted is not None:
+            told["counted"] = self.counted
         return ConfigRecord({**told, **held})
 
     @classmethod
@@ -67,6 +73,7 @@ class Instructions:
             config: dict[str, Any] = {name: told[key] for name, key in _PLAIN.items()}
             config["factors"] = dict(zip(told["factor-names"], told["factors"], strict=True))
             turn = int(told["turn"])
+            counted = int(told["counted"]) if "counted" in told else None
             read = msgspec.convert(config, CompressionConfig)
         except KeyError as err:
             raise ConfigError(f"the server sent no {err} to compress by") from None
@@ -75,4 +82,4 @@ class Instructions:
         holds = {key.removeprefix(_HOLDS): told[key] for key in told if key.startswith(_HOLDS)}
         # Older servers say neither.
         run, trains = told.get("run", b""), bool(told.get("trains", True))
-        return cls(read.require(), turn, holds, run, trains)
+        return cls(read.require(), turn, holds, run, trains, counted)

@@ -168,13 +168,13 @@ def _compress(
         if not arrays:
             continue  # nothing that a stream could hold
         if origin is not None:
-            _check_finite(arrays, origin, told, state, key)
+            _check_finite(arrays, origin, state, key)
         if origin is not None and origin.fits(layout_of(record)):
             stream, report, arrived = _update(key, arrays, told, origin, state)
             arrivals.append(arrived)
         else:  # another model, or other dtypes
             if told.trains:
-                state.keep_residual(key, {}, told)
+                state.forget_residual(key)
             stream, report = compress_measured(arrays, told.config)
         reports.append(report)
         if len(stream) < plain_bytes(arrays, record):
@@ -201,16 +201,16 @@ def _update(
     stream, report = compress_measured(meant, config, base, bounds=bounds)
     decoded = decompress(stream, reference=base, as_numpy=True)
     arrived = arrival(meant, decoded, sent, steps)
-    if told.trains:
-        state.keep_residual(key, meant.left_out(decoded) if feeds_back else {}, told)
+    if feeds_back:
+        state.keep_residual(key, meant.left_out(decoded), told)
+    elif told.trains:
+        state.forget_residual(key)
     return stream, report, arrived
 
 
-def _check_finite(
-    arrays: Arrays, sent: Reference, told: Instructions, state: ClientState, key: str
-) -> None:
+def _check_finite(arrays: Arrays, sent: Reference, state: ClientState, key: str) -> None:
     """Raise `DivergedUpdate` for an update that has diverged, and forget its residual."""
     for name, before in sent.arrays.items():
         if name in arrays and np.isfinite(before).all() and not np.isfinite(arrays[name]).all():
-            state.keep_residual(key, {}, told)
+            state.forget_residual(key)
             raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")

@@ -14,6 +14,8 @@ from fedsz.update.reference import Reference
 
 _PACKER: Final = "packer"
 _HELD: Final = "held."  # and the key of an ArrayRecord
+_ASKED: Final = "asked"
+_COUNTED: Final = "counted"
 _STEPS: Final = "steps."
 _MODEL: Final = "model."
 _RESIDUAL: Final = "residual."
@@ -23,6 +25,9 @@ _STREAMS: Final = "streams."
 def records_of(state: PackerState) -> RecordDict:
     """Return a state as records."""
     records: dict[str, Any] = {_PACKER: ConfigRecord({"run": state.run, "turn": state.turn})}
+    for name, turns in ((_ASKED, state.asked), (_COUNTED, state.counted)):
+        of_nodes: dict[str, Any] = {"nodes": list(turns), "turns": list(turns.values())}
+        records[name] = ConfigRecord(of_nodes)
     for key in sorted({key for held in state.held.values() for key in held}):
         held = {node: digests[key] for node, digests in state.held.items() if key in digests}
         told: dict[str, Any] = {"nodes": list(held), "digests": list(held.values())}
@@ -56,7 +61,12 @@ def state_of(records: RecordDict) -> PackerState:
                 held.setdefault(node, {})[name.removeprefix(_HELD)] = digest
         keys = [name.removeprefix(_STEPS) for name in known if name.startswith(_STEPS)]
         broadcasts = {key: _broadcast(known, key) for key in keys}
-        return PackerState(known[_PACKER]["run"], known[_PACKER]["turn"], held, broadcasts)
+        asked, counted = (
+            dict(zip(known[name]["nodes"], known[name]["turns"], strict=True))
+            for name in (_ASKED, _COUNTED)
+        )
+        about = known[_PACKER]
+        return PackerState(about["run"], about["turn"], held, asked, counted, broadcasts)
     except (KeyError, TypeError, ValueError) as err:
         raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
 

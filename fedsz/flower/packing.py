@@ -55,12 +55,16 @@ class PackerState:
         run: tells clients which run their residuals are of.
         turn: how many rounds of training have gone out.
         held: by node and key of an ArrayRecord, the digest of the model that a client holds.
+        asked: by node, the last turn in which it was to train.
+        counted: by node, the last turn in which its reply counted.
         broadcasts: by key, those within a bound.
     """
 
     run: bytes
     turn: int
     held: Mapping[int, Mapping[str, bytes]]
+    asked: Mapping[int, int]
+    counted: Mapping[int, int]
     broadcasts: Mapping[str, BroadcastState]
 
 
@@ -113,6 +117,8 @@ class Packer:
         self._out: dict[int, tuple[Metadata, _Content]] = {}  # by node: of this round
         self._sent_whole: dict[int, _Content] = {}  # the same, of those that were sent all of it
         self._sent = ("", b"")  # the purpose and the model of this round
+        self._asked: dict[int, int] = {}  # by node: the last turn in which it was to train
+        self._counted: dict[int, int] = {}  # and the last in which its reply counted
 
     def begins_round(self, pushed: Sequence[Message]) -> bool:
         """Take note of a push that is to be packed, and say whether it begins a round."""
@@ -169,8 +175,15 @@ class Packer:
             content = contents[identity]
             if node in codecs:
                 content = content.with_codec(codecs[node])
+            counted = self._counted.get(node, 0)
+            trained = trains and bool(content.broadcasts)
+            missed = trained and self._asked.get(node, 0) > counted
+            if missed:
+                content = content.with_counted(counted)
+            if trained:
+                self._asked[node] = self._turn
             held = self._held.get(node, {})
-            case = identity, codecs.get(node), tuple(held.items())
+            case = identity, codecs.get(node), tuple(held.items()), counted if missed else None
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]
@@ -186,11 +199,13 @@ class Packer:
         """Return what the next push depends on, beside the model in it."""
         known = {key: broadcast.state() for key, broadcast in self._broadcasts.items()}
         broadcasts = {key: state for key, state in known.items() if state is not None}
-        return PackerState(self._run, self._turn, dict(self._held), broadcasts)
+        asked, counted = dict(self._asked), dict(self._counted)
+        return PackerState(self._run, self._turn, dict(self._held), asked, counted, broadcasts)
 
     def restore(self, state: PackerState, config: CompressionConfig) -> None:
         """Go on from what `state` returned, also in another process."""
         self._run, self._turn, self._held = state.run, state.turn, dict(state.held)
+        self._asked, self._counted = dict(state.asked), dict(state.counted)
         for key, known in state.broadcasts.items():
             self._broadcasts[key] = Broadcast(config, feedback=self._feedback)
             self._broadcasts[key].restore(known)
@@ -209,6 +224,10 @@ class Packer:
                 if broadcast.model is not None
             }
         return Ordered(self.expected, self.references, sent, frozenset(allowed))
+
+    def counted(self, nodes: Iterable[int]) -> None:
+        """Note that what these nodes were last asked to train has gone into the model."""
+        self._counted |= {node: self._asked.get(node, 0) for node in nodes}
 
     def received(self, node: int) -> None:
         """Note that a node has answered the last push, and so holds what was in it."""
@@ -326,6 +345,10 @@ class _Content:
         """Return the same for a client that is to use another codec."""
         told = self.instructions
         return replace(self, instructions=replace(told, config=told.config.replace(codec=codec)))
+
+    def with_counted(self, turn: int) -> _Content:
+        """Return the same for a client whose replies since a turn did not count."""
+        return replace(self, instructions=replace(self.instructions, counted=turn))
 
     def version(self, held: Mapping[str, bytes]) -> tuple[RecordDict, int]:
         """Return it for a client that holds these models, by key; and the bytes of its streams."""

@@ -23,6 +23,7 @@ class Refusal(StrEnum):
     WEIGHT = "weight"  # a weight out of range
     NOT_FINITE = "not finite"  # NaN, infinities, or values whose squares are
     NORM = "norm"  # an update that is too large
+    QUORUM = "quorum"  # too few others have replied; no fault of its own
     BENCHED = "benched"  # not asked, because it kept failing
 
 

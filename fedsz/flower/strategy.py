@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 
 from fedsz.arrays import Layout, NDArray, cast
 from fedsz.codecs.base import Opened, OpenedArray
-from fedsz.errors import ConfigError, FedszError
-from fedsz.flower.admission import release, streamed, update_of
+from fedsz.errors import ConfigError, FedszError, RefusedReply
+from fedsz.flower.admission import AdmittedRecord, release, streamed, update_of
+from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
-from fedsz.flower.refusal import NormSum, told
+from fedsz.flower.refusal import NormSum, Refusal, told
 from fedsz.update.lossy import CodedTensor, add_scaled
 
 logger = logging.getLogger(__name__)
@@ -34,14 +35,35 @@ class StreamingFedAvg(FedAvg):
     weighted by ``weighted_by_key`` and comes in the dtypes of the replies: integer buffers are
     rounded, not turned into floats.
 
-    Works on any Grid, or wrapper of one; replies of a `FedSZGrid` come still compressed. All
+    Works on any Grid, or wrapper of one; replies of a `FedSZGrid` come still compressed. All other
     arguments are those of Flower's FedAvg.
+
+    Args:
+        min_replies: usable replies that a round needs. With fewer it does not count: the model
+            stays as it is. Three such rounds in a row raise
+            `fedsz.errors.TooFewReplies`.
     """
+
+    def __init__(self, *arguments: Any, min_replies: int = 1, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.quorum = Quorum(min_replies)
+
+    def start(self, *arguments: Any, **named: Any) -> Result:
+        """Run the rounds; see Flower's `Strategy`.
+
+        Raises:
+            TooFewReplies: three rounds in a row did not count.
+        """
+        result = super().start(*arguments, **named)
+        self.quorum.require()  # the last rounds have none after them that would
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the round's messages, which ask for replies that are still sealed."""
+        self.quorum.require()
+        self.quorum.wait()
         return streamed(super().configure_train(server_round, arrays, config, grid))
 
     def aggregate_train(
@@ -50,6 +72,7 @@ class StreamingFedAvg(FedAvg):
         """Add up ``replies`` one by one, and return their weighted average and metrics."""
         mean = Mean()
         contents: list[RecordDict] = []  # of metrics alone
+        added: list[ReceivedUpdate] = []
         failures = 0
         for reply in replies:
             if reply.has_error():
@@ -57,13 +80,18 @@ class StreamingFedAvg(FedAvg):
                 continue
             try:
                 contents.append(self._add(mean, reply))
+                records = reply.content.array_records.values()
+                added += [r.received for r in records if isinstance(r, AdmittedRecord)]
             except FedszError as err:
                 failures += 1
                 logger.warning("node %d left out: %s", reply.metadata.src_node_id, told(err))
             finally:
                 release(reply.content)
         logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
-        if not mean.weight:
+        if not self.quorum.reached(len(contents) if mean.weight else 0):
+            for update in added:
+                why = f"the round does not count: {self.quorum.why}"
+                update.refused = RefusedReply(Refusal.QUORUM, why)
             return None, None
         return mean.result(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 

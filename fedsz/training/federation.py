@@ -16,7 +16,9 @@ from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import SENSITIVITY
 from fedsz.flower.admission import AdmissionRules
+from fedsz.flower.deadline import Deadlines
 from fedsz.flower.grid import FedSZGrid
+from fedsz.flower.quorum import Quorum
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.training.checkpoint import Checkpoint, Resumed
@@ -52,7 +54,7 @@ def prepare(config: RunConfig) -> Problem:
         TaskError: the task failed.
         ModelMismatch: the initial weights are those of another model.
     """
-    _ = controller_of(config), rules_of(config), config.compression.require()
+    _ = controller_of(config), rules_of(config), deadlines_of(config), config.compression.require()
     task = load_task(config)
     model = task.build_model()
     if config.initial:
@@ -82,6 +84,7 @@ def federate(
 
     Raises:
         ModelMismatch: ``resumed`` is of another model.
+        TooFewReplies: three rounds in a row got fewer than `min_replies`.
     """
     left = config.rounds - (resumed.checkpoint.done.round if resumed else 0)
     # The fleet is complete once; after that a round goes on with those who are there.
@@ -89,6 +92,7 @@ def federate(
         time.sleep(0.1)
     rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
     strategy = ResumableFedAvg(rounds.done, config.seed)
+    strategy.quorum = rounds.quorum
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
@@ -142,7 +146,9 @@ class _Rounds:
         self._on_checkpoint, self._run_id = on_checkpoint, grid.run.run_id
         controller = controller_of(config, resumed.history if resumed else ())
         self._needs = controller.needs
-        self.grid = FedSZGrid.controlled(grid, controller, rules_of(config))
+        rules, deadlines = rules_of(config), deadlines_of(config)
+        self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines)
+        self.quorum = Quorum(config.min_replies)
         self.done = 0  # how many rounds were before
         self._before: Mapping[str, NDArray] = {}  # the average of the round before
         self._train_seconds = 0.0
@@ -182,6 +188,7 @@ class _Rounds:
         record = self.grid.end_round(
             accuracy=result.accuracy,
             loss=result.loss if math.isfinite(result.loss) else None,
+            uncounted=self.quorum.why,
             train_seconds=self._train_seconds,
             test_seconds=test_seconds,
             **self._measured(number, averaged),
@@ -226,6 +233,15 @@ def rules_of(config: RunConfig) -> AdmissionRules:
         max_update_norm=config.max_update_norm,
         allow_codecs=tuple(name for name in names if name),
     )
+
+
+def deadlines_of(config: RunConfig) -> Deadlines:
+    """Return how long the rounds of a run wait for the slowest clients.
+
+    Raises:
+        ConfigError: the factor is between 0 and 1.
+    """
+    return Deadlines(config.deadline_factor or math.inf, config.min_replies)
 
 
 def controller_of(config: RunConfig, history: Iterable[RoundRecord] = ()) -> Controller:

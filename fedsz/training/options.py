@@ -131,8 +131,14 @@ class RunConfig:
         LEARNING, (SERVER,), low=1, high=1_000_000)
     clients: int = option(4, "Client processes that `fedsz run` starts.",
         LEARNING, (RUN, SWEEP, PAPER), low=1, high=1000, defines_run=True)
-    round_timeout: float = option(3600.0, "Seconds a round waits for its slowest client.",
+    min_replies: int = option(1, "Usable replies that a round needs. With fewer it does not count: "
+        "the model stays as it is. Three such rounds in a row end the run.",
+        LEARNING, SHARED, low=1, high=1_000_000)
+    round_timeout: float = option(3600.0, "Seconds a round waits for its slowest client at most.",
         LEARNING, SHARED, low=1, high=1e9)
+    deadline_factor: float = option(2.0, "Times as long as nine in ten clients took in recent "
+        "rounds that a round waits for the others; 0 waits --round-timeout in any case.",
+        LEARNING, SHARED, low=0, high=1e6)
 
     policy: str = option("", "Compression policy: auto chooses bounds that keep accuracy within "
         "--tolerance; fixed takes the options given here; docs/choosing.md has the others. auto "

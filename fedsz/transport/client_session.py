@@ -88,9 +88,11 @@ class ClientSession:
             return self._arriving(self._arrival, 0)
         if isinstance(frame, frames.Welcome):
             self._welcome = frame
+            # Those that have a reply may have arrived: it is the acknowledgement that was lost.
+            late = [i for i, r in self._owed.items() if r is None and i not in frame.wanted]
             self._owed = {i: self._owed[i] for i in frame.wanted if i in self._owed}
             replies = [reply for reply in self._owed.values() if reply is not None]
-            return [*replies, LinkEvent(EventKind.JOINED, self.client_id)]
+            return [*map(self._late, late), *replies, LinkEvent(EventKind.JOINED, self.client_id)]
         if isinstance(frame, frames.Ack):
             return self._acknowledged(frame)
         if not isinstance(frame, frames.Bye):
@@ -121,9 +123,12 @@ class ClientSession:
     def _acknowledged(self, ack: frames.Ack) -> list[Output]:
         reply = self._owed.pop(ack.message_id, None)
         if not ack.received:
-            detail = "the server no longer waits for this reply"
-            return [LinkEvent(EventKind.FAILED, self.client_id, ack.message_id, detail=detail)]
+            return [self._late(ack.message_id)]
         if reply is None:
             return []
         size = frames.message_wire_size(reply)
         return [LinkEvent(EventKind.SENT, self.client_id, ack.message_id, size, reply.error)]
+
+    def _late(self, message_id: str) -> LinkEvent:
+        detail = "too late, the server goes on without this reply"
+        return LinkEvent(EventKind.FAILED, self.client_id, message_id, detail=detail)

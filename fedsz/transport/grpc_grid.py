@@ -214,7 +214,12 @@ class GrpcGrid(GridBase):
                 _discard(outcomes.get()[1])
 
         # In the hub's thread, so that nothing comes in meanwhile.
-        return _Replies(len(deliveries), outcomes, lambda: self._call(give_up))
+        return _Replies(
+            len(deliveries),
+            outcomes,
+            give_up=lambda: self._call(give_up),
+            hasten=lambda seconds: self._call(lambda hub: hub.hasten(deliveries, seconds)),
+        )
 
     def _post(
         self, messages: Iterable[Message], timeout: float | None, settle: Settler
@@ -273,8 +278,16 @@ class GrpcGrid(GridBase):
 class _Replies:
     """An iterator over outcomes as they come; closing it gives up those that are missing."""
 
-    def __init__(self, missing: int, outcomes: _Outcomes, give_up: Callable[[], object]) -> None:
-        self._missing, self._outcomes, self._give_up = missing, outcomes, give_up
+    def __init__(
+        self,
+        missing: int,
+        outcomes: _Outcomes,
+        *,
+        give_up: Callable[[], object],
+        hasten: Callable[[float], object],
+    ) -> None:
+        self._missing, self._outcomes = missing, outcomes
+        self._give_up, self._hasten = give_up, hasten
 
     def __iter__(self) -> Self:
         return self
@@ -285,6 +298,11 @@ class _Replies:
         delivery, outcome = self._outcomes.get()
         self._missing -= 1
         return _open(delivery, outcome)
+
+    def give_up_after(self, seconds: float) -> None:
+        """Await the missing replies for so long from when they were asked for."""
+        if self._missing:
+            self._hasten(seconds)
 
     def close(self) -> None:
         """Await no more replies."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from typing import Protocol, overload, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
@@ -17,6 +17,14 @@ class StreamedRequest(RecordDict):
 
     # Flower writes the name of a class beside its bytes, and knows no other than its own.
     __qualname__ = RecordDict.__qualname__
+
+
+@runtime_checkable
+class Hastened(Protocol):
+    """An iterator over replies that can be told, while it is read, to wait no longer than this."""
+
+    def give_up_after(self, seconds: float) -> None:
+        """Make each reply an error reply that is missing so long after it was asked for."""
 
 
 def takes_replies_as_they_come(messages: Iterable[Message]) -> bool:

@@ -110,6 +110,11 @@ class Hub:
         self.do(self.session.post(deliveries, _now()))
         self._set_alarm()
 
+    def hasten(self, deliveries: list[Delivery], timeout: float) -> None:
+        """Await these replies for so long from when they were asked for."""
+        self.do(self.session.hasten(deliveries, timeout, _now()))
+        self._set_alarm()
+
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
         with self._visitors.visit(context.peer()) as visit:

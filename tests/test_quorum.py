@@ -1,0 +1,132 @@
+"""Rounds that count and rounds that do not: quorum, what a run does below it, what goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from fedsz.errors import ConfigError, TooFewReplies
+from fedsz.flower import FedSZGrid, StreamingFedAvg
+from fedsz.flower.quorum import MOST_MISSED, Quorum
+from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.flower_compat import ErrorCode, make_message
+from tests.federation import CLIENTS, app_of, grid_of, initial, record_of, to_arrays
+
+App = Callable[[Message, Context], Message]
+
+
+class Unheard(WrappedGrid):
+    """Loses replies on the way here, after their senders have done all their work."""
+
+    def __init__(self, inner: Any, lost: set[tuple[int, int]]) -> None:
+        super().__init__(inner)
+        self._lost, self._round = lost, 0
+
+    def stream_replies(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        pushed = list(messages)
+        self._round += bool(pushed)
+        replies = super().stream_replies(pushed, timeout=timeout)
+        for client, reply in enumerate(replies):
+            if (self._round, client) in self._lost:
+                error = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "no reply within 1 s")
+                yield make_message(reply.metadata, error=error)
+            else:
+                yield reply
+
+
+def failing(app: ClientApp, when: set[tuple[int, int]]) -> App:
+    """Return an app that fails in some rounds, of some clients, before it does anything."""
+
+    def answer(message: Message, context: Context) -> Message:
+        number: Any = message.content["config"]["server-round"]
+        if (number, int(context.node_config["partition-id"])) in when:
+            raise RuntimeError("not today")
+        return app(message, context)
+
+    return answer
+
+
+def trained(grid: Any, rounds: int = 3, **options: Any) -> dict[str, np.ndarray]:
+    strategy = StreamingFedAvg(fraction_evaluate=0, **options)
+    result = strategy.start(grid, record_of(initial()), num_rounds=rounds)
+    return to_arrays(result.arrays)
+
+
+def in_order(grid: Any) -> Any:
+    """Return a grid whose strategies ask its nodes in one order: sums are equal to the bit."""
+
+    class Sorted(WrappedGrid):
+        def stream_replies(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterator[Message]:
+            places = {node: i for i, node in enumerate(self.get_node_ids())}
+            ordered = sorted(messages, key=lambda m: places[m.metadata.dst_node_id])
+            return super().stream_replies(ordered, timeout=timeout)
+
+    return Sorted(grid)
+
+
+def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(x, other[name]) for name, x in one.items())
+
+
+def test_a_reply_that_was_lost_leaves_its_client_as_if_it_had_not_been_asked() -> None:
+    lost = {(2, 1), (3, 1), (3, 2)}
+    late = FedSZGrid(Unheard(in_order(grid_of(app_of())), lost), "std:2")
+    absent = FedSZGrid(in_order(grid_of(failing(app_of(), lost))), "std:2")
+
+    assert equal(trained(late, 5), trained(absent, 5))
+
+
+def test_what_a_round_below_quorum_took_goes_back() -> None:
+    others = {(2, client) for client in range(1, CLIENTS)}
+    nobody = {(2, client) for client in range(CLIENTS)}
+    alone = FedSZGrid(in_order(grid_of(failing(app_of(), others))), "std:2")
+    absent = FedSZGrid(in_order(grid_of(failing(app_of(), nobody))), "std:2")
+
+    assert equal(trained(alone, 4, min_replies=2), trained(absent, 4, min_replies=2))
+    failures = [failure.reason for failure in alone.take_traffic().failures]
+    short = "quorum: the round does not count: 1 of 2 usable replies that it needs"
+    assert failures.count(short) == 1
+
+
+def test_a_round_below_quorum_leaves_the_model_and_three_end_the_run() -> None:
+    failures = {(number, client) for number in range(1, 9) for client in range(2)}
+    models: list[dict[str, np.ndarray]] = []
+    strategy = StreamingFedAvg(fraction_evaluate=0, min_replies=CLIENTS - 1)
+
+    with pytest.raises(TooFewReplies, match="3 rounds in a row do not count; the last got 2 of 3 "):
+        strategy.start(
+            FedSZGrid(grid_of(failing(app_of(), failures))),
+            record_of(initial()),
+            num_rounds=50,
+            evaluate_fn=lambda _, arrays: models.append(to_arrays(arrays)),
+        )
+
+    assert len(models) == 1 + MOST_MISSED
+    assert all(equal(initial(), model) for model in models)
+
+
+def test_the_last_rounds_count_too() -> None:
+    failures = {(number, client) for number in range(2, 9) for client in range(CLIENTS)}
+
+    with pytest.raises(TooFewReplies):
+        trained(FedSZGrid(grid_of(failing(app_of(), failures))), 4)
+
+
+def test_a_good_round_makes_up_for_those_before() -> None:
+    failures = {(number, client) for number in (1, 2, 4) for client in range(CLIENTS)}
+
+    assert not equal(initial(), trained(FedSZGrid(grid_of(failing(app_of(), failures))), 4))
+
+
+def test_no_round_needs_no_reply() -> None:
+    with pytest.raises(ConfigError, match="min_replies must be at least 1, got 0"):
+        Quorum(0)

@@ -1,0 +1,58 @@
+"""Rounds of real processes: clients that only fail, and one that is stopped."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleets import LIMIT, Fleet
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path)
+    yield fleet
+    fleet.end()
+
+
+def test_clients_that_only_fail_end_the_run_with_an_error(fleet: Fleet) -> None:
+    server = fleet.server("--rounds", 50, "--min-clients", 3, "--epochs", 2)
+    clients = [
+        fleet.client(server.port, i, 3, "--max-epochs", 1, "--max-wait", 1) for i in range(3)
+    ]
+
+    assert server.process.wait(LIMIT) == 2
+    start, *rounds = server.rounds()
+    assert (start["round"], start["uncounted"]) == (0, "")
+    assert [(one["round"], one["replies"]) for one in rounds] == [(1, 0), (2, 0), (3, 0)]
+    assert {one["uncounted"] for one in rounds} == {"0 of 1 usable replies that it needs"}
+    assert rounds[-1]["accuracy"] == start["accuracy"]
+    failed = server.wait_for(lambda event: event["event"] == "failed")
+    assert failed["error"].startswith("3 rounds in a row do not count")
+    for client in clients:
+        assert "the server stopped" in client.communicate(timeout=LIMIT)[0]
+
+
+def test_a_stopped_client_is_left_out_and_may_go_on(fleet: Fleet) -> None:
+    options = ("--rounds", 100_000, "--round-timeout", 1e6)
+    server = fleet.server("--min-clients", 3, *options)
+    clients = [fleet.client(server.port, i, 3) for i in range(3)]
+    server.wait_for(lambda event: event.get("round") == 1)
+    clients[2].send_signal(signal.SIGSTOP)
+
+    without = server.wait_for(lambda event: bool(event.get("failures")))
+    (failure,) = without["failures"]
+    assert failure["client"].endswith("2/3")
+    assert without["replies"] == 2
+    clients[2].send_signal(signal.SIGCONT)
+    server.wait_for(
+        lambda event: event.get("round", 0) > without["round"] and event["replies"] == 3
+    )
+    clients[2].kill()
+    assert "too late, the server goes on without this reply" in clients[2].communicate()[0]
