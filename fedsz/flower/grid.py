@@ -317,10 +317,7 @@ class FedSZGrid(WrappedGrid):
         return super().stream_replies([whole.message], timeout=timeout)
 
     def _packed(self, pushed: list[Message]) -> tuple[list[Message], list[Message]]:
-        """Return ``pushed`` with their arrays sealed, and error replies to those not to be sent.
-
-        The caller's messages stay as they are. A list, for Flower's own Grids go through it twice.
-        """
+        """Return ``pushed`` with their arrays sealed, and error replies to those not to be sent."""
         if not pushed:
             return [], []
         with self._lock:  # some servers push from a thread for each client
