@@ -30,8 +30,6 @@ from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
 
 TUNED: Final = "mobilenetv2, tuned"
-IMAGES: Final = {"learning_rate": 0.02, "clients": 4, "rounds": 10, "test_samples": 5000}
-MOBILENET: Final = IMAGES | {"models": "mobilenetv2", "samples": 1200, "test_samples": 1000}
 TEXT: Final = {
     "task": "benchmarks.tasks:Characters", "datasets": "shakespeare", "learning_rate": 1e-3,
     "samples": 2560, "test_samples": 300, "rounds": 12, "clients": 4,
@@ -46,8 +44,10 @@ TASKS: Final[Mapping[str, Mapping[str, Any]]] = {
         "task": "benchmarks.tasks:Quickstart", "models": "lenet", "datasets": "cifar10",
         "clients": 5, "rounds": 5, "batch_size": 32, "samples": 40_000, "seeds": 5,
     },
-    "mobilenetv2": MOBILENET | {"datasets": "cifar10"},
-    TUNED: MOBILENET | {"datasets": "fashion_mnist", "rounds": 5},
+    TUNED: {
+        "models": "mobilenetv2", "datasets": "fashion_mnist", "clients": 4, "rounds": 5,
+        "samples": 1200, "test_samples": 1000, "learning_rate": 0.02,
+    },
     "gpt": TEXT | {"models": "gpt", "learning_rate": 2e-3},
     "lstm": TEXT | {"models": "lstm", "learning_rate": 3e-3},
     "minilm": QUESTIONS | {"models": "minilm", "learning_rate": 1e-4},

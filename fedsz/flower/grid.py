@@ -360,8 +360,6 @@ class FedSZGrid(WrappedGrid):
             if SPREAD in self._controller.needs:
                 spread = self._packer.spread(pushed, self._controller.base)
             self.end_round(accuracy=accuracy, loss=loss, spread=spread)
-        if not goes_on:
-            self._admission.end_round()
         self._round_ended = False
 
     def _admitted(self, reply: Message, *, sealed: bool) -> Message:
