@@ -22,7 +22,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def test_clients_that_only_fail_end_the_run_with_an_error(fleet: Fleet) -> None:
-    server = fleet.server("--rounds", 50, "--min-clients", 3, "--epochs", 2)
+    few = ("--samples", 60, "--test-samples", 20)
+    server = fleet.server("--rounds", 50, "--min-clients", 3, "--epochs", 2, *few)
     clients = [
         fleet.client(server.port, i, 3, "--max-epochs", 1, "--max-wait", 1) for i in range(3)
     ]
@@ -40,7 +41,7 @@ def test_clients_that_only_fail_end_the_run_with_an_error(fleet: Fleet) -> None:
 
 
 def test_a_stopped_client_is_left_out_and_may_go_on(fleet: Fleet) -> None:
-    options = ("--rounds", 100_000, "--round-timeout", 1e6)
+    options = ("--rounds", 100_000, "--round-timeout", 1e6, "--samples", 60, "--test-samples", 20)
     server = fleet.server("--min-clients", 3, *options)
     clients = [fleet.client(server.port, i, 3) for i in range(3)]
     server.wait_for(lambda event: event.get("round") == 1)
