@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include "model.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
+#include "recycled.hpp"
 #include "sparse.hpp"
 #include "tokens.hpp"
 
@@ -77,7 +79,7 @@ public:
     // Decodes all there is that may fail, and keeps what `add` needs of it: a byte an element at
     // most. base: what the energy is to be of the distance from, or null.
     void open(const T* base) {
-        if (mode_ > Mode::constant) tokens_ = std::make_unique_for_overwrite<std::uint8_t[]>(n_);
+        if (mode_ > Mode::constant) tokens_ = RecycledBytes(n_);
         std::vector<double> energies(chunks_.count());
         run(tokens_.get(), [&](std::size_t chunk, std::size_t at, std::size_t n, const Block& block) {
             if (!base && tokens_alone(at, n)) {
@@ -120,6 +122,14 @@ private:
         std::uint8_t own[kBlock]{}, fractions[kBlock];
         std::uint8_t* tokens = own;
         std::int32_t numbers[kBlock];
+    };
+
+    // A chunk that is being decoded.
+    struct Chunk {
+        Block block;
+        std::optional<BlocksDecoder> blocks;
+        std::optional<SparseDecoder> sparse;
+        std::unique_ptr<TokenDecoder> coder;
     };
 
     void read_grid(Reader& reader) {
@@ -178,7 +188,7 @@ private:
     }
 
     void predict(std::size_t at, std::size_t n, Block& block) const {
-        if (model_.factors)
+        if (model_.factors && n > 0)
             model_.factors->predict(kernels_, at, std::span(block.numbers).first(n),
                                     block.fractions);
     }
@@ -201,40 +211,60 @@ private:
     // block of them.
     template <class Done>
     void run(std::uint8_t* keep, const Done& done) const {
-        std::vector<std::unique_ptr<TokenDecoder>> coders(threads_);  // made by who needs one
-        parallel_for(chunks_.count(), threads_, [&](unsigned worker, std::size_t i) {
-            auto& coder = coders[worker];
-            if (!coder && mode_ == Mode::coded)
-                coder = std::make_unique<TokenDecoder>(kernels_, model_, *slots_, *map_,
-                                                       std::min(chunks_.size, n_));
-            decode_chunk(i, coder.get(), keep, done);
-            if (coder) coder->finish();
-        });
+        // As many chunks at a time as leave each thread some.
+        const std::size_t most = mode_ == Mode::coded ? kSideBySide : 1;
+        const std::size_t step = std::clamp<std::size_t>(chunks_.count() / threads_, 1, most);
+        std::vector<std::vector<Chunk>> of_worker(threads_);
+        parallel_for((chunks_.count() + step - 1) / step, threads_,
+                     [&](unsigned worker, std::size_t i) {
+                         auto& chunks = of_worker[worker];
+                         chunks.resize(step);  // once: it is theirs from then on
+                         const std::size_t first = i * step;
+                         const std::size_t count = std::min(step, chunks_.count() - first);
+                         decode_chunks(first, std::span(chunks).first(count), keep, done);
+                     });
     }
 
+    // Chunks `first`, `first` + 1, ..., side by side.
     template <class Done>
-    void decode_chunk(std::size_t i, TokenDecoder* coder, std::uint8_t* keep,
-                      const Done& done) const {
-        const std::size_t begin = chunks_.begin(i), end = begin + chunks_.length(i);
-        std::optional<BlocksDecoder> blocks;
-        std::optional<SparseDecoder> sparse;
-        if (mode_ == Mode::blocks) blocks.emplace(kernels_, parts_[i], chunks_.length(i));
-        if (mode_ == Mode::sparse) sparse.emplace(parts_[i], chunks_.length(i), usual_);
-        if (mode_ == Mode::coded) coder->start(parts_[i], begin, chunks_.length(i));
-        Block block;
-        for (std::size_t at = begin; at < end; at += kBlock) {
-            const std::size_t n = std::min(kBlock, end - at);
-            if (keep) block.tokens = keep + at;
-            const auto some = std::span(block.tokens, n);
-            predict(at, n, block);
-            if (blocks)
-                blocks->decode(some);
-            else if (sparse)
-                sparse->decode(some);
-            else if (mode_ == Mode::coded)
-                coder->decode(block.fractions, some);
-            done(i, at, n, block);
+    void decode_chunks(std::size_t first, std::span<Chunk> chunks, std::uint8_t* keep,
+                       const Done& done) const {
+        for (std::size_t i = 0; i < chunks.size(); ++i) start(first + i, chunks[i]);
+        const std::size_t longest = chunks_.length(first);
+        for (std::size_t at = 0; at < longest; at += kBlock) {
+            std::array<TokenDecoder::Turn, kSideBySide> turns;
+            for (std::size_t i = 0; i < chunks.size(); ++i) {
+                Chunk& chunk = chunks[i];
+                const std::size_t begin = chunks_.begin(first + i) + at;
+                const std::size_t length = chunks_.length(first + i);
+                const std::size_t n = std::min(kBlock, length - std::min(at, length));
+                if (keep && n > 0) chunk.block.tokens = keep + begin;
+                const auto some = std::span(chunk.block.tokens, n);
+                predict(begin, n, chunk.block);
+                if (chunk.blocks)
+                    chunk.blocks->decode(some);
+                else if (chunk.sparse)
+                    chunk.sparse->decode(some);
+                turns[i] = {chunk.coder.get(), chunk.block.fractions, some};
+            }
+            if (mode_ == Mode::coded) TokenDecoder::decode(std::span(turns).first(chunks.size()));
+            for (std::size_t i = 0; i < chunks.size(); ++i)
+                if (const std::size_t n = turns[i].tokens.size(); n > 0)
+                    done(first + i, chunks_.begin(first + i) + at, n, chunks[i].block);
         }
+        if (mode_ == Mode::coded)
+            for (const Chunk& chunk : chunks) chunk.coder->finish();
+    }
+
+    void start(std::size_t i, Chunk& chunk) const {
+        const std::size_t begin = chunks_.begin(i), n = chunks_.length(i);
+        if (mode_ == Mode::blocks) chunk.blocks.emplace(kernels_, parts_[i], n);
+        if (mode_ == Mode::sparse) chunk.sparse.emplace(parts_[i], n, usual_);
+        if (mode_ != Mode::coded) return;
+        if (!chunk.coder)
+            chunk.coder = std::make_unique<TokenDecoder>(kernels_, model_, *slots_, *map_,
+                                                         std::min(chunks_.size, n_));
+        chunk.coder->start(parts_[i], begin, n);
     }
 
     const Kernels& kernels_;
@@ -251,7 +281,7 @@ private:
     std::optional<ContextMap> map_;
     std::vector<Bytes> parts_;
     std::vector<Exception<E>> exceptions_;  // by position
-    std::unique_ptr<std::uint8_t[]> tokens_;  // once it is open
+    RecycledBytes tokens_;  // once it is open
     double energy_ = 0;
 };
 

@@ -338,7 +338,7 @@ private:
     // A chunk should be large beside what its states take, and small beside a thread's share.
     unsigned chunk_log(double bits, Model& model) const {
         constexpr double kilobyte = 1024 * 8;
-        const double enough = std::clamp(bits / 32, 64 * kilobyte, 256 * kilobyte);
+        const double enough = std::clamp(bits / 32, 16 * kilobyte, 256 * kilobyte);
         unsigned log = 16;
         while (log < 22 && std::ldexp(bits / double(n_), int(log)) < enough) ++log;
         const double of_chunk = std::min(bits, std::ldexp(bits / double(n_), int(log)));

@@ -100,16 +100,30 @@ struct ElementKernels {
 
 inline constexpr std::uint32_t kMagnitudeLimit = 1u << 18;
 
+// A run that is being decoded: its kLanes states, the words that follow (of 16 bits each, at any
+// address), the table of each symbol, and where symbols go.
+struct RunState {
+    std::uint32_t* states;
+    const std::uint8_t *words, *end;
+    const std::uint8_t* contexts;
+    std::uint8_t* symbols;
+
+    // How many groups of kLanes symbols have all the words that they can take.
+    std::size_t safe_groups() const { return std::size_t(end - words) / (2 * kLanes); }
+};
+
+// Runs that are decoded at a time: a state waits for its last step, so that others have time for
+// theirs.
+inline constexpr unsigned kSideBySide = 4;
+
 struct Kernels {
     const char* name;
 
-    // Steps all kLanes states through `groups` groups of kLanes symbols, forwards. contexts: the
-    // table of each symbol, or null for table 0. Stops early when fewer than kLanes words are left;
-    // returns the number of groups decoded.
-    // words and end: of 16 bits each, at any address.
-    std::size_t (*decode)(std::uint32_t* states, const std::uint8_t*& words,
-                          const std::uint8_t* end, const Slot* slots, unsigned bits,
-                          const std::uint8_t* contexts, std::uint8_t* symbols, std::size_t groups);
+    // Steps the states of 1, 2 or kSideBySide runs through `groups` groups of kLanes symbols each,
+    // which must be safe; contexts of all may be null, for table 0. Words, contexts and symbols
+    // move on.
+    void (*decode)(RunState* runs, unsigned count, const Slot* slots, unsigned bits,
+                   std::size_t groups);
 
     // The inverse, backwards: words are written below `words`, which ends at the first written.
     // There must be room for kLanes words more than are written.

@@ -41,63 +41,66 @@ __m256i load(const std::uint32_t* p) {
 void store(std::uint32_t* p, __m256i v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
 unsigned lanes_of(__m256i mask) { return unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(mask))); }
 
-template <bool Contexts>
-std::size_t decode_as(std::uint32_t* states, const std::uint8_t*& words, const std::uint8_t* end,
-                      const Slot* slots, unsigned bits, const std::uint8_t* contexts,
-                      std::uint8_t* symbols, std::size_t groups) {
+template <unsigned Count, bool Contexts>
+void decode_as(RunState* runs, const Slot* slots, unsigned bits, std::size_t groups) {
     const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
     const __m256i lowest = _mm256_set1_epi32(kStateLow);
     const __m256i offset_mask = _mm256_set1_epi32(0xFFF);
     const __m256i byte_mask = _mm256_set1_epi32(0xFF);
     const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m128i shift = _mm_cvtsi32_si128(int(bits));
-    __m256i state[kParts];
-    for (unsigned part = 0; part < kParts; ++part) state[part] = load(states + kWide * part);
-    const std::uint8_t* next = words;
-    std::size_t group = 0;
-    for (; group < groups && end - next >= std::ptrdiff_t(2 * kLanes); ++group) {
-        __m256i symbol[kParts];
-#pragma GCC unroll 4
-        for (unsigned part = 0; part < kParts; ++part) {
-            __m256i index = _mm256_and_si256(state[part], mask);
-            if constexpr (Contexts) {
-                const __m256i table = bytes_at(contexts + kWide * part);
-                index = _mm256_add_epi32(index, _mm256_sll_epi32(table, shift));
-            }
-            const __m256i slot =
-                _mm256_i32gather_epi32(reinterpret_cast<const int*>(slots), index, 4);
-            symbol[part] = _mm256_and_si256(slot, byte_mask);
-            const __m256i offset = _mm256_and_si256(_mm256_srli_epi32(slot, 8), offset_mask);
-            const __m256i s =
-                _mm256_add_epi32(_mm256_mullo_epi32(_mm256_srli_epi32(slot, 20),
-                                                    _mm256_srl_epi32(state[part], shift)),
-                                 offset);
-            const __m256i low = _mm256_cmpgt_epi32(lowest, s);
-            const unsigned set = lanes_of(low);
-            const __m256i read =
-                _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(next)));
-            const __m256i word = _mm256_permutevar8x32_epi32(read, bytes_at(kShuffles.spread[set]));
-            next += 2 * _mm_popcnt_u32(set);
-            state[part] =
-                _mm256_blendv_epi8(s, _mm256_or_si256(_mm256_slli_epi32(s, 16), word), low);
-        }
-        const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(symbol[0], symbol[1]),
-                                                   _mm256_packus_epi32(symbol[2], symbol[3]));
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(symbols),
-                            _mm256_permutevar8x32_epi32(packed, in_order));
-        symbols += kLanes;
-        if constexpr (Contexts) contexts += kLanes;
+    __m256i state[Count][kParts];
+    const std::uint8_t* next[Count];
+    for (unsigned run = 0; run < Count; ++run) {
+        for (unsigned part = 0; part < kParts; ++part)
+            state[run][part] = load(runs[run].states + kWide * part);
+        next[run] = runs[run].words;
     }
-    for (unsigned part = 0; part < kParts; ++part) store(states + kWide * part, state[part]);
-    words = next;
-    return group;
+    for (std::size_t at = 0; at < groups * kLanes; at += kLanes) {
+#pragma GCC unroll 4
+        for (unsigned run = 0; run < Count; ++run) {
+            __m256i symbol[kParts];
+#pragma GCC unroll 4
+            for (unsigned part = 0; part < kParts; ++part) {
+                __m256i& own = state[run][part];
+                __m256i index = _mm256_and_si256(own, mask);
+                if constexpr (Contexts) {
+                    const __m256i table = bytes_at(runs[run].contexts + at + kWide * part);
+                    index = _mm256_add_epi32(index, _mm256_sll_epi32(table, shift));
+                }
+                const __m256i slot =
+                    _mm256_i32gather_epi32(reinterpret_cast<const int*>(slots), index, 4);
+                symbol[part] = _mm256_and_si256(slot, byte_mask);
+                const __m256i offset = _mm256_and_si256(_mm256_srli_epi32(slot, 8), offset_mask);
+                const __m256i s = _mm256_add_epi32(
+                    _mm256_mullo_epi32(_mm256_srli_epi32(slot, 20), _mm256_srl_epi32(own, shift)),
+                    offset);
+                const __m256i low = _mm256_cmpgt_epi32(lowest, s);
+                const unsigned set = lanes_of(low);
+                const __m256i read = _mm256_cvtepu16_epi32(
+                    _mm_loadu_si128(reinterpret_cast<const __m128i*>(next[run])));
+                const __m256i word =
+                    _mm256_permutevar8x32_epi32(read, bytes_at(kShuffles.spread[set]));
+                next[run] += 2 * _mm_popcnt_u32(set);
+                own = _mm256_blendv_epi8(s, _mm256_or_si256(_mm256_slli_epi32(s, 16), word), low);
+            }
+            const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(symbol[0], symbol[1]),
+                                                       _mm256_packus_epi32(symbol[2], symbol[3]));
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(runs[run].symbols + at),
+                                _mm256_permutevar8x32_epi32(packed, in_order));
+        }
+    }
+    for (unsigned run = 0; run < Count; ++run) {
+        for (unsigned part = 0; part < kParts; ++part)
+            store(runs[run].states + kWide * part, state[run][part]);
+        advance(runs[run], next[run], groups);
+    }
 }
 
-std::size_t decode(std::uint32_t* states, const std::uint8_t*& words, const std::uint8_t* end,
-                   const Slot* slots, unsigned bits, const std::uint8_t* contexts,
-                   std::uint8_t* symbols, std::size_t groups) {
-    return contexts ? decode_as<true>(states, words, end, slots, bits, contexts, symbols, groups)
-                    : decode_as<false>(states, words, end, slots, bits, contexts, symbols, groups);
+void decode(RunState* runs, unsigned count, const Slot* slots, unsigned bits, std::size_t groups) {
+    dispatch(runs, count, [&]<unsigned Count, bool Contexts>() {
+        decode_as<Count, Contexts>(runs, slots, bits, groups);
+    });
 }
 
 void encode_batch(__m256i (&state)[kParts], std::uint16_t*& words, const Range* ranges,

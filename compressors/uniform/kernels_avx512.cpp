@@ -12,53 +12,58 @@ __m512i bytes_at(const std::uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-template <bool Contexts>
-std::size_t decode_as(std::uint32_t* states, const std::uint8_t*& words, const std::uint8_t* end,
-                      const Slot* slots, unsigned bits, const std::uint8_t* contexts,
-                      std::uint8_t* symbols, std::size_t groups) {
+template <unsigned Count, bool Contexts>
+void decode_as(RunState* runs, const Slot* slots, unsigned bits, std::size_t groups) {
     const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
     const __m512i lowest = _mm512_set1_epi32(kStateLow);
     const __m512i offset_mask = _mm512_set1_epi32(0xFFF);
     const __m128i shift = _mm_cvtsi32_si128(int(bits));
-    __m512i state[2] = {_mm512_loadu_si512(states), _mm512_loadu_si512(states + kWide)};
-    const std::uint8_t* next = words;
-    std::size_t group = 0;
-    for (; group < groups && end - next >= std::ptrdiff_t(2 * kLanes); ++group) {
-#pragma GCC unroll 2
-        for (unsigned half = 0; half < 2; ++half) {
-            __m512i index = _mm512_and_si512(state[half], mask);
-            if constexpr (Contexts) {
-                const __m512i table = bytes_at(contexts + kWide * half);
-                index = _mm512_add_epi32(index, _mm512_sll_epi32(table, shift));
-            }
-            const __m512i slot = _mm512_i32gather_epi32(index, slots, 4);
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(symbols + kWide * half),
-                             _mm512_cvtepi32_epi8(slot));
-            const __m512i frequency = _mm512_srli_epi32(slot, 20);
-            const __m512i offset = _mm512_and_si512(_mm512_srli_epi32(slot, 8), offset_mask);
-            __m512i s = _mm512_add_epi32(
-                _mm512_mullo_epi32(frequency, _mm512_srl_epi32(state[half], shift)), offset);
-            const __mmask16 low = _mm512_cmplt_epu32_mask(s, lowest);
-            const __m512i word = _mm512_maskz_expand_epi32(
-                low,
-                _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(next))));
-            next += 2 * _mm_popcnt_u32(low);
-            state[half] = _mm512_mask_or_epi32(s, low, _mm512_slli_epi32(s, 16), word);
-        }
-        symbols += kLanes;
-        if constexpr (Contexts) contexts += kLanes;
+    __m512i state[Count][2];
+    const std::uint8_t* next[Count];
+    for (unsigned run = 0; run < Count; ++run) {
+        state[run][0] = _mm512_loadu_si512(runs[run].states);
+        state[run][1] = _mm512_loadu_si512(runs[run].states + kWide);
+        next[run] = runs[run].words;
     }
-    _mm512_storeu_si512(states, state[0]);
-    _mm512_storeu_si512(states + kWide, state[1]);
-    words = next;
-    return group;
+    for (std::size_t at = 0; at < groups * kLanes; at += kLanes) {
+#pragma GCC unroll 4
+        for (unsigned run = 0; run < Count; ++run) {
+#pragma GCC unroll 2
+            for (unsigned half = 0; half < 2; ++half) {
+                __m512i& own = state[run][half];
+                __m512i index = _mm512_and_si512(own, mask);
+                if constexpr (Contexts) {
+                    const __m512i table = bytes_at(runs[run].contexts + at + kWide * half);
+                    index = _mm512_add_epi32(index, _mm512_sll_epi32(table, shift));
+                }
+                const __m512i slot = _mm512_i32gather_epi32(index, slots, 4);
+                _mm_storeu_si128(
+                    reinterpret_cast<__m128i*>(runs[run].symbols + at + kWide * half),
+                    _mm512_cvtepi32_epi8(slot));
+                const __m512i frequency = _mm512_srli_epi32(slot, 20);
+                const __m512i offset = _mm512_and_si512(_mm512_srli_epi32(slot, 8), offset_mask);
+                const __m512i s = _mm512_add_epi32(
+                    _mm512_mullo_epi32(frequency, _mm512_srl_epi32(own, shift)), offset);
+                const __mmask16 low = _mm512_cmplt_epu32_mask(s, lowest);
+                const __m512i word = _mm512_maskz_expand_epi32(
+                    low, _mm512_cvtepu16_epi32(_mm256_loadu_si256(
+                             reinterpret_cast<const __m256i*>(next[run]))));
+                next[run] += 2 * _mm_popcnt_u32(low);
+                own = _mm512_mask_or_epi32(s, low, _mm512_slli_epi32(s, 16), word);
+            }
+        }
+    }
+    for (unsigned run = 0; run < Count; ++run) {
+        _mm512_storeu_si512(runs[run].states, state[run][0]);
+        _mm512_storeu_si512(runs[run].states + kWide, state[run][1]);
+        advance(runs[run], next[run], groups);
+    }
 }
 
-std::size_t decode(std::uint32_t* states, const std::uint8_t*& words, const std::uint8_t* end,
-                   const Slot* slots, unsigned bits, const std::uint8_t* contexts,
-                   std::uint8_t* symbols, std::size_t groups) {
-    return contexts ? decode_as<true>(states, words, end, slots, bits, contexts, symbols, groups)
-                    : decode_as<false>(states, words, end, slots, bits, contexts, symbols, groups);
+void decode(RunState* runs, unsigned count, const Slot* slots, unsigned bits, std::size_t groups) {
+    dispatch(runs, count, [&]<unsigned Count, bool Contexts>() {
+        decode_as<Count, Contexts>(runs, slots, bits, groups);
+    });
 }
 
 void encode_batch(__m512i (&state)[2], std::uint16_t*& words, const Range* ranges, unsigned bits,

@@ -7,32 +7,30 @@
 namespace fedsz::uniform {
 namespace {
 
-std::size_t decode(std::uint32_t* states, const std::uint8_t*& words, const std::uint8_t* end,
-                   const Slot* slots, unsigned bits, const std::uint8_t* contexts,
-                   std::uint8_t* symbols, std::size_t groups) {
+// One run after the other: scalar code has no use for more states than one run's.
+void decode(RunState* runs, unsigned count, const Slot* slots, unsigned bits, std::size_t groups) {
     const std::uint32_t mask = (1u << bits) - 1;
-    const std::uint8_t* next = words;
-    std::size_t group = 0;
-    for (; group < groups && end - next >= std::ptrdiff_t(2 * kLanes); ++group) {
+    for (RunState* run = runs; run != runs + count; ++run) {
+        const std::uint8_t* next = run->words;
+        for (std::size_t at = 0; at < groups * kLanes; at += kLanes) {
 #pragma GCC unroll 4
-        for (unsigned lane = 0; lane < kLanes; ++lane) {
-            std::uint32_t state = states[lane];
-            const std::size_t table = contexts ? std::size_t(contexts[lane]) << bits : 0;
-            const Slot slot = slots[table + (state & mask)];
-            symbols[lane] = std::uint8_t(slot);
-            state = (slot >> 20) * (state >> bits) + (slot >> 8 & 0xFFF);
-            // Without a branch: whether a state runs low is close to random.
-            const std::uint32_t low = state < kStateLow;
-            std::uint16_t word;
-            std::memcpy(&word, next, 2);
-            states[lane] = state << (16 * low) | (word & (0 - low));
-            next += 2 * low;
+            for (unsigned lane = 0; lane < kLanes; ++lane) {
+                std::uint32_t state = run->states[lane];
+                const std::size_t table =
+                    run->contexts ? std::size_t(run->contexts[at + lane]) << bits : 0;
+                const Slot slot = slots[table + (state & mask)];
+                run->symbols[at + lane] = std::uint8_t(slot);
+                state = (slot >> 20) * (state >> bits) + (slot >> 8 & 0xFFF);
+                // Without a branch: whether a state runs low is close to random.
+                const std::uint32_t low = state < kStateLow;
+                std::uint16_t word;
+                std::memcpy(&word, next, 2);
+                run->states[lane] = state << (16 * low) | (word & (0 - low));
+                next += 2 * low;
+            }
         }
-        symbols += kLanes;
-        if (contexts) contexts += kLanes;
+        advance(*run, next, groups);
     }
-    words = next;
-    return group;
 }
 
 void encode(std::uint32_t* states, std::uint16_t*& words, const Range* ranges, unsigned bits,

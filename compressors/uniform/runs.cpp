@@ -130,24 +130,61 @@ RunDecoder::RunDecoder(const Kernels& kernels, unsigned lanes, Bytes bytes)
 
 void RunDecoder::decode(const SlotTables& tables, const std::uint8_t* contexts,
                         std::span<std::uint8_t> symbols) {
-    std::size_t i = 0;
-    const auto up_to = [&](std::size_t stop) {
-        const auto some = symbols.subspan(i, stop - i);
-        const std::uint8_t* those = contexts ? contexts + i : nullptr;
-        if (lanes_ == kLanes)
-            decode_one_by_one<kLanes>(states_, lane_, words_, end_, tables, those, some);
-        else
-            decode_one_by_one<kFewLanes>(states_, lane_, words_, end_, tables, those, some);
-        i = stop;
-    };
-    if (lanes_ == kLanes) {
-        up_to(std::min<std::size_t>(symbols.size(), (kLanes - lane_) % kLanes));
-        if (lane_ == 0)
-            i += kLanes * kernels_.decode(states_, words_, end_, tables.data(), tables.bits(),
-                                          contexts ? contexts + i : nullptr, symbols.data() + i,
-                                          (symbols.size() - i) / kLanes);
+    Turn turn{this, contexts, symbols};
+    decode(tables, std::span(&turn, 1));
+}
+
+void RunDecoder::one_by_one(const SlotTables& tables, Turn& turn, std::size_t count) {
+    RunDecoder& run = *turn.run;
+    const auto some = turn.symbols.first(count);
+    if (run.lanes_ == kLanes)
+        decode_one_by_one<kLanes>(run.states_, run.lane_, run.words_, run.end_, tables,
+                                  turn.contexts, some);
+    else
+        decode_one_by_one<kFewLanes>(run.states_, run.lane_, run.words_, run.end_, tables,
+                                     turn.contexts, some);
+    turn.symbols = turn.symbols.subspan(count);
+    if (turn.contexts) turn.contexts += count;
+}
+
+void RunDecoder::in_groups(const SlotTables& tables, std::span<Turn> turns) {
+    const RunDecoder& first = *turns[0].run;
+    if (first.lanes_ != kLanes) return;
+    for (;;) {
+        RunState states[kSideBySide];
+        std::size_t groups = SIZE_MAX;
+        for (std::size_t i = 0; i < turns.size(); ++i) {
+            const auto& [run, contexts, symbols] = turns[i];
+            if (run->lane_ != 0) return;
+            states[i] = {run->states_, run->words_, run->end_, contexts, symbols.data()};
+            groups = std::min({groups, symbols.size() / kLanes, states[i].safe_groups()});
+        }
+        if (groups == 0) return;
+        first.kernels_.decode(states, unsigned(turns.size()), tables.data(), tables.bits(), groups);
+        for (std::size_t i = 0; i < turns.size(); ++i) {
+            turns[i].run->words_ = states[i].words;
+            turns[i].contexts = states[i].contexts;
+            turns[i].symbols = turns[i].symbols.subspan(groups * kLanes);
+        }
     }
-    up_to(symbols.size());
+}
+
+void RunDecoder::decode(const SlotTables& tables, std::span<Turn> turns) {
+    for (Turn& turn : turns)
+        if (turn.run->lane_ != 0)
+            one_by_one(tables, turn,
+                       std::min<std::size_t>(turn.symbols.size(),
+                                             turn.run->lanes_ - turn.run->lane_));
+    for (std::size_t first = 0; first < turns.size();) {
+        const std::size_t left = turns.size() - first;
+        const std::size_t count = left >= kSideBySide ? kSideBySide : left >= 2 ? 2 : 1;
+        in_groups(tables, turns.subspan(first, count));
+        first += count;
+    }
+    for (Turn& turn : turns) {
+        in_groups(tables, std::span(&turn, 1));  // the others may have ended earlier
+        one_by_one(tables, turn, turn.symbols.size());
+    }
 }
 
 void RunDecoder::finish() const {

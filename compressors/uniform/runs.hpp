@@ -71,10 +71,27 @@ public:
     void decode(const SlotTables& tables, const std::uint8_t* contexts,
                 std::span<std::uint8_t> symbols);
 
+    // What to decode next of a run.
+    struct Turn {
+        RunDecoder* run;
+        const std::uint8_t* contexts;
+        std::span<std::uint8_t> symbols;
+    };
+    // As each by itself, but at the same time; contexts of all or of none are null. At most
+    // kSideBySide.
+    static void decode(const SlotTables& tables, std::span<Turn> turns);
+
     // Throws unless the run ends as its encoder began it.
     void finish() const;
 
 private:
+    // As far as vectors go: 1, 2 or kSideBySide turns, until one of them has not all the words that
+    // a group can take, or too few symbols.
+    static void in_groups(const SlotTables& tables, std::span<Turn> turns);
+
+    // The next `count` symbols of a turn.
+    static void one_by_one(const SlotTables& tables, Turn& turn, std::size_t count);
+
     const Kernels& kernels_;
     unsigned lanes_, lane_ = 0;
     std::uint32_t states_[kLanes];

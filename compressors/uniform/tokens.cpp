@@ -133,33 +133,62 @@ void TokenDecoder::start(Bytes bytes, std::size_t begin, std::size_t n) {
     run_.emplace(kernels_, model_.lanes, bytes);
     begin_ = begin;
     at_ = 0;
-    if (!model_.contexts.by_plane()) return;
-    const unsigned planes = model_.contexts.geometry.planes;
-    const std::size_t kernels = n / planes;
-    planes_.resize(n);
-    ordered_.resize(n);
-    for (unsigned plane = 0; plane < planes; ++plane) {
-        for (std::size_t at = 0; at < kernels; at += kBlock) {
-            const std::size_t some = std::min(kBlock, kernels - at);
-            map_.fill_plane(plane, begin / planes + at, planes_.data() + at, kernels,
-                            std::span(contexts_).first(some));
-            run_->decode(tables_, contexts_.data(),
-                         std::span(planes_).subspan(plane * kernels + at, some));
-        }
-    }
-    from_planes(planes_.data(), kernels, planes, ordered_.data());
+    n_ = n;
 }
 
-void TokenDecoder::decode(const std::uint8_t* fractions, std::span<std::uint8_t> tokens) {
-    if (model_.contexts.by_plane()) {
-        std::memcpy(tokens.data(), &ordered_[at_], tokens.size());
-    } else if (map_.trivial()) {
-        run_->decode(tables_, nullptr, tokens);
-    } else {
-        map_.fill(begin_ + at_, fractions, std::span(contexts_).first(tokens.size()));
-        run_->decode(tables_, contexts_.data(), tokens);
+void TokenDecoder::decode(std::span<const Turn> turns) {
+    const TokenDecoder& any = *turns[0].coder;
+    if (any.model_.contexts.by_plane()) {
+        if (any.at_ == 0) decode_planes(turns);
+        for (const auto& [coder, fractions, tokens] : turns) {
+            if (!tokens.empty()) std::memcpy(tokens.data(), &coder->ordered_[coder->at_], tokens.size());
+            coder->at_ += tokens.size();
+        }
+        return;
     }
-    at_ += tokens.size();
+    RunTurns runs;
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+        const auto& [coder, fractions, tokens] = turns[i];
+        std::uint8_t* contexts = any.map_.trivial() ? nullptr : coder->contexts_.data();
+        if (contexts)
+            any.map_.fill(coder->begin_ + coder->at_, fractions,
+                          std::span(contexts, tokens.size()));
+        runs[i] = {&*coder->run_, contexts, tokens};
+        coder->at_ += tokens.size();
+    }
+    RunDecoder::decode(any.tables_, std::span(runs).first(turns.size()));
+}
+
+void TokenDecoder::decode_planes(std::span<const Turn> turns) {
+    const TokenDecoder& any = *turns[0].coder;
+    const unsigned planes = any.model_.contexts.geometry.planes;
+    std::size_t most = 0;
+    for (const Turn& turn : turns) {
+        TokenDecoder& coder = *turn.coder;
+        coder.planes_.resize(coder.n_);
+        coder.ordered_.resize(coder.n_);
+        most = std::max(most, coder.n_ / planes);
+    }
+    for (unsigned plane = 0; plane < planes; ++plane) {
+        for (std::size_t at = 0; at < most; at += kBlock) {
+            RunTurns runs;
+            for (std::size_t i = 0; i < turns.size(); ++i) {
+                TokenDecoder& coder = *turns[i].coder;
+                const std::size_t kernels = coder.n_ / planes;
+                const std::size_t n = std::min(kBlock, kernels - std::min(at, kernels));
+                const auto contexts = std::span(coder.contexts_).first(n);
+                if (n > 0)
+                    any.map_.fill_plane(plane, coder.begin_ / planes + at, &coder.planes_[at],
+                                        kernels, contexts);
+                runs[i] = {&*coder.run_, contexts.data(),
+                           std::span(coder.planes_).subspan(plane * kernels + (n ? at : 0), n)};
+            }
+            RunDecoder::decode(any.tables_, std::span(runs).first(turns.size()));
+        }
+    }
+    for (const Turn& turn : turns)
+        from_planes(turn.coder->planes_.data(), turn.coder->n_ / planes, planes,
+                    turn.coder->ordered_.data());
 }
 
 void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factors* factors,

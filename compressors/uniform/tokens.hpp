@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <vector>
@@ -72,13 +73,23 @@ public:
     // Begins a chunk of n tokens.
     void start(Bytes bytes, std::size_t begin, std::size_t n);
 
-    // The next at most kBlock tokens; fractions: those of the prediction, if there is one.
-    void decode(const std::uint8_t* fractions, std::span<std::uint8_t> tokens);
+    // What to decode next of a chunk: at most kBlock tokens, or none; fractions: those of the
+    // prediction, if there is one.
+    struct Turn {
+        TokenDecoder* coder;
+        const std::uint8_t* fractions;
+        std::span<std::uint8_t> tokens;
+    };
+    // At most kSideBySide of them; of chunks that have been started, of one tensor.
+    static void decode(std::span<const Turn> turns);
 
     void finish() const { run_->finish(); }
 
 private:
-    void decode_planes();
+    using RunTurns = std::array<RunDecoder::Turn, kSideBySide>;
+
+    // All tokens of chunks that are coded by plane.
+    static void decode_planes(std::span<const Turn> turns);
 
     const Kernels& kernels_;
     const Model& model_;

@@ -1,0 +1,164 @@
+"""How long a server takes to check, decode and add up a round's replies, beside Flower's FedAvg.
+
+    taskset -c 0 python benchmarks/averaging_speed.py [--replies 40] [--megabytes 8] [--bound step:1]
+
+Each reply is a step of its own from the model that the server sent. Its rows and columns have scales
+of their own, and around those it falls off as Laplace's distribution does. fedsz gets it as a client
+seals it that policy `auto` steers: as a difference, within a bound of kind ``step``. Flower gets the
+model as it is, in the same memory. A pass is all that happens from the received records to the
+mean:
+
+- fedsz: header, checksums, decoding, the norm of each reply, the sum, the reference, the mean;
+- Flower: `aggregate_arrayrecords`, which reads each array and multiplies and adds it.
+
+Passes alternate, on one thread. Times are of the processor, which count no waiting for others. A
+ratio is the median of those of passes side by side, with an interval of 95 % for it. The means are
+compared before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+
+from fedsz.arrays import Layout, NDArray
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import sealed, to_record
+from fedsz.flower.strategy import Mean
+from fedsz.update.compress import compress
+from fedsz.update.reference import Reference
+
+SHAPES = {
+    "conv1.weight": (64, 3, 3, 3),
+    "conv2.weight": (128, 64, 3, 3),
+    "conv3.weight": (256, 128, 3, 3),
+    "conv4.weight": (256, 256, 3, 3),
+    "norm.weight": (256,),
+    "norm.bias": (256,),
+    "hidden.weight": (512, 1024),
+    "head.weight": (10, 512),
+    "head.bias": (10,),
+}
+WIDE = "wide.weight"  # of 1024 columns, and as many rows as the size asks for
+SCALES = 0.3  # standard deviation of the logarithms of rows' and columns' scales
+STEP = 1e-3  # the deviation of steps, of weights that have 0.05
+KEY = "num-examples"
+
+
+def shapes_of(megabytes: float) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model of about so many MB of float32, with convolutions from 5 on."""
+    rest = int(megabytes * 1e6 / 4) - sum(map(math.prod, SHAPES.values()))
+    return {**SHAPES, WIDE: (max(rest // 1024, 1), 1024)}
+
+
+def step(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
+    """Return a step whose rows and columns have scales of their own."""
+    x = rng.laplace(scale=STEP / math.sqrt(2), size=shape)
+    if len(shape) > 1:
+        rows, columns = rng.normal(scale=SCALES, size=shape[0]), rng.normal(
+            scale=SCALES, size=shape[1]
+        )
+        scales = np.exp(rows[:, None] + columns)
+        x *= scales.reshape(scales.shape + (1,) * (len(shape) - 2))
+    return x.astype(np.float32)
+
+
+class Round:
+    """What both servers receive in a round."""
+
+    def __init__(self, megabytes: float, replies: int, bound: str) -> None:
+        rng = np.random.default_rng(0)
+        model = {
+            name: rng.normal(scale=0.05, size=shape).astype(np.float32)
+            for name, shape in shapes_of(megabytes).items()
+        }
+        self.layout = Layout.of(model)
+        self.reference = Reference(model)
+        self.weights = [float(w) for w in rng.integers(100, 1000, replies)]
+        self.raw_bytes = sum(x.nbytes for x in model.values())
+        self.sealed: list[ArrayRecord] = []
+        self.plain: list[RecordDict] = []
+        for weight in self.weights:
+            trained = {name: x + step(rng, x.shape) for name, x in model.items()}
+            self.sealed.append(sealed([compress(trained, bound, reference=self.reference)]))
+            metrics = MetricRecord({KEY: weight})
+            self.plain.append(RecordDict({"arrays": to_record(trained), "metrics": metrics}))
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller replies are than models."""
+        sent = sum(len(a.data) for record in self.sealed for a in record.values())
+        return len(self.sealed) * self.raw_bytes / sent
+
+    def fedsz(self) -> ArrayRecord:
+        """Do what a server does that gets sealed replies."""
+        mean, references = Mean(), {self.reference.digest: self.reference}
+        for record, weight in zip(self.sealed, self.weights, strict=True):
+            mean.add(ReceivedUpdate(record, self.layout, references), weight)
+        return mean.result()
+
+    def flower(self) -> ArrayRecord:
+        """Do what Flower's FedAvg does."""
+        return aggregate_arrayrecords(self.plain, KEY)
+
+
+def passes(works: list[Callable[[], Any]], count: int) -> list[list[float]]:
+    """Return the processor time of each work in each of ``count`` passes, after one not counted."""
+    taken: list[list[float]] = [[] for _ in works]
+    for _ in range(count + 1):
+        for work, times in zip(works, taken, strict=True):
+            start = time.process_time()
+            work()
+            times.append(time.process_time() - start)
+    return [times[1:] for times in taken]
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a median, by resampling."""
+    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--replies", type=int, default=40)
+    parser.add_argument("--megabytes", type=float, default=8.0, help="of a reply as it is")
+    parser.add_argument("--bound", default="step:1")
+    parser.add_argument("--passes", type=int, default=15)
+    options = parser.parse_args()
+    case = Round(options.megabytes, options.replies, options.bound)
+    ours, theirs = case.fedsz(), case.flower()
+    apart = max(float(np.abs(ours[k].numpy() - theirs[k].numpy()).max()) for k in theirs)
+    assert apart < STEP, f"the means lie {apart} apart"
+
+    flower, fedsz = passes([case.flower, case.fedsz], options.passes)
+    ratios = [a / b for a, b in zip(flower, fedsz, strict=True)]
+    nbytes = options.replies * case.raw_bytes
+    print(
+        json.dumps(
+            {
+                "smaller": round(case.ratio, 1),
+                "flower_ms": round(1e3 * statistics.median(flower), 1),
+                "fedsz_ms": round(1e3 * statistics.median(fedsz), 1),
+                "flower_GB/s": round(nbytes / statistics.median(flower) / 1e9, 2),
+                "fedsz_GB/s": round(nbytes / statistics.median(fedsz) / 1e9, 2),
+                "times_as_fast": round(statistics.median(ratios), 2),
+                "interval": [round(v, 2) for v in interval(ratios)],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
