@@ -1,12 +1,13 @@
 """How long a server takes to check, decode and add up a round's replies, beside Flower's FedAvg.
 
-    taskset -c 0 python benchmarks/averaging_speed.py [--replies 40] [--megabytes 8] [--bound step:1]
+    taskset -c 0 python benchmarks/averaging_speed.py [--replies 40] [--megabytes 8]
+        [--bound step:1] [--passes 15]
 
-Each reply is a step of its own from the model that the server sent. Its rows and columns have scales
-of their own, and around those it falls off as Laplace's distribution does. fedsz gets it as a client
-seals it that policy `auto` steers: as a difference, within a bound of kind ``step``. Flower gets the
-model as it is, in the same memory. A pass is all that happens from the received records to the
-mean:
+Each reply is a step of its own from the model that the server sent. Its rows and columns have
+scales of their own; around those it falls off as Laplace's distribution does. fedsz gets it as a
+client seals it that policy `auto` steers: as a difference, within a bound of kind ``step``. Flower
+gets the model as it is, in the same memory. A pass is all that happens from the received records
+to the mean:
 
 - fedsz: header, checksums, decoding, the norm of each reply, the sum, the reference, the mean;
 - Flower: `aggregate_arrayrecords`, which reads each array and multiplies and adds it.
@@ -64,8 +65,9 @@ def step(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
     """Return a step whose rows and columns have scales of their own."""
     x = rng.laplace(scale=STEP / math.sqrt(2), size=shape)
     if len(shape) > 1:
-        rows, columns = rng.normal(scale=SCALES, size=shape[0]), rng.normal(
-            scale=SCALES, size=shape[1]
+        rows, columns = (
+            rng.normal(scale=SCALES, size=shape[0]),
+            rng.normal(scale=SCALES, size=shape[1]),
         )
         scales = np.exp(rows[:, None] + columns)
         x *= scales.reshape(scales.shape + (1,) * (len(shape) - 2))

@@ -48,11 +48,11 @@ STAGES: Final = {
         "bit planes": r"\(anonymous namespace\)::pack\(",
     },
     "decode": {
-        "rANS": r"\(anonymous namespace\)::decode\(unsigned int\*",
+        "rANS": r"\(anonymous namespace\)::decode\(fedsz::uniform::RunState\*",
         "bit planes": r"\(anonymous namespace\)::unpack\(",
         "dequantise": r"::dequantise<",
     },
-    "accumulate": {"add to sums": r"\(anonymous namespace\)::accumulate<"},
+    "accumulate": {"add to sums": r"\(anonymous namespace\)::accumulate(_tokens)?<"},
 }
 
 

@@ -187,8 +187,9 @@ Choice choose(const Contexts& full, std::span<const Counts> counts) {
     return best;
 }
 
-unsigned probability_bits(std::size_t tokens) {
-    return tokens < 1u << 14 ? 10 : tokens < 1u << 18 ? 11 : 12;
+unsigned probability_bits(std::size_t tokens, double bits) {
+    if (tokens < 1u << 14 || bits < 2 * double(tokens)) return 10;
+    return tokens < 1u << 18 ? 11 : 12;
 }
 
 }  // namespace fedsz::uniform

@@ -249,7 +249,7 @@ private:
             choice = consider_low_rank(tokens, std::move(choice));
         if (!grid_.shift) write_head(Mode::coded);
 
-        Model model{std::move(choice.contexts), factors_, {}, probability_bits(n_), kLanes};
+        Model model{std::move(choice.contexts), factors_, {}, probability_bits(n_, choice.bits), kLanes};
         for (const Counts& counts : choice.counts) model.tables.push_back(fit(counts, model.bits));
         const unsigned log = chunk_log(choice.bits, model);
         writer_.put(std::uint8_t(log));
