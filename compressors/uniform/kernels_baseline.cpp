@@ -11,21 +11,23 @@ namespace {
 void decode(RunState* runs, unsigned count, const Slot* slots, unsigned bits, std::size_t groups) {
     const std::uint32_t mask = (1u << bits) - 1;
     for (RunState* run = runs; run != runs + count; ++run) {
-        const std::uint8_t* next = run->words;
+        // Apart from the run, which a store to a symbol could change as far as compilers know.
+        std::uint32_t* const states = run->states;
+        const std::uint8_t *next = run->words, *const contexts = run->contexts;
+        std::uint8_t* const symbols = run->symbols;
         for (std::size_t at = 0; at < groups * kLanes; at += kLanes) {
 #pragma GCC unroll 4
             for (unsigned lane = 0; lane < kLanes; ++lane) {
-                std::uint32_t state = run->states[lane];
-                const std::size_t table =
-                    run->contexts ? std::size_t(run->contexts[at + lane]) << bits : 0;
+                std::uint32_t state = states[lane];
+                const std::size_t table = contexts ? std::size_t(contexts[at + lane]) << bits : 0;
                 const Slot slot = slots[table + (state & mask)];
-                run->symbols[at + lane] = std::uint8_t(slot);
+                symbols[at + lane] = std::uint8_t(slot);
                 state = (slot >> 20) * (state >> bits) + (slot >> 8 & 0xFFF);
                 // Without a branch: whether a state runs low is close to random.
                 const std::uint32_t low = state < kStateLow;
                 std::uint16_t word;
                 std::memcpy(&word, next, 2);
-                run->states[lane] = state << (16 * low) | (word & (0 - low));
+                states[lane] = state << (16 * low) | (word & (0 - low));
                 next += 2 * low;
             }
         }
