@@ -73,7 +73,7 @@ def chunks_of(payload: bytes, count: int) -> tuple[int, list[int]]:
 def test_a_chunk_that_ends_wrongly_stops_no_other_from_being_taken_back() -> None:
     x = rng().normal(size=2**21).astype(np.float32)
     payload = bytearray(Uniform(effort=1).encode(x, 0.05))
-    begin, lengths = chunks_of(payload, 16)
+    begin, lengths = chunks_of(payload, 32)
     payload[begin + sum(lengths[:9]) - 1] ^= 16  # seen when all of that chunk has been added
 
     before = sums_for(x)
