@@ -289,6 +289,7 @@ def test_limits_follow_most_of_the_clients() -> None:
     assert NormLimit.of("10x").over(None).floats == np.inf
     assert NormLimit.of(3) == NormLimit.of("3") == NormLimit(fixed=3.0)
     assert largest_weight(0.5, 5, 10) == 40
+    assert largest_weight(0.5, 2, 10) == largest_weight(0.5, 4, 10) == 100
     assert largest_weight(1, 5, 10) == largest_weight(0.5, 1, 10) == np.inf
     for wrong in ("0x", "-1", "nan", "many", ""):
         with pytest.raises(ConfigError, match="a norm's limit is a number above 0"):
@@ -336,3 +337,16 @@ def test_what_a_client_says_of_its_time_can_be_read_back(seconds: float) -> None
     record = grid.end_round()
 
     assert from_json(to_json(record)) == record
+
+
+def test_what_is_ordinary_and_who_is_benched_outlast_a_crash() -> None:
+    inner = Hostile(REFUSED["NaN"][0], 4)
+    before = FedSZGrid(inner, 1e-2)
+    run(StreamingFedAvg(fraction_evaluate=0), before, rounds=PATIENCE)
+    before.end_round()
+
+    after = FedSZGrid(inner, 1e-2)
+    after.restore(before.state())
+
+    assert before._admission.bench.state.until
+    assert after._admission.learned == before._admission.learned

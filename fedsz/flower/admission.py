@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from fedsz import codecs
 from fedsz.errors import ConfigError, FedszError, RefusedReply
-from fedsz.flower.bench import Bench
+from fedsz.flower.bench import Bench, BenchState
 from fedsz.flower.evaluation_metrics import EXAMPLES
 from fedsz.flower.ordinary import MOST_WEIGHT, NormLimit, Recent, largest_weight
 from fedsz.flower.packing import Ordered
@@ -108,6 +108,15 @@ class Admitted:
         return next((u.refused for u in self.updates.values() if u.refused), None)
 
 
+class Learned(NamedTuple):
+    """What `Admission` knows of the rounds before, in types that JSON has."""
+
+    forms: dict[str, Form]
+    weights: list[list[float]]
+    norms: dict[str, tuple[list[list[float]], list[list[float]]]]
+    bench: BenchState
+
+
 class Admission:
     """Checks the replies of a run: each against what was sent, and against ordinary ones.
 
@@ -125,6 +134,18 @@ class Admission:
         self._asked: set[int] = set()
         self._failed: set[int] = set()
         self._admitted: list[Admitted] = []
+
+    @property
+    def learned(self) -> Learned:
+        """What another process goes on with, once a round is over."""
+        norms = {key: (floats.rounds, whole.rounds) for key, (floats, whole) in self._norms.items()}
+        return Learned(dict(self._forms), self._weights.rounds, norms, self.bench.state)
+
+    def restore(self, known: Learned) -> None:
+        """Go on from what `learned` was."""
+        self._forms, self._weights = dict(known.forms), Recent(known.weights)
+        self._norms = {key: (Recent(a), Recent(b)) for key, (a, b) in known.norms.items()}
+        self.bench = Bench(known.bench)
 
     def asked(self, nodes: Iterable[int]) -> None:
         """Take note of who is sent a message in this round."""

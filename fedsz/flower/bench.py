@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 PATIENCE: Final = 3  # rounds that a client may fail in a row
 LONGEST: Final = 64  # rounds on the bench
+
+
+class BenchState(NamedTuple):
+    """What a `Bench` knows: the round, and by node how often it failed and until when it sits."""
+
+    now: int
+    failed: dict[int, int]
+    until: dict[int, int]
 
 
 class Bench:
@@ -17,10 +25,16 @@ class Bench:
     that were asked would sit out, none does: a run waits for nobody else.
     """
 
-    def __init__(self) -> None:
-        self._round = 0
-        self._failed: dict[int, int] = {}  # by node: rounds in a row
-        self._until: dict[int, int] = {}  # by node: the round that it is asked again in
+    def __init__(self, state: BenchState | None = None) -> None:
+        now, failed, until = state or BenchState(0, {}, {})
+        self._round = now
+        self._failed = dict(failed)  # by node: rounds in a row
+        self._until = dict(until)  # by node: the round that it is asked again in
+
+    @property
+    def state(self) -> BenchState:
+        """What another is made of that goes on from here."""
+        return BenchState(self._round, dict(self._failed), dict(self._until))
 
     def end_round(self, answered: Collection[int], failed: Collection[int]) -> None:
         """Take the nodes that were asked in a round: those that replied, those that failed."""

@@ -25,8 +25,8 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.admission import Admission, AdmissionRules
 from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.evaluation_metrics import EvaluationMetrics
+from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.ordinary import NormLimit
-from fedsz.flower.packer_state import records_of, state_of
 from fedsz.flower.packing import Packed, Packer, is_training
 from fedsz.flower.records import STYPE, TRAIN
 from fedsz.flower.refusal import Refusal, kind_of, told
@@ -151,7 +151,7 @@ class FedSZGrid(WrappedGrid):
 
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""
-        return records_of(self._packer.state())
+        return records_of(self._packer.state(), self._admission.learned)
 
     def restore(self, state: RecordDict) -> None:
         """Go on after the round at whose end `state` was called, which `end_round` has ended.
@@ -159,7 +159,9 @@ class FedSZGrid(WrappedGrid):
         Raises:
             FedszError: ``state`` is no Grid's.
         """
-        self._packer.restore(state_of(state), self._decision.config)
+        packing, learned = state_of(state)
+        self._packer.restore(packing, self._decision.config)
+        self._admission.restore(learned)
         self._round_ended = True
 
     def _set_up(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,8 @@ from fedsz.flower.refusal import Norm
 
 ROUNDS: Final = 3  # that medians are of
 MOST_WEIGHT: Final = 1e12  # no client has more examples
+FEW: Final = 5  # clients below which a share says little,
+MOST_OF_FEW: Final = 10.0  # and one may weigh as much as so many ordinary ones
 NO_LIMIT: Final = "none"
 
 
@@ -66,8 +69,13 @@ class NormLimit:
 class Recent:
     """Numbers of the replies of recent rounds, one of each reply."""
 
-    def __init__(self) -> None:
-        self._rounds: deque[list[float]] = deque([[]], maxlen=ROUNDS + 1)
+    def __init__(self, rounds: Iterable[Iterable[float]] = ((),)) -> None:
+        self._rounds = deque(map(list, rounds), maxlen=ROUNDS + 1)
+
+    @property
+    def rounds(self) -> list[list[float]]:
+        """What another is made of that goes on from here."""
+        return [list(numbers) for numbers in self._rounds]
 
     def add(self, number: float) -> None:
         """Take a reply's; not if it is 0, which says nothing of others, or not finite."""
@@ -87,7 +95,13 @@ class Recent:
 
 
 def largest_weight(share: float, clients: int, ordinary: float) -> float:
-    """Return the weight that has ``share`` of a round's, if all other clients' are ordinary."""
+    """Return the weight that has ``share`` of a round's, if all other clients' are ordinary.
+
+    Of fewer than `FEW` clients it is `MOST_OF_FEW` times ``ordinary``: two honest ones are no
+    measure of each other.
+    """
     if share >= 1 or clients < 2 or ordinary <= 0:
         return math.inf
+    if clients < FEW:
+        return MOST_OF_FEW * ordinary
     return share / (1 - share) * (clients - 1) * ordinary

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedsz.errors import CorruptStream
+from fedsz.flower.admission import Learned
 from fedsz.flower.broadcast import BroadcastState, Step
 from fedsz.flower.packing import PackerState
 from fedsz.flower.records import Arrays, sealed, streams_of, to_record
@@ -20,11 +22,15 @@ _STEPS: Final = "steps."
 _MODEL: Final = "model."
 _RESIDUAL: Final = "residual."
 _STREAMS: Final = "streams."
+_LEARNED: Final = "learned"
 
 
-def records_of(state: PackerState) -> RecordDict:
-    """Return a state as records."""
-    records: dict[str, Any] = {_PACKER: ConfigRecord({"run": state.run, "turn": state.turn})}
+def records_of(state: PackerState, learned: Learned) -> RecordDict:
+    """Return what packing and admission remember, as records."""
+    records: dict[str, Any] = {
+        _PACKER: ConfigRecord({"run": state.run, "turn": state.turn}),
+        _LEARNED: ConfigRecord({"json": msgspec.json.encode(learned).decode()}),
+    }
     for name, turns in ((_ASKED, state.asked), (_COUNTED, state.counted)):
         of_nodes: dict[str, Any] = {"nodes": list(turns), "turns": list(turns.values())}
         records[name] = ConfigRecord(of_nodes)
@@ -47,8 +53,8 @@ def records_of(state: PackerState) -> RecordDict:
     return RecordDict(records)
 
 
-def state_of(records: RecordDict) -> PackerState:
-    """Return the state in records.
+def state_of(records: RecordDict) -> tuple[PackerState, Learned]:
+    """Return what packing and admission remember, out of records.
 
     Raises:
         FedszError: they hold none.
@@ -66,7 +72,9 @@ def state_of(records: RecordDict) -> PackerState:
             for name in (_ASKED, _COUNTED)
         )
         about = known[_PACKER]
-        return PackerState(about["run"], about["turn"], held, asked, counted, broadcasts)
+        learned = msgspec.json.decode(known[_LEARNED]["json"], type=Learned)
+        packing = PackerState(about["run"], about["turn"], held, asked, counted, broadcasts)
+        return packing, learned
     except (KeyError, TypeError, ValueError) as err:
         raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
 
