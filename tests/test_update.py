@@ -214,7 +214,7 @@ def test_adding_up_as_it_arrives(dtype: Any) -> None:
         assert coded.decode().tobytes() == back[name].tobytes()
         # The payload's numbers alone: what they refer to is for the caller to add.
         sums = np.ones(coded.shape, np.float64 if dtype == np.float64 else np.float32)
-        coded.accumulate(sums, 0.5)
+        coded.open().add(sums, 0.5)
         assert coded.reference is not None
         assert np.shares_memory(coded.reference, before[name])
         expected = 1 + 0.5 * (back[name].astype(np.float64) - before[name].astype(np.float64))
