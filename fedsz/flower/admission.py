@@ -32,7 +32,7 @@ from fedsz.flower.records import (
     to_record,
     with_aside,
 )
-from fedsz.flower.refusal import Norm, Refusal, kind_of
+from fedsz.flower.refusal import OF_ITS_TIME, Norm, Refusal, kind_of
 from fedsz.flower.reply_form import Form, check_finite_metrics, usual_form
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.transport.replies import StreamedRequest
@@ -69,7 +69,7 @@ class AdmissionRules:
     """
 
     max_client_share: float = 0.5
-    max_update_norm: float | str = "10x"
+    max_update_norm: float | str = "30x"
     allow_codecs: Collection[str] = ()
     weighted_by: str = EXAMPLES
     same_model: bool = True
@@ -162,7 +162,7 @@ class Admission:
     def end_round(self) -> None:
         """Learn from the round that is over what is ordinary, and who keeps failing."""
         for reply in self._admitted:
-            if reply.refused and kind_of(reply.refused) is not Refusal.QUORUM:
+            if reply.refused and kind_of(reply.refused) not in OF_ITS_TIME:
                 self._failed.add(reply.node)
             for key, update in reply.updates.items():
                 if reply.trains and update.norm:

@@ -1,6 +1,6 @@
 """How long the slowest clients are awaited, by how long the others took.
 
-With f the factor, a reply is missing f x t seconds after it was asked for, and at least a second:
+With f the factor, a reply is missing f x t seconds after it was asked for, and at least five:
 
 - In the first round, t is how long the last reply so far took. The rule holds once as many clients
   have replied as are missing. So a client is given up after a silence as long as the round.
@@ -27,8 +27,8 @@ from fedsz.errors import ConfigError
 from fedsz.flower.packing import is_training
 from fedsz.transport.replies import Hastened
 
-FACTOR: Final = 2.0
-FLOOR: Final = 1.0  # seconds: a network has hiccups of that length
+FACTOR: Final = 3.0
+FLOOR: Final = 5.0  # seconds: what a network, or a client that has just started, may need
 QUANTILE: Final = 0.9
 ROUNDS: Final = 5  # that are remembered
 

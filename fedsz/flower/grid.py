@@ -29,7 +29,7 @@ from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.ordinary import NormLimit
 from fedsz.flower.packing import Packed, Packer, is_training
 from fedsz.flower.records import STYPE, TRAIN
-from fedsz.flower.refusal import Refusal, kind_of, told
+from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, told
 from fedsz.flower.round_log import RoundLog
 from fedsz.flower.second_tries import note_holder, with_second_tries
 from fedsz.flower.traffic import TrafficCounter
@@ -392,7 +392,7 @@ class FedSZGrid(WrappedGrid):
 
     def _fail(self, node: int, reason: str, kind: Refusal) -> None:
         logger.warning("node %d left out: %s", node, reason)
-        if kind is not Refusal.BENCHED:
+        if kind is not Refusal.BENCHED and kind not in OF_ITS_TIME:
             self._admission.failed(node)
         for counter in self._counters:
             counter.failed(node, reason, kind)

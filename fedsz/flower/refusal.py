@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,9 @@ def kind_of(err: FedszError) -> Refusal:
 def told(err: FedszError) -> str:
     """Return why a reply was refused, in a line for people."""
     return str(err) if isinstance(err, RefusedReply) else f"{type(err).__name__}: {err}"
+
+
+OF_ITS_TIME: Final = (Refusal.QUORUM, Refusal.NORM)  # no fault of a client: they bench nobody
 
 
 class Norm(NamedTuple):

@@ -136,7 +136,7 @@ class RunConfig:
         LEARNING, SHARED, low=1, high=1_000_000)
     round_timeout: float = option(3600.0, "Seconds a round waits for its slowest client at most.",
         LEARNING, SHARED, low=1, high=1e9)
-    deadline_factor: float = option(2.0, "Times as long as nine in ten clients took in recent "
+    deadline_factor: float = option(3.0, "Times as long as nine in ten clients took in recent "
         "rounds that a round waits for the others; 0 waits --round-timeout in any case.",
         LEARNING, SHARED, low=0, high=1e6)
 
@@ -168,7 +168,7 @@ class RunConfig:
     max_client_share: float = option(0.5, "Most that one client's examples weigh in a round, if "
         "others have the median number; what is above is lowered. 1 for no limit.", TRUST, ALONE,
         low=1e-6, high=1)
-    max_update_norm: str = option("10x", "Updates of a larger norm are refused: a number, one "
+    max_update_norm: str = option("30x", "Updates of a larger norm are refused: a number, one "
         "with x for times the median of recent rounds, or none.", TRUST, ALONE)
     allow_codecs: str = option("", "Codecs that clients may use besides the one that they are "
         "told to, with commas between.", TRUST, ALONE)
