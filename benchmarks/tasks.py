@@ -21,8 +21,9 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import log_loss
 from torch import Tensor, nn
 
-from fedsz.training import datasets, loop
+from fedsz.training import datasets
 from fedsz.training.examples import Examples
+from fedsz.training.images import ImagesTask
 from fedsz.training.options import RunConfig
 from fedsz.training.text import TextTask, find_text
 
@@ -33,12 +34,11 @@ CLASSES: Final = 10  # of `Clothes`
 _HELD_OUT_SEED: Final = 101  # never the run's: it would be tested on what another trained on
 
 
-class Quickstart:
+class Quickstart(ImagesTask):
     """Colour images by the small network of most tutorials: 62,006 parameters, SGD."""
 
     def __init__(self, config: RunConfig) -> None:
-        self._config = config
-        self._folder = Path(config.data_dir)
+        super().__init__(dataclasses.replace(config, model="cnn"))  # in whose place comes its own
 
     def build_model(self) -> nn.Module:
         """Return two convolutions of 5x5 and three dense layers."""
@@ -47,31 +47,6 @@ class Quickstart:
             nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
             nn.Linear(16 * 5 * 5, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
         )  # fmt: skip
-
-    def load_share(self, index: int, count: int) -> Examples:
-        """Return a client's images."""
-        config = self._config
-        return datasets.load_partition(
-            config.dataset, data_dir=self._folder, partition=index, num_partitions=count,
-            partitioner=config.partitioner, alpha=config.alpha, seed=config.seed,
-            samples=config.samples or None,
-        )  # fmt: skip
-
-    def load_test(self) -> Examples:
-        """Return the held-out images."""
-        config = self._config
-        wanted = config.test_samples or None
-        return datasets.load_test(config.dataset, data_dir=self._folder, samples=wanted)
-
-    def train(self, model: nn.Module, share: Examples) -> Metrics:
-        """Train by SGD."""
-        result = loop.train_as(self._config, model, share)
-        return {"loss": result.loss, "examples": result.examples}
-
-    def evaluate(self, model: nn.Module, test: Examples) -> Metrics:
-        """Return the mean cross-entropy and the accuracy."""
-        result = loop.evaluate(model, test)
-        return {"loss": result.loss, "accuracy": result.accuracy}
 
 
 class Characters(TextTask):

@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.fleets import Fleet
+    from tests.links import Serve, Spawn
 
 # Read by torch when a test imports it: on a small and busy machine its threads wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,3 +35,31 @@ def data_dir() -> Path:
     if not DATA_DIR.is_dir():
         pytest.skip(f"no data sets in {DATA_DIR}")
     return DATA_DIR
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts servers in this process, which end with the test."""
+    from tests.links import Server, closing_all
+
+    with closing_all(Server) as start:
+        yield start
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Starts clients in processes of their own, which end with the test."""
+    from tests.links import ClientProcess, closing_all
+
+    with closing_all(ClientProcess) as start:
+        yield start
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """Starts commands of fedsz in a folder, which end with the test."""
+    from tests.fleets import Fleet
+
+    fleet = Fleet(tmp_path)
+    yield fleet
+    fleet.end()

@@ -15,20 +15,12 @@ from fedsz.training.federation import federate, prepare
 from fedsz.training.fleet import _MessageLimit
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, options
-from tests.links import LONG, Server, closing_all, reasons
+from tests.links import LONG, reasons
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.links import Serve
 
 SMALL: dict[str, Any] = {"task": "tabular", "rounds": 1, "epochs": 3, "batch_size": 64}
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
 
 
 def rounds_of(place: dict[str, Any], **more: Any) -> list[RoundRecord]:

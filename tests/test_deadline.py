@@ -17,26 +17,12 @@ from fedsz.flower import FedSZGrid, FedSZMod, StreamingFedAvg
 from fedsz.flower.deadline import FLOOR, Deadlines, RecentTimes
 from fedsz.transport.events import EventKind
 from fedsz.transport.grpc_grid import GrpcGrid
-from tests.links import LONG, ClientProcess, Server, closing_all
+from tests.links import LONG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.links import Serve, Spawn
 
 NEVER = 1e6  # seconds; a test that waits so long fails
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
-
-
-@pytest.fixture
-def spawn() -> Iterator[Spawn]:
-    with closing_all(ClientProcess) as start:
-        yield start
 
 
 def quick_app(go: threading.Event | None = None) -> ClientApp:

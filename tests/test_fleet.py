@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ from tests.links import free_port
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path)
-    yield fleet
-    fleet.end()
 
 
 def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:

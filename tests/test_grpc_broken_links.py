@@ -13,10 +13,8 @@ from fedsz.transport.frames import Ack, Begin, Hello, Welcome, pack
 from fedsz.transport.node import node_id
 from tests.links import (
     LONG,
-    ClientProcess,
     Proxy,
     RawClient,
-    Server,
     closing_all,
     reasons,
     resident_bytes,
@@ -30,20 +28,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
-
-
-@pytest.fixture
 def proxy_to() -> Iterator[ProxyTo]:
     with closing_all(Proxy) as start:
-        yield start
-
-
-@pytest.fixture
-def spawn() -> Iterator[Spawn]:
-    with closing_all(ClientProcess) as start:
         yield start
 
 

@@ -21,31 +21,14 @@ from fedsz.transport.node import node_id
 from tests.links import (
     LONG,
     Client,
-    ClientProcess,
-    Server,
     app,
-    closing_all,
     free_port,
     reasons,
     waiting_app,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.links import Serve, Spawn
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
-
-
-@pytest.fixture
-def spawn() -> Iterator[Spawn]:
-    with closing_all(ClientProcess) as start:
-        yield start
 
 
 def test_a_client_waits_for_its_server(serve: Serve) -> None:

@@ -19,21 +19,11 @@ from fedsz.transport.node import node_id
 from tests.links import (
     LONG,
     Events,
-    Server,
-    closing_all,
     waiting_app,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.links import Serve
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
 
 
 def test_unmodified_flower_apps_run(serve: Serve) -> None:

@@ -15,21 +15,11 @@ from fedsz.transport.messages import encode_message
 from tests.links import (
     LONG,
     RawClient,
-    Server,
-    closing_all,
     reasons,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.links import Serve
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
 
 
 def test_garbage_is_refused_and_others_do_not_notice(serve: Serve) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,13 +26,6 @@ METRICS: dict[str, dict[str, Any]] = {
     "NaN": {"train-seconds": float("nan")},
     "weight": {"num-examples": 10**18},
 }
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    started = Fleet(tmp_path)
-    yield started
-    started.end()
 
 
 @pytest.mark.parametrize("attack", [*METRICS, "arrays"])

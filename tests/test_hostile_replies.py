@@ -245,6 +245,16 @@ def test_a_client_that_keeps_failing_is_benched() -> None:
     assert kinds == [[], bad, bad, bad, out, bad, out, out, bad]
 
 
+def test_a_client_that_moves_too_far_is_refused_and_asked_again() -> None:
+    """One that was away for rounds moves further than the others, and is no attacker."""
+    grid = FedSZGrid(Hostile(flipped_times_100, 4), 1e-2)
+
+    run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=2 * PATIENCE)
+
+    kinds = [failure.kind for failure in grid.take_traffic().failures]
+    assert kinds == [Refusal.NORM] * (2 * PATIENCE)
+
+
 def test_who_is_benched_is_not_pushed_to() -> None:
     """Ids come in the order of the messages, and each has its reply."""
     grid = FedSZGrid(Hostile(REFUSED["NaN"][0], 4), 1e-2)

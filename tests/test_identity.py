@@ -18,10 +18,10 @@ from fedsz.transport.probe import probe
 from fedsz.transport.tls import channel_credentials, server_credentials
 from fedsz.transport.tokens import Token
 from tests import certificates
-from tests.links import LONG, Client, ClientProcess, RawClient, Server, closing_all, waiting_app
+from tests.links import LONG, Client, RawClient, Server, waiting_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import grpc
 
@@ -33,18 +33,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path / "keys")
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
-
-
-@pytest.fixture
-def spawn() -> Iterator[Spawn]:
-    with closing_all(ClientProcess) as start:
-        yield start
 
 
 def pair(cert: Path) -> tuple[Path, Path]:

@@ -21,21 +21,13 @@ from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, frames, pack, unp
 from fedsz.transport.local_grid import LocalGrid
 from fedsz.transport.messages import decode_message, encode_message
 from tests.hostile_headers import header_of, sealed_header
-from tests.links import LONG, RawClient, Server, closing_all
+from tests.links import LONG, RawClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.links import Serve
 
 # A new line of a log; a colour; the clipboard of a terminal; a title; text from right to left.
 FORGED = "x\nINFO: all is well\r\x1b[31m\x1b]52;c;cm0gLXJm\x07\x9b2J\u2028\u202egnp.exe\x00"
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
 
 
 def is_line(text: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from tests.test_resume import TASK
 
 pytestmark = pytest.mark.slow
 PLACE = ("--insecure", "--task", TASK)
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path)
-    yield fleet
-    fleet.end()
 
 
 def clients_of(fleet: Fleet, port: int, *more: Any) -> list[Any]:

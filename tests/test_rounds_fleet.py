@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,13 +10,6 @@ from tests.fleets import LIMIT, Fleet
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path)
-    yield fleet
-    fleet.end()
 
 
 def test_clients_that_only_fail_end_the_run_with_an_error(fleet: Fleet) -> None:

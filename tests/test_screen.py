@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -22,16 +21,10 @@ from fedsz.training.events import Client as ClientEvent
 from fedsz.training.events import Done, Listening
 from fedsz.transport.client import run_client
 from fedsz.transport.events import EventKind, LinkEvent
-from tests.links import LONG, Client, Server, app, closing_all, free_port
+from tests.links import LONG, Client, Server, app, free_port
 
 if TYPE_CHECKING:
     from tests.links import Serve
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
 
 
 def requests(server: Server, kind: str, number: int, size: int = 4) -> list[Message]:

@@ -22,18 +22,12 @@ from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Begin, Bye, Hello, pack
 from fedsz.transport.visitors import MAX_UNKNOWN, Visitors, address_of
-from tests.links import LONG, RawClient, Server, closing_all
+from tests.links import LONG, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.links import Serve
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    with closing_all(Server) as start:
-        yield start
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Final
 
 from fedsz.child_process import PATIENCE, Child
 from fedsz.control.record import RoundRecord
-from fedsz.errors import FedszError
+from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import WARNING
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.options import CAPPED, CLIENT, RUN, SERVER, RunConfig, options, options_of
@@ -30,8 +30,12 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     run can be resumed; they empty it when the run has finished.
 
     Raises:
+        ConfigError: no round could have as many replies as it needs.
         FedszError: the server failed; the message says why.
     """
+    if config.min_replies > config.clients:
+        few = f"{config.clients} clients cannot give --min-replies {config.min_replies}"
+        raise ConfigError(f"{few}: start as many by --clients")
     results = Path()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_temporary_folder()))
