@@ -10,12 +10,10 @@ import pytest
 
 from fedsz.transport.authority import Authority
 from tests.fleets import LIMIT, Fleet, Server
-from tests.test_fleet import fleet
 
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["fleet"]
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
