@@ -16,7 +16,8 @@ from pathlib import Path
 from fedsz import flower_environment
 
 PROGRAMS = Path(sys.executable).parent
-READY = 60.0  # seconds that a SuperLink may take to start
+READY = 300.0  # seconds that a SuperLink may take to start, and
+LONG = 1800.0  # an app to run, on a machine that does much else
 ROOT = Path(__file__).parents[1]
 
 CONFIG = """[superlink]
@@ -114,7 +115,7 @@ def flwr_run(app: Path, home: Path, *, nodes: int = 0, **config: object) -> str:
     if run_config:
         command += ["--run-config", run_config]
     done = subprocess.run(
-        command, env=environment(home), capture_output=True, text=True, timeout=300, check=False
+        command, env=environment(home), capture_output=True, text=True, timeout=LONG, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

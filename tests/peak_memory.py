@@ -15,7 +15,7 @@ def peak(code: str, *arguments: Any) -> list[int]:
         [sys.executable, "-c", MEASURE + code, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray", reason="needs flwr[simulation]")
 
-from tests.flower_engine import ROOT, environment, flwr_run, superlink, supernodes
+from tests.flower_engine import LONG, ROOT, environment, flwr_run, superlink, supernodes
 
 pytestmark = [pytest.mark.repository, pytest.mark.slow]
 
@@ -37,7 +37,7 @@ def test_simulation(name: str, tmp_path: Path) -> None:
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LONG,
         check=False,
     )
 
