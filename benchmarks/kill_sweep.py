@@ -29,7 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CALLS = {
     "files": "write,fsync,rename,unlink,mkdir,ftruncate",  # what makes or changes a file
-    "network": "sendmsg,recvmsg",
+    # sendto and recvfrom are how asyncio's and gRPC's threads wake each other up.
+    "network": "socket,bind,listen,connect,accept4,sendmsg,recvmsg,sendto,recvfrom,shutdown",
 }
 ROUNDS = 3
 CLIENTS = 2
