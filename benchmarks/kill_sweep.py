@@ -75,6 +75,8 @@ class Run:
             arguments = ["server", "--port", str(self._port), "--min-clients", str(CLIENTS)]
             grace = "5" if not self.kill or self.kill.victim == "server" else str(PATIENCE)
             arguments += ["--rounds", str(ROUNDS), "--reconnect-grace", grace]
+            # A client takes longer to start again than others take to train.
+            arguments += ["--deadline-factor", "0"]
             resumed = (run / "config.toml").exists()
             arguments += ["--resume" if resumed else "--run-dir", str(run)]
         else:
