@@ -36,6 +36,7 @@ fuzz: .venv/installed
 	for target in header stream frame message; do \
 	    $(BIN)/python -m tests.fuzz $$target --seconds $(FUZZ_SECONDS) --keep build/fuzz || exit 1; \
 	done
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_session.py
 
 # Editable, so that a checkout runs its own code; --group needs pip 25.1.
 .venv/installed: pyproject.toml constraints.txt $(NATIVE)

@@ -274,4 +274,6 @@ def test_an_upload_that_is_begun_again_leaves_no_sink_behind() -> None:
 
 
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+# More where the profile asks for more, as `make fuzz` does.
+examples = max(200, settings.default.max_examples)
+TestSessions.settings = settings(max_examples=examples, stateful_step_count=50, deadline=None)
