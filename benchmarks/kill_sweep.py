@@ -29,9 +29,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CALLS = {
-    "files": "write,fsync,rename,unlink,mkdir,ftruncate",  # what makes or changes a file
-    # sendto and recvfrom are how asyncio's and gRPC's threads wake each other up.
-    "network": "socket,bind,listen,connect,accept4,sendmsg,recvmsg,sendto,recvfrom,shutdown",
+    "files": ("write", "fsync", "rename", "unlink", "mkdir", "ftruncate"),
+    # By sendto and recvfrom the threads of asyncio wake each other up.
+    "network": (
+        *("socket", "bind", "listen", "connect", "accept4", "shutdown"),
+        *("sendmsg", "recvmsg", "sendto", "recvfrom"),
+    ),
 }
 ROUNDS = 3
 CLIENTS = 2
@@ -186,7 +189,12 @@ def main() -> None:
     """Sweep, and exit with 1 if any run differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--victim", nargs="+", default=["server", "client"])
-    parser.add_argument("--calls", nargs="+", default=list(CALLS), help="files, network, or one")
+    parser.add_argument(
+        "--calls",
+        nargs="+",
+        default=list(CALLS),
+        help="files, network, or calls as strace takes them",
+    )
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=1)
     given = parser.parse_args()
@@ -194,7 +202,7 @@ def main() -> None:
         raise SystemExit("strace is not installed")
     failed = 0
     for victim in given.victim:
-        for call in [call for kind in given.calls for call in CALLS.get(kind, kind).split(",")]:
+        for call in [call for kind in given.calls for call in CALLS.get(kind, (kind,))]:
             killed, wrong = sweep(victim, call, given.every, given.first)
             failed += len(wrong)
             print(f"{victim}, {call}: {killed} kills, {len(wrong)} runs differ", flush=True)
