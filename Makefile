@@ -33,9 +33,10 @@ fuzz: .venv/installed
 	        -entropic_scale_per_exec_time=1 \
 	        -artifact_prefix=build/fuzz/$$codec- build/fuzz/corpus_$$codec || exit 1; \
 	done
-	for target in header frame message; do \
+	for target in header stream frame message; do \
 	    $(BIN)/python -m tests.fuzz $$target --seconds $(FUZZ_SECONDS) --keep build/fuzz || exit 1; \
 	done
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_session.py
 
 # Editable, so that a checkout runs its own code; --group needs pip 25.1.
 .venv/installed: pyproject.toml constraints.txt $(NATIVE)

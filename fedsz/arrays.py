@@ -7,7 +7,7 @@ numpy state_dict needs no torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 StateDict = Mapping[str, Any]  # of torch tensors or numpy arrays
 NDArray = npt.NDArray[Any]
 Buffer = bytes | bytearray | memoryview
+
+CHUNK: Final = 1 << 16  # elements worked on at a time, which a cache holds
 
 # Position is wire id: append, never reorder.
 DTYPES: Final = tuple(
@@ -185,3 +187,19 @@ def cast(x: NDArray, dtype: np.dtype) -> NDArray:
         return x
     whole = dtype.kind in "iub" and x.dtype.kind == "f"
     return np.asarray((np.rint(x) if whole else x).astype(dtype))
+
+
+def chunks(size: int) -> Iterator[slice]:
+    """Yield slices of a flat array of ``size`` elements, one after the other.
+
+    Whatever is computed slice by slice has small arrays in between, where it would have large ones.
+    """
+    for start in range(0, size, CHUNK):
+        yield slice(start, start + CHUNK)
+
+
+def add_scaled(x: NDArray, weight: float, sums: NDArray) -> None:
+    """Add ``weight`` times ``x`` to ``sums``, in their dtype; both are C-contiguous."""
+    flat, out = x.reshape(-1), sums.reshape(-1)
+    for here in chunks(flat.size):
+        out[here] += flat[here].astype(sums.dtype) * sums.dtype.type(weight)

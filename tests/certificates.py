@@ -53,6 +53,12 @@ class Authority:
         self._write_key(key_file, key)
         return cert_file, key_file
 
+    def revoke(self, cert: Path, revoked: Path) -> None:
+        """Put a certificate's serial number into a file of those that are revoked."""
+        certificate = x509.load_pem_x509_certificate(cert.read_bytes())
+        with revoked.open("a") as file:
+            file.write(f"{certificate.serial_number:x}\n")
+
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: tuple[float, float]
     ) -> x509.CertificateBuilder:

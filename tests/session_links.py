@@ -13,6 +13,7 @@ from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import PROTOCOL, Ack, Bye, ByeKind, Hello, Welcome, frames, pack, unpack
 from fedsz.transport.grid_base import Outgoing
+from fedsz.transport.identity import Identity
 from fedsz.transport.messages import EncodedMessage
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Delivery, Send, ServerSession, Settle, Stored
@@ -53,6 +54,7 @@ class Link:
     Attributes:
         up, down: frames that have been written and not yet read.
         lossy: the client is gone; what the server writes goes nowhere.
+        welcome: the server has let the client in.
     """
 
     def __init__(self, device: Device) -> None:
@@ -60,6 +62,7 @@ class Link:
         self.up: deque[bytes] = deque()
         self.down: deque[bytes] = deque()
         self.lossy = False
+        self.welcome = False
         self.bye: Bye | None = None
         self.queue: deque[Any] = deque()  # control frames and deliveries, of the server
         self.outbox: deque[EncodedMessage] = deque()  # replies, of the client
@@ -70,8 +73,8 @@ class Link:
 class Device:
     """A process that runs a client: its session, its link, and the requests its app has."""
 
-    def __init__(self, client_id: str) -> None:
-        self.client_id = client_id
+    def __init__(self, client_id: str, identity: Identity | None = None) -> None:
+        self.client_id, self.identity = client_id, identity
         hello = Hello(PROTOCOL, client_id, {}, [], next(session_keys).to_bytes(16))
         self.session = ClientSession(hello, max_message_bytes=LIMIT)
         self.link: Link | None = None
@@ -169,6 +172,11 @@ class World:
         for output in outputs:
             match output:
                 case Send(Link() as link, item):
+                    if isinstance(item, Welcome):
+                        link.welcome = True
+                        device = link.device
+                        names = device.identity.names if device.identity else {device.client_id}
+                        assert device.client_id in names, "a stranger was let in"
                     if isinstance(item, Bye):
                         replaced = item.kind == ByeKind.REPLACED
                         assert link.lossy or not replaced, "a live client was replaced"
@@ -205,12 +213,12 @@ class World:
     def connect(self, device: Device) -> None:
         device.link = Link(device)
         self.links.append(device.link)
-        self.server.connect(device.link)
+        self.server.connect(device.link, device.identity)
         device.link.up.append(device.session.connect())
 
     def hear(self, link: Link) -> None:
         self.do(self.server.receive(link, link.up.popleft(), self.now))
-        if link.bye is not None and link.bye.kind == ByeKind.REFUSED:
+        if link.welcome and link.bye is not None and link.bye.kind == ByeKind.REFUSED:
             assert not self.awaited(link.device.client_id), "a refused client still owes"
 
     def awaited(self, client_id: str) -> list[str]:

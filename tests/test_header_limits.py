@@ -12,7 +12,7 @@ from fedsz.arrays import Layout
 from fedsz.errors import LimitExceeded
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import FREE_TENSORS
-from tests.hostile_headers import HOSTILE, empty_tensors, sealed_header
+from tests.hostile_headers import HOSTILE, empty_tensors, header_of, sealed_header
 from tests.peak_memory import MB, linux, peak
 
 if TYPE_CHECKING:
@@ -55,6 +55,20 @@ def test_a_known_model_limits_tensors_and_header() -> None:
     wordy["tensors"][0][0] = "x" * 10_000
     with pytest.raises(LimitExceeded, match="header"):
         Reader(sealed_header(wordy), limits)
+
+
+@pytest.mark.parametrize(
+    ("elements", "most"), [(1000, 2000), (1 << 28, (1 << 28) + (8 << 20))], ids=["small", "large"]
+)
+def test_a_known_model_limits_size(elements: int, most: int) -> None:
+    limits = Limits.of_model(Layout({"w": (elements,)}, {"w": np.dtype(np.float32)}))
+
+    def stream_of(size: int) -> bytes:
+        return sealed_header(header_of([["w", 0, [size]]], [[0, 0, 0, 0, None, [0]]]))
+
+    assert Reader(stream_of(most), limits).header.decoded_bytes == 4 * most
+    with pytest.raises(LimitExceeded, match=f"limit {4 * most}"):
+        Reader(stream_of(most + 1), limits)
 
 
 def test_a_model_of_many_or_long_names_is_within_its_own_limits() -> None:

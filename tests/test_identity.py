@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedsz.errors import ConfigError, LinkError
+from fedsz.transport import channel
 from fedsz.transport.authority import Authority
+from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Bye, ByeKind, Hello, pack
 from fedsz.transport.grpc_grid import GrpcGrid
@@ -18,10 +20,10 @@ from fedsz.transport.probe import probe
 from fedsz.transport.tls import channel_credentials, server_credentials
 from fedsz.transport.tokens import Token
 from tests import certificates
-from tests.links import LONG, Client, RawClient, Server, waiting_app
+from tests.links import LONG, Client, RawClient, Server, reasons, waiting_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import grpc
 
@@ -109,6 +111,45 @@ def test_what_is_revoked_is_refused_without_a_restart(
     with pytest.raises(LinkError, match=r"UNAUTHENTICATED: .* is revoked"):
         probe(server.address, credentials=of_a)
     assert server.events.count(EventKind.LEFT) == 0
+
+
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_who_is_revoked_while_connected_is_sent_home(
+    authority: Authority, serve: Serve, kind: str
+) -> None:
+    server, go = serve(**options(authority, kind)), threading.Event()
+    client = server.client("a", waiting_app(go), credentials=proof(authority, kind, "a"))
+    server.client("b", credentials=proof(authority, kind, "b"))
+    replies = server.grid.stream_replies(server.requests(), timeout=LONG)
+    server.events.wait(EventKind.SENT, "a")
+    authority.revoke("a")
+
+    (told,) = reasons(list(replies))  # long before `a` has answered
+    go.set()
+    assert told.startswith(f"client 'a' was refused: the {kind} of 'a', serial number ")
+    assert told.endswith(" is revoked")
+    assert told.removeprefix("client 'a' was refused: ") in str(client.ended())
+    assert server.events.count(EventKind.LEFT, "b") == 0
+
+
+def test_a_revoked_client_that_does_not_listen_leaves_its_place(
+    authority: Authority, serve: Serve
+) -> None:
+    server, over = serve(**options(authority, "token"), max_connections=1), threading.Event()
+
+    def frames() -> Iterator[bytes]:
+        yield pack(Hello(1, "a", {}, []))
+        over.wait(LONG)
+
+    with channel.open_channel(server.address, proof(authority, "token", "a")) as opened:
+        call = opened.stream_stream(f"/{SERVICE}/{METHOD}")(frames())
+        server.events.wait(EventKind.JOINED, "a")
+        server.grid.push_messages(server.requests(size=4_000_000))  # more than a link holds
+        authority.revoke("a")
+
+        server.client("b", credentials=proof(authority, "token", "b"))
+        over.set()
+        call.cancel()
 
 
 @pytest.mark.parametrize("kind", ["certificate", "token"])

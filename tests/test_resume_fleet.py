@@ -132,7 +132,7 @@ def test_a_kill_at_a_system_call_changes_no_bit(tmp_path: Path, victim: str, at:
     sweep = pytest.importorskip("benchmarks.kill_sweep", reason="needs benchmarks")
     whole, _ = sweep.run()
 
-    model, kills = sweep.run(sweep.Kill(victim, sweep.CALLS["files"], at))
+    model, kills = sweep.run(sweep.Kill(victim, ",".join(sweep.CALLS["files"]), at))
 
     assert kills == 1
     assert model == whole

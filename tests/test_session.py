@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 
 from fedsz.transport import frames
 from fedsz.transport.frames import ByeKind
+from fedsz.transport.identity import Identity
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Stored
 from tests.session_links import FRAMES, GRACE, Device, Sink, World
@@ -29,6 +30,8 @@ RARE = (
     "a full disk",
     "a broken rule",
     "an upload begun again",
+    "a stranger",
+    "a revocation",
 )
 clients = st.sampled_from(CLIENTS)
 picks = st.integers(0, 99)  # of whatever there is to pick from
@@ -42,6 +45,8 @@ class Sessions(RuleBasedStateMachine):
         self.chunks = mock.patch.object(frames, "CHUNK_BYTES", 7)  # several frames a message
         self.chunks.start()
         self.world = World()
+        self.proven = False  # whether the server asks for proofs
+        self.serials = {client_id: i for i, client_id in enumerate((*CLIENTS, "late"))}
 
     def teardown(self) -> None:
         self.come_to_rest()
@@ -59,6 +64,13 @@ class Sessions(RuleBasedStateMachine):
         Sink.full = False
         self.chunks.stop()
 
+    def identity(self, client_id: str) -> Identity | None:
+        """Return what the next process of a client shows, if this server asks for it."""
+        if not self.proven:
+            return None
+        serial = self.serials[client_id]
+        return Identity("token", f"{serial:x}", frozenset((client_id,)), {serial: "token"})
+
     def linked(self) -> list[Device]:
         return [device for device in self.world.devices if device.link]
 
@@ -66,10 +78,15 @@ class Sessions(RuleBasedStateMachine):
         """Return the devices that may come back: those whose id is taken ask again."""
         ended = (None, ByeKind.TAKEN)
         kinds = [(d, d.session.bye and d.session.bye.kind) for d in self.world.devices]
-        return [d for d, kind in kinds if not d.link and kind in ended]
+        return [
+            d
+            for d, kind in kinds
+            if not d.link and kind in ended and d.identity == self.identity(d.client_id)
+        ]
 
-    @initialize()
-    def everybody_joins(self) -> None:
+    @initialize(proven=st.booleans())
+    def everybody_joins(self, proven: bool) -> None:
+        self.proven = proven
         for client_id in CLIENTS:
             self.a_device_starts(client_id)
         self.world.drain()
@@ -153,14 +170,31 @@ class Sessions(RuleBasedStateMachine):
         elif kind == "a broken rule" and linked:
             linked[-1].uploading = None
             linked[-1].up.append(b"\xff")
+        elif kind == "a stranger":
+            self.a_stranger_comes(client_id)
+        elif kind == "a revocation" and self.proven:
+            self.a_client_is_revoked(client_id)
         elif kind == "an upload begun again" and linked and linked[-1].uploading:
             linked[-1].outbox.appendleft(linked[-1].uploading[0])
             linked[-1].uploading = None
 
     def a_device_starts(self, client_id: str) -> None:
         """Start one, maybe beside another of the same id."""
-        self.world.devices.append(Device(client_id))
+        self.world.devices.append(Device(client_id, self.identity(client_id)))
         self.world.connect(self.world.devices[-1])
+
+    def a_stranger_comes(self, client_id: str) -> None:
+        """Have a process that proves another id, or none, ask for this one."""
+        other = next(c for c in CLIENTS if c != client_id)
+        self.world.devices.append(Device(client_id, self.identity(other)))
+        self.world.connect(self.world.devices[-1])
+
+    def a_client_is_revoked(self, client_id: str) -> None:
+        """Send its processes home, and give it another proof."""
+        serial = self.serials[client_id]
+        self.serials[client_id] = max(self.serials.values()) + 1
+        self.world.do(self.world.server.revoke({serial}))
+        assert not self.world.awaited(client_id) or not self.world.present[client_id]
 
     def come_to_rest(self) -> None:
         """Let one device of each id come back and all that is under way arrive."""
@@ -169,7 +203,7 @@ class Sessions(RuleBasedStateMachine):
         for client_id in CLIENTS:
             own = [d for d in self.alone() if d.client_id == client_id]
             if node_id(client_id) not in self.world.server.connected:
-                device = own[-1] if own else Device(client_id)
+                device = own[-1] if own else Device(client_id, self.identity(client_id))
                 self.world.devices += [device] * (not own)
                 self.world.connect(device)
         self.world.drain()
@@ -240,4 +274,6 @@ def test_an_upload_that_is_begun_again_leaves_no_sink_behind() -> None:
 
 
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+# More where the profile asks for more, as `make fuzz` does.
+examples = max(200, settings.default.max_examples)
+TestSessions.settings = settings(max_examples=examples, stateful_step_count=50, deadline=None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import Buffer
+from fedsz.arrays import Buffer, add_scaled
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError
 from fedsz.spread import energy
 
@@ -61,8 +61,7 @@ class OpenedArray:
 
     def add(self, sums: AnyArray, weight: float) -> None:
         """Do as `Opened.add`."""
-        wide = self._x.astype(sums.dtype, copy=False)
-        sums += wide * sums.dtype.type(weight)
+        add_scaled(self._x, weight, sums)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from fedsz.arrays import chunks
 from fedsz.codecs.base import Array
 from fedsz.codecs.envelope import EnvelopeCodec
 from fedsz.errors import CorruptStream
@@ -21,7 +22,6 @@ LOWEST, HIGHEST = -113, 126  # exponents of S: S and 1 / S are normal float32
 
 HEAD: Final = np.dtype([("least", "<f4"), ("scale", "<f4")])
 STEPS: Final = 255
-CHUNK: Final = 1 << 15  # elements in float64 at a time, which a cache holds
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ class Fp16(EnvelopeCodec):
         exponent = int.from_bytes(native[:1], "little", signed=True)
         if len(native) != 1 + 2 * n or not LOWEST <= exponent <= HIGHEST:
             raise CorruptStream(f"fp16 payload of {len(native)} bytes, S 2^{exponent}, for {n}")
+        y = np.frombuffer(native, "<f2", offset=1).astype("<f4")
         with np.errstate(over="ignore", invalid="ignore"):  # the envelope has patches for those
-            return np.frombuffer(native, "<f2", offset=1).astype("<f4") * np.float32(2.0**-exponent)
+            y *= np.float32(2.0**-exponent)
+        return y
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,11 @@ class Int8(EnvelopeCodec):
             scale = np.nextafter(scale, np.float32(np.inf))  # the greatest element has a level, too
         head = np.array([(least, scale)], HEAD).tobytes()
         levels = np.zeros(x.size, np.uint8)
-        for at in range(0, x.size if scale else 0, CHUNK):
-            wide = x[at : at + CHUNK].astype(np.float64)
+        for here in chunks(x.size if scale else 0):
+            wide = x[here].astype(np.float64)
             wide -= least
             wide /= scale
-            levels[at : at + CHUNK] = np.rint(wide, out=wide)
+            levels[here] = np.rint(wide, out=wide)
         return head + levels.tobytes()
 
     def decompress(self, native: bytes, n: int) -> Array:  # noqa: D102
@@ -83,5 +85,7 @@ class Int8(EnvelopeCodec):
         least, scale = np.frombuffer(native, HEAD, 1)[0].tolist()
         with np.errstate(over="ignore", invalid="ignore"):  # the envelope has patches for those
             values = (least + np.arange(STEPS + 1) * scale).astype("<f4")
-        y: Array = values[np.frombuffer(native, np.uint8, offset=HEAD.itemsize)]
+        levels, y = np.frombuffer(native, np.uint8, offset=HEAD.itemsize), np.empty(n, "<f4")
+        for here in chunks(n):  # numpy makes indices of eight bytes each
+            y[here] = values[levels[here]]
         return y

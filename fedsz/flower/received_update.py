@@ -19,7 +19,7 @@ from fedsz.flower.refusal import Norm, NormSum, Refusal
 from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
-from fedsz.update.decompress import unpack
+from fedsz.update.decompress import owned, unpack
 from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference, require_reference
 
@@ -107,10 +107,9 @@ class ReceivedUpdate:
             CodecUnavailable: a codec's library is not installed here.
         """
         for name, x in self.unpacked():
-            if isinstance(x, CodedTensor):
-                with self.clock():
-                    x = x.decode()
-            yield name, x
+            with self.clock():
+                own = owned(x)
+            yield name, own
 
     def unpacked(self) -> Iterator[tuple[str, NDArray | CodedTensor]]:
         """Do as iterating does, but leave coded what can be decoded one by one; see `clock`."""

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from fedsz.arrays import Layout, NDArray, cast
+from fedsz.arrays import Layout, NDArray, add_scaled, cast
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import ConfigError, FedszError, RefusedReply
 from fedsz.flower.admission import AdmittedRecord, release, streamed, update_of
@@ -21,7 +21,7 @@ from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
 from fedsz.flower.refusal import NormSum, Refusal, told
-from fedsz.update.lossy import CodedTensor, add_scaled
+from fedsz.update.lossy import CodedTensor
 
 logger = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ FREE_TENSORS: Final = 1 << 13  # that a stream of any length may have
 TENSOR_HEADER_BYTES: Final = 192  # of the inflated header, for each tensor that is allowed
 
 _SPARE_TENSORS: Final = 8  # that streams of a known model may have beside twice its own
+_SPARE_BYTES: Final = 32 << 20  # that they may have beside its size
 _INTEGER: Final = 9  # bytes of the longest integer in MessagePack
 _RECORDS: Final = 96  # bytes at most of a tensor's and a payload's record, without name and shape
 
@@ -57,8 +58,10 @@ class Limits:
     def of_model(cls, layout: Layout) -> Self:
         """Return limits for streams of a model that is known: twice its size, tensors and header.
 
-        So a stream of a model that is a little different is one whose difference can be named. A
-        tensor of bytes may have any length; then the size is as by default.
+        So a stream of a model that is a little different is one whose difference can be named. Of
+        size no more than 32 MiB are added: decoding a stream takes up to twice what it asks for,
+        which is twice the model and 64 MiB. A tensor of bytes may have any length; then the size is
+        as by default.
         """
         described = (
             len(name.encode("utf-8", "surrogatepass")) + _INTEGER * len(shape) + _RECORDS
@@ -68,9 +71,10 @@ class Limits:
             "header_bytes": 2 * sum(described) + _SPARE_TENSORS * TENSOR_HEADER_BYTES,
             "tensors": 2 * len(layout.shapes) + _SPARE_TENSORS,
         }
+        allowed = layout.nbytes + min(layout.nbytes, _SPARE_BYTES)
         if layout.holds_bytes:
             return cls(**counts, tensor_bytes=0)
-        return cls(**counts, tensor_bytes=0, decoded_bytes=2 * layout.nbytes, expansion=0)
+        return cls(**counts, tensor_bytes=0, decoded_bytes=allowed, expansion=0)
 
     def counts(self, length: int) -> tuple[int, int]:
         """Return how many tensors and header bytes a stream of ``length`` bytes may have."""

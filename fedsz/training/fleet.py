@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import logging
 import socket
 import time
 from collections.abc import Callable
@@ -21,13 +20,12 @@ from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
+from fedsz.transport.channel import security
 from fedsz.transport.client import LAST_DELAY, run_client
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.identity import Identities, own_name
 from fedsz.transport.tls import channel_credentials, server_credentials
-
-logger = logging.getLogger(__name__)
 
 _TOLD = (
     *(EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED),
@@ -83,7 +81,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     )
     if grid.max_connections < config.min_clients:
         have = f"{grid.max_connections} connections, --min-clients {config.min_clients}"
-        logger.warning("too few file descriptors: enough for %s; raise ulimit -Hn", have)
+        security.warning("too few file descriptors: enough for %s; raise ulimit -Hn", have)
     with grid:
         folder = folder or RunFolder.create(_repeatable(config))
         first = resumed.checkpoint.done.round + 1 if resumed else 0

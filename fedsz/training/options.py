@@ -208,8 +208,8 @@ class RunConfig:
         TRAVEL, (CLIENT, ADVISE))
     tokens: str = option("", "File with the hashes of clients' tokens: each client needs one.",
         TRAVEL, (SERVER,))
-    revoked: str = option("", "File with revoked serial numbers, read again for each client that "
-        "joins.", TRAVEL, (SERVER,))
+    revoked: str = option("", "File with revoked serial numbers. Clients that have one are "
+        "refused, or sent home within seconds.", TRAVEL, (SERVER,))
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
     resume: str = option("", "Go on with the run in this folder of results, by its own options, "

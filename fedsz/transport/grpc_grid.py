@@ -270,7 +270,9 @@ class GrpcGrid(GridBase):
         self._loop = asyncio.get_running_loop()
         self._farewell = self._loop.create_future()
         ready.set_result(port)
+        revocation = asyncio.create_task(self._hub.turn_out_the_revoked())
         reason, failed = await self._farewell
+        revocation.cancel()
         self._hub.do(self._hub.session.shut(reason, failed=failed))
         await server.stop(_CLOSE_SECONDS)
 

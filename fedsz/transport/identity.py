@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import grpc
@@ -28,6 +29,20 @@ class Identity(NamedTuple):
     proof: str  # which kind of proof: "certificate" or "token"
     serial: str  # tells proofs apart
     names: frozenset[str]  # the client ids that it may be used with
+    # By their serial numbers, the proofs that were shown: what each is, and whose.
+    shown: Mapping[int, str] = MappingProxyType({})
+
+    def beside(self, other: Identity) -> Identity:
+        """Return who a connection is that has shown both proofs: what both say."""
+        shown = {**self.shown, **other.shown}
+        return self._replace(names=self.names & other.names, shown=shown)
+
+    def why_revoked(self, revoked: Collection[int]) -> str:
+        """Return which of its proofs is among serial numbers that are revoked; "" if none is."""
+        for serial, proof in self.shown.items():
+            if serial in revoked:
+                return f"the {proof}, serial number {serial:x}, is revoked"
+        return ""
 
 
 class Claims:
@@ -78,49 +93,49 @@ class Identities:
         """Whether a connection needs a token."""
         return self._tokens is not None
 
+    def revoked(self) -> frozenset[int]:
+        """Return the serial numbers that are revoked now."""
+        return frozenset() if self._revoked is None else self._revoked.read()
+
     def of(self, context: grpc.aio.ServicerContext) -> Identity | None:
         """Return what a connection has proven; None if nobody asks for proof.
 
         Raises:
             LinkError: it lacks a proof, or one is wrong or revoked.
         """
-        token = None if self._tokens is None else self._token_of(context, self._tokens.read())
+        identity = None if self._tokens is None else _token_of(context, self._tokens.read())
         (pem,) = context.auth_context().get("x509_pem_cert", (b"",))
-        if not pem:
-            return token
-        certificate = self._certificate_in(pem)
-        if token is None:
-            return certificate
-        return certificate._replace(names=certificate.names & token.names)
+        if pem:
+            certificate = _certificate_in(pem)
+            identity = certificate if identity is None else certificate.beside(identity)
+        if identity is not None and (why := identity.why_revoked(self.revoked())):
+            raise LinkError(why)
+        return identity
 
-    def _token_of(
-        self, context: grpc.aio.ServicerContext, hashes: Mapping[int, TokenHash]
-    ) -> Identity:
-        sent = dict(context.invocation_metadata() or ()).get("authorization", "")
-        if not sent:
-            raise LinkError("this server takes clients with a token: give --token-file")
-        try:
-            token = Token.parse(str(sent).removeprefix(_BEARER))
-        except ConfigError:
-            raise LinkError("the token is not one of fedsz") from None
-        known = hashes.get(token.serial)
-        if known is None or not known.fits(token):
-            raise LinkError("the token is not one that this server knows")
-        self._check_revoked(token.serial, "token", known.client_id)
-        return Identity("token", f"{token.serial:x}", frozenset((known.client_id,)))
 
-    def _certificate_in(self, pem: bytes) -> Identity:
-        try:
-            certificate = x509.load_pem_x509_certificate(pem)
-            names = certificate_names(certificate)
-        except ValueError as err:  # which OpenSSL has let pass
-            raise LinkError(f"the certificate cannot be read: {err}") from None
-        self._check_revoked(certificate.serial_number, "certificate", ", ".join(sorted(names)))
-        return Identity("certificate", hashlib.sha256(pem).hexdigest(), names)
+def _token_of(context: grpc.aio.ServicerContext, hashes: Mapping[int, TokenHash]) -> Identity:
+    sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+    if not sent:
+        raise LinkError("this server takes clients with a token: give --token-file")
+    try:
+        token = Token.parse(str(sent).removeprefix(_BEARER))
+    except ConfigError:
+        raise LinkError("the token is not one of fedsz") from None
+    known = hashes.get(token.serial)
+    if known is None or not known.fits(token):
+        raise LinkError("the token is not one that this server knows")
+    shown = {token.serial: f"token of {known.client_id!r}"}
+    return Identity("token", f"{token.serial:x}", frozenset((known.client_id,)), shown)
 
-    def _check_revoked(self, serial: int, proof: str, name: str) -> None:
-        if self._revoked is not None and serial in self._revoked.read():
-            raise LinkError(f"the {proof} of {name!r}, serial number {serial:x}, is revoked")
+
+def _certificate_in(pem: bytes) -> Identity:
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        names = certificate_names(certificate)
+    except ValueError as err:  # which OpenSSL has let pass
+        raise LinkError(f"the certificate cannot be read: {err}") from None
+    shown = {certificate.serial_number: f"certificate of {', '.join(sorted(names))!r}"}
+    return Identity("certificate", hashlib.sha256(pem).hexdigest(), names, shown)
 
 
 class _Watched(Generic[T]):

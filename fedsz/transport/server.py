@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 SPOOL_MEMORY_BYTES = 64 << 10  # of each reply; a larger one waits on disk
 _HELLO_SECONDS = 10.0
+_REVOCATION_SECONDS = 2.0  # between looks at the list of what is revoked
 _QUEUE = 256  # messages and frames that a client has not taken; it is not heard before it does
 _BYE_SECONDS = 2.0  # for the reason of a refusal to reach the client
 
@@ -34,6 +35,7 @@ class Connection:
 
     def __init__(self, context: grpc.aio.ServicerContext, counters: Counters) -> None:
         self.bye: Bye | None = None  # once it is to end
+        self.ending = asyncio.Event()  # set with `bye`
         self._context, self._counters = context, counters
         self._queue: asyncio.Queue[Control | Delivery] = asyncio.Queue()
         self._taken = asyncio.Event()  # something, since somebody last looked
@@ -56,6 +58,7 @@ class Connection:
         """Queue a message or a frame; BYE ends the stream after the frame that is being written."""
         if isinstance(item, Bye):
             self.bye = self.bye or item
+            self.ending.set()
         self._queue.put_nowait(item)
 
     async def send(self, sent: Callable[[Delivery, int], None]) -> None:
@@ -133,7 +136,8 @@ class Hub:
         def sent(delivery: Delivery, wire_bytes: int) -> None:
             self.do(self.session.sent(connection, delivery, wire_bytes))
 
-        jobs = (connection.send(sent), self._read(connection, visit))
+        # A client that neither reads nor writes does not hold up its end.
+        jobs = (connection.send(sent), self._read(connection, visit), connection.ending.wait())
         tasks = [asyncio.create_task(job) for job in jobs]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -158,6 +162,12 @@ class Hub:
         while raw is not None:
             self.do(self.session.receive(connection, raw, _now()))
             raw = await connection.read() if self.session.serves(connection) else None
+
+    async def turn_out_the_revoked(self) -> None:
+        """End the connections of those that are revoked while they are here, for ever."""
+        while True:
+            await asyncio.sleep(_REVOCATION_SECONDS)
+            self.do(self.session.revoke(self._identities.revoked()))
 
     def do(self, outputs: list[Output]) -> None:
         """Do what the session says."""

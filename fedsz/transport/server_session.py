@@ -8,7 +8,7 @@ reads no clock, so a test can take it through any order of events.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import IO, Final, NamedTuple
 
@@ -136,7 +136,7 @@ class ServerSession:
         self._reconnect_grace = reconnect_grace
         self._peers: dict[int, Peer] = {}
         self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
-        self._identities: dict[Hashable, Identity | None] = {}  # of connections, until HELLO
+        self._identities: dict[Hashable, Identity | None] = {}  # of the connections
         self._claims = Claims()
         self._closing: Bye | None = None
         self._outputs: list[Output] = []
@@ -242,6 +242,14 @@ class ServerSession:
             self._disconnect(peer, reason)
             self._fail_all(peer, f"client {peer.client_id!r} was refused: {reason}")
         return self._flush()
+
+    def revoke(self, serials: Collection[int]) -> list[Output]:
+        """Send home all connections that have shown a proof of one of these serial numbers."""
+        outputs: list[Output] = []
+        for connection, identity in list(self._identities.items()):
+            if identity is not None and (reason := identity.why_revoked(serials)):
+                outputs += self.refuse(connection, reason)
+        return outputs
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None while nothing is awaited."""

@@ -43,21 +43,19 @@ def moved(planes: Buffer, bases: Sequence[NDArray]) -> Iterator[NDArray]:
 
     ``planes`` are those of `difference`, row by row: as many bytes as the bases have.
     """
-    base, magnitude = _bits(bases), _magnitudes(bases)
-    width = base.itemsize
-    rows = np.frombuffer(planes, np.uint8).reshape(width, -1)
-    y = np.empty_like(base)
-    for at in range(0, y.size, CHUNK):
-        here = slice(at, at + CHUNK)
-        zigzag = np.ascontiguousarray(rows[:, here].T).reshape(-1).view(f"u{width}")
-        step = (zigzag >> 1).view(y.dtype) ^ -(zigzag & 1).view(y.dtype)
-        step += _ordered(base[here], magnitude[here])
-        y[here] = _ordered(step, magnitude[here])
-    at = 0
+    width = bases[0].itemsize
+    rows, end = np.frombuffer(planes, np.uint8).reshape(width, -1), 0
     for like in bases:
-        x = y[at : at + like.size].view(like.dtype).reshape(like.shape)
-        yield x if len(bases) == 1 else x.copy()
-        at += like.size
+        base, magnitude = _bits([like]), _magnitudes([like])
+        columns, end = rows[:, end : end + like.size], end + like.size
+        y = np.empty_like(base)
+        for at in range(0, y.size, CHUNK):
+            here = slice(at, at + CHUNK)
+            zigzag = np.ascontiguousarray(columns[:, here].T).reshape(-1).view(f"u{width}")
+            step = (zigzag >> 1).view(y.dtype) ^ -(zigzag & 1).view(y.dtype)
+            step += _ordered(base[here], magnitude[here])
+            y[here] = _ordered(step, magnitude[here])
+        yield y.view(like.dtype).reshape(like.shape)
 
 
 def _bits(tensors: Sequence[NDArray]) -> NDArray:

@@ -54,13 +54,16 @@ def decode(reader: Reader, reference: Reference | None = None) -> Iterator[tuple
         CodecUnavailable: a codec's library is not installed here.
     """
     for name, x in unpack(reader, reference):
-        yield name, x.decode() if isinstance(x, CodedTensor) else x
+        yield name, owned(x)
 
 
 def unpack(
     reader: Reader, reference: Reference | None = None
 ) -> Iterator[tuple[str, NDArray | CodedTensor]]:
-    """Do as `decode`, but leave coded what a codec holds in its own dtype."""
+    """Do as `decode`, but leave coded what a codec holds in its own dtype.
+
+    Arrays that were stored without loss are read-only views of what was unpacked.
+    """
     if reader.header.reference is not None:
         require_reference(reader.header.reference, reference)
     for payload, data, offset in reader.payloads():
@@ -77,3 +80,15 @@ def unpack(
                 base = base_of(tensor, reference)
         coded = CodedTensor(tensor.dtype, tensor.shape, codec, data, offset, base)
         yield tensor.name, coded if coded.is_native else coded.decode()
+
+
+def owned(x: NDArray | CodedTensor) -> NDArray:
+    """Return what `unpack` has yielded as a writable array, which does not keep the stream alive.
+
+    Raises:
+        CorruptStream: a payload is not what the header says.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+    if isinstance(x, CodedTensor):
+        return x.decode()
+    return x if x.flags.writeable else x.copy()

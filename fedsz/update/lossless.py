@@ -54,6 +54,8 @@ def decode_lossless(
 ) -> Iterator[tuple[str, NDArray]]:
     """Yield the tensors of a payload by name; of differences of bits, if there is a reference.
 
+    What is no difference is a read-only view of what was unpacked.
+
     Raises:
         CorruptStream: the payload holds something else, or the reference lacks a tensor.
         CodecUnavailable: the codec's library is not installed here.
@@ -73,10 +75,9 @@ def decode_lossless(
 
 
 def _split(data: Buffer, tensors: Sequence[Tensor]) -> Iterator[NDArray]:
-    offset = 0
+    view, offset = memoryview(data).toreadonly(), 0
     for tensor in tensors:
-        # A copy: the caller's arrays are writable and do not keep the stream alive.
-        yield np.frombuffer(data, tensor.dtype, tensor.size, offset).reshape(tensor.shape).copy()
+        yield np.frombuffer(view, tensor.dtype, tensor.size, offset).reshape(tensor.shape)
         offset += tensor.nbytes
 
 

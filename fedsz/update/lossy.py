@@ -15,19 +15,17 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fedsz.arrays import Buffer, NDArray
+from fedsz.arrays import Buffer, NDArray, chunks
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
 from fedsz.codecs.uniform import compare
 from fedsz.errors import CorruptStream
 from fedsz.spread import finfo, half_ulp
-
-CHUNK: Final = 1 << 16  # elements added at a time, which a cache holds
 
 
 class Within(NamedTuple):
@@ -166,30 +164,29 @@ def located(offset: int) -> Iterator[None]:
 
 def moved(base: NDArray, difference: NDArray) -> NDArray:
     """Return base + difference, in the dtype of ``base``; what is finite stays finite."""
-    with np.errstate(over="ignore"):
-        y = np.asarray(np.add(base, difference, dtype=wide(base.dtype)))
-    return narrow(y, base.dtype)
+    y = np.empty_like(base)
+    start, step, out = base.reshape(-1), difference.reshape(-1), y.reshape(-1)
+    for here in chunks(y.size):
+        with np.errstate(over="ignore"):
+            whole = np.add(start[here], step[here], dtype=wide(base.dtype))
+        out[here] = narrow(whole, base.dtype)
+    return y
 
 
 def narrow(y: NDArray, dtype: np.dtype) -> NDArray:
     """Convert what was decoded to ``dtype``; what is finite stays finite."""
     if y.dtype == dtype:
         return y
-    with np.errstate(over="ignore"):
-        converted = y.astype(dtype)
-    burst = np.isinf(converted) & np.isfinite(y)
-    if burst.any():
-        largest = float(finfo(dtype).max)
-        converted[burst] = np.copysign(largest, y[burst]).astype(dtype)
+    converted = np.empty(y.shape, dtype)
+    flat, out = y.reshape(-1), converted.reshape(-1)
+    for here in chunks(flat.size):
+        with np.errstate(over="ignore"):
+            out[here] = flat[here].astype(dtype)
+        burst = np.isinf(out[here]) & np.isfinite(flat[here])
+        if burst.any():
+            largest = float(finfo(dtype).max)
+            out[here][burst] = np.copysign(largest, flat[here][burst]).astype(dtype)
     return converted
-
-
-def add_scaled(base: NDArray, weight: float, sums: NDArray) -> None:
-    """Add ``weight`` times ``base`` to ``sums``, in their dtype."""
-    flat, out = base.reshape(-1), sums.reshape(-1)
-    for at in range(0, flat.size, CHUNK):
-        here = slice(at, at + CHUNK)
-        out[here] += flat[here].astype(sums.dtype) * sums.dtype.type(weight)
 
 
 def wide(dtype: np.dtype) -> np.dtype:

@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, chunks
 from fedsz.update.config import CompressionConfig
-from fedsz.update.lossy import CHUNK, wide
+from fedsz.update.lossy import wide
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 
@@ -53,8 +53,7 @@ def energy_between(x: NDArray, base: NDArray) -> float:
     dtype, total = wide(x.dtype), 0.0
     left, right = x.reshape(-1), base.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        for at in range(0, left.size, CHUNK):  # which a cache holds
-            here = slice(at, at + CHUNK)
+        for here in chunks(left.size):
             d = np.subtract(left[here], right[here], dtype=dtype)
             total += float(np.dot(d, d))
     return total
