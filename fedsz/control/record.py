@@ -48,6 +48,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
             its step, likewise; None without error feedback.
         digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
             in which their updates were added up.
+        scale: what its step counted times; below 1 if its norm was above the limit.
     """
 
     node: str
@@ -59,6 +60,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     kept: float | None = None
     lag: float | None = None
     digest: str = ""
+    scale: float = 1.0
 
 
 class Failure(msgspec.Struct, frozen=True):

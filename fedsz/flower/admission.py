@@ -57,7 +57,8 @@ class AdmissionRules:
     Attributes:
         max_client_share: the most that one client's weight may be of a round's, if all others have
             the median weight; what is above is lowered to that. 1 for no limit.
-        max_update_norm: as `NormLimit.of` reads it; updates above are refused.
+        max_update_norm: as `NormLimit.of` reads it; updates above are scaled down to it, or refused
+            where it says so; see `fedsz.flower.received_update.ReceivedUpdate.judge`.
         allow_codecs: names of codecs that clients may use besides those that they were told to.
         weighted_by: the metric that is the weight of a reply.
         same_model: whether replies must be of the model that was sent.
@@ -167,6 +168,9 @@ class Admission:
             for key, update in reply.updates.items():
                 if reply.trains and update.norm:
                     self._learn(key, update.norm)
+                if update.scale < 1 and not update.refused:
+                    much = f"its step counts {update.scale:.2g} times: its norm is above the limit"
+                    logger.warning("node %d: %s", reply.node, much)
         for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
             recent.end_round()
         answered = {reply.node for reply in self._admitted if reply.trains} - self._failed
@@ -235,6 +239,7 @@ class Admission:
             if trains:
                 floats, whole = self._norms.get(key, (Recent(), Recent()))
                 update.limit = self._limit.over(Norm(floats.median, whole.median))
+                update.clips = self._limit.clips
             if sealed:
                 taken[key] = AdmittedRecord(update)
             else:

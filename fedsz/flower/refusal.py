@@ -53,10 +53,13 @@ class Norm(NamedTuple):
     floats: float
     whole: float
 
-    def check(self, limit: Norm) -> None:
-        """Raise `RefusedReply` if one is above that of ``limit``, or not finite."""
+    def require_finite(self) -> None:
+        """Raise `RefusedReply` if one is not finite."""
         if not (math.isfinite(self.floats) and math.isfinite(self.whole)):
             raise RefusedReply(Refusal.NOT_FINITE, "it holds NaN, infinities or values near them")
+
+    def require_within(self, limit: Norm) -> None:
+        """Raise `RefusedReply` if one is above that of ``limit``."""
         for norm, most, what in zip(self, limit, ("", " of its whole numbers"), strict=True):
             if norm > most:
                 text = f"the norm{what} of its update is {norm:.4g}; the most is {most:.4g}"

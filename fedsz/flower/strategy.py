@@ -135,6 +135,8 @@ class Mean:
     All of an update is decoded as far as that can fail, and judged, before any of it is added. What
     is kept of it meanwhile is a byte an element, of tensors that `uniform` has coded, and else the
     decoded tensors. So an update that is refused half-way changes no bit of the sums.
+
+    An update that `ReceivedUpdate.judge` has clipped counts as start + scale x (update - start).
     """
 
     def __init__(self) -> None:
@@ -161,6 +163,8 @@ class Mean:
                 opened.append(_open(name, x, update.sent(name, x), wide))
                 norm.add(x.dtype, opened[-1].values.energy)
         update.judge(norm.total())
+        if not weight:
+            return  # or an infinite element would make NaN of a sum
         if self._template is None:
             dtypes = {tensor.name: tensor.dtype for tensor in opened}
             self._template = Layout(dict(update.shapes), dtypes)
@@ -169,11 +173,19 @@ class Mean:
                 if tensor.name not in self._sums:
                     shape = self._template.shapes[tensor.name]
                     self._sums[tensor.name] = np.zeros(shape, sum_dtype(tensor.dtype))
-                tensor.values.add(self._sums[tensor.name], weight)
-                if (base := tensor.reference) is not None:
-                    bases = self._bases.setdefault(tensor.name, {})
-                    bases.setdefault(id(base), Base(base)).weight += weight
+                scale = 1.0 if tensor.dtype.kind in "iub" else update.scale
+                tensor.values.add(self._sums[tensor.name], weight * scale)
+                self._add_start(tensor, weight, scale)
         self.weight += weight
+
+    def _add_start(self, tensor: _OpenedTensor, weight: float, scale: float) -> None:
+        """Add what a tensor's scaled step is above: all of its start, or what `scale` leaves."""
+        if (start := tensor.start) is None:
+            return
+        weight *= 1 if tensor.is_difference else 1 - scale
+        if weight:
+            bases = self._bases.setdefault(tensor.name, {})
+            bases.setdefault(id(start), Base(start)).weight += weight
 
     def result(self) -> ArrayRecord:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
@@ -189,12 +201,13 @@ class Mean:
 
 
 class _OpenedTensor(NamedTuple):
-    """A tensor that can be added, which is above its reference if it has one."""
+    """A tensor that can be added, and what its sender started from, where that is known."""
 
     name: str
     dtype: np.dtype
     values: Opened
-    reference: NDArray | None
+    start: NDArray | None
+    is_difference: bool  # of it from its start
 
 
 def _open(
@@ -202,9 +215,12 @@ def _open(
 ) -> _OpenedTensor:
     """Decode a tensor as far as that can fail, to be added to sums of dtype ``wide``."""
     if isinstance(x, CodedTensor) and wide == sum_dtype(x.dtype):
-        return _OpenedTensor(name, x.dtype, x.open(sent), x.reference)
+        if x.reference is not None:
+            return _OpenedTensor(name, x.dtype, x.open(sent), x.reference, is_difference=True)
+        return _OpenedTensor(name, x.dtype, x.open(sent), sent, is_difference=False)
     decoded = x.decode() if isinstance(x, CodedTensor) else x
-    return _OpenedTensor(name, x.dtype, OpenedArray(decoded, sent), None)
+    values = OpenedArray(decoded, sent)
+    return _OpenedTensor(name, x.dtype, values, sent, is_difference=False)
 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:

@@ -168,8 +168,9 @@ class RunConfig:
     max_client_share: float = option(0.5, "Most that one client's examples weigh in a round, if "
         "others have the median number; what is above is lowered. 1 for no limit.", TRUST, ALONE,
         low=1e-6, high=1)
-    max_update_norm: str = option("30x", "Updates of a larger norm are refused: a number, one "
-        "with x for times the median of recent rounds, or none.", TRUST, ALONE)
+    max_update_norm: str = option("30x", "Updates of a larger norm are clipped to it: a number, "
+        "one with x for times the median of recent rounds, or none. refuse:30x refuses them.",
+        TRUST, ALONE)
     allow_codecs: str = option("", "Codecs that clients may use besides the one that they are "
         "told to, with commas between.", TRUST, ALONE)
 
