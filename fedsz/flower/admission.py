@@ -152,6 +152,19 @@ class Admission:
         """Take note of who is sent a message in this round."""
         self._asked |= set(nodes)
 
+    def usable(self, replies: Iterable[Message]) -> int:
+        """Return how many replies are no errors; 0 if none of them has any weight."""
+        good = [reply for reply in replies if not reply.has_error()]
+        return len(good) if any(self._weight(reply.content) != 0 for reply in good) else 0
+
+    def refuse(self, replies: Iterable[Message], why: RefusedReply) -> None:
+        """Let replies of this round not count after all, though they have passed."""
+        nodes = {reply.metadata.src_node_id for reply in replies}
+        for admitted in self._admitted:
+            if admitted.node in nodes:
+                for update in admitted.updates.values():
+                    update.refused = update.refused or why
+
     def failed(self, node: int) -> None:
         """Take note of who sent nothing that can be used."""
         self._failed.add(node)

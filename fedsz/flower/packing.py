@@ -16,6 +16,7 @@ from fedsz.codecs import Raw
 from fedsz.flower.broadcast import Broadcast, BroadcastState
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import (
+    EVALUATE,
     KEY,
     TRAIN,
     Arrays,
@@ -36,6 +37,7 @@ from fedsz.update.step import step_spread
 
 # What encoders fall back to, whatever codecs they are told to use.
 CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)
+_LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its records
 
 
 @dataclass(frozen=True)
@@ -321,6 +323,17 @@ def aside(config: CompressionConfig) -> CompressionConfig:
 def is_training(messages: Iterable[Message]) -> bool:
     """Say whether the replies to these messages go into an average."""
     return any(message.metadata.message_type.startswith(TRAIN) for message in messages)
+
+
+def is_round(messages: Sequence[Message]) -> bool:
+    """Say whether these messages hold the model for all whose replies are averaged together.
+
+    Legacy servers push a message to each client from a thread of its own.
+    """
+    legacy = any(key in _LEGACY for message in messages for key in message.content)
+    averaged = any(m.metadata.message_type.startswith((TRAIN, EVALUATE)) for m in messages)
+    has_model = any(message.content.array_records for message in messages)
+    return averaged and has_model and not (legacy and len(messages) == 1)
 
 
 @dataclass(frozen=True)
