@@ -7,6 +7,9 @@ it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -75,6 +78,16 @@ class Failure(msgspec.Struct, frozen=True):
     client: str
     reason: str
     kind: str = ""
+
+
+def count_failures(
+    failures: Iterable[Failure], before: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+) -> dict[str, dict[str, int]]:
+    """Return how often each client failed, by its name and the kind, added to those ``before``."""
+    totals = {client: Counter(kinds) for client, kinds in before.items()}
+    for failure in failures:
+        totals.setdefault(failure.client, Counter())[failure.kind] += 1
+    return {client: dict(kinds) for client, kinds in totals.items()}
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
