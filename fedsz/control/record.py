@@ -51,7 +51,9 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
             its step, likewise; None without error feedback.
         digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
             in which their updates were added up.
-        scale: what its step counted times; below 1 if its norm was above the limit.
+        scale: what its step counted times; below 1 if its norm was above the limit, or it is stale.
+        staleness: how many models are newer than the one that it started from; 0 in rounds that
+            wait for their replies.
     """
 
     node: str
@@ -64,6 +66,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     lag: float | None = None
     digest: str = ""
     scale: float = 1.0
+    staleness: int = 0
 
 
 class Failure(msgspec.Struct, frozen=True):

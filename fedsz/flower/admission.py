@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from fedsz import codecs
 from fedsz.errors import ConfigError, FedszError, RefusedReply
 from fedsz.flower.bench import Bench, BenchState
+from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.evaluation_metrics import EXAMPLES
 from fedsz.flower.ordinary import MOST_WEIGHT, NormLimit, Recent, largest_weight
 from fedsz.flower.packing import Ordered
@@ -43,11 +44,17 @@ FIRST: Final = 3  # replies that show what is ordinary in a run's first round
 
 
 class AdmittedRecord(ArrayRecord):
-    """A record that has passed admission, still sealed; ``received`` has its arrays."""
+    """A record that has passed admission, still sealed.
 
-    def __init__(self, update: ReceivedUpdate) -> None:
+    Attributes:
+        received: its arrays.
+        broadcast: of the model that it is of: its ``model`` is what clients are sent now; None
+            where that is not known.
+    """
+
+    def __init__(self, update: ReceivedUpdate, broadcast: Broadcast | None = None) -> None:
         super().__init__()
-        self.received = update
+        self.received, self.broadcast = update, broadcast
 
 
 @dataclass(frozen=True)
@@ -181,14 +188,18 @@ class Admission:
             for key, update in reply.updates.items():
                 if reply.trains and update.norm:
                     self._learn(key, update.norm)
-                if update.scale < 1 and not update.refused:
-                    much = f"its step counts {update.scale:.2g} times: its norm is above the limit"
-                    logger.warning("node %d: %s", reply.node, much)
+                if update.clipped < 1 and not update.refused:
+                    why = "its norm is above the limit"
+                    logger.warning("node %d: %s: scaled by %.2g", reply.node, why, update.clipped)
         for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
             recent.end_round()
         answered = {reply.node for reply in self._admitted if reply.trains} - self._failed
         self.bench.end_round(answered, self._failed)
         self._asked, self._failed, self._admitted = set(), set(), []
+
+    def knows(self, replies: Iterable[Message]) -> bool:
+        """Say whether it is known what is ordinary among replies of these types."""
+        return all(r.has_error() or r.metadata.message_type in self._forms for r in replies)
 
     def settled(
         self, replies: Iterable[Message], ordered: Callable[[int], Ordered]
@@ -254,7 +265,9 @@ class Admission:
                 update.limit = self._limit.over(Norm(floats.median, whole.median))
                 update.clips = self._limit.clips
             if sealed:
-                taken[key] = AdmittedRecord(update)
+                broadcasts = ordered(metadata.src_node_id).broadcasts
+                only = next(iter(broadcasts), key) if len(broadcasts) == len(updates) == 1 else key
+                taken[key] = AdmittedRecord(update, broadcasts.get(only))
             else:
                 aside = aside_of(content.array_records[key])
                 taken[key] = with_aside(to_record(update.arrays()), aside)

@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -24,6 +24,7 @@ from fedsz.flower.admission import Admission, AdmissionRules
 from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.ordinary import NormLimit
+from fedsz.flower.overlapping import OverlappingReplies
 from fedsz.flower.packing import Packed, Packer, is_round, is_training
 from fedsz.flower.quorum import Quorum
 from fedsz.flower.records import STYPE, TRAIN
@@ -36,6 +37,8 @@ from fedsz.transport.replies import Replies, takes_replies_as_they_come
 from fedsz.update.config import DEFAULT, CompressionConfig
 
 logger = logging.getLogger(__name__)
+
+BENCHED: Final = "benched-"  # what ids begin with of messages that were not sent
 
 
 class FedSZGrid(WrappedGrid):
@@ -168,6 +171,9 @@ class FedSZGrid(WrappedGrid):
         self._book = book
         self._admission = Admission(rules)
         self._packer = Packer(feedback=feedback, measures=rules.norm_limit != NormLimit())
+        self._overlapping = OverlappingReplies(
+            inner, self._packer, self._admission, lambda whole: book.sent(0, whole.sent_bytes)
+        )
         self._benched: dict[str, Message] = {}  # by id: replies in place of those not asked for
         self._lock = threading.RLock()
 
@@ -206,24 +212,40 @@ class FedSZGrid(WrappedGrid):
         return record
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Pack and push; see Flower's `Grid`."""
+        """Pack and push; see Flower's `Grid`.
+
+        Rounds of `StreamedRequest`s may overlap: a reply may come when later models are out.
+        """
         pushed = list(messages)
-        packed, benched = self._packed(pushed)
+        overlaps = takes_replies_as_they_come(pushed)
+        packed, benched = self._packed(pushed, overlaps=overlaps)
         left_out = {reply.metadata.src_node_id: reply for reply in benched}
-        pushed_ids, ids = iter(self.inner.push_messages(packed)), []
+        sent_ids = list(self.inner.push_messages(packed))
+        if overlaps:
+            self._overlapping.sent(sent_ids)
+        pushed_ids, ids = iter(sent_ids), []
         for message in pushed:
             if (node := message.metadata.dst_node_id) in left_out:
-                ids.append(f"benched-{secrets.token_hex(8)}")
+                ids.append(f"{BENCHED}{secrets.token_hex(8)}")
                 self._benched[ids[-1]] = left_out[node]
             else:
                 ids.append(next(pushed_ids))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Pull and unpack; see Flower's `Grid`."""
-        wanted = list(message_ids)
-        replies = list(self.inner.pull_messages([i for i in wanted if i not in self._benched]))
-        benched = [self._benched.pop(i) for i in wanted if i in self._benched]
+        """Pull and unpack; see Flower's `Grid`.
+
+        Of the replies to `StreamedRequest`s it returns one, still sealed.
+        """
+        asked = list(message_ids)
+        benched = [self._benched.pop(i) for i in asked if i in self._benched]
+        wanted = [i for i in asked if not i.startswith(BENCHED)]
+        if (reply := self._overlapping.next(wanted)) is not None:
+            admitted = self._admitted(reply, sealed=True)
+            self._packer.forget(reply.metadata.src_node_id)
+            return [admitted, *benched]
+        wanted = [i for i in wanted if i not in self._overlapping]
+        replies = list(self.inner.pull_messages(wanted)) if wanted else []
         for reply in replies:
             note_holder(reply, self._packer)
         settled = self._admission.settled(replies, self._packer.ordered)
@@ -258,7 +280,7 @@ class FedSZGrid(WrappedGrid):
         self._admission.refuse(replies, refused)
         if trains:
             self._quorum.require()
-        return [m if m.has_error() else error_in_place_of(m, str(refused)) for m in replies]
+        return [m if m.has_error() else compat.error_in_place_of(m, str(refused)) for m in replies]
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -305,12 +327,14 @@ class FedSZGrid(WrappedGrid):
         self._book.sent(0, whole.sent_bytes)
         return super().stream_replies([whole.message], timeout=timeout)
 
-    def _packed(self, pushed: list[Message]) -> tuple[list[Message], list[Message]]:
+    def _packed(
+        self, pushed: list[Message], *, overlaps: bool = False
+    ) -> tuple[list[Message], list[Message]]:
         """Return ``pushed`` with their arrays sealed, and error replies to those not to be sent."""
         if not pushed:
             return [], []
         with self._lock:  # some servers push from a thread for each client
-            if self._packer.begins_round(pushed):
+            if self._packer.begins_round(pushed, overlaps=overlaps):
                 self._begin_round(pushed)
             decision = self._book.decision
             codecs = {int(node): codec for node, codec in decision.codecs.items()}
@@ -318,7 +342,9 @@ class FedSZGrid(WrappedGrid):
             left_out = {reply.metadata.src_node_id for reply in benched}
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
             self._admission.asked(message.metadata.dst_node_id for message in asked)
-            packed = self._packer.pack(asked, decision.config, codecs) if asked else []
+            packed = []
+            if asked:
+                packed = self._packer.pack(asked, decision.config, codecs, overlaps=overlaps)
             raw_bytes = sum(p.raw_bytes for p in packed)
             self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
             if raw_bytes and is_training(pushed):
@@ -361,7 +387,7 @@ class FedSZGrid(WrappedGrid):
         except FedszError as err:
             reason = told(err)
             self._fail(node, reason, kind_of(err))
-            return error_in_place_of(reply, reason)
+            return compat.error_in_place_of(reply, reason)
         if not reply.metadata.message_type.startswith(TRAIN):
             self._book.evaluated.add(reply)
         if reply.content.array_records:
@@ -373,10 +399,3 @@ class FedSZGrid(WrappedGrid):
         if kind is not Refusal.BENCHED and kind not in OF_ITS_TIME:
             self._admission.failed(node)
         self._book.failed(node, reason, kind)
-
-
-def error_in_place_of(reply: Message, reason: str) -> Message:
-    """Return an error reply with the metadata of one that must not be used."""
-    code = compat.ErrorCode.MOD_FAILED_PRECONDITION
-    error = compat.error_reply(reply.metadata, code, reason).error
-    return compat.make_message(reply.metadata, error=error)

@@ -51,7 +51,8 @@ class ReceivedUpdate:
             from; of the arrays themselves where that model is not known.
         limit: the most that its norm may be; see `judge`.
         clips: whether an update above that is scaled down to it, in place of refused.
-        scale: what the step of its floats counts times; below 1 if it was clipped.
+        clipped: what the step of its floats was scaled by to keep to that; 1 if it did.
+        staleness: how many models are newer than the one that its sender started from.
         refused: why whoever was to use it could not, if so.
 
     Raises:
@@ -74,7 +75,7 @@ class ReceivedUpdate:
         self.refused: FedszError | None = None
         self.norm: Norm | None = None
         self.limit = Norm(math.inf, math.inf)
-        self.clips, self.scale = False, 1.0
+        self.clips, self.clipped, self.staleness = False, 1.0, 0
         self._sent_model = sent
         self.sent_bytes = sum(len(array.data) for array in record.values())
         hashed = hashlib.sha256()
@@ -144,7 +145,7 @@ class ReceivedUpdate:
         return norm.total()
 
     def judge(self, norm: Norm) -> None:
-        """Take the norm of its step, and set `scale` or refuse it if that is above the limit.
+        """Take the norm of its step, and set `clipped` or refuse it if that is above the limit.
 
         Clipping moves floats towards the model that their sender started from. So each lies between
         what it was and what it became: a running variance stays above 0. Without that model, all
@@ -160,7 +161,15 @@ class ReceivedUpdate:
         if self.clips and self._sent_model and norm.floats * LEAST_SCALE < self.limit.floats:
             counts = norm._replace(floats=min(norm.floats, self.limit.floats))
         counts.require_within(self.limit)
-        self.scale = counts.floats / norm.floats if norm.floats else 1.0
+        self.clipped = counts.floats / norm.floats if norm.floats else 1.0
+
+    @property
+    def scale(self) -> float:
+        """What the step of its floats counts times: less if it was clipped, or is stale.
+
+        Stale ones by 1 / sqrt(1 + s), as in FedBuff (Nguyen et al., AISTATS 2022, section 5).
+        """
+        return self.clipped / math.sqrt(1 + self.staleness)
 
     @contextmanager
     def clock(self) -> Iterator[None]:

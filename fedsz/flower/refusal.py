@@ -24,6 +24,7 @@ class Refusal(StrEnum):
     NOT_FINITE = "not finite"  # NaN, infinities, or values whose squares are
     NORM = "norm"  # an update that is too large
     QUORUM = "quorum"  # too few others have replied; no fault of its own
+    STALE = "stale"  # an update of a model that is too old; no fault of its own
     BENCHED = "benched"  # not asked, because it kept failing
 
 
@@ -41,7 +42,11 @@ def told(err: FedszError) -> str:
     return str(err) if isinstance(err, RefusedReply) else f"{type(err).__name__}: {err}"
 
 
-OF_ITS_TIME: Final = (Refusal.QUORUM, Refusal.NORM)  # no fault of a client: they bench nobody
+OF_ITS_TIME: Final = (
+    Refusal.QUORUM,
+    Refusal.NORM,
+    Refusal.STALE,
+)  # no fault of a client: they bench nobody
 
 
 class Norm(NamedTuple):

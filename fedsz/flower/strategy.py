@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ class StreamingFedAvg(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up ``replies`` one by one, and return their weighted average and metrics."""
-        mean = Mean()
+        mean = self._begin_mean()
         contents: list[RecordDict] = []  # of metrics alone
         added: list[ReceivedUpdate] = []
         failures = 0
@@ -93,7 +93,13 @@ class StreamingFedAvg(FedAvg):
                 why = f"the round does not count: {self.quorum.why}"
                 update.refused = RefusedReply(Refusal.QUORUM, why)
             return None, None
-        return mean.result(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        return self._result(mean), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+
+    def _begin_mean(self) -> Mean:
+        return Mean()
+
+    def _result(self, mean: Mean) -> ArrayRecord:
+        return mean.result()
 
     def _add(self, mean: Mean, reply: Message) -> RecordDict:
         """Add a reply and return its metrics."""
@@ -136,10 +142,14 @@ class Mean:
     is kept of it meanwhile is a byte an element, of tensors that `uniform` has coded, and else the
     decoded tensors. So an update that is refused half-way changes no bit of the sums.
 
-    An update that `ReceivedUpdate.judge` has clipped counts as start + scale x (update - start).
+    An update that is to be scaled counts as start + scale x (update - start).
+
+    Args:
+        steps: whether to add up only what updates are above their starts; see `result`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, steps: bool = False) -> None:
+        self._steps = steps
         self._sums: dict[str, NDArray] = {}
         self._bases: dict[str, dict[int, Base]] = {}  # what differences refer to, by its id()
         self._template: Layout | None = None
@@ -163,6 +173,8 @@ class Mean:
                 opened.append(_open(name, x, update.sent(name, x), wide))
                 norm.add(x.dtype, opened[-1].values.energy)
         update.judge(norm.total())
+        if self._steps and any(tensor.start is None for tensor in opened):
+            raise RefusedReply(Refusal.MODEL, "what it starts from is not known")
         if not weight:
             return  # or an infinite element would make NaN of a sum
         if self._template is None:
@@ -182,13 +194,17 @@ class Mean:
         """Add what a tensor's scaled step is above: all of its start, or what `scale` leaves."""
         if (start := tensor.start) is None:
             return
-        weight *= 1 if tensor.is_difference else 1 - scale
+        share = 1.0 if tensor.is_difference else 1 - scale
+        weight *= share - 1 if self._steps else share
         if weight:
             bases = self._bases.setdefault(tensor.name, {})
             bases.setdefault(id(start), Base(start)).weight += weight
 
-    def result(self) -> ArrayRecord:
-        """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
+    def result(self, onto: Mapping[str, NDArray] | None = None) -> ArrayRecord:
+        """Return the mean, in the dtypes of what was added; the sums are given up on the way.
+
+        A mean of steps is added ``onto`` a model. What is not finite there stays: a mask of -inf.
+        """
         assert self._template is not None
         record = ArrayRecord()
         for name in self._template.shapes:
@@ -196,6 +212,9 @@ class Mean:
             mean /= self.weight
             for base in self._bases.pop(name, {}).values():
                 add_scaled(base.x, base.weight / self.weight, mean)
+            if onto is not None:
+                add_scaled(onto[name], 1.0, mean)
+                np.copyto(mean, onto[name], casting="unsafe", where=~np.isfinite(onto[name]))
             record[name] = to_array(cast(mean, self._template.dtypes[name]))
         return record
 

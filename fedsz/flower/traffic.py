@@ -103,6 +103,7 @@ def _client_record(reply: Admitted, bandwidth: float) -> ClientRecord:
         lag=reply.report.lag,
         digest=_digest(list(reply.updates.values())),
         scale=min(update.scale for update in reply.updates.values()),
+        staleness=max(update.staleness for update in reply.updates.values()),
     )
 
 

@@ -1,0 +1,142 @@
+"""Asynchronous rounds: who waits for whom, what stale updates weigh, and what they lead to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedsz.errors import ConfigError, TooFewReplies
+from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
+from fedsz.flower.refusal import Refusal
+from fedsz.flower.wrapped_grid import WrappedGrid
+from tests.federation import CLIENTS, app_of, grid_of, initial, record_of, to_arrays
+from tests.test_quorum import equal, failing
+
+
+class Slow(WrappedGrid):
+    """Holds back the replies of client 0 until so many others have come since it was asked."""
+
+    def __init__(self, inner: Any, others: int) -> None:
+        super().__init__(inner)
+        self._others, self._after = others, 0
+        self._slow = next(iter(inner.get_node_ids()))
+        self._held: set[str] = set()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        pushed = list(messages)
+        ids = list(self.inner.push_messages(pushed))
+        for message, i in zip(pushed, ids, strict=True):
+            if message.metadata.dst_node_id == self._slow:
+                self._held.add(i)
+                self._after = self._others
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        ids = [i for i in message_ids if i not in self._held or self._after <= 0]
+        replies = list(self.inner.pull_messages(ids[:1]))  # one at a time, as over a network
+        self._after -= len(replies)
+        return replies
+
+
+def steps(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every client moves each weight by a power of two of its own."""
+    return {
+        name: (x + 2.0**client).astype(x.dtype) if x.dtype.kind == "f" else x
+        for name, x in arrays.items()
+    }
+
+
+def trained(grid: Any, rounds: int, **options: Any) -> dict[str, np.ndarray]:
+    strategy = FedBuff(fraction_evaluate=0, **options)
+    return to_arrays(strategy.start(grid, record_of(initial()), num_rounds=rounds).arrays)
+
+
+@pytest.mark.parametrize("update", ["weights", "delta", "delta+ef"])
+def test_stale_steps_weigh_one_over_the_root_of_one_more(update: str) -> None:
+    """Client 0 replies to the first model when there are two newer ones."""
+    grid = FedSZGrid(Slow(grid_of(app_of(steps)), 7), 1e-6, update=update)
+
+    bias = trained(grid, 3, buffer=3)["fc.bias"]
+
+    clients = grid.take_traffic().clients
+    assert [client.staleness for client in clients] == [0, 0, 0, 0, 0, 0, 0, 2, 0]
+    others = (2 * 2 + 3 * 4 + 4 * 8) / (2 + 3 + 4)
+    last = (1 / math.sqrt(3) + 2 * 2 + 3 * 4) / (1 + 2 + 3)
+    assert np.allclose(bias - initial()["fc.bias"], 2 * others + last, rtol=1e-4)
+
+
+def test_a_slow_client_does_not_hold_others() -> None:
+    grid = FedSZGrid(Slow(grid_of(app_of(steps)), 10**6), 1e-3)
+
+    trained(grid, 5, buffer=3)
+
+    traffic = grid.take_traffic()
+    assert (traffic.replies, traffic.failures) == (15, [])
+    assert len(grid._packer._out) == 1  # of the first model, which somebody trains on
+
+
+def test_an_update_that_is_too_stale_is_refused_and_its_residual_goes_back() -> None:
+    slow = FedSZGrid(Slow(grid_of(app_of()), 7), "std:2")
+
+    trained(slow, 4, buffer=3, max_staleness=1)
+
+    assert [failure.kind for failure in slow.take_traffic().failures] == [Refusal.STALE]
+    counted, asked = slow._packer.state().counted, slow._packer.state().asked
+    (node,) = [node for node, turn in asked.items() if counted.get(node, 0) < turn][:1]
+    assert node in asked
+
+
+def test_whoever_waits_for_all_averages_as_in_rounds() -> None:
+    """If the buffer holds all, no update is stale."""
+    options: dict[str, Any] = {"error_bound": "std:1", "update": "delta+ef", "downlink": "std:1"}
+
+    ours = trained(FedSZGrid(grid_of(app_of()), **options), 4, buffer=CLIENTS)
+
+    rounds = StreamingFedAvg(fraction_evaluate=0).start(
+        FedSZGrid(grid_of(app_of()), **options), record_of(initial()), num_rounds=4
+    )
+    theirs = to_arrays(rounds.arrays)
+    assert all(np.allclose(ours[name], theirs[name], atol=1e-2) for name in theirs)
+
+
+def test_a_buffer_that_nobody_will_fill_is_used_as_it_is() -> None:
+    grid = FedSZGrid(grid_of(app_of()), 1e-3)
+
+    trained(grid, 2, buffer=100)
+
+    assert grid.take_traffic().replies == 2 * CLIENTS
+
+
+def test_rounds_that_nobody_replies_to_end_the_run() -> None:
+    always = {(number, client) for number in range(9) for client in range(CLIENTS)}
+    with pytest.raises(TooFewReplies):
+        trained(FedSZGrid(grid_of(failing(app_of(), always))), 9, buffer=2)
+
+
+def test_a_run_goes_on_from_what_the_grid_remembers() -> None:
+    """Who was asked and had not counted when the server crashed goes back to its residual."""
+    inner = grid_of(app_of())
+    before = FedSZGrid(Slow(inner, 10**6), "std:2")
+    model = trained(before, 2, buffer=3)
+    before.end_round()
+    after = FedSZGrid(inner, "std:2")
+    after.restore(before.state())
+
+    strategy = FedBuff(fraction_evaluate=0, buffer=3)
+    result = strategy.start(after, record_of(model), num_rounds=2)
+
+    assert after.take_traffic().failures == []
+    assert not equal(to_arrays(result.arrays), model)
+
+
+def test_options_that_cannot_be() -> None:
+    for options in ({"buffer": 0}, {"buffer": 2, "min_replies": 3}, {"max_staleness": -1}):
+        with pytest.raises(ConfigError):
+            FedBuff(fraction_evaluate=0, **options)
+    with pytest.raises(ConfigError, match="fraction_evaluate=0"):
+        FedBuff()
