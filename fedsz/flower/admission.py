@@ -77,7 +77,7 @@ class AdmissionRules:
     """
 
     max_client_share: float = 0.5
-    max_update_norm: float | str = "30x"
+    max_update_norm: float | str = "10x"
     allow_codecs: Collection[str] = ()
     weighted_by: str = EXAMPLES
     same_model: bool = True

@@ -61,6 +61,7 @@ class FedBuff(StreamingFedAvg):
         if self.fraction_evaluate:
             raise ConfigError("FedBuff does not evaluate on clients: pass fraction_evaluate=0")
         self.buffer, self.max_staleness = buffer, max_staleness
+        self.done = 0  # rounds before those of `start`, which counts from 1
         self._out: dict[int, tuple[str, int]] = {}  # by node: the message, and which model it has
         self._models = 0  # that there have been
         self._staleness = 0  # of the reply that is being added
@@ -109,7 +110,7 @@ class FedBuff(StreamingFedAvg):
         asked: set[int] = set()
         usable, pause = 0, POLL_SECONDS
         while usable < self.buffer:
-            config["server-round"] = number
+            config["server-round"] = self.done + number
             asked |= self._ask(grid, arrays, config, timeout, asked)
             if asked and not self._out:
                 return

@@ -235,7 +235,7 @@ class FedSZGrid(WrappedGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull and unpack; see Flower's `Grid`.
 
-        Of the replies to `StreamedRequest`s it returns one, still sealed.
+        Replies to `StreamedRequest`s come one at a time, still sealed.
         """
         asked = list(message_ids)
         benched = [self._benched.pop(i) for i in asked if i in self._benched]
@@ -342,9 +342,7 @@ class FedSZGrid(WrappedGrid):
             left_out = {reply.metadata.src_node_id for reply in benched}
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
             self._admission.asked(message.metadata.dst_node_id for message in asked)
-            packed = []
-            if asked:
-                packed = self._packer.pack(asked, decision.config, codecs, overlaps=overlaps)
+            packed = self._packer.pack(asked, decision.config, codecs, overlaps) if asked else []
             raw_bytes = sum(p.raw_bytes for p in packed)
             self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
             if raw_bytes and is_training(pushed):

@@ -33,9 +33,7 @@ class OverlappingReplies:
     def __init__(self, inner: Grid, packer: Packer, admission: Admission, on_sent: OnSent) -> None:
         self._inner, self._packer, self._admission = inner, packer, admission
         self._on_sent = on_sent
-        self._ids: dict[
-            str, str
-        ] = {}  # of messages that are out: as the inner Grid has them -> ours
+        self._ids: dict[str, str] = {}  # by the inner Grid's id of a message that is out: ours
         self._first: list[Message] = []
         self._here: deque[Message] = deque()
 

@@ -156,7 +156,6 @@ class Packer:
         messages: Iterable[Message],
         config: CompressionConfig,
         codecs: Mapping[int, str],
-        *,
         overlaps: bool = False,
     ) -> list[Packed]:
         """Return the messages of a push, packed: once for all clients that are in the same case.
