@@ -14,7 +14,10 @@ from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.federation import CLIENTS, app_of, grid_of, initial, record_of, to_arrays
+from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
+from tests.test_clipping import steps_norm
+from tests.test_downlink import app_that
+from tests.test_hostile_replies import REFUSED
 from tests.test_quorum import equal, failing
 
 
@@ -163,6 +166,35 @@ def test_it_learns_as_well_as_rounds_that_wait() -> None:
 
     assert waiting > 0.8
     assert buffered > waiting - 0.02
+
+
+@pytest.mark.parametrize("name", ["NaN", "1e15", "half damaged", "weight 1e18", "no arrays"])
+def test_hostile_replies_move_no_buffer_beyond_the_limit(name: str) -> None:
+    attack = REFUSED[name][0]
+
+    class Hostile(WrappedGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            replies = list(self.inner.pull_messages(message_ids))
+            for reply in replies:
+                if reply.metadata.src_node_id == list(self.get_node_ids())[-1]:
+                    reply.content = attack(reply.content)
+            return replies
+
+    model = trained(FedSZGrid(Hostile(grid_of(app_of())), 1e-3), 3, buffer=3)
+
+    start = initial()
+    most = 3 * 10 * max(steps_norm(moved(start, i), start) for i in range(CLIENTS))
+    assert steps_norm(model, start) < most
+
+
+def test_a_client_that_was_restarted_is_sent_the_whole_model() -> None:
+    app = app_that({1: {2}}, [])
+    grid = FedSZGrid(grid_of(app), "std:1", downlink="std:1")
+
+    trained(grid, 3, buffer=CLIENTS)
+
+    traffic = grid.take_traffic()
+    assert (traffic.replies, traffic.failures) == (3 * CLIENTS, [])
 
 
 def test_options_that_cannot_be() -> None:
