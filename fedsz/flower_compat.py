@@ -60,3 +60,9 @@ def error_reply(metadata: Metadata, code: int, reason: str) -> Message:
     reply = Message(Error(code, one_line(reason)), reply_to=request)
     reply.metadata.__dict__["_message_id"] = new_message_id()
     return reply
+
+
+def error_in_place_of(reply: Message, reason: str) -> Message:
+    """Return an error reply with the metadata of one that must not be used."""
+    error = error_reply(reply.metadata, ErrorCode.MOD_FAILED_PRECONDITION, reason).error
+    return make_message(reply.metadata, error=error)

@@ -104,6 +104,6 @@ def test_a_server_that_ends_its_rounds_keeps_nothing_of_them() -> None:
         record = grid.end_round(accuracy=0.5)
         assert (record.round, record.replies) == (number, CLIENTS * (number > 0))
         StreamingFedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=1)
-        kept.append(sum(len(counter._admitted) for counter in grid._counters))
+        kept.append(sum(len(counter._admitted) for counter in grid._book._counters))
 
     assert kept == [CLIENTS] * ROUNDS

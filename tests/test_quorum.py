@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedTrimmedAvg, Krum
 
 from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower import FedSZGrid, StreamingFedAvg
@@ -125,6 +126,100 @@ def test_a_good_round_makes_up_for_those_before() -> None:
     failures = {(number, client) for number in (1, 2, 4) for client in range(CLIENTS)}
 
     assert not equal(initial(), trained(FedSZGrid(grid_of(failing(app_of(), failures))), 4))
+
+
+def without_weight(when: set[int]) -> App:
+    """Return an app whose replies weigh nothing in some rounds."""
+    app = app_of()
+
+    def answer(message: Message, context: Context) -> Message:
+        number: Any = message.content["config"]["server-round"]
+        reply = app(message, context)
+        if number in when:
+            reply.content["metrics"] = MetricRecord({**reply.content["metrics"], "num-examples": 0})
+        return reply
+
+    return answer
+
+
+FLOWERS = [FedAvg, FedAvgM, FedAdam, FedMedian, FedTrimmedAvg, Krum, StreamingFedAvg]
+
+
+@pytest.mark.parametrize("strategy", FLOWERS)
+def test_a_round_below_quorum_leaves_the_model_of_flowers_strategies(strategy: Any) -> None:
+    others = {(2, client) for client in range(1, CLIENTS)}
+    grid = FedSZGrid(grid_of(failing(app_of(), others)), 1e-2, min_replies=2)
+    named = {"min_replies": 2} if strategy is StreamingFedAvg else {}
+    models: list[dict[str, np.ndarray]] = []
+
+    strategy(fraction_evaluate=0, **named).start(
+        grid,
+        record_of(floats(initial())),
+        num_rounds=2,
+        evaluate_fn=lambda _, arrays: models.append(to_arrays(arrays)),
+    )
+
+    assert not equal(models[0], models[1])
+    assert equal(models[1], models[2])
+    kinds = [failure.kind for failure in grid.take_traffic().failures]
+    assert sorted(kinds) == ["failed"] * (CLIENTS - 1) + ["quorum"]
+
+
+def floats(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: x for name, x in arrays.items() if x.dtype.kind == "f" and x.size}
+
+
+def test_what_a_round_of_flowers_below_quorum_took_goes_back() -> None:
+    others = {(2, client) for client in range(1, CLIENTS)}
+    nobody = {(2, client) for client in range(CLIENTS)}
+    alone, absent = (
+        FedSZGrid(in_order(grid_of(failing(app_of(), when))), "std:2", min_replies=2)
+        for when in (others, nobody)
+    )
+
+    one, other = (
+        FedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=4).arrays
+        for grid in (alone, absent)
+    )
+
+    assert equal(to_arrays(one), to_arrays(other))
+
+
+def test_three_rounds_below_quorum_end_a_run_of_flowers() -> None:
+    failures = {(number, client) for number in range(2, 9) for client in range(CLIENTS)}
+    grid = FedSZGrid(grid_of(failing(app_of(), failures)), 1e-2)
+
+    with pytest.raises(TooFewReplies, match="3 rounds in a row do not count"):
+        FedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=4)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_rounds_without_weight_end_no_run(strategy: Any) -> None:
+    models: list[dict[str, np.ndarray]] = []
+
+    strategy(fraction_evaluate=0).start(
+        FedSZGrid(grid_of(without_weight({2})), 1e-2),
+        record_of(initial()),
+        num_rounds=2,
+        evaluate_fn=lambda _, arrays: models.append(to_arrays(arrays)),
+    )
+
+    assert equal(models[1], models[2])
+
+
+def test_an_evaluation_without_weight_ends_no_run() -> None:
+    app = app_of()
+
+    def answer(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if message.metadata.message_type == "evaluate":
+            reply.content["metrics"] = MetricRecord({"num-examples": 0, "loss": 1.0})
+        return reply
+
+    result = FedAvg().start(FedSZGrid(grid_of(answer), 1e-2), record_of(initial()), num_rounds=2)
+
+    assert not equal(to_arrays(result.arrays), initial())
+    assert result.evaluate_metrics_clientapp == {}
 
 
 def test_no_round_needs_no_reply() -> None:

@@ -92,6 +92,7 @@ def test_what_defines_a_run_is_what_can_change_its_result() -> None:
     own_axes |= {"update", "downlink", "decay", "policy", "tolerance"}  # by run_id, where unusual
     changes_nothing = {"data_dir", "round_timeout", "min_clients", "min_replies", "deadline_factor"}
     changes_nothing |= {"max_client_share", "max_update_norm", "allow_codecs"}  # of a sweep: off
+    changes_nothing |= {"buffer", "max_staleness"}  # likewise
     about = options()
     for name, option in about.items():
         matters = option.panel not in (TRAVEL, RESULTS) and name not in changes_nothing

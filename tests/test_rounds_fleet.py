@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from tests.fleets import LIMIT, Fleet
+from tests.fleets import LIMIT, Fleet, Server
+from tests.links import free_port
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -48,3 +49,39 @@ def test_a_stopped_client_is_left_out_and_may_go_on(fleet: Fleet) -> None:
     )
     clients[2].kill()
     assert "too late, the server goes on without this reply" in clients[2].communicate()[0]
+
+
+def test_with_a_buffer_nobody_waits_for_a_stopped_client(fleet: Fleet) -> None:
+    few = ("--samples", 60, "--test-samples", 20)
+    server = fleet.server("--rounds", 12, "--min-clients", 4, "--buffer", 2, *few)
+    clients = [fleet.client(server.port, i, 4) for i in range(4)]
+    server.wait_for(lambda event: event.get("round") == 2)
+    clients[3].send_signal(signal.SIGSTOP)
+
+    assert server.process.wait(LIMIT) == 0
+
+    clients[3].kill()
+    assert [client.wait(LIMIT) for client in clients[:3]] == [0, 0, 0]
+    start, *rounds = server.rounds()
+    assert [one["round"] for one in rounds] == list(range(1, 13))
+    assert {one["replies"] for one in rounds} == {2}
+    assert {link["staleness"] for one in rounds for link in one["links"]} > {0}
+    assert rounds[-1]["loss"] < start["loss"]
+
+
+def test_a_run_with_a_buffer_is_resumed(fleet: Fleet) -> None:
+    few = ("--samples", 60, "--test-samples", 20)
+    place = ("--port", free_port(), "--json", "--insecure")
+    options = ("--rounds", 30, "--min-clients", 3, "--buffer", 2, "--run-dir", "out")
+    first = Server(fleet.start("server", *place, *options, *few))
+    clients = [fleet.client(first.port, i, 3, "--state-dir", f"state{i}") for i in range(3)]
+    first.wait_for(lambda event: event.get("round") == 4)
+    first.process.kill()
+    first.process.wait(LIMIT)
+
+    second = Server(fleet.start("server", *place, "--resume", "out"))
+
+    assert second.process.wait(LIMIT) == 0
+    assert [client.wait(LIMIT) for client in clients] == [0, 0, 0]
+    assert second.rounds()[-1]["round"] == 30
+    assert all(not one["failures"] for one in second.rounds())

@@ -15,7 +15,7 @@ from fedsz.cli import status
 from fedsz.cli.client_lines import ClientLines
 from fedsz.cli.status import StatusLine
 from fedsz.cli.table import RunTable
-from fedsz.control.record import Failure, RoundRecord
+from fedsz.control.record import Failure, RoundRecord, count_failures
 from fedsz.errors import LinkError
 from fedsz.training.events import Client as ClientEvent
 from fedsz.training.events import Done, Listening
@@ -104,6 +104,7 @@ def test_a_client_tells_each_percent_of_a_message(serve: Serve) -> None:
 ROUNDS = (
     RoundRecord(round=0, accuracy=0.1),
     RoundRecord(round=1, accuracy=0.5, replies=1, failures=[Failure("b", "gone")]),
+    RoundRecord(round=2, accuracy=0.5, replies=1, failures=[Failure("b", "too far", "norm")]),
 )
 
 
@@ -116,7 +117,9 @@ def test_a_server_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> 
         table.show(ClientEvent("a", "received", ""))
         table.show(ClientEvent("b", "left", "connection lost"))
         table.show(ROUNDS[1])
-        table.show(Done("runs/x", 2.0))
+        table.show(ROUNDS[2])
+        failures = count_failures(ROUNDS[1].failures, {"b": {"norm": 1}, "c": {"failed": 3}})
+        table.show(Done("runs/x", 2.0, count_failures(ROUNDS[2].failures, failures)))
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[:4] == [
@@ -127,7 +130,11 @@ def test_a_server_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> 
     ]
     assert "client b left: connection lost" in lines
     assert "round 1 without b: gone" in lines
-    assert lines[-1] == "results in runs/x"
+    assert lines[-3:] == [
+        "rounds without b: 2 norm, 1 failed",
+        "rounds without c: 3 failed",
+        "results in runs/x",
+    ]
 
 
 def test_a_server_that_is_stopped_says_where_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Self
 
@@ -14,7 +14,8 @@ from fedsz.control.record import RoundRecord
 from fedsz.formatting import metric, outcome, share, size
 from fedsz.training.events import Client, Done, Event, Listening
 
-NAMED: Final = 4  # clients whose replies are missing, in a line
+NAMED: Final = 4  # clients whose replies are missing, in a line, or in the summary
+FAILED: Final = "failed"  # what records of older releases do not say more of
 WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)  # eleven columns fit into 80 characters
 HEADS: Final = (
     ("", "", "", "", "raw", "sent", "", "energy", "rounds", "error/", "round"),
@@ -124,6 +125,7 @@ class RunTable:
             lines.append(f"largest error {error:.4f} of its bound")
         else:
             lines.append("no client sent an update that could be used")
+        lines += failure_lines(done.failures)
         self._say("\n".join((*lines, f"results in {done.run_dir}")), style="")
 
     def _print_row(self, row: tuple[str, ...], style: str = "") -> None:
@@ -132,6 +134,18 @@ class RunTable:
 
     def _say(self, text: str, style: str = "dim") -> None:
         self._status.say(text, style)
+
+
+def failure_lines(failures: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a line for each of the clients that rounds went on without most often."""
+    ranked = sorted(failures.items(), key=lambda item: -sum(item[1].values()))
+    lines = [
+        f"rounds without {client}: "
+        + ", ".join(f"{times} {kind or FAILED}" for kind, times in kinds.items())
+        for client, kinds in ranked[:NAMED]
+    ]
+    more = len(ranked) - len(lines)
+    return [*lines, f"and rounds without {more} more clients"] if more else lines
 
 
 def cells(row: RoundRecord) -> tuple[str, ...]:

@@ -7,6 +7,9 @@ it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -48,6 +51,9 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
             its step, likewise; None without error feedback.
         digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
             in which their updates were added up.
+        scale: what its step counted times; below 1 if its norm was above the limit, or it is stale.
+        staleness: how many models are newer than the one that it started from; 0 in rounds that
+            wait for their replies.
     """
 
     node: str
@@ -59,6 +65,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     kept: float | None = None
     lag: float | None = None
     digest: str = ""
+    scale: float = 1.0
+    staleness: int = 0
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -73,6 +81,16 @@ class Failure(msgspec.Struct, frozen=True):
     client: str
     reason: str
     kind: str = ""
+
+
+def count_failures(
+    failures: Iterable[Failure], before: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+) -> dict[str, dict[str, int]]:
+    """Return how often each client failed, by its name and the kind, added to those ``before``."""
+    totals = {client: Counter(kinds) for client, kinds in before.items()}
+    for failure in failures:
+        totals.setdefault(failure.client, Counter())[failure.kind] += 1
+    return {client: dict(kinds) for client, kinds in totals.items()}
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from fedsz import flower_environment  # noqa: F401 - before Flower is imported
 from fedsz.control.record import Traffic
 from fedsz.flower.admission import AdmissionRules
 from fedsz.flower.deadline import Deadlines
+from fedsz.flower.fedbuff import FedBuff
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.server_app import compressed
@@ -29,6 +30,7 @@ from fedsz.transport.local_grid import LocalGrid
 __all__ = [
     "AdmissionRules",
     "Deadlines",
+    "FedBuff",
     "FedSZGrid",
     "FedSZMod",
     "GrpcGrid",

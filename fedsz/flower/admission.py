@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from fedsz import codecs
 from fedsz.errors import ConfigError, FedszError, RefusedReply
 from fedsz.flower.bench import Bench, BenchState
+from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.evaluation_metrics import EXAMPLES
 from fedsz.flower.ordinary import MOST_WEIGHT, NormLimit, Recent, largest_weight
 from fedsz.flower.packing import Ordered
@@ -43,11 +44,17 @@ FIRST: Final = 3  # replies that show what is ordinary in a run's first round
 
 
 class AdmittedRecord(ArrayRecord):
-    """A record that has passed admission, still sealed; ``received`` has its arrays."""
+    """A record that has passed admission, still sealed.
 
-    def __init__(self, update: ReceivedUpdate) -> None:
+    Attributes:
+        received: its arrays.
+        broadcast: of the model that it is of: its ``model`` is what clients are sent now; None
+            where that is not known.
+    """
+
+    def __init__(self, update: ReceivedUpdate, broadcast: Broadcast | None = None) -> None:
         super().__init__()
-        self.received = update
+        self.received, self.broadcast = update, broadcast
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,8 @@ class AdmissionRules:
     Attributes:
         max_client_share: the most that one client's weight may be of a round's, if all others have
             the median weight; what is above is lowered to that. 1 for no limit.
-        max_update_norm: as `NormLimit.of` reads it; updates above are refused.
+        max_update_norm: as `NormLimit.of` reads it; updates above are scaled down to it, or refused
+            where it says so; see `fedsz.flower.received_update.ReceivedUpdate.judge`.
         allow_codecs: names of codecs that clients may use besides those that they were told to.
         weighted_by: the metric that is the weight of a reply.
         same_model: whether replies must be of the model that was sent.
@@ -69,7 +77,7 @@ class AdmissionRules:
     """
 
     max_client_share: float = 0.5
-    max_update_norm: float | str = "30x"
+    max_update_norm: float | str = "10x"
     allow_codecs: Collection[str] = ()
     weighted_by: str = EXAMPLES
     same_model: bool = True
@@ -151,6 +159,19 @@ class Admission:
         """Take note of who is sent a message in this round."""
         self._asked |= set(nodes)
 
+    def usable(self, replies: Iterable[Message]) -> int:
+        """Return how many replies are no errors; 0 if none of them has any weight."""
+        good = [reply for reply in replies if not reply.has_error()]
+        return len(good) if any(self._weight(reply.content) != 0 for reply in good) else 0
+
+    def refuse(self, replies: Iterable[Message], why: RefusedReply) -> None:
+        """Let replies of this round not count after all, though they have passed."""
+        nodes = {reply.metadata.src_node_id for reply in replies}
+        for admitted in self._admitted:
+            if admitted.node in nodes:
+                for update in admitted.updates.values():
+                    update.refused = update.refused or why
+
     def failed(self, node: int) -> None:
         """Take note of who sent nothing that can be used."""
         self._failed.add(node)
@@ -167,11 +188,18 @@ class Admission:
             for key, update in reply.updates.items():
                 if reply.trains and update.norm:
                     self._learn(key, update.norm)
+                if update.clipped < 1 and not update.refused:
+                    why = "its norm is above the limit"
+                    logger.warning("node %d: %s: scaled by %.2g", reply.node, why, update.clipped)
         for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
             recent.end_round()
         answered = {reply.node for reply in self._admitted if reply.trains} - self._failed
         self.bench.end_round(answered, self._failed)
         self._asked, self._failed, self._admitted = set(), set(), []
+
+    def knows(self, replies: Iterable[Message]) -> bool:
+        """Say whether it is known what is ordinary among replies of these types."""
+        return all(r.has_error() or r.metadata.message_type in self._forms for r in replies)
 
     def settled(
         self, replies: Iterable[Message], ordered: Callable[[int], Ordered]
@@ -235,8 +263,11 @@ class Admission:
             if trains:
                 floats, whole = self._norms.get(key, (Recent(), Recent()))
                 update.limit = self._limit.over(Norm(floats.median, whole.median))
+                update.clips = self._limit.clips
             if sealed:
-                taken[key] = AdmittedRecord(update)
+                broadcasts = ordered(metadata.src_node_id).broadcasts
+                only = next(iter(broadcasts), key) if len(broadcasts) == len(updates) == 1 else key
+                taken[key] = AdmittedRecord(update, broadcasts.get(only))
             else:
                 aside = aside_of(content.array_records[key])
                 taken[key] = with_aside(to_record(update.arrays()), aside)

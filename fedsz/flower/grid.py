@@ -6,12 +6,10 @@ import gc
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
-import msgspec
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
@@ -21,24 +19,26 @@ from fedsz.codecs import Codec
 from fedsz.control.policy import DEFAULT_TOLERANCE, Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import AUTO, FIXED, SENSITIVITY, SPREAD
-from fedsz.errors import ConfigError, FedszError
+from fedsz.errors import ConfigError, FedszError, RefusedReply
 from fedsz.flower.admission import Admission, AdmissionRules
 from fedsz.flower.deadline import Deadline, Deadlines
-from fedsz.flower.evaluation_metrics import EvaluationMetrics
 from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.ordinary import NormLimit
-from fedsz.flower.packing import Packed, Packer, is_training
+from fedsz.flower.overlapping import OverlappingReplies
+from fedsz.flower.packing import Packed, Packer, is_round, is_training
+from fedsz.flower.quorum import Quorum
 from fedsz.flower.records import STYPE, TRAIN
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, told
-from fedsz.flower.round_log import RoundLog
+from fedsz.flower.round_book import RoundBook
 from fedsz.flower.second_tries import note_holder, with_second_tries
-from fedsz.flower.traffic import TrafficCounter
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.formatting import one_line
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 from fedsz.update.config import DEFAULT, CompressionConfig
 
 logger = logging.getLogger(__name__)
+
+BENCHED: Final = "benched-"  # what ids begin with of messages that were not sent
 
 
 class FedSZGrid(WrappedGrid):
@@ -75,7 +75,10 @@ class FedSZGrid(WrappedGrid):
         same_model: whether replies must have the names and shapes of the model that was sent; False
             for apps whose clients answer with something else, such as adapters.
         rules: all else that replies must keep to before they count.
-        deadlines: how long a `GrpcGrid` waits for slow clients; twice what nine in ten take.
+        deadlines: how long a `GrpcGrid` waits for slow clients; three times what nine in ten take.
+        min_replies: usable replies that a round of training needs. With fewer, or without weight,
+            all become error replies, at which Flower's strategies keep the model. Three such rounds
+            in a row raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its own.
 
     Raises:
         ConfigError: one of these is out of range or does not exist.
@@ -101,6 +104,7 @@ class FedSZGrid(WrappedGrid):
         same_model: bool = True,
         rules: AdmissionRules | None = None,
         deadlines: Deadlines | None = None,
+        min_replies: int = 1,
     ) -> None:
         named: dict[str, Any] = {
             "error_bound": error_bound,
@@ -122,9 +126,10 @@ class FedSZGrid(WrappedGrid):
         if SENSITIVITY in controller.needs:
             raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
         rules = replace(rules or AdmissionRules(), same_model=same_model)
-        self._set_up(inner, controller, feedback=downlink_feedback, rules=rules)
-        self._log: RoundLog | None = RoundLog()
-        self._deadlines = deadlines or Deadlines()
+        self._quorum = Quorum(min_replies)
+        self._deadlines = deadlines or Deadlines(quorum=min_replies)
+        book = RoundBook(inner, controller, tells=True)
+        self._set_up(inner, book, feedback=downlink_feedback, rules=rules)
 
     @classmethod
     def controlled(
@@ -139,14 +144,9 @@ class FedSZGrid(WrappedGrid):
             deadlines: how long they are awaited.
         """
         grid = cls.__new__(cls)
-        grid._set_up(inner, controller, feedback=True, rules=rules)
-        # Each round is taken once, when it ends; what nobody takes would grow for weeks.
-        grid._taken = grid._of_round
-        grid._counters = {grid._of_round}
-        grid._deadlines = deadlines
-        grid._log = None  # such a server tells of its rounds itself
-        if controller.decision is not None:
-            grid.steer(controller.decision)
+        grid._quorum, grid._deadlines = Quorum(), deadlines
+        book = RoundBook(inner, controller, tells=False)
+        grid._set_up(inner, book, feedback=True, rules=rules)
         return grid
 
     def state(self) -> RecordDict:
@@ -160,28 +160,22 @@ class FedSZGrid(WrappedGrid):
             FedszError: ``state`` is no Grid's.
         """
         packing, learned = state_of(state)
-        self._packer.restore(packing, self._decision.config)
+        self._packer.restore(packing, self._book.decision.config)
         self._admission.restore(learned)
-        self._round_ended = True
+        self._book.ended = True
 
     def _set_up(
-        self, inner: Grid, controller: Controller, *, feedback: bool, rules: AdmissionRules
+        self, inner: Grid, book: RoundBook, *, feedback: bool, rules: AdmissionRules
     ) -> None:
         WrappedGrid.__init__(self, inner)
-        self._controller = controller
-        self._decision = Decision(config=controller.base)
+        self._book = book
         self._admission = Admission(rules)
         self._packer = Packer(feedback=feedback, measures=rules.norm_limit != NormLimit())
+        self._overlapping = OverlappingReplies(
+            inner, self._packer, self._admission, lambda whole: book.sent(0, whole.sent_bytes)
+        )
         self._benched: dict[str, Message] = {}  # by id: replies in place of those not asked for
-        self._evaluated = EvaluationMetrics()
-        self._taken, self._of_round = TrafficCounter(inner), TrafficCounter(inner)
-        self._told = TrafficCounter(inner)
-        self._counters = {self._taken, self._of_round, self._told}
-        self._measured: tuple[float | None, float | None] = None, None
-        self._round_ended = False
-        self._trained = self._untold = False  # whether a model has crossed, and not been told of
         self._lock = threading.RLock()
-        self._last = time.monotonic()
 
     def steer(self, decision: Decision) -> None:
         """Compress otherwise from the next message on.
@@ -189,11 +183,7 @@ class FedSZGrid(WrappedGrid):
         Raises:
             CodecUnavailable: a codec's library is not installed here.
         """
-        if decision == self._decision:
-            return
-        for codec in (decision.config.codec, *decision.codecs.values()):
-            decision.config.replace(codec=codec).require()
-        self._decision = decision
+        self._book.steer(decision)
 
     def observe(self, *, accuracy: float | None = None, loss: float | None = None) -> None:
         """Tell the policy how good the model is that goes out next, where the app measures that.
@@ -204,7 +194,7 @@ class FedSZGrid(WrappedGrid):
             accuracy: on held-out data, in [0, 1].
             loss: mean cross-entropy there, in nats.
         """
-        self._measured = accuracy, loss
+        self._book.measured = accuracy, loss
 
     def end_round(self, **measured: Any) -> RoundRecord:
         """Return the record of the round that is over, and decide how the next one is sent.
@@ -216,40 +206,46 @@ class FedSZGrid(WrappedGrid):
             measured: fields of `fedsz.control.record.RoundRecord` that no Grid can know: accuracy,
                 loss, spread, sensitivity, train_seconds and test_seconds.
         """
-        now = time.monotonic()
         self._packer.counted(self._admission.counted())
-        record = RoundRecord(
-            **msgspec.structs.asdict(self._of_round.take()),
-            round=self._controller.next_round,
-            seconds=now - self._last,
-            decision=self._controller.decision,
-            **measured,
-        )
-        self._last, self._measured, self._round_ended = now, (None, None), True
-        self._trained = False
+        record = self._book.end(measured)
         self._admission.end_round()
-        self.steer(self._controller.decide(record))
         return record
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Pack and push; see Flower's `Grid`."""
+        """Pack and push; see Flower's `Grid`.
+
+        Rounds of `StreamedRequest`s may overlap: a reply may come when later models are out.
+        """
         pushed = list(messages)
-        packed, benched = self._packed(pushed)
+        overlaps = takes_replies_as_they_come(pushed)
+        packed, benched = self._packed(pushed, overlaps=overlaps)
         left_out = {reply.metadata.src_node_id: reply for reply in benched}
-        pushed_ids, ids = iter(self.inner.push_messages(packed)), []
+        sent_ids = list(self.inner.push_messages(packed))
+        if overlaps:
+            self._overlapping.sent(sent_ids)
+        pushed_ids, ids = iter(sent_ids), []
         for message in pushed:
             if (node := message.metadata.dst_node_id) in left_out:
-                ids.append(f"benched-{secrets.token_hex(8)}")
+                ids.append(f"{BENCHED}{secrets.token_hex(8)}")
                 self._benched[ids[-1]] = left_out[node]
             else:
                 ids.append(next(pushed_ids))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Pull and unpack; see Flower's `Grid`."""
-        wanted = list(message_ids)
-        replies = list(self.inner.pull_messages([i for i in wanted if i not in self._benched]))
-        benched = [self._benched.pop(i) for i in wanted if i in self._benched]
+        """Pull and unpack; see Flower's `Grid`.
+
+        Replies to `StreamedRequest`s come one at a time, still sealed.
+        """
+        asked = list(message_ids)
+        benched = [self._benched.pop(i) for i in asked if i in self._benched]
+        wanted = [i for i in asked if not i.startswith(BENCHED)]
+        if (reply := self._overlapping.next(wanted)) is not None:
+            admitted = self._admitted(reply, sealed=True)
+            self._packer.forget(reply.metadata.src_node_id)
+            return [admitted, *benched]
+        wanted = [i for i in wanted if i not in self._overlapping]
+        replies = list(self.inner.pull_messages(wanted)) if wanted else []
         for reply in replies:
             note_holder(reply, self._packer)
         settled = self._admission.settled(replies, self._packer.ordered)
@@ -261,10 +257,30 @@ class FedSZGrid(WrappedGrid):
         """Return the replies to ``messages``, with plain arrays.
 
         Those to `StreamedRequest`s keep theirs sealed, and come while they are read.
+
+        Raises:
+            TooFewReplies: three rounds in a row did not count.
         """
         pushed = list(messages)
-        collect = Replies if takes_replies_as_they_come(pushed) else list
-        return collect(self.stream_replies(pushed, timeout=timeout))
+        if takes_replies_as_they_come(pushed):
+            return Replies(self.stream_replies(pushed, timeout=timeout))
+        counts, trains = is_round(pushed), is_training(pushed)
+        if counts and trains:
+            self._quorum.wait()
+        replies = list(self.stream_replies(pushed, timeout=timeout))
+        return self._of_quorum(replies, trains=trains) if counts else replies
+
+    def _of_quorum(self, replies: list[Message], *, trains: bool) -> list[Message]:
+        """Return the replies of a round, or errors in their place if it does not count."""
+        usable = self._admission.usable(replies)
+        if self._quorum.reached(usable) if trains else usable:
+            return replies
+        why = self._quorum.why if trains else "no reply has any weight"
+        refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
+        self._admission.refuse(replies, refused)
+        if trains:
+            self._quorum.require()
+        return [m if m.has_error() else compat.error_in_place_of(m, str(refused)) for m in replies]
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -301,41 +317,36 @@ class FedSZGrid(WrappedGrid):
             yield admitted
         deadline.end()
         if count > 1:  # others may be on their way to other threads
-            self._tell()
-
-    def _tell(self) -> None:
-        """Log the training that is over, if any was."""
-        if self._untold and self._log is not None:
-            self._untold = False
-            self._log.tell(self._controller.next_round, self._told.take(), self._decision.config)
+            self._book.tell()
 
     def take_traffic(self) -> Traffic:
         """Return what was counted since the last call, or since the start."""
-        return self._taken.take()
+        return self._book.take_traffic()
 
     def _send_whole(self, whole: Packed, timeout: float | None) -> Iterator[Message]:
-        for counter in self._counters:
-            counter.sent(0, whole.sent_bytes)
+        self._book.sent(0, whole.sent_bytes)
         return super().stream_replies([whole.message], timeout=timeout)
 
-    def _packed(self, pushed: list[Message]) -> tuple[list[Message], list[Message]]:
+    def _packed(
+        self, pushed: list[Message], *, overlaps: bool = False
+    ) -> tuple[list[Message], list[Message]]:
         """Return ``pushed`` with their arrays sealed, and error replies to those not to be sent."""
         if not pushed:
             return [], []
         with self._lock:  # some servers push from a thread for each client
-            if self._packer.begins_round(pushed):
+            if self._packer.begins_round(pushed, overlaps=overlaps):
                 self._begin_round(pushed)
-            codecs = {int(node): codec for node, codec in self._decision.codecs.items()}
+            decision = self._book.decision
+            codecs = {int(node): codec for node, codec in decision.codecs.items()}
             benched = [reply for message in pushed if (reply := self._reply_of_benched(message))]
             left_out = {reply.metadata.src_node_id for reply in benched}
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
             self._admission.asked(message.metadata.dst_node_id for message in asked)
-            packed = self._packer.pack(asked, self._decision.config, codecs) if asked else []
+            packed = self._packer.pack(asked, decision.config, codecs, overlaps) if asked else []
             raw_bytes = sum(p.raw_bytes for p in packed)
-            for counter in self._counters:
-                counter.sent(raw_bytes, sum(p.sent_bytes for p in packed))
+            self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
             if raw_bytes and is_training(pushed):
-                self._trained = self._untold = True
+                self._book.note_training()
         return [p.message for p in packed], benched
 
     def _reply_of_benched(self, message: Message) -> Message | None:
@@ -350,19 +361,15 @@ class FedSZGrid(WrappedGrid):
 
     def _begin_round(self, pushed: list[Message]) -> None:
         """End the round before, if its app has not done so, and have this one decided."""
-        self._tell()  # of a round whose replies were taken one by one
+        self._book.tell()  # of a round whose replies were taken one by one
         if not is_training(pushed):
             return
-        # Some protocols train in several exchanges, of which one has the model: SecAgg+ in four.
-        goes_on = self._controller.next_round and not self._trained
-        if not self._round_ended and not goes_on:
-            (accuracy, loss), spread = self._measured, {}
-            if accuracy is None and loss is None:
-                accuracy, loss = self._evaluated.take()
-            if SPREAD in self._controller.needs:
-                spread = self._packer.spread(pushed, self._controller.base)
+        if self._book.is_over:
+            accuracy, loss = self._book.take_measured()
+            needs, base = self._book.controller.needs, self._book.controller.base
+            spread = self._packer.spread(pushed, base) if SPREAD in needs else {}
             self.end_round(accuracy=accuracy, loss=loss, spread=spread)
-        self._round_ended = False
+        self._book.ended = False
 
     def _admitted(self, reply: Message, *, sealed: bool) -> Message:
         """Return a reply that has passed admission, or the error reply that takes its place."""
@@ -378,21 +385,15 @@ class FedSZGrid(WrappedGrid):
         except FedszError as err:
             reason = told(err)
             self._fail(node, reason, kind_of(err))
-            code = compat.ErrorCode.MOD_FAILED_PRECONDITION
-            error = compat.error_reply(reply.metadata, code, reason).error
-            return compat.make_message(reply.metadata, error=error)
+            return compat.error_in_place_of(reply, reason)
         if not reply.metadata.message_type.startswith(TRAIN):
-            self._evaluated.add(reply)
+            self._book.evaluated.add(reply)
         if reply.content.array_records:
-            for counter in self._counters:
-                counter.received(admitted)
-            if admitted.trains:
-                self._trained = self._untold = True
+            self._book.received(admitted)
         return reply
 
     def _fail(self, node: int, reason: str, kind: Refusal) -> None:
         logger.warning("node %d left out: %s", node, reason)
         if kind is not Refusal.BENCHED and kind not in OF_ITS_TIME:
             self._admission.failed(node)
-        for counter in self._counters:
-            counter.failed(node, reason, kind)
+        self._book.failed(node, reason, kind)

@@ -23,6 +23,7 @@ MOST_WEIGHT: Final = 1e12  # no client has more examples
 FEW: Final = 5  # clients below which a share says little,
 MOST_OF_FEW: Final = 10.0  # and one may weigh as much as so many ordinary ones
 NO_LIMIT: Final = "none"
+REFUSE: Final = "refuse:"  # before a limit: updates above it are refused, not clipped
 
 
 @dataclass(frozen=True)
@@ -32,21 +33,24 @@ class NormLimit:
     Attributes:
         factor: times the median of recent norms, or
         fixed: in the unit of the weights; the other is infinite.
+        clips: whether an update above it is scaled down to it, in place of refused.
     """
 
     factor: float = math.inf
     fixed: float = math.inf
+    clips: bool = True
 
     @classmethod
     def of(cls, text: float | str) -> NormLimit:
-        """Return what ``"10x"``, a number or ``"none"`` says.
+        """Return what ``"10x"``, a number, ``"refuse:10x"`` or ``"none"`` says.
 
         Raises:
             ConfigError: it is none of these, or not above 0.
         """
         if text == NO_LIMIT:
             return cls()
-        digits = str(text)
+        digits = str(text).removeprefix(REFUSE)
+        clips = digits == str(text)
         try:
             value = float(digits.removesuffix("x"))
         except ValueError:
@@ -54,9 +58,11 @@ class NormLimit:
         if not 0 < value < math.inf:
             raise ConfigError(
                 f"a norm's limit is a number above 0, one with x for times the median of recent"
-                f" norms, such as 10x, or {NO_LIMIT}; got {text!r}"
+                f" norms, such as 10x, either after {REFUSE}, or {NO_LIMIT}; got {text!r}"
             )
-        return cls(factor=value) if digits.endswith("x") else cls(fixed=value)
+        if digits.endswith("x"):
+            return cls(factor=value, clips=clips)
+        return cls(fixed=value, clips=clips)
 
     def over(self, ordinary: Norm | None) -> Norm:
         """Return the limit where ``ordinary`` norms are known, or None."""

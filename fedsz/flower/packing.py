@@ -16,19 +16,14 @@ from fedsz.codecs import Raw
 from fedsz.flower.broadcast import Broadcast, BroadcastState
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import (
-    KEY,
+    EVALUATE,
     TRAIN,
     Arrays,
     Aside,
     aside_of,
     layout_of,
-    plain_bytes,
-    sealed,
-    streams_of,
-    to_record,
-    with_aside,
 )
-from fedsz.transport.replies import StreamedRequest
+from fedsz.flower.sent_content import SentContent
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.lossless import BITS_CODEC
 from fedsz.update.reference import Reference
@@ -36,6 +31,7 @@ from fedsz.update.step import step_spread
 
 # What encoders fall back to, whatever codecs they are told to use.
 CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)
+_LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its records
 
 
 @dataclass(frozen=True)
@@ -77,12 +73,14 @@ class Ordered:
         references: by digest, what they may be differences from.
         sent: by the keys of records, the models that it was sent.
         codecs: the names of the codecs that its streams may use.
+        broadcasts: by the keys of records, what holds the model that clients are sent now.
     """
 
     layouts: Mapping[str, Layout]
     references: Mapping[bytes, Reference]
     sent: Mapping[str, Mapping[str, NDArray]]
     codecs: frozenset[str]
+    broadcasts: Mapping[str, Broadcast]
 
 
 class Packer:
@@ -100,36 +98,43 @@ class Packer:
 
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
-        expected: those of this round alone.
-        references: what replies of this round may be differences from, by digest.
     """
 
     def __init__(self, *, feedback: bool = True, measures: bool = False) -> None:
         self._measures = measures
         self.layouts: dict[str, Layout] = {}
-        self.expected: dict[str, Layout] = {}
-        self.references: dict[bytes, Reference] = {}
         self._feedback = feedback
         self._broadcasts: dict[str, Broadcast] = {}
         self._run = secrets.token_bytes(8)
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
-        self._out: dict[int, tuple[Metadata, _Content]] = {}  # by node: of this round
-        self._sent_whole: dict[int, _Content] = {}  # the same, of those that were sent all of it
+        self._out: dict[int, tuple[Metadata, SentContent]] = {}  # by node: what it was sent last
+        self._sent_whole: dict[int, SentContent] = {}  # the same, of those that were sent all of it
+        self._in_round: set[int] = set()  # who has been sent the model of this round
         self._sent = ("", b"")  # the purpose and the model of this round
         self._asked: dict[int, int] = {}  # by node: the last turn in which it was to train
         self._counted: dict[int, int] = {}  # and the last in which its reply counted
 
-    def begins_round(self, pushed: Sequence[Message]) -> bool:
-        """Take note of a push that is to be packed, and say whether it begins a round."""
+    def begins_round(self, pushed: Sequence[Message], *, overlaps: bool = False) -> bool:
+        """Take note of a push that is to be packed, and say whether it begins a round.
+
+        If rounds overlap, what nodes were sent in earlier ones is kept until `forget` is called.
+        """
         sent = pushed[0].metadata.message_type, _fingerprint(pushed[0].content)
-        again = any(message.metadata.dst_node_id in self._out for message in pushed)
+        again = any(message.metadata.dst_node_id in self._in_round for message in pushed)
         if sent == self._sent and not again:
             return False
         self._sent = sent
         self._turn += is_training(pushed)
-        self.expected, self.references, self._out, self._sent_whole = {}, {}, {}, {}
+        self._in_round = set()
+        if not overlaps:
+            self._out, self._sent_whole = {}, {}
         return True
+
+    def forget(self, node: int) -> None:
+        """Keep nothing of what a node was sent: its reply is here, or will not come."""
+        self._out.pop(node, None)
+        self._sent_whole.pop(node, None)
 
     def spread(
         self, messages: Iterable[Message], config: CompressionConfig
@@ -147,11 +152,16 @@ class Packer:
         return found
 
     def pack(
-        self, messages: Iterable[Message], config: CompressionConfig, codecs: Mapping[int, str]
+        self,
+        messages: Iterable[Message],
+        config: CompressionConfig,
+        codecs: Mapping[int, str],
+        overlaps: bool = False,
     ) -> list[Packed]:
         """Return the messages of a push, packed: once for all clients that are in the same case.
 
         The messages are not changed. ``codecs`` are by node, for those that use another codec.
+        If rounds overlap, the model is kept that replies start from.
         """
         pushed = list(messages)
         trains = is_training(pushed)
@@ -161,11 +171,11 @@ class Packer:
         records = {id(message.content): message.content for message in pushed}
         first = pushed[0].content
         if all(_same_arrays(first, content) for content in records.values()):
-            shared = self._content(first, config, told, everybody=True)
+            shared = self._content(first, config, told, everybody=True, keeps=overlaps)
             contents = {i: shared.beside_others(content) for i, content in records.items()}
         else:
             contents = {
-                i: self._content(content, config, told, everybody=False)
+                i: self._content(content, config, told, everybody=False, keeps=overlaps)
                 for i, content in records.items()
             }
         versions: dict[Any, tuple[RecordDict, int]] = {}
@@ -189,6 +199,7 @@ class Packer:
             version, nbytes = versions[case]
             # Of two messages to a node, the last: what the other's reply lacks, its round lacks.
             self._out[node] = message.metadata, content
+            self._in_round.add(node)
             out = compat.make_message(message.metadata, content=version)
             packed.append(Packed(out, content.raw_bytes, nbytes))
         for content in contents.values():
@@ -211,19 +222,18 @@ class Packer:
             self._broadcasts[key].restore(known)
 
     def ordered(self, node: int) -> Ordered:
-        """Return what a node was told in this round."""
-        sent: dict[str, Mapping[str, NDArray]] = {}
-        allowed = set(CODECS_OF_FALLBACKS)
+        """Return what a node was told when it was last sent a message."""
         _, content = self._out.get(node, (None, self._sent_whole.get(node)))
-        if content is not None:
-            config = content.instructions.config
-            allowed |= {config.lossy_codec.name, config.lossless_codec.name}
-            sent = {
-                key: broadcast.model.arrays
-                for key, broadcast in content.broadcasts.items()
-                if broadcast.model is not None
-            }
-        return Ordered(self.expected, self.references, sent, frozenset(allowed))
+        if content is None:
+            return Ordered({}, {}, {}, frozenset(CODECS_OF_FALLBACKS), {})
+        config, models = content.instructions.config, content.models
+        return Ordered(
+            content.layouts,
+            {model.digest: model for model in models.values()},
+            {key: model.arrays for key, model in models.items()},
+            frozenset({config.lossy_codec.name, config.lossless_codec.name, *CODECS_OF_FALLBACKS}),
+            content.broadcasts,
+        )
 
     def counted(self, nodes: Iterable[int]) -> None:
         """Note that what these nodes were last asked to train has gone into the model."""
@@ -244,7 +254,10 @@ class Packer:
         self._held.pop(node, None)
         if node not in self._out or not self._out[node][1].instructions.holds:
             return None
-        metadata, content = self._out.pop(node)
+        metadata, content = self._out[node]
+        if not content.is_newest:
+            return None  # it is sent the newest before long
+        del self._out[node]
         self._sent_whole[node] = content
         version, nbytes = content.version({})
         content.pack_away()
@@ -252,8 +265,14 @@ class Packer:
         return Packed(message, content.raw_bytes, nbytes)
 
     def _content(
-        self, content: RecordDict, config: CompressionConfig, told: Instructions, *, everybody: bool
-    ) -> _Content:
+        self,
+        content: RecordDict,
+        config: CompressionConfig,
+        told: Instructions,
+        *,
+        everybody: bool,
+        keeps: bool,
+    ) -> SentContent:
         broadcasts: dict[str, Broadcast] = {}
         beside: dict[str, Aside] = {}
         for key, record in content.array_records.items():
@@ -262,7 +281,6 @@ class Packer:
                 continue  # nothing that a stream could hold
             if key not in self.layouts or self.layouts[key].shapes != layout.shapes:
                 self.layouts[key] = layout
-            self.expected[key] = self.layouts[key]
             if everybody:
                 broadcast = self._broadcasts.get(key)
                 if broadcast is None:
@@ -272,17 +290,14 @@ class Packer:
             else:
                 broadcast = Broadcast(config.replace(downlink=EXACT))
             arrays = Arrays(record, self.layouts[key])
-            wanted = config.sends_differences or (self._measures and told.trains)
+            wanted = keeps or config.sends_differences or (self._measures and told.trains)
             broadcast.put(arrays, reference=wanted)
             broadcasts[key], beside[key] = broadcast, aside_of(record)
-            if broadcast.model is not None:
-                self.references[broadcast.model.digest] = broadcast.model
-        kept = {
-            key: broadcast.model.digest
-            for key, broadcast in broadcasts.items()
-            if broadcast.model is not None and not broadcast.exact
-        }
-        return _Content({}, broadcasts, beside, replace(told, holds=kept)).beside_others(content)
+        models = {key: b.model for key, b in broadcasts.items() if b.model is not None}
+        kept = {key: model.digest for key, model in models.items() if not broadcasts[key].exact}
+        layouts = {key: self.layouts[key] for key in broadcasts}
+        told = replace(told, holds=kept)
+        return SentContent({}, broadcasts, models, layouts, beside, told).beside_others(content)
 
 
 def _same_arrays(one: RecordDict, other: RecordDict) -> bool:
@@ -323,49 +338,12 @@ def is_training(messages: Iterable[Message]) -> bool:
     return any(message.metadata.message_type.startswith(TRAIN) for message in messages)
 
 
-@dataclass(frozen=True)
-class _Content:
-    """What messages of one RecordDict hold: the model by its keys, and all else."""
+def is_round(messages: Sequence[Message]) -> bool:
+    """Say whether these messages hold the model for all whose replies are averaged together.
 
-    others: Mapping[str, Any]
-    broadcasts: Mapping[str, Broadcast]
-    beside: Mapping[str, Aside]
-    instructions: Instructions
-
-    @property
-    def raw_bytes(self) -> int:
-        return sum(broadcast.raw_bytes for broadcast in self.broadcasts.values())
-
-    def beside_others(self, content: RecordDict) -> _Content:
-        """Return the same for a message whose records without arrays are those of ``content``."""
-        others = {k: v for k, v in content.items() if k not in self.broadcasts and k != KEY}
-        return replace(self, others=others)
-
-    def with_codec(self, codec: str) -> _Content:
-        """Return the same for a client that is to use another codec."""
-        told = self.instructions
-        return replace(self, instructions=replace(told, config=told.config.replace(codec=codec)))
-
-    def with_counted(self, turn: int) -> _Content:
-        """Return the same for a client whose replies since a turn did not count."""
-        return replace(self, instructions=replace(self.instructions, counted=turn))
-
-    def version(self, held: Mapping[str, bytes]) -> tuple[RecordDict, int]:
-        """Return it for a client that holds these models, by key; and the bytes of its streams."""
-        records, nbytes = {}, 0
-        for key, broadcast in self.broadcasts.items():
-            record = sealed(broadcast.streams(held.get(key, b"")), self.beside[key])
-            size = sum(map(len, streams_of(record)))
-            # A few dozen bytes grow when they are compressed: they go as they are.
-            if broadcast.model is not None and size > broadcast.raw_bytes:
-                plain = to_record(dict(broadcast.model.arrays))
-                if plain_bytes(plain, plain) <= size:
-                    record, size = with_aside(plain, self.beside[key]), broadcast.raw_bytes
-            records[key], nbytes = record, nbytes + size
-        told = self.instructions.record()
-        return StreamedRequest({**self.others, **records, KEY: told}), nbytes
-
-    def pack_away(self) -> None:
-        """Free what only a first version needs."""
-        for broadcast in self.broadcasts.values():
-            broadcast.pack_away()
+    Legacy servers push a message to each client from a thread of its own.
+    """
+    legacy = any(key in _LEGACY for message in messages for key in message.content)
+    averaged = any(m.metadata.message_type.startswith((TRAIN, EVALUATE)) for m in messages)
+    has_model = any(message.content.array_records for message in messages)
+    return averaged and has_model and not (legacy and len(messages) == 1)

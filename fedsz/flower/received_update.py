@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Final
 
 from flwr.app import ArrayRecord
 
@@ -20,8 +21,10 @@ from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
 from fedsz.update.decompress import owned, unpack
-from fedsz.update.lossy import CodedTensor
+from fedsz.update.lossy import CodedTensor, narrow, wide
 from fedsz.update.reference import Reference, require_reference
+
+LEAST_SCALE: Final = 1e-20  # an update that must be clipped to less is refused
 
 
 class ReceivedUpdate:
@@ -47,6 +50,9 @@ class ReceivedUpdate:
         norm: of its step, once all of it has been decoded: from the model that its sender started
             from; of the arrays themselves where that model is not known.
         limit: the most that its norm may be; see `judge`.
+        clips: whether an update above that is scaled down to it, in place of refused.
+        clipped: what the step of its floats was scaled by to keep to that; 1 if it did.
+        staleness: how many models are newer than the one that its sender started from.
         refused: why whoever was to use it could not, if so.
 
     Raises:
@@ -69,6 +75,7 @@ class ReceivedUpdate:
         self.refused: FedszError | None = None
         self.norm: Norm | None = None
         self.limit = Norm(math.inf, math.inf)
+        self.clips, self.clipped, self.staleness = False, 1.0, 0
         self._sent_model = sent
         self.sent_bytes = sum(len(array.data) for array in record.values())
         hashed = hashlib.sha256()
@@ -138,13 +145,31 @@ class ReceivedUpdate:
         return norm.total()
 
     def judge(self, norm: Norm) -> None:
-        """Take the norm of its step, and refuse what is too large or not finite.
+        """Take the norm of its step, and set `clipped` or refuse it if that is above the limit.
+
+        Clipping moves floats towards the model that their sender started from. So each lies between
+        what it was and what it became: a running variance stays above 0. Without that model, all
+        of the update is refused. So it is where its whole numbers and bools are too large: they can
+        be counters, masks or bytes, and what lies between two of them can be none.
 
         Raises:
             RefusedReply: all of it must be left out.
         """
         self.norm = norm
-        norm.check(self.limit)
+        norm.require_finite()
+        counts = norm
+        if self.clips and self._sent_model and norm.floats * LEAST_SCALE < self.limit.floats:
+            counts = norm._replace(floats=min(norm.floats, self.limit.floats))
+        counts.require_within(self.limit)
+        self.clipped = counts.floats / norm.floats if norm.floats else 1.0
+
+    @property
+    def scale(self) -> float:
+        """What the step of its floats counts times: less if it was clipped, or is stale.
+
+        Stale ones by 1 / sqrt(1 + s), as in FedBuff (Nguyen et al., AISTATS 2022, section 5).
+        """
+        return self.clipped / math.sqrt(1 + self.staleness)
 
     @contextmanager
     def clock(self) -> Iterator[None]:
@@ -160,7 +185,19 @@ class ReceivedUpdate:
             for name, x in decoded.items():
                 norm.add(x.dtype, energy(x, self.sent(name, x)))
         self.judge(norm.total())
+        if self.scale < 1:
+            with self.clock():
+                decoded = {name: self._clipped(name, x) for name, x in decoded.items()}
         return {name: decoded.pop(name) for name in self.shapes}
+
+    def _clipped(self, name: str, x: NDArray) -> NDArray:
+        start = self.sent(name, x)
+        if start is None or x.dtype.kind in "iub":
+            return x
+        wider = x.dtype if x.dtype.kind == "c" else wide(x.dtype)
+        mean = x.astype(wider) * wider.type(self.scale)
+        mean += start.astype(wider) * wider.type(1 - self.scale)
+        return narrow(mean, x.dtype)
 
     def _fitted(self, name: str, x: NDArray | CodedTensor) -> NDArray | CodedTensor:
         if self._layout is None or x.dtype == self._layout.dtypes[name]:

@@ -24,6 +24,7 @@ class Refusal(StrEnum):
     NOT_FINITE = "not finite"  # NaN, infinities, or values whose squares are
     NORM = "norm"  # an update that is too large
     QUORUM = "quorum"  # too few others have replied; no fault of its own
+    STALE = "stale"  # an update of a model that is too old; no fault of its own
     BENCHED = "benched"  # not asked, because it kept failing
 
 
@@ -41,7 +42,11 @@ def told(err: FedszError) -> str:
     return str(err) if isinstance(err, RefusedReply) else f"{type(err).__name__}: {err}"
 
 
-OF_ITS_TIME: Final = (Refusal.QUORUM, Refusal.NORM)  # no fault of a client: they bench nobody
+OF_ITS_TIME: Final = (
+    Refusal.QUORUM,
+    Refusal.NORM,
+    Refusal.STALE,
+)  # no fault of a client: they bench nobody
 
 
 class Norm(NamedTuple):
@@ -53,10 +58,13 @@ class Norm(NamedTuple):
     floats: float
     whole: float
 
-    def check(self, limit: Norm) -> None:
-        """Raise `RefusedReply` if one is above that of ``limit``, or not finite."""
+    def require_finite(self) -> None:
+        """Raise `RefusedReply` if one is not finite."""
         if not (math.isfinite(self.floats) and math.isfinite(self.whole)):
             raise RefusedReply(Refusal.NOT_FINITE, "it holds NaN, infinities or values near them")
+
+    def require_within(self, limit: Norm) -> None:
+        """Raise `RefusedReply` if one is above that of ``limit``."""
         for norm, most, what in zip(self, limit, ("", " of its whole numbers"), strict=True):
             if norm > most:
                 text = f"the norm{what} of its update is {norm:.4g}; the most is {most:.4g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ class StreamingFedAvg(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up ``replies`` one by one, and return their weighted average and metrics."""
-        mean = Mean()
+        mean = self._begin_mean()
         contents: list[RecordDict] = []  # of metrics alone
         added: list[ReceivedUpdate] = []
         failures = 0
@@ -93,7 +93,13 @@ class StreamingFedAvg(FedAvg):
                 why = f"the round does not count: {self.quorum.why}"
                 update.refused = RefusedReply(Refusal.QUORUM, why)
             return None, None
-        return mean.result(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        return self._result(mean), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+
+    def _begin_mean(self) -> Mean:
+        return Mean()
+
+    def _result(self, mean: Mean) -> ArrayRecord:
+        return mean.result()
 
     def _add(self, mean: Mean, reply: Message) -> RecordDict:
         """Add a reply and return its metrics."""
@@ -135,9 +141,15 @@ class Mean:
     All of an update is decoded as far as that can fail, and judged, before any of it is added. What
     is kept of it meanwhile is a byte an element, of tensors that `uniform` has coded, and else the
     decoded tensors. So an update that is refused half-way changes no bit of the sums.
+
+    An update that is to be scaled counts as start + scale x (update - start).
+
+    Args:
+        steps: whether to add up only what updates are above their starts; see `result`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, steps: bool = False) -> None:
+        self._steps = steps
         self._sums: dict[str, NDArray] = {}
         self._bases: dict[str, dict[int, Base]] = {}  # what differences refer to, by its id()
         self._template: Layout | None = None
@@ -161,6 +173,10 @@ class Mean:
                 opened.append(_open(name, x, update.sent(name, x), wide))
                 norm.add(x.dtype, opened[-1].values.energy)
         update.judge(norm.total())
+        if self._steps and any(tensor.start is None for tensor in opened):
+            raise RefusedReply(Refusal.MODEL, "what it starts from is not known")
+        if not weight:
+            return  # or an infinite element would make NaN of a sum
         if self._template is None:
             dtypes = {tensor.name: tensor.dtype for tensor in opened}
             self._template = Layout(dict(update.shapes), dtypes)
@@ -169,14 +185,26 @@ class Mean:
                 if tensor.name not in self._sums:
                     shape = self._template.shapes[tensor.name]
                     self._sums[tensor.name] = np.zeros(shape, sum_dtype(tensor.dtype))
-                tensor.values.add(self._sums[tensor.name], weight)
-                if (base := tensor.reference) is not None:
-                    bases = self._bases.setdefault(tensor.name, {})
-                    bases.setdefault(id(base), Base(base)).weight += weight
+                scale = 1.0 if tensor.dtype.kind in "iub" else update.scale
+                tensor.values.add(self._sums[tensor.name], weight * scale)
+                self._add_start(tensor, weight, scale)
         self.weight += weight
 
-    def result(self) -> ArrayRecord:
-        """Return the mean, in the dtypes of what was added; the sums are given up on the way."""
+    def _add_start(self, tensor: _OpenedTensor, weight: float, scale: float) -> None:
+        """Add what a tensor's scaled step is above: all of its start, or what `scale` leaves."""
+        if (start := tensor.start) is None:
+            return
+        share = 1.0 if tensor.is_difference else 1 - scale
+        weight *= share - 1 if self._steps else share
+        if weight:
+            bases = self._bases.setdefault(tensor.name, {})
+            bases.setdefault(id(start), Base(start)).weight += weight
+
+    def result(self, onto: Mapping[str, NDArray] | None = None) -> ArrayRecord:
+        """Return the mean, in the dtypes of what was added; the sums are given up on the way.
+
+        A mean of steps is added ``onto`` a model. What is not finite there stays: a mask of -inf.
+        """
         assert self._template is not None
         record = ArrayRecord()
         for name in self._template.shapes:
@@ -184,17 +212,21 @@ class Mean:
             mean /= self.weight
             for base in self._bases.pop(name, {}).values():
                 add_scaled(base.x, base.weight / self.weight, mean)
+            if onto is not None:
+                add_scaled(onto[name], 1.0, mean)
+                np.copyto(mean, onto[name], casting="unsafe", where=~np.isfinite(onto[name]))
             record[name] = to_array(cast(mean, self._template.dtypes[name]))
         return record
 
 
 class _OpenedTensor(NamedTuple):
-    """A tensor that can be added, which is above its reference if it has one."""
+    """A tensor that can be added, and what its sender started from, where that is known."""
 
     name: str
     dtype: np.dtype
     values: Opened
-    reference: NDArray | None
+    start: NDArray | None
+    is_difference: bool  # of it from its start
 
 
 def _open(
@@ -202,9 +234,12 @@ def _open(
 ) -> _OpenedTensor:
     """Decode a tensor as far as that can fail, to be added to sums of dtype ``wide``."""
     if isinstance(x, CodedTensor) and wide == sum_dtype(x.dtype):
-        return _OpenedTensor(name, x.dtype, x.open(sent), x.reference)
+        if x.reference is not None:
+            return _OpenedTensor(name, x.dtype, x.open(sent), x.reference, is_difference=True)
+        return _OpenedTensor(name, x.dtype, x.open(sent), sent, is_difference=False)
     decoded = x.decode() if isinstance(x, CodedTensor) else x
-    return _OpenedTensor(name, x.dtype, OpenedArray(decoded, sent), None)
+    values = OpenedArray(decoded, sent)
+    return _OpenedTensor(name, x.dtype, values, sent, is_difference=False)
 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:

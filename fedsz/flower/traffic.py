@@ -102,6 +102,8 @@ def _client_record(reply: Admitted, bandwidth: float) -> ClientRecord:
         kept=reply.report.kept,
         lag=reply.report.lag,
         digest=_digest(list(reply.updates.values())),
+        scale=min((update.scale for update in reply.updates.values()), default=1.0),
+        staleness=max((update.staleness for update in reply.updates.values()), default=0),
     )
 
 

@@ -31,6 +31,8 @@ class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
 
     run_dir: str
     seconds: float  # from the first round's start to the end
+    # By client, and by kind, how often a round went on without it; all rounds of a resumed run.
+    failures: dict[str, dict[str, int]] = {}
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):

@@ -15,8 +15,10 @@ from fedsz.arrays import NDArray
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import SENSITIVITY
+from fedsz.errors import ConfigError
 from fedsz.flower.admission import AdmissionRules
 from fedsz.flower.deadline import Deadlines
+from fedsz.flower.fedbuff import FedBuff
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.quorum import Quorum
 from fedsz.flower.records import to_record
@@ -54,7 +56,8 @@ def prepare(config: RunConfig) -> Problem:
         TaskError: the task failed.
         ModelMismatch: the initial weights are those of another model.
     """
-    _ = controller_of(config), rules_of(config), deadlines_of(config), config.compression.require()
+    _ = controller_of(config), rules_of(config), deadlines_of(config), strategy_of(config)
+    config.compression.require()
     task = load_task(config)
     model = task.build_model()
     if config.initial:
@@ -91,7 +94,7 @@ def federate(
     while left and len(list(grid.get_node_ids())) < config.min_clients:
         time.sleep(0.1)
     rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
-    strategy = ResumableFedAvg(rounds.done, config.seed)
+    strategy = strategy_of(config, rounds.done)
     strategy.quorum = rounds.quorum
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
@@ -221,6 +224,27 @@ def _seed_of_round(seed: int, number: int) -> int:
     return hash((seed, number)) % 2**32
 
 
+def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
+    """Return how the updates of a run are averaged, after ``done`` rounds.
+
+    Raises:
+        ConfigError: a buffer is smaller than the replies that a round needs.
+    """
+    if not config.buffer:
+        return ResumableFedAvg(done, config.seed)
+    strategy = FedBuff(
+        buffer=config.buffer,
+        max_staleness=config.max_staleness,
+        min_replies=config.min_replies,
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_evaluate_nodes=0,
+        min_available_nodes=1,
+    )
+    strategy.done = done
+    return strategy
+
+
 def rules_of(config: RunConfig) -> AdmissionRules:
     """Return what replies of a run must keep to.
 
@@ -239,8 +263,10 @@ def deadlines_of(config: RunConfig) -> Deadlines:
     """Return how long the rounds of a run wait for the slowest clients.
 
     Raises:
-        ConfigError: the factor is between 0 and 1.
+        ConfigError: the factor is between 0 and 1; or there is one, and rounds wait for nobody.
     """
+    if config.buffer and config.deadline_factor not in (0, RunConfig.deadline_factor):
+        raise ConfigError("--deadline-factor does not combine with --buffer: nobody waits for all")
     return Deadlines(config.deadline_factor or math.inf, config.min_replies)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 
 from fedsz.arrays import Layout
+from fedsz.control.record import RoundRecord, count_failures
 from fedsz.errors import ConfigError
 from fedsz.training.apps import make_client_app
 from fedsz.training.events import Client, Done, Event, Listening
@@ -87,10 +88,18 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         first = resumed.checkpoint.done.round + 1 if resumed else 0
         on_event(Listening(grid.port, str(folder.path), config.min_clients, first))
         start = time.monotonic()
-        federate(grid, config, problem, on_event, on_checkpoint=folder.keep, resumed=resumed)
+        history = resumed.history if resumed else ()
+        failures = count_failures(failure for record in history for failure in record.failures)
+
+        def tell_round(record: RoundRecord) -> None:
+            nonlocal failures
+            failures = count_failures(record.failures, failures)
+            on_event(record)
+
+        federate(grid, config, problem, tell_round, on_checkpoint=folder.keep, resumed=resumed)
         if first > config.rounds:
             _await_clients(grid, config)
-        on_event(Done(str(folder.path), time.monotonic() - start))
+        on_event(Done(str(folder.path), time.monotonic() - start, failures))
     folder.finish()
 
 

@@ -140,6 +140,12 @@ class RunConfig:
         "rounds that a round waits for the others; 0 waits --round-timeout in any case.",
         LEARNING, SHARED, low=0, high=1e6)
 
+    buffer: int = option(0, "Asynchronous rounds (FedBuff): a new model for so many updates, and "
+        "wait for nobody else; 0 for rounds that wait for all.",
+        LEARNING, ALONE, low=0, high=1_000_000)
+    max_staleness: int = option(20, "With --buffer: refuse an update if more than so many models "
+        "are newer than the one that it started from.", LEARNING, ALONE, low=0, high=1_000_000)
+
     policy: str = option("", "Compression policy: auto chooses bounds that keep accuracy within "
         "--tolerance; fixed takes the options given here; docs/choosing.md has the others. auto "
         "by default, fixed where one of those below is named.", COMPRESSION, SHARED)
@@ -168,8 +174,9 @@ class RunConfig:
     max_client_share: float = option(0.5, "Most that one client's examples weigh in a round, if "
         "others have the median number; what is above is lowered. 1 for no limit.", TRUST, ALONE,
         low=1e-6, high=1)
-    max_update_norm: str = option("30x", "Updates of a larger norm are refused: a number, one "
-        "with x for times the median of recent rounds, or none.", TRUST, ALONE)
+    max_update_norm: str = option("10x", "Updates of a larger norm are clipped to it: a number, "
+        "one with x for times the median of recent rounds, or none. refuse:10x refuses them.",
+        TRUST, ALONE)
     allow_codecs: str = option("", "Codecs that clients may use besides the one that they are "
         "told to, with commas between.", TRUST, ALONE)
 

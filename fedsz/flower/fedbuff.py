@@ -1,0 +1,175 @@
+"""Asynchronous rounds: a new model each time that a buffer of updates is full."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedsz.errors import ConfigError, RefusedReply
+from fedsz.flower.admission import AdmittedRecord, streamed
+from fedsz.flower.broadcast import Broadcast
+from fedsz.flower.refusal import Refusal
+from fedsz.flower.strategy import Mean, StreamingFedAvg
+
+BUFFER: Final = 10
+MAX_STALENESS: Final = 20
+POLL_SECONDS: Final = 0.05  # between looks for replies, at first; twice as long each time, up to
+LONGEST_POLL: Final = 1.0
+
+
+class FedBuff(StreamingFedAvg):
+    """Buffered asynchronous aggregation: nobody waits for a slow client (Nguyen et al., 2022).
+
+    A round ends when ``buffer`` updates are there, or everybody who was asked has replied. The mean
+    of their steps, each times 1 / sqrt(1 + s), is added to the newest model; s is the number of
+    models that are newer than the one its sender started from. Steps are weighted by examples, so
+    for equal weights this is algorithm 1 of the paper, with a server learning rate of 1. Who is
+    idle is sent the new model; whoever is training goes on. A client gets each model once.
+
+    Needs a `FedSZGrid`, which keeps each model that somebody trains on until that client's reply or
+    timeout. Memory is that of these models, the sums, and the replies that wait as they were sent.
+    Does not evaluate on clients; ``evaluate_fn`` of `start` does it on the server.
+
+    Args:
+        buffer: updates that make a new model.
+        max_staleness: the most that s may be. Older updates are refused, and their senders go back
+            to the residuals that they had.
+
+    Raises:
+        ConfigError: one of these is out of range, ``min_replies`` is above ``buffer``, or clients
+            were to evaluate.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        buffer: int = BUFFER,
+        max_staleness: int = MAX_STALENESS,
+        **named: Any,
+    ) -> None:
+        super().__init__(*arguments, **named)
+        if buffer < self.quorum.min_replies:
+            raise ConfigError(f"buffer must be at least min_replies, got {buffer}")
+        if max_staleness < 0:
+            raise ConfigError(f"max_staleness must be 0 or more, got {max_staleness}")
+        if self.fraction_evaluate:
+            raise ConfigError("FedBuff does not evaluate on clients: pass fraction_evaluate=0")
+        self.buffer, self.max_staleness = buffer, max_staleness
+        self.done = 0  # rounds before those of `start`, which counts from 1
+        self._out: dict[int, tuple[str, int]] = {}  # by node: the message, and which model it has
+        self._models = 0  # that there have been
+        self._staleness = 0  # of the reply that is being added
+        self._broadcast: Broadcast | None = None
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,  # noqa: ARG002 - nothing is evaluated there
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the rounds; see Flower's `Strategy`. ``timeout`` is of each message.
+
+        Raises:
+            TooFewReplies: three rounds in a row did not count.
+        """
+        result, arrays = Result(), initial_arrays
+        config, self._out = train_config or ConfigRecord(), {}
+        while len(list(grid.get_node_ids())) < self.min_available_nodes:
+            time.sleep(POLL_SECONDS)
+        for number in range(num_rounds + 1):
+            if number:
+                self.quorum.require()
+                self.quorum.wait()
+                replies = self._replies(grid, number, arrays, config, timeout)
+                averaged, metrics = self.aggregate_train(number, replies)
+                if averaged is not None:
+                    result.arrays = arrays = averaged
+                    self._models += 1
+                if metrics is not None:
+                    result.train_metrics_clientapp[number] = metrics
+            measured = evaluate_fn(number, arrays) if evaluate_fn else None
+            if measured is not None:
+                result.evaluate_metrics_serverapp[number] = measured
+        self.quorum.require()
+        return result
+
+    def _replies(
+        self, grid: Grid, number: int, arrays: ArrayRecord, config: ConfigRecord, timeout: float
+    ) -> Iterator[Message]:
+        """Yield replies as they come, until the buffer is full or nobody is left to wait for."""
+        asked: set[int] = set()
+        usable, pause = 0, POLL_SECONDS
+        while usable < self.buffer:
+            config["server-round"] = self.done + number
+            asked |= self._ask(grid, arrays, config, timeout, asked)
+            if asked and not self._out:
+                return
+            replies = list(grid.pull_messages([message_id for message_id, _ in self._out.values()]))
+            for reply in replies:
+                _, begun = self._out.pop(reply.metadata.src_node_id)
+                self._staleness = self._models - begun
+                yield reply
+                usable += not reply.has_error() and not _refused(reply)
+            pause = POLL_SECONDS if replies else min(2 * pause, LONGEST_POLL)
+            if not replies:
+                time.sleep(pause)
+
+    def _ask(
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        timeout: float,
+        asked: set[int],
+    ) -> set[int]:
+        """Send the model to clients that are idle and have not been sent it; return these."""
+        nodes = list(grid.get_node_ids())
+        most = max(int(len(nodes) * self.fraction_train), self.min_train_nodes) - len(self._out)
+        idle = [node for node in nodes if node not in self._out and node not in asked]
+        chosen = idle if len(idle) <= most else random.sample(idle, max(0, most))
+        if not chosen:
+            return set()
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        messages = list(self._construct_messages(content, chosen, MessageType.TRAIN))
+        for message in messages:
+            message.metadata.ttl = timeout
+        ids = grid.push_messages(streamed(messages))
+        for node, message_id in zip(chosen, ids, strict=True):
+            self._out[node] = message_id, self._models
+        return set(chosen)
+
+    def _add(self, mean: Mean, reply: Message) -> RecordDict:
+        records = list(reply.content.array_records.values())
+        for record in records:
+            if not isinstance(record, AdmittedRecord) or record.broadcast is None:
+                raise ConfigError("FedBuff needs a FedSZGrid")
+            record.received.staleness = self._staleness
+            self._broadcast = record.broadcast
+            if self._staleness > self.max_staleness:
+                why = f"{self._staleness} models are newer; at most {self.max_staleness} may be"
+                record.received.refused = RefusedReply(Refusal.STALE, why)
+                raise record.received.refused
+        return super()._add(mean, reply)
+
+    def _begin_mean(self) -> Mean:
+        return Mean(steps=True)
+
+    def _result(self, mean: Mean) -> ArrayRecord:
+        assert self._broadcast is not None
+        assert self._broadcast.model is not None
+        return mean.result(self._broadcast.model.arrays)
+
+
+def _refused(reply: Message) -> bool:
+    records = reply.content.array_records.values()
+    return not any(isinstance(r, AdmittedRecord) and r.received.refused is None for r in records)

@@ -1,0 +1,118 @@
+"""What a Grid counts of its rounds, and how the next one is to be sent, by what was counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from flwr.serverapp import Grid
+
+from fedsz.control.policy import Controller
+from fedsz.control.record import Decision, RoundRecord, Traffic
+from fedsz.flower.admission import Admitted
+from fedsz.flower.evaluation_metrics import EvaluationMetrics
+from fedsz.flower.refusal import Refusal
+from fedsz.flower.round_log import RoundLog
+from fedsz.flower.traffic import TrafficCounter
+
+
+class RoundBook:
+    """Counts what crosses a Grid, makes the record of each round, and has the next one decided.
+
+    Args:
+        grid: that carries the messages.
+        controller: decides how each round is sent.
+        tells: whether rounds are logged, and traffic is taken apart from rounds. A server that ends
+            its rounds itself does neither: what nobody takes would grow for weeks.
+
+    Attributes:
+        decision: how messages are sent now.
+        ended: whether the last round has ended, and none has begun.
+        measured: accuracy and loss of the model that goes out next, where an app has told them.
+        evaluated: what replies to evaluate messages say of it.
+    """
+
+    def __init__(self, grid: Grid, controller: Controller, *, tells: bool) -> None:
+        self.controller = controller
+        self.decision = Decision(config=controller.base)
+        self.ended = False
+        self.measured: tuple[float | None, float | None] = None, None
+        self.evaluated = EvaluationMetrics()
+        self._of_round = TrafficCounter(grid)
+        self._taken = TrafficCounter(grid) if tells else self._of_round
+        self._told = TrafficCounter(grid) if tells else self._of_round
+        self._counters = {self._of_round, self._taken, self._told}
+        self._log = RoundLog() if tells else None
+        self._trained = self._untold = False  # whether a model has crossed, and not been told of
+        self._last = time.monotonic()
+        if controller.decision is not None:
+            self.steer(controller.decision)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a training message that goes out now ends a round that nobody else has ended.
+
+        Some protocols train in several exchanges, of which one has the model: SecAgg+ in four.
+        """
+        goes_on = self.controller.next_round and not self._trained
+        return not self.ended and not goes_on
+
+    def steer(self, decision: Decision) -> None:
+        """Send otherwise from now on; raises `CodecUnavailable` for a codec that is not here."""
+        if decision == self.decision:
+            return
+        for codec in (decision.config.codec, *decision.codecs.values()):
+            decision.config.replace(codec=codec).require()
+        self.decision = decision
+
+    def end(self, measured: Mapping[str, Any]) -> RoundRecord:
+        """Return the record of the round that is over, and decide how the next one is sent."""
+        now = time.monotonic()
+        record = RoundRecord(
+            **msgspec.structs.asdict(self._of_round.take()),
+            round=self.controller.next_round,
+            seconds=now - self._last,
+            decision=self.controller.decision,
+            **measured,
+        )
+        self._last, self.measured, self.ended = now, (None, None), True
+        self._trained = False
+        self.steer(self.controller.decide(record))
+        return record
+
+    def take_measured(self) -> tuple[float | None, float | None]:
+        """Return accuracy and loss, as the app or else clients have measured them."""
+        return self.evaluated.take() if self.measured == (None, None) else self.measured
+
+    def take_traffic(self) -> Traffic:
+        """Return what was counted since the last call, or since the start."""
+        return self._taken.take()
+
+    def tell(self) -> None:
+        """Log the training that is over, if any was."""
+        if self._untold and self._log is not None:
+            self._untold = False
+            self._log.tell(self.controller.next_round, self._told.take(), self.decision.config)
+
+    def sent(self, raw_bytes: int, sent_bytes: int) -> None:
+        """Count a message's arrays, before and after compression."""
+        for counter in self._counters:
+            counter.sent(raw_bytes, sent_bytes)
+
+    def received(self, reply: Admitted) -> None:
+        """Count a reply that has passed admission."""
+        for counter in self._counters:
+            counter.received(reply)
+        if reply.trains:
+            self.note_training()
+
+    def failed(self, node: int, reason: str, kind: Refusal) -> None:
+        """Count a message that got no usable reply."""
+        for counter in self._counters:
+            counter.failed(node, reason, kind)
+
+    def note_training(self) -> None:
+        """Note that a model has crossed, to be trained or back."""
+        self._trained = self._untold = True

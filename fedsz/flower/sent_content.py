@@ -1,0 +1,72 @@
+"""What messages of one RecordDict hold, and the versions of it for clients that hold some of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flwr.app import RecordDict
+
+from fedsz.arrays import Layout
+from fedsz.flower.broadcast import Broadcast
+from fedsz.flower.instructions import Instructions
+from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, streams_of, to_record, with_aside
+from fedsz.transport.replies import StreamedRequest
+from fedsz.update.reference import Reference
+
+
+@dataclass(frozen=True)
+class SentContent:
+    """What messages of one RecordDict hold: the model by its keys, and all else."""
+
+    others: Mapping[str, Any]
+    broadcasts: Mapping[str, Broadcast]
+    models: Mapping[str, Reference]  # that its receivers hold
+    layouts: Mapping[str, Layout]
+    beside: Mapping[str, Aside]
+    instructions: Instructions
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether its broadcasts have not gone on to later models."""
+        return all(self.broadcasts[key].model is model for key, model in self.models.items())
+
+    @property
+    def raw_bytes(self) -> int:
+        """Size of its models."""
+        return sum(broadcast.raw_bytes for broadcast in self.broadcasts.values())
+
+    def beside_others(self, content: RecordDict) -> SentContent:
+        """Return the same for a message whose records without arrays are those of ``content``."""
+        others = {k: v for k, v in content.items() if k not in self.broadcasts and k != KEY}
+        return replace(self, others=others)
+
+    def with_codec(self, codec: str) -> SentContent:
+        """Return the same for a client that is to use another codec."""
+        told = self.instructions
+        return replace(self, instructions=replace(told, config=told.config.replace(codec=codec)))
+
+    def with_counted(self, turn: int) -> SentContent:
+        """Return the same for a client whose replies since a turn did not count."""
+        return replace(self, instructions=replace(self.instructions, counted=turn))
+
+    def version(self, held: Mapping[str, bytes]) -> tuple[RecordDict, int]:
+        """Return it for a client that holds these models, by key; and the bytes of its streams."""
+        records, nbytes = {}, 0
+        for key, broadcast in self.broadcasts.items():
+            record = sealed(broadcast.streams(held.get(key, b"")), self.beside[key])
+            size = sum(map(len, streams_of(record)))
+            # A few dozen bytes grow when they are compressed: they go as they are.
+            if broadcast.model is not None and size > broadcast.raw_bytes:
+                plain = to_record(dict(broadcast.model.arrays))
+                if plain_bytes(plain, plain) <= size:
+                    record, size = with_aside(plain, self.beside[key]), broadcast.raw_bytes
+            records[key], nbytes = record, nbytes + size
+        told = self.instructions.record()
+        return StreamedRequest({**self.others, **records, KEY: told}), nbytes
+
+    def pack_away(self) -> None:
+        """Free what only a first version needs."""
+        for broadcast in self.broadcasts.values():
+            broadcast.pack_away()

@@ -1,0 +1,205 @@
+"""Asynchronous rounds: who waits for whom, what stale updates weigh, and what they lead to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedsz.errors import ConfigError, TooFewReplies
+from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
+from fedsz.flower.refusal import Refusal
+from fedsz.flower.wrapped_grid import WrappedGrid
+from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
+from tests.test_clipping import steps_norm
+from tests.test_downlink import app_that
+from tests.test_hostile_replies import REFUSED
+from tests.test_quorum import equal, failing
+
+
+class Slow(WrappedGrid):
+    """Holds back the replies of client 0 until so many others have come since it was asked."""
+
+    def __init__(self, inner: Any, others: int) -> None:
+        super().__init__(inner)
+        self._others, self._after = others, 0
+        self._slow = next(iter(inner.get_node_ids()))
+        self._held: set[str] = set()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        pushed = list(messages)
+        ids = list(self.inner.push_messages(pushed))
+        for message, i in zip(pushed, ids, strict=True):
+            if message.metadata.dst_node_id == self._slow:
+                self._held.add(i)
+                self._after = self._others
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        ids = [i for i in message_ids if i not in self._held or self._after <= 0]
+        replies = list(self.inner.pull_messages(ids[:1]))  # one at a time, as over a network
+        self._after -= len(replies)
+        return replies
+
+
+def steps(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every client moves each weight by a power of two of its own."""
+    return {
+        name: (x + 2.0**client).astype(x.dtype) if x.dtype.kind == "f" else x
+        for name, x in arrays.items()
+    }
+
+
+def trained(grid: Any, rounds: int, **options: Any) -> dict[str, np.ndarray]:
+    strategy = FedBuff(fraction_evaluate=0, **options)
+    return to_arrays(strategy.start(grid, record_of(initial()), num_rounds=rounds).arrays)
+
+
+@pytest.mark.parametrize("update", ["weights", "delta", "delta+ef"])
+def test_stale_steps_weigh_one_over_the_root_of_one_more(update: str) -> None:
+    """Client 0 replies to the first model when there are two newer ones."""
+    grid = FedSZGrid(Slow(grid_of(app_of(steps)), 7), 1e-6, update=update)
+
+    bias = trained(grid, 3, buffer=3)["fc.bias"]
+
+    clients = grid.take_traffic().clients
+    assert [client.staleness for client in clients] == [0, 0, 0, 0, 0, 0, 0, 2, 0]
+    others = (2 * 2 + 3 * 4 + 4 * 8) / (2 + 3 + 4)
+    last = (1 / math.sqrt(3) + 2 * 2 + 3 * 4) / (1 + 2 + 3)
+    assert np.allclose(bias - initial()["fc.bias"], 2 * others + last, rtol=1e-4)
+
+
+def test_a_slow_client_does_not_hold_others() -> None:
+    grid = FedSZGrid(Slow(grid_of(app_of(steps)), 10**6), 1e-3)
+
+    trained(grid, 5, buffer=3)
+
+    traffic = grid.take_traffic()
+    assert (traffic.replies, traffic.failures) == (15, [])
+    assert len(grid._packer._out) == 1  # of the first model, which somebody trains on
+
+
+def test_an_update_that_is_too_stale_is_refused_and_its_residual_goes_back() -> None:
+    slow = FedSZGrid(Slow(grid_of(app_of()), 7), "std:2")
+
+    trained(slow, 4, buffer=3, max_staleness=1)
+
+    assert [failure.kind for failure in slow.take_traffic().failures] == [Refusal.STALE]
+    node, *others = slow.get_node_ids()
+    state = slow._packer.state()
+    assert state.asked[node] > state.counted.get(node, 0) == 0  # and it will be told so
+    assert all(state.counted[other] for other in others)
+
+
+def test_whoever_waits_for_all_averages_as_in_rounds() -> None:
+    """If the buffer holds all, no update is stale."""
+    options: dict[str, Any] = {"error_bound": "std:1", "update": "delta+ef", "downlink": "std:1"}
+
+    ours = trained(FedSZGrid(grid_of(app_of()), **options), 4, buffer=CLIENTS)
+
+    rounds = StreamingFedAvg(fraction_evaluate=0).start(
+        FedSZGrid(grid_of(app_of()), **options), record_of(initial()), num_rounds=4
+    )
+    theirs = to_arrays(rounds.arrays)
+    assert all(np.allclose(ours[name], theirs[name], atol=1e-2) for name in theirs)
+
+
+def test_a_buffer_that_nobody_will_fill_is_used_as_it_is() -> None:
+    grid = FedSZGrid(grid_of(app_of()), 1e-3)
+
+    trained(grid, 2, buffer=100)
+
+    assert grid.take_traffic().replies == 2 * CLIENTS
+
+
+def test_rounds_that_nobody_replies_to_end_the_run() -> None:
+    always = {(number, client) for number in range(9) for client in range(CLIENTS)}
+    with pytest.raises(TooFewReplies):
+        trained(FedSZGrid(grid_of(failing(app_of(), always))), 9, buffer=2)
+
+
+def test_a_run_goes_on_from_what_the_grid_remembers() -> None:
+    """Who was asked and had not counted when the server crashed goes back to its residual."""
+    inner = grid_of(app_of())
+    before = FedSZGrid(Slow(inner, 10**6), "std:2")
+    model = trained(before, 2, buffer=3)
+    before.end_round()
+    after = FedSZGrid(inner, "std:2")
+    after.restore(before.state())
+
+    strategy = FedBuff(fraction_evaluate=0, buffer=3)
+    result = strategy.start(after, record_of(model), num_rounds=2)
+
+    assert after.take_traffic().failures == []
+    assert not equal(to_arrays(result.arrays), model)
+
+
+def test_it_learns_as_well_as_rounds_that_wait() -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    x, y = datasets.load_digits(return_X_y=True)
+    x = np.hstack([x / 16, np.ones((len(x), 1))])
+
+    def learn(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        mine, w = slice(client, 1500, CLIENTS), arrays["w"].astype(float)
+        for _ in range(5):
+            scores = np.exp(x[mine] @ w)
+            scores /= scores.sum(1, keepdims=True)
+            w -= 2 * x[mine].T @ (scores - np.eye(10)[y[mine]]) / len(y[mine])
+        return {"w": w.astype(np.float32)}
+
+    def accuracy(strategy: Any, grid: Any, rounds: int) -> float:
+        start = record_of({"w": np.zeros((65, 10), np.float32)})
+        weights = to_arrays(strategy.start(grid, start, num_rounds=rounds).arrays)["w"]
+        return float(((x[1500:] @ weights).argmax(1) == y[1500:]).mean())
+
+    waiting = accuracy(
+        StreamingFedAvg(fraction_evaluate=0), FedSZGrid(grid_of(app_of(learn)), threshold=0), 10
+    )
+    slow = Slow(grid_of(app_of(learn)), 6)
+    buffered = accuracy(
+        FedBuff(fraction_evaluate=0, buffer=2), FedSZGrid(slow, threshold=0), 10 * CLIENTS // 2
+    )
+
+    assert waiting > 0.8
+    assert buffered > waiting - 0.02
+
+
+@pytest.mark.parametrize("name", ["NaN", "1e15", "half damaged", "weight 1e18", "no arrays"])
+def test_hostile_replies_move_no_buffer_beyond_the_limit(name: str) -> None:
+    attack = REFUSED[name][0]
+
+    class Hostile(WrappedGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            replies = list(self.inner.pull_messages(message_ids))
+            for reply in replies:
+                if reply.metadata.src_node_id == list(self.get_node_ids())[-1]:
+                    reply.content = attack(reply.content)
+            return replies
+
+    model = trained(FedSZGrid(Hostile(grid_of(app_of())), 1e-3), 3, buffer=3)
+
+    start = initial()
+    most = 3 * 10 * max(steps_norm(moved(start, i), start) for i in range(CLIENTS))
+    assert steps_norm(model, start) < most
+
+
+def test_a_client_that_was_restarted_is_sent_the_whole_model() -> None:
+    app = app_that({1: {2}}, [])
+    grid = FedSZGrid(grid_of(app), "std:1", downlink="std:1")
+
+    trained(grid, 3, buffer=CLIENTS)
+
+    traffic = grid.take_traffic()
+    assert (traffic.replies, traffic.failures) == (3 * CLIENTS, [])
+
+
+def test_options_that_cannot_be() -> None:
+    for options in ({"buffer": 0}, {"buffer": 2, "min_replies": 3}, {"max_staleness": -1}):
+        with pytest.raises(ConfigError):
+            FedBuff(fraction_evaluate=0, **options)
+    with pytest.raises(ConfigError, match="fraction_evaluate=0"):
+        FedBuff()
