@@ -49,6 +49,47 @@ class Quickstart(ImagesTask):
         )  # fmt: skip
 
 
+class ResNet8(ImagesTask):
+    """Colour images by a residual network with batch normalisation: 174,274 parameters, SGD.
+
+    That of He et al. (2016) for CIFAR-10, with n = 1, 24 channels at first and a first stride of 2.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(dataclasses.replace(config, model="cnn"))  # in whose place comes its own
+
+    def build_model(self) -> nn.Module:
+        """Return a convolution of stride 2, three residual blocks and a dense layer."""
+        return nn.Sequential(
+            *normalised(3, 24, 3, stride=2), nn.ReLU(),
+            Residual(24, 24), Residual(24, 48, stride=2), Residual(48, 96, stride=2),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 10),
+        )  # fmt: skip
+
+
+class Residual(nn.Module):
+    """Two convolutions of 3x3 around a shortcut, which is of 1x1 where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *normalised(inputs, outputs, 3, stride), nn.ReLU(), *normalised(outputs, outputs, 3)
+        )
+        self.shortcut = nn.Sequential()
+        if inputs != outputs:
+            self.shortcut = nn.Sequential(*normalised(inputs, outputs, 1, stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [N, inputs, H, W] to [N, outputs, H / stride, W / stride]."""
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def normalised(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Module, ...]:
+    """Return a convolution, and batch normalisation of what it gives."""
+    convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    return convolution, nn.BatchNorm2d(outputs)
+
+
 class Characters(TextTask):
     """The next character of a text, as fedsz's task ``text`` has it, but trained by AdamW.
 

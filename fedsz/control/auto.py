@@ -35,8 +35,9 @@ ALLOWED: Final = (
 START: Final = 0.5  # of it in the first round,
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them
-# Running statistics of batch normalisation arrive as they are and fit the weights that they were
-# taken with, not those that arrive: where there are many, so much of a bound.
+# Models with batch normalisation can swing from round to round, uncompressed too. Compression has
+# not been shown to add to it, nor not to: where many tensors may be running statistics, so much of
+# a bound.
 OF_STATISTICS: Final = 0.4
 MANY: Final = 1 / 3  # of the tensors that are exact
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
