@@ -43,6 +43,8 @@ OR, IF = "|", "?"  # between the choices of `by_layer`, and behind a rule
 
 __all__ = [
     "METHODS",
+    "Difference",
+    "Feedback",
     "Shared",
     "Sparse",
     "State",

@@ -72,7 +72,7 @@ class Shared:
     Attributes:
         spec: of the tensor.
         seed: of the run, 0 to 2^64 - 1; the same for all senders.
-        round: 0 to 2^63 - 1.
+        round: likewise.
         sender: 0 to 2^64 - 1; tells senders apart where each draws numbers of its own.
         reference: digest of the model that the tensor is a difference from; empty if of none.
     """

@@ -26,6 +26,7 @@ from fedsz.methods.base import (
 )
 from fedsz.spec_strings import NO_SETTING, spelled
 
+MOST_PARTS: Final = 8  # of a chain, so that no stream asks for more work
 THEN: Final = ">"  # between the parts of a chain
 INNER: Final = "inner."  # and the name of an array: of the state within
 RESIDUAL, ROUND, LEARNED = "residual", "round", "learned"
@@ -39,12 +40,15 @@ class Chain(Transform):
     is the first.
 
     Raises:
-        ConfigError: a part follows one that leaves no values, or keeps state and is not the first.
+        ConfigError: a part follows one that leaves no values, or keeps state and is not the first;
+            or there are more than 8.
     """
 
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.parts) > MOST_PARTS:
+            raise ConfigError(f"a chain of {len(self.parts)} parts; have up to {MOST_PARTS}")
         for before, part in zip(self.parts, self.parts[1:], strict=False):
             if VALUES not in before.planes:
                 exact = ", ".join(before.planes)
