@@ -23,6 +23,15 @@ class RoundLog:
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
+    def begin(self, config: CompressionConfig) -> None:
+        """Warn of a chain that loses for good what it leaves out."""
+        if config.chain is not None and config.chain.biased:
+            self._once(
+                "biased",
+                f"update {config.update!r} is biased, and what it leaves out is lost: write"
+                f" 'feedback>{config.update}'",
+            )
+
     def tell(self, number: int, seen: Traffic, config: CompressionConfig) -> None:
         """Log a round: how much was sent, how much of it arrived, and who was left out."""
         parts = [

@@ -24,7 +24,9 @@ from fedsz.methods.combinators import (
     chain,
     difference,
     feedback,
+    keeps_state,
     parts_of,
+    texts_sent,
 )
 from fedsz.methods.qsgd import Qsgd
 from fedsz.methods.random_k import RandomK
@@ -54,8 +56,10 @@ __all__ = [
     "chain",
     "difference",
     "feedback",
+    "keeps_state",
     "parse",
     "parts_of",
+    "texts_sent",
 ]
 
 

@@ -337,5 +337,17 @@ def parts_of(transform: Transform) -> list[Part | Wrapper]:
     return [transform]
 
 
+def keeps_state(transform: Transform) -> bool:
+    """Say whether a sender has anything to keep from one round to the next."""
+    return any(type(part).init is not Transform.init for part in parts_of(transform))
+
+
+def texts_sent(transform: Transform) -> set[str]:
+    """Return what streams may say of the chains that a transform codes tensors by."""
+    if isinstance(transform, ByLayer):
+        return set().union(*(texts_sent(inner) for _, inner in transform.choices))
+    return texts_sent(transform.inner) if isinstance(transform, Wrapper) else {str(transform)}
+
+
 def _inner(state: State) -> State:
     return {name.removeprefix(INNER): x for name, x in state.items() if name.startswith(INNER)}

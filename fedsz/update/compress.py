@@ -13,7 +13,7 @@ from fedsz.arrays import DTYPE_IDS, StateDict, as_array, as_arrays, require_stat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.errors import ConfigError
-from fedsz.methods import Transform, parts_of
+from fedsz.methods import Transform, keeps_state
 from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.config import DEFAULT, CompressionConfig
@@ -103,11 +103,9 @@ def compress(
 def _stateless(chain: str | Transform) -> Transform:
     """Return a chain that nothing has to be kept of, or raise `ConfigError`."""
     transform = methods.parse(chain) if isinstance(chain, str) else chain
-    stateful = [part for part in parts_of(transform) if type(part).init is not Transform.init]
-    if stateful:
+    if keeps_state(transform):
         raise ConfigError(
-            f"{stateful[0].name} keeps state from round to round, and compress() keeps none:"
-            " FedSZMod does"
+            f"{transform} keeps state from round to round, and compress() keeps none: FedSZMod does"
         )
     return transform
 

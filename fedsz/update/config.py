@@ -186,6 +186,15 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
         return any(isinstance(part, Feedback) for part in parts_of(self.chain))
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether clients keep anything from one round to the next."""
+        if self.chain is None:
+            return self.update == DELTA_EF
+        from fedsz.methods import keeps_state
+
+        return keeps_state(self.chain)
+
     def bound_of(self, name: str) -> ErrorBound:
         """Return a tensor's error bound; raise `ConfigError` if it is not finite or not above 0."""
         return self.bound.scaled(self.factors.get(name, 1.0))
