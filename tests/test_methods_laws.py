@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from fedsz import methods
-from fedsz.errors import ConfigError, CorruptStream
+from fedsz.errors import CodecError, ConfigError, CorruptStream
 from fedsz.methods import METHODS, Shared, TensorSpec, Transform, parse
 from fedsz.methods.base import Part, add_parts, dense
 from fedsz.methods.combinators import Chain
@@ -94,7 +94,12 @@ def test_shape_and_dtype_come_back_and_nothing_is_changed(text: str, x: np.ndarr
         return
     transform, shared, before = parse(text), shared_of(x), x.copy()
 
-    _, y, _ = coded(transform, x, shared)
+    try:
+        _, y, _ = coded(transform, x, shared)
+    except CodecError:  # within no bound, a codec of float32 has nothing for float64
+        assert x.dtype == np.float64
+        assert text.endswith("szx@1e-2")
+        return
 
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
     assert np.isfinite(y).all()
@@ -135,7 +140,7 @@ def test_what_is_declared_to_contract_does(text: str) -> None:
         share = part.contraction(shared_of(x).spec)
         assert 0 < share <= 1
         losses = [
-            np.square(coded(part, x, shared_of(x, round_=r))[1] - x).sum(dtype=np.float64)
+            np.square(coded(parse(text), x, shared_of(x, round_=r))[1] - x).sum(dtype=np.float64)
             for r in range(200)
         ]
         spread = 5 * np.std(losses) / math.sqrt(len(losses))
@@ -160,15 +165,15 @@ def test_at_least_one_part_is_linear_and_one_unbiased() -> None:
     assert not all(part.biased for part in PARTS)
 
 
-@pytest.mark.parametrize("text", BIASED)
+@pytest.mark.parametrize("text", [text for text in BIASED if text not in PAIRS])
 def test_feedback_around_a_biased_part_finds_the_minimum_of_a_quadratic(text: str) -> None:
     target = ordinary(7, 200)
     # Steps small beside the share that a round sends, as error feedback needs them.
     w, state, transform = np.zeros_like(target), None, parse(f"feedback>{text}")
     spec = TensorSpec(target.shape, target.dtype, "fc.weight")
-    start, rate = float(np.square(target).sum()), 0.004
+    start, rate = float(np.square(target).sum()), 0.005
 
-    for r in range(6000):
+    for r in range(3000):
         _, step, state = coded(transform, rate * (target - w), Shared(spec, 1, r + 1), state)
         w = w + step
 
@@ -230,8 +235,8 @@ def test_zeros_one_element_and_one_huge_one(text: str) -> None:
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
 def test_indices_take_at_most_three_percent_more_than_their_entropy(density: float) -> None:
-    size = 200_000
-    k = int(density * size)
+    k = 2000
+    size = round(k / density)
     rng = np.random.default_rng(10)
     indices = np.sort(rng.choice(size, k, replace=False))
     nats = math.lgamma(size + 1) - math.lgamma(k + 1) - math.lgamma(size - k + 1)

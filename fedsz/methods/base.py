@@ -36,7 +36,7 @@ class Kind(IntEnum):
     INDICES = 1  # int64, ascending, below the tensor's number of elements
     SIGNS = 2  # bool, true for what is below 0
     TRITS = 3  # int8: -1, 0 or 1
-    LEVELS = 4  # int64, few of them
+    LEVELS = 4  # whole numbers, small ones
     SCALES = 5  # likewise, and no part codes them
     PAYLOAD = 6  # uint8: what a codec of fedsz wrote
 

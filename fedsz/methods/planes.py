@@ -22,6 +22,7 @@ Bits = npt.NDArray[np.bool_]
 GAPS, FIXED, SINGLE, DOUBLE = range(4)  # how numbers are coded: the first byte of their plane
 
 MOST_WIDTH: Final = 48  # bits of a number
+FEW: Final = 1 << 14  # numbers, above which a table of frequencies costs nothing to speak of
 _BY_FREQUENCY: Final = Uniform(effort=1, threads=1)  # rANS, its table in the payload
 _HALF: Final = 0.499  # a bound within which whole numbers come back by rounding
 _EXACT: Final[dict[int, np.dtype]] = {SINGLE: np.dtype(np.float32), DOUBLE: np.dtype(np.float64)}
@@ -49,10 +50,9 @@ def pack(kind: Kind, plane: NDArray) -> bytes:
         if gaps.size and gaps.min() < 0:
             raise CodecError("indices that do not ascend")
         return _pack_numbers(gaps, GAPS)
-    levels = plane.astype(np.int64)
     if kind is Kind.TRITS:
-        return _pack_trits(levels)
-    return _pack_numbers(levels << 1 ^ levels >> 63, FIXED)
+        return _pack_trits(plane)
+    return _pack_numbers(plane << 1 ^ plane >> 8 * plane.itemsize - 1, FIXED)
 
 
 def unpack(kind: Kind, data: Buffer, count: int, spec: TensorSpec) -> NDArray:
@@ -83,15 +83,17 @@ def unpack(kind: Kind, data: Buffer, count: int, spec: TensorSpec) -> NDArray:
     return levels
 
 
-def _pack_numbers(numbers: Integers, plain: int) -> bytes:
+def _pack_numbers(numbers: NDArray, plain: int) -> bytes:
     """Code whole numbers from 0: by width or as gaps (``plain``), or by their frequencies."""
     largest = int(numbers.max(initial=0))
     if largest.bit_length() > MOST_WIDTH:
         raise CodecError(f"a number of {largest.bit_length()} bits in a plane")
-    packed = bytes([plain]) + (_pack_gaps(numbers) if plain == GAPS else _pack_fixed(numbers))
     mode = SINGLE if largest <= _LARGEST[SINGLE] else DOUBLE
     coded = bytes([mode]) + _BY_FREQUENCY.encode(numbers.astype(_EXACT[mode]), _HALF)
-    return min(packed, coded, key=len)
+    if plain == FIXED and numbers.size > FEW:
+        return coded
+    packed = _pack_gaps(numbers) if plain == GAPS else _pack_fixed(numbers)
+    return min(bytes([plain]) + packed, coded, key=len)
 
 
 def _unpack_numbers(data: Buffer, count: int, plain: int) -> Integers:
@@ -107,7 +109,7 @@ def _unpack_numbers(data: Buffer, count: int, plain: int) -> Integers:
     return numbers
 
 
-def _pack_fixed(numbers: Integers) -> bytes:
+def _pack_fixed(numbers: NDArray) -> bytes:
     """Code numbers as planes of bits, all of one width."""
     width = int(numbers.max(initial=0)).bit_length()
     return bytes([width]) + b"".join(_pack_bits(numbers >> b & 1) for b in range(width))
@@ -119,7 +121,7 @@ def _unpack_fixed(data: memoryview, count: int) -> Integers:
     return _low_bits(data[1:], count, width)
 
 
-def _pack_gaps(gaps: Integers) -> bytes:
+def _pack_gaps(gaps: NDArray) -> bytes:
     """Code gaps after Golomb and Rice: low bits as they are, the rest in unary, all ones at last.
 
     The width is the one that takes the fewest bits; it is near log2(ln 2 times the mean).
@@ -157,13 +159,15 @@ def _width(data: memoryview) -> int:
     return data[0]
 
 
-def _pack_trits(trits: Integers) -> bytes:
+def _pack_trits(trits: NDArray) -> bytes:
     """Code trits as signs if none is 0, five in a byte, or by their frequencies."""
     if trits.all():
         return bytes([FIXED]) + _pack_bits(trits < 0)
+    coded = bytes([SINGLE]) + _BY_FREQUENCY.encode((trits + 1).astype(np.float32), _HALF)
+    if trits.size > FEW:
+        return coded
     filled = np.pad(trits + 1, (0, -trits.size % _PER_BYTE)).reshape(-1, _PER_BYTE)
     five = bytes([GAPS]) + (filled @ _POWERS).astype(np.uint8).tobytes()
-    coded = bytes([SINGLE]) + _BY_FREQUENCY.encode((trits + 1).astype(np.float32), _HALF)
     return min(five, coded, key=len)
 
 

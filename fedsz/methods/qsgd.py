@@ -68,11 +68,12 @@ class Qsgd(Part):
         buckets = self._buckets(x.reshape(-1), shared.spec)
         norms = _norms(buckets).astype(x.dtype)
         s = self._levels
-        wide = np.abs(buckets, dtype=np.float64)
-        scaled = np.divide(wide, norms, out=np.zeros_like(wide), where=norms > 0)
-        scaled *= s
-        levels = np.floor(scaled + shared.draws().random(scaled.shape))
-        signed = np.copysign(np.minimum(levels, s), buckets).astype(np.int64)
+        levels = np.abs(buckets)
+        np.divide(levels, norms, out=levels, where=norms > 0)
+        levels *= s
+        levels += shared.draws().random(levels.shape, dtype=x.dtype.type)
+        np.minimum(np.floor(levels, out=levels), s, out=levels)
+        signed = np.copysign(levels, buckets, out=levels).astype(np.int32)
         return {"norms": norms.reshape(-1), "levels": signed.reshape(-1)[: x.size]}, state
 
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
@@ -95,8 +96,7 @@ class Qsgd(Part):
 
 def _norms(rows: NDArray) -> NDArray:
     """Return the norm of each row, as a column in float64; the largest of the dtype at most."""
-    largest = np.abs(rows).max(axis=1, initial=0, keepdims=True).astype(np.float64)
-    unit = np.divide(rows, largest, out=np.zeros(rows.shape), where=largest > 0)
-    norms = np.sqrt(np.square(unit).sum(axis=1, keepdims=True))
-    most: NDArray = np.finfo(rows.dtype).max / np.maximum(norms, 1)
-    return np.asarray(np.minimum(largest, most) * norms)
+    with np.errstate(over="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    # Beyond the dtype, levels are too small: better than none.
+    return np.minimum(norms, np.finfo(rows.dtype).max)[:, None]

@@ -218,7 +218,9 @@ CHAINS = (
     "sign", "ternary:threshold=0.3", "qsgd", "qsgd:bits=8,bucket=0,unbiased=0", "randk>qsgd:bits=6",
 )  # fmt: skip
 CASES |= {
-    "chain-" + re.sub(r"\W+", "-", chain).strip("-"): Case(Uniform(), after, reference=before, chain=chain)
+    f"chain-{'-'.join(re.findall(r'[a-z0-9]+', chain))}": Case(
+        Uniform(), after, reference=before, chain=chain
+    )
     for chain in CHAINS
 }
 
