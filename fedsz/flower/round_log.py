@@ -25,12 +25,8 @@ class RoundLog:
 
     def begin(self, config: CompressionConfig) -> None:
         """Warn of a chain that loses for good what it leaves out."""
-        if config.chain is not None and config.chain.biased:
-            self._once(
-                "biased",
-                f"update {config.update!r} is biased, and what it leaves out is lost: write"
-                f" 'feedback>{config.update}'",
-            )
+        if why := why_biased(config):
+            self._once("biased", why)
 
     def tell(self, number: int, seen: Traffic, config: CompressionConfig) -> None:
         """Log a round: how much was sent, how much of it arrived, and who was left out."""
@@ -77,6 +73,16 @@ class RoundLog:
         if kind not in self._warned:
             self._warned.add(kind)
             logger.warning("fedsz: %s", text)
+
+
+def why_biased(config: CompressionConfig) -> str:
+    """Return what to warn of where a chain loses for good what it leaves out; "" elsewhere."""
+    if config.chain is None or not config.chain.biased:
+        return ""
+    return (
+        f"update {config.update!r} is biased, and what it leaves out is lost: write"
+        f" 'feedback>{config.update}'"
+    )
 
 
 def _sent(direction: str, raw: int, sent: int) -> str:

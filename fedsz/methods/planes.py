@@ -140,8 +140,10 @@ def _unpack_gaps(data: memoryview, count: int) -> Integers:
     width, length = _width(data), -(-count // 8)
     low, unary = data[1 : 1 + width * length], data[1 + width * length :]
     _require(len(low) == width * length, f"{len(data)} bytes of {count} gaps")
-    ones = np.flatnonzero(np.unpackbits(np.frombuffer(unary, np.uint8), bitorder="little"))
-    _require(ones.size == count, f"{ones.size} gaps where there are {count}")
+    bits = np.unpackbits(np.frombuffer(unary, np.uint8), bitorder="little").view(np.bool_)
+    found = np.count_nonzero(bits)  # before their places take eight bytes each
+    _require(found == count, f"{found} gaps where there are {count}")
+    ones = np.flatnonzero(bits)
     _require(len(unary) == (int(ones[-1]) // 8 + 1 if count else 0), "bytes behind the last gap")
     return np.diff(ones, prepend=-1) - 1 << width | _low_bits(low, count, width)
 

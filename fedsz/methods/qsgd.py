@@ -99,4 +99,5 @@ def _norms(rows: NDArray) -> NDArray:
     with np.errstate(over="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     # Beyond the dtype, levels are too small: better than none.
-    return np.minimum(norms, np.finfo(rows.dtype).max)[:, None]
+    capped: NDArray = np.minimum(norms, np.finfo(rows.dtype).max)[:, None]
+    return capped
