@@ -18,13 +18,10 @@ SHOWN: Final = 3  # failures that a line names
 
 
 class RoundLog:
-    """Tells of rounds as they end."""
+    """Tells of rounds as they end; of what ``config`` loses for good, before the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: CompressionConfig) -> None:
         self._warned: set[str] = set()
-
-    def begin(self, config: CompressionConfig) -> None:
-        """Warn of a chain that loses for good what it leaves out."""
         if why := why_biased(config):
             self._once("biased", why)
 
