@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.errors import ConfigError, RefusedReply
+from fedsz.experiments.scheme import Scheme, parse
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
@@ -143,7 +144,7 @@ def test_a_biased_chain_without_feedback_gives_one_warning(caplog: Any) -> None:
 @pytest.mark.parametrize(
     ("update", "why"),
     [
-        ("weight", "no update 'weight': no method 'weight'"),
+        ("weight", "no update 'weight'; have weights, .* no method 'weight'"),
         ("ternary>uniform@std:1", "must come back exactly"),
         ("topk:k=0", "number of elements or a share"),
         ("difference>topk", "keeps what each client has sent"),
@@ -154,6 +155,13 @@ def test_a_biased_chain_without_feedback_gives_one_warning(caplog: Any) -> None:
 def test_what_cannot_be_is_refused_when_it_is_written(update: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         CompressionConfig(update=update)
+
+
+@pytest.mark.parametrize("way", ["feedback:decay=0.95>topk>ternary/std:1", "qsgd:bits=3,bucket=64"])
+def test_a_way_of_a_sweep_is_a_chain(way: str) -> None:
+    scheme, bounds = parse(way, Scheme())
+
+    assert (str(scheme), bounds, scheme.bound) == (way, "", None)
 
 
 def test_the_spellings_of_before_mean_what_they_did() -> None:

@@ -13,15 +13,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.control.rule import AUTO, FIXED
 from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig
-from fedsz.update.config import (
-    DEFAULT,
-    EXACT,
-    UPDATES,
-    WEIGHTS,
-    CompressionConfig,
-    codec_text,
-    update_text,
-)
+from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig, codec_text
 
 RAW: Final = "raw"  # the codec of what is not compressed
 DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
@@ -151,10 +143,13 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
         update, colon, codec, at, bounds = front, "", "", "", ""
     policy, of, points = decides.partition("@")
     written = (colon, codec), (at, bounds), (slash, downlink), (by, policy)
-    try:
-        update = update if update == RAW else update_text(update)
-    except ConfigError as err:
-        raise ConfigError(f"no way {text!r}: {err}; have {FORM}") from None
+    if update not in (RAW, *UPDATES):
+        from fedsz import methods  # numpy and native libraries; --help needs none
+
+        try:
+            methods.parse(update)
+        except ConfigError as err:
+            raise ConfigError(f"no way {text!r}; have {FORM}: {err}") from None
     if any(bool(mark) != bool(part) for mark, part in written):
         raise ConfigError(f"no way {text!r}; have {FORM}")
     try:

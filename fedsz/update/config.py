@@ -45,7 +45,7 @@ def update_text(text: str) -> str:
         transform = methods.parse(text)
     except ConfigError as err:
         have = f"{', '.join(UPDATES)} and chains of methods"
-        raise ConfigError(f"no update {text!r}: {err}; have {have}") from None
+        raise ConfigError(f"no update {text!r}; have {have}: {err}") from None
     for part in methods.parts_of(transform):
         if isinstance(part, methods.Difference):
             raise ConfigError(f"{part.name} needs a receiver that keeps what each client has sent")
