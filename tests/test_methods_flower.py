@@ -68,10 +68,16 @@ def distance(w: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(
-    "chain", ["topk:k=10%>ternary", "sign", "randk:k=20%,unbiased=0", "topk:k=10%>uniform@std:1"]
+    "update",
+    [
+        "feedback>topk:k=10%>ternary",
+        "feedback>randk:k=20%,unbiased=0",
+        "feedback>topk:k=10%>uniform@std:1",
+        "vector?qsgd|*.weight?feedback>sign",
+    ],
 )
-def test_feedback_on_clients_brings_the_average_there(chain: str) -> None:
-    assert distance(trained(f"feedback>{chain}", rounds=150)) < 0.1
+def test_feedback_on_clients_brings_the_average_there(update: str) -> None:
+    assert distance(trained(update, rounds=150)) < 0.1
 
 
 def test_unbiased_methods_need_no_feedback() -> None:
@@ -136,8 +142,8 @@ def test_a_biased_chain_without_feedback_gives_one_warning(caplog: Any) -> None:
 
     told = {record.message for record in caplog.records if "biased" in record.message}
     assert told == {
-        "fedsz: update 'topk:k=10%' is biased, and what it leaves out is lost: write"
-        " 'feedback>topk:k=10%'"
+        "fedsz: update 'topk:k=10%' is biased, and what it leaves out is lost: write feedback>"
+        " before its methods"
     }
 
 

@@ -122,7 +122,7 @@ def test_equal_arguments_give_equal_bytes_and_state_survives_a_restart(text: str
 
 @pytest.mark.parametrize("text", [t for t in CHAINS if not parse(t).biased])
 def test_what_is_declared_unbiased_is(text: str) -> None:
-    transform, x, rounds = parse(text), ordinary(3, 40), 3000
+    transform, x, rounds = parse(text), ordinary(3, 40), 1500
 
     decoded = [coded(transform, x, shared_of(x, round_=r))[1] for r in range(rounds)]
 
