@@ -77,8 +77,8 @@ def why_biased(config: CompressionConfig) -> str:
     if config.chain is None or not config.chain.biased:
         return ""
     return (
-        f"update {config.update!r} is biased, and what it leaves out is lost: write feedback> before"
-        " its methods"
+        f"update {config.update!r} is biased, and what it leaves out is lost:"
+        " write feedback> before its methods"
     )
 
 
