@@ -27,6 +27,7 @@ ROOMS: Final = {
     "control": "the record of a round; policies that decide the next one",
     "update": "a state_dict compressed: differences, error feedback",
     "stream": "the bytes of docs/format.md: written, checked, inspected",
+    "methods": "sparsifiers, quantisers, error feedback: parts of a chain",
     "codecs": "one array within one bound, by name and wire id",
     SHARED: "errors, error bounds, arrays, names with settings",
 }

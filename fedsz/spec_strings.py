@@ -5,11 +5,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fedsz.errors import ConfigError
 
 T = TypeVar("T")
+
+NO_SETTING: Final = {"setting": False}  # the metadata of a field that nobody writes
+
+
+def settings_of(thing: Any) -> dict[str, Any]:
+    """Return the settings of a frozen dataclass, by name: its fields, but for `NO_SETTING`."""
+    return {
+        f.name: getattr(thing, f.name)
+        for f in dataclasses.fields(thing)
+        if f.metadata.get("setting", True)
+    }
+
+
+def spelled(thing: Any) -> str:
+    """Return a thing as users write it: its name, and the settings that are not defaults."""
+    defaults = {f.name: f.default for f in dataclasses.fields(thing)}
+    settings = settings_of(thing).items()
+    changed = ",".join(f"{name}={value}" for name, value in settings if value != defaults[name])
+    return f"{thing.name}:{changed}" if changed else str(thing.name)
 
 
 def chosen(
@@ -30,18 +49,20 @@ def chosen(
     named: dict[str, Any] = {thing.name: thing for thing in things}  # type: ignore[attr-defined]
     if name not in named:
         raise ConfigError(f"no {kind} {name!r}; have {', '.join(named)}")
-    fields = {f.name: type(getattr(named[name], f.name)) for f in dataclasses.fields(named[name])}
+    types = {key: type(value) for key, value in settings_of(named[name]).items()}
     written = dict(item.partition("=")[::2] for item in rest.split(",") if item)
     changes: dict[str, Any] = {}
     for key, value in {**written, **settings}.items():
-        if key not in fields:
-            have = ", ".join(fields) or "none"
+        if key not in types:
+            have = ", ".join(types) or "none"
             raise ConfigError(f"{kind} {name!r} has no setting {key!r}; have {have}")
         try:
-            changes[key] = fields[key](value)
+            changes[key] = types[key](value)
+        except ConfigError as err:
+            raise ConfigError(f"{name} {key} {err}") from None
         except ValueError:
             raise ConfigError(
-                f"{name} {key} must be {fields[key].__name__}, got {value!r}"
+                f"{name} {key} must be {types[key].__name__}, got {value!r}"
             ) from None
     changed: T = dataclasses.replace(named[name], **changes)
     return changed

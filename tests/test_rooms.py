@@ -23,12 +23,13 @@ MAY_IMPORT = {
     "flower": {"transport", "control"},
     "transport": {"shared"},
     "control": {"update"},
-    "update": {"stream"},
+    "update": {"stream", "methods"},
     "stream": {"codecs"},
+    "methods": {"codecs"},
     "codecs": {"shared"},
     "shared": set(),
 }
-KNOW_ONLY_ARRAYS = ("codecs", "stream", "update", "control")
+KNOW_ONLY_ARRAYS = ("codecs", "methods", "stream", "update", "control")
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from fedsz.errors import FedszError
-from fedsz.formatting import printable
+from fedsz.formatting import WARNING, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from fedsz.training.events import Event
+    from fedsz.training.options import RunConfig
 
 
 def print_json(value: Any) -> None:
@@ -42,6 +44,14 @@ def failure_as_json(*, json: bool) -> Iterator[None]:
         if json:
             print_event(Failed(str(err)))
         raise
+
+
+def warn_of_update(config: RunConfig) -> None:
+    """Print a warning, on stderr, where a run's updates lose for good what they leave out."""
+    from fedsz.flower.round_log import why_biased
+
+    if why := why_biased(config.compression):
+        print(f"{WARNING}{why}", file=sys.stderr)
 
 
 def say(text: str, style: str = "", *, console: Console | None = None) -> None:

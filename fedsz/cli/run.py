@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedsz.cli.options import Json, configured
+from fedsz.cli.output import warn_of_update
 from fedsz.training.options import RUN, RunConfig
 
 
@@ -14,6 +15,7 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     from fedsz.cli.table import events_shown
     from fedsz.training.local_fleet import run_local
 
+    warn_of_update(config)
     with closing(run_local(config)) as events, events_shown(json=json) as show:
         for event in events:
             show(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsz.cli.options import Json, configured
-from fedsz.cli.output import failure_as_json
+from fedsz.cli.output import failure_as_json, warn_of_update
 from fedsz.training.options import SERVER, RunConfig
 
 
@@ -13,5 +13,6 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     from fedsz.cli.table import events_shown
     from fedsz.training.fleet import serve
 
+    warn_of_update(config)
     with failure_as_json(json=json), events_shown(json=json) as show:
         serve(config, show)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fedsz.arrays import Buffer, add_scaled
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError
+from fedsz.spec_strings import spelled
 from fedsz.spread import energy
 
 if TYPE_CHECKING:
@@ -88,12 +89,7 @@ class Codec(ABC):
 
     def __str__(self) -> str:
         """Return the codec as users write it: its name, and the settings that are not defaults."""
-        changed = ",".join(
-            f"{field.name}={getattr(self, field.name)}"
-            for field in fields(self)
-            if getattr(self, field.name) != field.default
-        )
-        return f"{self.name}:{changed}" if changed else self.name
+        return spelled(self)
 
     @property
     def keeps_bound(self) -> bool:

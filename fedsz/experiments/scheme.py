@@ -20,7 +20,7 @@ DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
 DEFAULTS: Final = RunConfig()
 FORM: Final = (
     f"{RAW}, {AUTO}[@POINTS] and UPDATE[:CODEC][@BOUND][/DOWNLINK][ by POLICY[@POINTS]], where"
-    f" UPDATE is one of {', '.join(UPDATES)}"
+    f" UPDATE is one of {', '.join(UPDATES)}; or a chain of methods in place of UPDATE:CODEC@BOUND"
 )
 
 
@@ -59,6 +59,7 @@ class Scheme:
         except ConfigError:  # see `_replaced`
             return self.config.bound if self.config.error_bound else None
         steered = codec.lossy and codec.keeps_bound and not asks_nothing(self.policy)
+        steered = steered and self.config.update in UPDATES  # a chain has bounds of its own
         return self.config.bound if steered else None
 
     @property
@@ -136,11 +137,20 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
     if not by and re.match(rf"{AUTO}([@+:]|$)", what):
         what, by, decides = WEIGHTS, "by", what
     front, slash, downlink = what.partition("/")
-    front, at, bounds = front.partition("@")
-    update, colon, codec = front.partition(":")
+    update, colon, codec = front.partition("@")[0].partition(":")
+    at, bounds = front.partition("@")[1:]
+    if update not in (RAW, *UPDATES):
+        update, colon, codec, at, bounds = front, "", "", "", ""
     policy, of, points = decides.partition("@")
     written = (colon, codec), (at, bounds), (slash, downlink), (by, policy)
-    if update not in (RAW, *UPDATES) or any(bool(mark) != bool(part) for mark, part in written):
+    if update not in (RAW, *UPDATES):
+        from fedsz import methods  # numpy and native libraries; --help needs none
+
+        try:
+            methods.parse(update)
+        except ConfigError as err:
+            raise ConfigError(f"no way {text!r}; have {FORM}: {err}") from None
+    if any(bool(mark) != bool(part) for mark, part in written):
         raise ConfigError(f"no way {text!r}; have {FORM}")
     try:
         tolerance = float(points) if of else usual.tolerance

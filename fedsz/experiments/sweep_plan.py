@@ -62,7 +62,7 @@ class SweepConfig(RunConfig):
     )
     ways: str = _swept(
         "", "In place of --codecs: whole ways of updating, UPDATE:CODEC@BOUND/DOWNLINK each, such"
-        " as raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto."
+        " as raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto or 'feedback>topk>ternary'."
     )  # fmt: skip
     seeds: int = _swept(
         1, "Seeds that every combination runs with, from --seed on.", low=1, high=10_000

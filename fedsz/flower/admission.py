@@ -300,6 +300,7 @@ class Admission:
                 told.references,
                 sent=sent.get(key, {}),
                 codecs={*told.codecs, *self.rules.allow_codecs},
+                drawn=told.drawn,
             )
             for key, record in records.items()
             if is_sealed(record) or layout_of(record).shapes

@@ -1,5 +1,7 @@
 """What a client keeps from one round to the next, in its Context: model, residual, last reply.
 
+Where a chain of methods has other state than a residual, that is kept with it.
+
 A residual fits one reply. So a client that is asked the same again, by a server that crashed before
 it could count the reply, answers the same again.
 
@@ -38,10 +40,14 @@ class ClientState:
     """A client's state, by the keys of a message's ArrayRecords.
 
     What cannot be read, because somebody else wrote into the state, counts as forgotten.
+
+    Attributes:
+        sender: a number that tells this client apart from others, 0 to 2^64 - 1.
     """
 
     def __init__(self, context: Context) -> None:
         self._state = context.state
+        self.sender = context.node_id % (1 << 64)
 
     def model(self, key: str) -> Reference | None:
         """Return the model that the client holds, if any."""

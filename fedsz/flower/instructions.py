@@ -45,6 +45,11 @@ class Instructions:
     trains: bool = True
     counted: int | None = None
 
+    @property
+    def seed(self) -> int:
+        """What random numbers of the run are drawn from, the same for all clients."""
+        return int.from_bytes(self.run[:8], "little")
+
     def record(self) -> ConfigRecord:
         """Return the record that carries them."""
         told: dict[str, Any] = {}

@@ -31,6 +31,7 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.reply_report import ReplyReport
+from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
@@ -86,7 +87,7 @@ class FedSZMod:
             state.forget_residuals()  # they are of another past than the server's
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
             return Message(Error(code, f"{LACKS_MODEL}: {err}"), reply_to=message)
-        asked = _digest(message, sent) if told.trains and told.config.feeds_back else b""
+        asked = _digest(message, sent) if told.trains and told.config.keeps_state else b""
         if asked and (kept := state.reply(asked)) is not None:
             return Message(kept, reply_to=message)
         message.content = replaced(message.content, plain, None)
@@ -191,18 +192,26 @@ def _update(
 ) -> tuple[bytes, Report, Arrival]:
     """Return what a client made of the model it was sent, as a stream: weights, or differences."""
     config, residual, age = told.config, dict[str, NDArray](), 1
-    feeds_back = config.feeds_back and told.trains
-    if feeds_back:
+    keeps_state = config.keeps_state and told.trains
+    if keeps_state:
         residual, age = state.residual(key, told)
+    encoder = None
+    if (chain := config.chain) is not None:
+        drawn = {"seed": told.seed, "round": told.turn, "sender": state.sender}
+        encoder = ChainEncoder(chain, **drawn, kept=residual)
+        residual = encoder.residuals()
     meant = ErrorFeedback(arrays, residual, decay=config.decay, age=age)
     steps = energies(arrays, sent, config)
     base = sent if config.sends_differences else None
     bounds = meant.bounds(config, base, steps) if base else {}
-    stream, report = compress_measured(meant, config, base, bounds=bounds)
+    # An encoder has the residual, and so is given the model without it.
+    model = meant if encoder is None else arrays
+    stream, report = compress_measured(model, config, base, bounds=bounds, encoder=encoder)
     decoded = decompress(stream, reference=base, as_numpy=True)
     arrived = arrival(meant, decoded, sent, steps)
-    if feeds_back:
-        state.keep_residual(key, meant.left_out(decoded), told)
+    if keeps_state:
+        left = meant.left_out(decoded) if encoder is None else encoder.state
+        state.keep_residual(key, left, told)
     elif told.trains:
         state.forget_residual(key)
     return stream, report, arrived

@@ -24,6 +24,7 @@ from fedsz.flower.records import (
     layout_of,
 )
 from fedsz.flower.sent_content import SentContent
+from fedsz.methods import texts_sent
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.lossless import BITS_CODEC
 from fedsz.update.reference import Reference
@@ -72,8 +73,9 @@ class Ordered:
         layouts: by the keys of records, what they must look like.
         references: by digest, what they may be differences from.
         sent: by the keys of records, the models that it was sent.
-        codecs: the names of the codecs that its streams may use.
+        codecs: the names of the codecs that its streams may use, and the texts of chains.
         broadcasts: by the keys of records, what holds the model that clients are sent now.
+        drawn: the seed and the round that chains draw from; None if that is not known.
     """
 
     layouts: Mapping[str, Layout]
@@ -81,6 +83,7 @@ class Ordered:
     sent: Mapping[str, Mapping[str, NDArray]]
     codecs: frozenset[str]
     broadcasts: Mapping[str, Broadcast]
+    drawn: tuple[int, int] | None = None
 
 
 class Packer:
@@ -226,13 +229,16 @@ class Packer:
         _, content = self._out.get(node, (None, self._sent_whole.get(node)))
         if content is None:
             return Ordered({}, {}, {}, frozenset(CODECS_OF_FALLBACKS), {})
-        config, models = content.instructions.config, content.models
+        told, models = content.instructions, content.models
+        allowed = {told.config.lossy_codec.name, told.config.lossless_codec.name}
+        chain = told.config.chain
         return Ordered(
             content.layouts,
             {model.digest: model for model in models.values()},
             {key: model.arrays for key, model in models.items()},
-            frozenset({config.lossy_codec.name, config.lossless_codec.name, *CODECS_OF_FALLBACKS}),
+            frozenset(allowed.union(CODECS_OF_FALLBACKS, texts_sent(chain) if chain else ())),
             content.broadcasts,
+            (told.seed, told.turn) if chain else None,
         )
 
     def counted(self, nodes: Iterable[int]) -> None:
@@ -324,12 +330,13 @@ def _fingerprint(content: RecordDict) -> bytes:
 def aside(config: CompressionConfig) -> CompressionConfig:
     """Return how replies are compressed that do not train: without residuals.
 
-    What a bound is of steps for is no step here, and goes exactly.
+    What a bound is of steps for, or a chain, is no step here, and goes exactly.
     """
-    by_step = config.bound.kind == "step"
+    chained = config.chain is not None
+    of_step = chained or config.bound.kind == "step"
     return config.replace(
-        update=DELTA if config.feeds_back else config.update,
-        codec=config.lossless if by_step else config.codec,
+        update=DELTA if chained or config.feeds_back else config.update,
+        codec=config.lossless if of_step else config.codec,
     )
 
 

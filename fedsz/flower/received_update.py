@@ -13,13 +13,13 @@ from typing import Final
 from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray
-from fedsz.codecs import of_wire_id
 from fedsz.errors import CorruptStream, FedszError, RefusedReply
 from fedsz.flower.records import from_array, is_sealed, layout_of, streams_of
 from fedsz.flower.refusal import Norm, NormSum, Refusal
 from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
+from fedsz.stream.inspection import coded_by
 from fedsz.update.decompress import owned, unpack
 from fedsz.update.lossy import CodedTensor, narrow, wide
 from fedsz.update.reference import Reference, require_reference
@@ -39,7 +39,8 @@ class ReceivedUpdate:
         layout: what the arrays must look like, and the dtypes they are returned in.
         references: by their digests, the models that differences may refer to.
         sent: the model that the sender started from, where that is known.
-        codecs: the names of those that its streams may use; None for all.
+        codecs: the names of those that its streams may use, and the texts of chains; None for all.
+        drawn: the seed and the round that chains must draw from; None for any.
 
     Attributes:
         shapes: by name, in the sender's order.
@@ -56,7 +57,7 @@ class ReceivedUpdate:
         refused: why whoever was to use it could not, if so.
 
     Raises:
-        RefusedReply: a codec that is not among ``codecs``.
+        RefusedReply: a codec or chain that is not among ``codecs``, or draws otherwise.
         ModelMismatch: names or shapes are not the layout's.
         ReferenceMismatch: they are differences from a model that is not at hand.
         CorruptStream: the bytes are no stream.
@@ -70,6 +71,7 @@ class ReceivedUpdate:
         *,
         sent: Mapping[str, NDArray] = MappingProxyType({}),
         codecs: Collection[str] | None = None,
+        drawn: tuple[int, int] | None = None,
     ) -> None:
         start = time.perf_counter()
         self.refused: FedszError | None = None
@@ -94,7 +96,7 @@ class ReceivedUpdate:
             if header.reference is not None:
                 self._reference = references.get(header.reference)
                 require_reference(header.reference, self._reference)
-            _check_codecs(header, codecs)
+            _check_codecs(header, codecs, drawn)
             self.raw_bytes = header.decoded_bytes
             self.shapes = {tensor.name: tensor.shape for tensor in header.tensors}
         else:
@@ -225,8 +227,13 @@ class ReceivedUpdate:
         self.shapes, self._sent_model = {}, {}
 
 
-def _check_codecs(header: Header, allowed: Collection[str] | None) -> None:
-    used = {of_wire_id(payload.codec_id).name for payload in header.payloads}
+def _check_codecs(
+    header: Header, allowed: Collection[str] | None, drawn: tuple[int, int] | None
+) -> None:
+    used = {coded_by(payload, header) for payload in header.payloads}
     if allowed is not None and not used <= set(allowed):
         have = f"{', '.join(sorted(used - set(allowed)))}; may be {', '.join(sorted(allowed))}"
         raise RefusedReply(Refusal.CODEC, f"it is packed by {have}")
+    for chain in header.chains:
+        if drawn is not None and (chain.seed, chain.round) != drawn:
+            raise RefusedReply(Refusal.CODEC, f"chain {chain.text} of another seed or round")

@@ -44,7 +44,7 @@ class RoundBook:
         self._taken = TrafficCounter(grid) if tells else self._of_round
         self._told = TrafficCounter(grid) if tells else self._of_round
         self._counters = {self._of_round, self._taken, self._told}
-        self._log = RoundLog() if tells else None
+        self._log = RoundLog(controller.base) if tells else None
         self._trained = self._untold = False  # whether a model has crossed, and not been told of
         self._last = time.monotonic()
         if controller.decision is not None:

@@ -18,10 +18,12 @@ SHOWN: Final = 3  # failures that a line names
 
 
 class RoundLog:
-    """Tells of rounds as they end."""
+    """Tells of rounds as they end; of what ``config`` loses for good, before the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: CompressionConfig) -> None:
         self._warned: set[str] = set()
+        if why := why_biased(config):
+            self._once("biased", why)
 
     def tell(self, number: int, seen: Traffic, config: CompressionConfig) -> None:
         """Log a round: how much was sent, how much of it arrived, and who was left out."""
@@ -68,6 +70,16 @@ class RoundLog:
         if kind not in self._warned:
             self._warned.add(kind)
             logger.warning("fedsz: %s", text)
+
+
+def why_biased(config: CompressionConfig) -> str:
+    """Return what to warn of where a chain loses for good what it leaves out; "" elsewhere."""
+    if config.chain is None or not config.chain.biased:
+        return ""
+    return (
+        f"update {config.update!r} is biased, and what it leaves out is lost:"
+        " write feedback> before its methods"
+    )
 
 
 def _sent(direction: str, raw: int, sent: int) -> str:

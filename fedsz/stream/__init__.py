@@ -5,8 +5,31 @@ else's input: a length is checked before it is believed, and nothing is allocate
 the bytes at hand have not paid for.
 """
 
-from fedsz.stream.format import BITS, DIFFERENCE, VALUES, Limits, Tensor
+from fedsz.stream.format import (
+    BITS,
+    CHAIN,
+    CHAIN_DIFFERENCE,
+    CHAINED,
+    DIFFERENCE,
+    VALUES,
+    Chain,
+    Limits,
+    Tensor,
+)
 from fedsz.stream.reader import Reader
 from fedsz.stream.writer import Part, write
 
-__all__ = ["BITS", "DIFFERENCE", "VALUES", "Limits", "Part", "Reader", "Tensor", "write"]
+__all__ = [
+    "BITS",
+    "CHAIN",
+    "CHAINED",
+    "CHAIN_DIFFERENCE",
+    "DIFFERENCE",
+    "VALUES",
+    "Chain",
+    "Limits",
+    "Part",
+    "Reader",
+    "Tensor",
+    "write",
+]

@@ -18,16 +18,20 @@ from fedsz.errors import CorruptStream, LimitExceeded, UnsupportedStream
 MAGIC: Final = b"\x89FSZ\r\n\x1a\n"
 VERSION: Final = 1
 DIFFERENCES: Final = 2  # the version of streams with differences from a reference
-VERSIONS: Final = (VERSION, DIFFERENCES)
+CHAINS: Final = 3  # and of streams with tensors that a chain of methods has coded
+VERSIONS: Final = (VERSION, DIFFERENCES, CHAINS)
 DIGEST_BYTES: Final = 16  # that name a reference
-VALUES, DIFFERENCE, BITS = range(3)
-TRANSFORMS: Final = ("values", "delta", "bits")  # by number
+VALUES, DIFFERENCE, BITS, CHAIN, CHAIN_DIFFERENCE = range(5)
+TRANSFORMS: Final = ("values", "delta", "bits", "values", "delta")  # by number: what is coded
+CHAINED: Final = (CHAIN, CHAIN_DIFFERENCE)
 PREFIX: Final = 20
 MAX_DIM: Final = 1 << 48
 MAX_NDIM: Final = 64  # numpy's own limit
 FREE_TENSORS: Final = 1 << 13  # that a stream of any length may have
+MOST_TEXT: Final = 1000  # characters of a chain
 TENSOR_HEADER_BYTES: Final = 192  # of the inflated header, for each tensor that is allowed
 
+_NO_CHAINS: Final = b"\x90"  # an empty array in MessagePack
 _SPARE_TENSORS: Final = 8  # that streams of a known model may have beside twice its own
 _SPARE_BYTES: Final = 32 << 20  # that they may have beside its size
 _INTEGER: Final = 9  # bytes of the longest integer in MessagePack
@@ -110,8 +114,25 @@ class Tensor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
         return self.size * self.dtype.itemsize
 
 
+class Chain(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A chain of methods, and the numbers that both sides draw others from.
+
+    Attributes:
+        text: as `fedsz.methods.parse` reads it.
+        seed, round, sender: 0 to 2^64 - 1.
+    """
+
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_TEXT)]
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    round: Annotated[int, msgspec.Meta(ge=0)]
+    sender: Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What one payload holds, and how to check and decode it."""
+    """What one payload holds, and how to check and decode it.
+
+    ``codec_id`` is the number of a chain in the header where the transform is one of `CHAINED`.
+    """
 
     codec_id: int
     transform: int
@@ -121,12 +142,13 @@ class Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     members: tuple[int, ...]
 
 
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything about a stream but the payloads' bytes."""
 
     tensors: tuple[Tensor, ...]
     payloads: tuple[Payload, ...]
     reference: bytes | None
+    chains: tuple[Chain, ...] = ()
 
     @property
     def payload_bytes(self) -> int:
@@ -145,11 +167,13 @@ class _Sections(msgspec.Struct, forbid_unknown_fields=True):
     tensors: msgspec.Raw
     payloads: msgspec.Raw
     reference: bytes | None
+    chains: msgspec.Raw = msgspec.Raw(_NO_CHAINS)
 
 
 _sections = msgspec.msgpack.Decoder(_Sections)
 _tensors = msgspec.msgpack.Decoder(tuple[Tensor, ...])
 _payloads = msgspec.msgpack.Decoder(tuple[Payload, ...])
+_chains = msgspec.msgpack.Decoder(tuple[Chain, ...])
 
 
 def parse_header(stored: memoryview, limits: Limits, version: int, length: int) -> Header:
@@ -181,18 +205,26 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
             raise refuse(f"{count} tensors; limit {most}", LimitExceeded)
         if _count(sections.payloads) > count:
             raise refuse("more payloads than tensors")
+        if _count(sections.chains) > _count(sections.payloads):
+            raise refuse("more chains than payloads")
         header = Header(
             _tensors.decode(sections.tensors),
             _payloads.decode(sections.payloads),
             sections.reference,
+            _chains.decode(sections.chains),
         )
     except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise refuse(f"not a header: {err}") from err
 
     if version == VERSION and header.reference is not None:
         raise refuse("a version 1 stream refers to nothing", UnsupportedStream)
-    if version == DIFFERENCES and len(header.reference or b"") != DIGEST_BYTES:
+    names_reference = len(header.reference or b"") == DIGEST_BYTES
+    if version == DIFFERENCES and not names_reference:
         raise refuse(f"a version 2 stream names its reference by {DIGEST_BYTES} bytes")
+    if version == CHAINS and header.reference is not None and not names_reference:
+        raise refuse(f"a stream names its reference by {DIGEST_BYTES} bytes")
+    if bool(header.chains) != (version == CHAINS):
+        raise refuse(f"a version {version} stream with {len(header.chains)} chains")
     for tensor in header.tensors:
         if not 0 <= tensor.dtype_id < len(DTYPES):
             raise refuse(f"unknown dtype {tensor.dtype_id} of {tensor.name!r}", UnsupportedStream)
@@ -222,9 +254,16 @@ def _count(section: msgspec.Raw) -> int:
 def check_payload(payload: Payload, header: Header, refuse: Callable[..., CorruptStream]) -> None:
     """Raise what ``refuse`` makes for a payload record that contradicts the format."""
     tensors = header.tensors
-    transforms = (VALUES,) if header.reference is None else (VALUES, DIFFERENCE, BITS)
+    transforms = {VALUES} if header.reference is None else {VALUES, DIFFERENCE, BITS}
+    if header.chains:
+        transforms |= {CHAIN} if header.reference is None else set(CHAINED)
     if payload.transform not in transforms:
         raise refuse(f"unknown transform {payload.transform}", UnsupportedStream)
+    if payload.transform in CHAINED:
+        if not 0 <= payload.codec_id < len(header.chains):
+            raise refuse(f"no chain {payload.codec_id}")
+        if payload.bound is not None:
+            raise refuse("a chain with an error bound")
     if payload.transform == DIFFERENCE and payload.bound is None:
         raise refuse("a difference without an error bound")
     if payload.transform == BITS and payload.bound is not None:
@@ -242,6 +281,8 @@ def check_payload(payload: Payload, header: Header, refuse: Callable[..., Corrup
             raise refuse("a lossless payload mixes item sizes")
         if payload.transform == BITS and any(dtype in COMPLEX_DTYPES for dtype in dtypes):
             raise refuse("a difference of bits of complex numbers")
+        if payload.transform in CHAINED and (len(members) != 1 or dtypes[0] not in LOSSY_DTYPES):
+            raise refuse("a chain of something else than one floating tensor")
     elif not (math.isfinite(payload.bound) and payload.bound >= 0):
         raise refuse(f"error bound {payload.bound}")
     elif len(members) != 1 or dtypes[0] not in LOSSY_DTYPES:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedsz import codecs
-from fedsz.stream.format import TRANSFORMS, Limits
+from fedsz.stream.format import CHAINED, TRANSFORMS, Header, Limits, Payload
 from fedsz.stream.reader import Reader
 
 
@@ -18,7 +18,7 @@ class TensorInfo:
         name: its key in the state_dict.
         dtype: numpy's (or ml_dtypes') name of its dtype.
         shape: its shape.
-        codec: name of the codec of its payload.
+        codec: name of the codec of its payload, or the chain of methods that coded it.
         transform: what the codec coded: ``"values"``, ``"delta"`` for their differences from a
             reference's, ``"bits"`` for those of their bits.
         bound: absolute error bound, in the tensor's unit; None if lossless.
@@ -79,7 +79,7 @@ def inspect(blob: bytes | bytearray | memoryview, *, limits: Limits | None = Non
                 tensor.name,
                 tensor.dtype.name,
                 tensor.shape,
-                codecs.of_wire_id(payload.codec_id).name,
+                coded_by(payload, header),
                 TRANSFORMS[payload.transform],
                 payload.bound,
                 tensor.nbytes,
@@ -91,3 +91,14 @@ def inspect(blob: bytes | bytearray | memoryview, *, limits: Limits | None = Non
         len(blob),
         len(blob) - header.payload_bytes,
     )
+
+
+def coded_by(payload: Payload, header: Header) -> str:
+    """Return the name of a payload's codec, or the text of its chain.
+
+    Raises:
+        UnsupportedStream: this release does not know the codec.
+    """
+    if payload.transform in CHAINED:
+        return header.chains[payload.codec_id].text
+    return codecs.of_wire_id(payload.codec_id).name

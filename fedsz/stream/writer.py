@@ -9,11 +9,21 @@ from typing import NamedTuple
 import msgspec
 
 from fedsz.errors import ConfigError
-from fedsz.stream.format import DIFFERENCES, MAGIC, VALUES, VERSION, Header, Payload, Tensor
+from fedsz.stream.format import (
+    CHAINS,
+    DIFFERENCES,
+    MAGIC,
+    VALUES,
+    VERSION,
+    Chain,
+    Header,
+    Payload,
+    Tensor,
+)
 
 
 class Part(NamedTuple):
-    """A payload before it is written."""
+    """A payload before it is written; of a chain, ``codec_id`` is its number among the chains."""
 
     codec_id: int
     data: bytes
@@ -23,7 +33,10 @@ class Part(NamedTuple):
 
 
 def write(
-    tensors: Sequence[Tensor], parts: Sequence[Part], reference: bytes | None = None
+    tensors: Sequence[Tensor],
+    parts: Sequence[Part],
+    reference: bytes | None = None,
+    chains: Sequence[Chain] = (),
 ) -> bytes:
     """Return the stream of ``tensors``, whose values ``parts`` hold.
 
@@ -31,6 +44,7 @@ def write(
         tensors: in the order of the state_dict.
         parts: the payloads, in the order in which they follow.
         reference: the digest of what differences among them refer to; None without differences.
+        chains: those that have coded payloads, if any.
 
     Raises:
         ConfigError: a name cannot be written as UTF-8.
@@ -39,9 +53,9 @@ def write(
         Payload(p.codec_id, p.transform, len(p.data), zlib.crc32(p.data), p.bound, p.members)
         for p in parts
     )
-    version = VERSION if reference is None else DIFFERENCES
+    version = CHAINS if chains else VERSION if reference is None else DIFFERENCES
     try:
-        header = msgspec.msgpack.encode(Header(tuple(tensors), payloads, reference))
+        header = msgspec.msgpack.encode(Header(tuple(tensors), payloads, reference, tuple(chains)))
     except UnicodeEncodeError as err:
         raise ConfigError(f"a tensor's name is not text: {err.object!r}") from err
     stored = zlib.compress(header, 9)

@@ -152,7 +152,8 @@ class RunConfig:
     tolerance: float = option(0.5, "Points of accuracy that compression may cost, for policies "
         "that ask.", COMPRESSION, SHARED, low=0, high=100)
     update: str = option("", "What clients send: weights; delta, the step from the model they "
-        "were sent; or delta+ef, which adds what earlier rounds left out. delta+ef by default.",
+        "were sent; delta+ef, which adds what earlier rounds left out; or a chain of methods, such "
+        "as 'feedback>topk:k=1%>ternary', see fedsz methods. delta+ef by default.",
         COMPRESSION, SHARED)
     error_bound: float | str = option("", "Largest error: 1e-2 (of each tensor's range), "
         "abs:1e-3, std:0.1 or step:1 (of the whole step). 1e-2 by default where policy is fixed.",

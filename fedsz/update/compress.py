@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from fedsz import methods
 from fedsz.arrays import DTYPE_IDS, StateDict, as_array, as_arrays, require_state_dict
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.errors import ConfigError
+from fedsz.methods import Transform, keeps_state
 from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
+from fedsz.update.chained import ChainEncoder
 from fedsz.update.config import DEFAULT, CompressionConfig
 from fedsz.update.lossless import Entry, encode_lossless
 from fedsz.update.lossy import encode_difference, encode_within
@@ -54,6 +57,8 @@ def compress(
     threshold: int = DEFAULT.threshold,
     rule: str = DEFAULT.rule,
     reference: Reference | StateDict | None = None,
+    chain: str | Transform | None = None,
+    seed: int = 0,
 ) -> bytes:
     """Return a state_dict as one self-describing stream.
 
@@ -72,6 +77,10 @@ def compress(
             stays one for the tensors themselves, of their own range, but for ``std`` and
             ``step``, which are of the differences. Lossless tensors are coded as differences of
             their bits, but for codec ``"raw"`` and where they are smaller as they are.
+        chain: of methods without state, such as ``"topk:k=1%>ternary"``, or what
+            `fedsz.methods.parse` returned; for the tensors that may be lossy, in place of bound
+            and codec.
+        seed: of the random numbers that methods draw, 0 to 2^64 - 1.
 
     Raises:
         ConfigError: an argument or a tensor that fedsz does not take, or one that the reference
@@ -87,7 +96,18 @@ def compress(
         if base is None:
             raise ConfigError(f"error bound {config.error_bound} is of a step: pass its reference=")
         bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
-    return compress_measured(state, config, base, bounds=bounds)[0]
+    encoder = None if chain is None else ChainEncoder(_stateless(chain), seed=seed)
+    return compress_measured(state, config, base, bounds=bounds, encoder=encoder)[0]
+
+
+def _stateless(chain: str | Transform) -> Transform:
+    """Return a chain that nothing has to be kept of, or raise `ConfigError`."""
+    transform = methods.parse(chain) if isinstance(chain, str) else chain
+    if keeps_state(transform):
+        raise ConfigError(
+            f"{transform} keeps state from round to round, and compress() keeps none: FedSZMod does"
+        )
+    return transform
 
 
 def compress_measured(
@@ -96,11 +116,13 @@ def compress_measured(
     reference: Reference | None = None,
     *,
     bounds: Mapping[str, float] = MappingProxyType({}),
+    encoder: ChainEncoder | None = None,
 ) -> tuple[bytes, Report]:
     """Return what `compress` does, and what it measured on the way; raises as `compress` does.
 
     ``bounds`` are by the names of tensors, absolute, and take the place of the config's. Tensors
-    without one stay lossless where the config's is of kind ``step``.
+    without one stay lossless where the config's is of kind ``step``. An ``encoder`` codes what may
+    be lossy in place of the config's codec.
     """
     start = time.perf_counter()
     codec, lossless = config.lossy_codec, config.lossless_codec
@@ -115,6 +137,13 @@ def compress_measured(
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
         may = is_lossy(name, x, rule=config.rule, threshold=config.threshold)
+        if may and encoder:
+            chained = encoder.encode(Entry(i, name, x), reference)
+            if chained is not None:
+                parts.append(chained)
+                lossy += 1
+                continue
+            may = False
         # Where nothing moved, or beside no reference, a step bounds nothing: it stays lossless.
         if may and (name in bounds or not by_step):
             bound = ErrorBound.abs(bounds[name]) if name in bounds else config.bound_of(name)
@@ -130,7 +159,8 @@ def compress_measured(
             shared.setdefault(x.itemsize, []).append(Entry(i, name, x))
     parts += (encode_lossless(s, lossless, reference) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
-    stream = write(tensors, parts, reference.digest if reference and differs else None)
+    digest = reference.digest if reference and differs else None
+    stream = write(tensors, parts, digest, encoder.records if encoder else ())
     seconds = time.perf_counter() - start
     return stream, Report(raw_bytes, len(stream), seconds, max_error, len(tensors), lossy)
 

@@ -14,6 +14,7 @@ from fedsz.update.partition import check_rule
 
 if TYPE_CHECKING:
     from fedsz.codecs import Codec, LosslessCodec
+    from fedsz.methods import Transform
 
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
@@ -30,11 +31,33 @@ def codec_text(text: str) -> str:
     return str(codecs.parse(text))
 
 
+def update_text(text: str) -> str:
+    """Return what clients send in its one form: one of `UPDATES`, or a chain of methods.
+
+    Raises:
+        ConfigError: it is neither, or a chain whose receiver has to keep state.
+    """
+    if text in UPDATES:
+        return text
+    from fedsz import methods  # numpy and native libraries
+
+    try:
+        transform = methods.parse(text)
+    except ConfigError as err:
+        have = f"{', '.join(UPDATES)} and chains of methods"
+        raise ConfigError(f"no update {text!r}; have {have}: {err}") from None
+    for part in methods.parts_of(transform):
+        if isinstance(part, methods.Difference):
+            raise ConfigError(f"{part.name} needs a receiver that keeps what each client has sent")
+    return str(transform)
+
+
 # What brings a field's text into its one form, or raises a ConfigError.
 _FORMS: Final[dict[str, Callable[[str], str]]] = {
     "error_bound": lambda text: str(ErrorBound.of(text)),
     "codec": codec_text,
     "lossless": codec_text,
+    "update": update_text,
     "downlink": lambda text: text if text == EXACT else str(ErrorBound.of(text)),
 }
 
@@ -54,7 +77,8 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         rule: which other tensors stay lossless; see `fedsz.update.partition.is_lossy`.
         factors: by the names of tensors, what to multiply their bounds with; 1 for all others.
         update: what clients send: "weights", "delta" (how they differ from the model that clients
-            were sent) or "delta+ef" (with error feedback).
+            were sent), "delta+ef" (with error feedback) or that difference by a chain of methods,
+            as `fedsz.methods.parse` reads it, in place of bound and codec.
         decay: what a residual is multiplied with for each round that it waits, in [0, 1].
         downlink: "exact", or the error bound of the model that clients are sent.
 
@@ -74,8 +98,6 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_rule(self.rule, self.threshold)
-        if self.update not in UPDATES:
-            raise ConfigError(f"no update {self.update!r}; have {', '.join(UPDATES)}")
         if self.update == WEIGHTS and self.error_bound.startswith("step:"):
             raise ConfigError(f"{self.error_bound} is of a step: it needs update delta or delta+ef")
         if not 0 <= self.decay <= 1:
@@ -147,9 +169,31 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.update != WEIGHTS
 
     @property
+    def chain(self) -> Transform | None:
+        """The chain of methods that codes what clients send, if any."""
+        if self.update in UPDATES:
+            return None
+        from fedsz import methods
+
+        return methods.parse(self.update)
+
+    @property
     def feeds_back(self) -> bool:
-        """Whether clients keep what their codec leaves out, for the next round."""
-        return self.update == DELTA_EF
+        """Whether clients keep what their codec or chain leaves out, for the next round."""
+        if self.chain is None:
+            return self.update == DELTA_EF
+        from fedsz.methods import Feedback, parts_of
+
+        return any(isinstance(part, Feedback) for part in parts_of(self.chain))
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether clients keep anything from one round to the next."""
+        if self.chain is None:
+            return self.update == DELTA_EF
+        from fedsz.methods import keeps_state
+
+        return keeps_state(self.chain)
 
     def bound_of(self, name: str) -> ErrorBound:
         """Return a tensor's error bound; raise `ConfigError` if it is not finite or not above 0."""

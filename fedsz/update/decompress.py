@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from fedsz import codecs
 from fedsz.arrays import NDArray, StateDict, as_tensor
-from fedsz.stream import BITS, DIFFERENCE, Limits, Reader
+from fedsz.codecs import Codec
+from fedsz.stream import BITS, CHAIN_DIFFERENCE, CHAINED, DIFFERENCE, Limits, Reader
+from fedsz.update.chained import ChainDecoder
 from fedsz.update.lossless import base_of, decode_lossless
 from fedsz.update.lossy import CodedTensor, located
 from fedsz.update.reference import Reference, require_reference
@@ -66,16 +69,23 @@ def unpack(
     """
     if reader.header.reference is not None:
         require_reference(reader.header.reference, reference)
+    chains = [ChainDecoder.of(chain, reader.header.reference) for chain in reader.header.chains]
     for payload, data, offset in reader.payloads():
         tensors = [reader.header.tensors[i] for i in payload.members]
         with located(offset):
-            codec, base = codecs.of_wire_id(payload.codec_id), None
-            if payload.bound is None:
+            base = None
+            codec: Codec | ChainDecoder
+            if payload.transform in CHAINED:
+                name = tensors[0].name
+                codec = replace(chains[payload.codec_id], name=name)
+            else:
+                codec = codecs.of_wire_id(payload.codec_id)
+            if isinstance(codec, Codec) and payload.bound is None:
                 origin = reference if payload.transform == BITS else None
                 yield from decode_lossless(codec, data, tensors, origin)
                 continue
             (tensor,) = tensors
-            if payload.transform == DIFFERENCE:
+            if payload.transform in (DIFFERENCE, CHAIN_DIFFERENCE):
                 assert reference is not None
                 base = base_of(tensor, reference)
         coded = CodedTensor(tensor.dtype, tensor.shape, codec, data, offset, base)

@@ -12,10 +12,10 @@ numbers at most: the codec gets what they leave of the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -90,6 +90,25 @@ def encode_difference(
     return coded and Within(coded.payload, bound, coded.max_error + rounding)
 
 
+class Decoder(Protocol):
+    """What decodes a payload: a `Codec`, or a `fedsz.update.chained.ChainDecoder`."""
+
+    @property
+    def dtypes(self) -> tuple[np.dtype, ...]:
+        """Those it decodes to."""
+
+    def decode_as(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> NDArray:
+        """Do as `Codec.decode_as`."""
+
+    def decode_onto(self, payload: Buffer, base: NDArray) -> NDArray:
+        """Do as `Codec.decode_onto`."""
+
+    def open(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
+    ) -> Opened:
+        """Do as `Codec.open`."""
+
+
 @dataclass(frozen=True)
 class CodedTensor:
     """A lossy tensor of a stream that has arrived and is not decoded yet.
@@ -104,7 +123,7 @@ class CodedTensor:
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    codec: Codec
+    codec: Decoder
     payload: Buffer
     offset: int
     reference: NDArray | None = None

@@ -8,6 +8,7 @@ format adds files and changes none.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,16 +53,21 @@ class Case:
     """What a golden stream was made of.
 
     With a bound, which is absolute, every array is coded by the codec; without one, as `compress`
-    decides, by differences from a reference if there is one.
+    decides, by differences from a reference if there is one, or by a chain of methods.
     """
 
     codec: Codec
     arrays: Callable[[], dict[str, np.ndarray]] = state
     bound: float | None = None
     reference: Callable[[], dict[str, np.ndarray] | None] = lambda: None
+    chain: str = ""
 
     def stream(self) -> bytes:
         arrays = self.arrays()
+        if self.chain:
+            return fedsz.compress(
+                arrays, chain=self.chain, seed=7, lossless="zstd", reference=self.reference()
+            )
         if self.bound is None:
             lossless = self.codec if not self.codec.lossy else "zstd"
             return fedsz.compress(
@@ -203,6 +209,19 @@ CASES = {codec.name: Case(codec) for codec in CODECS} | {
     "uniform-bfloat16": Case(Uniform(), layer("plain", 40, 60, dtype=ml_dtypes.bfloat16), 0.05),
     "uniform-float64": Case(Uniform(), layer("plain", 40, 60, dtype=np.float64), 0.05),
     "uniform-float64-wide": Case(Uniform(), layer("plain", 40, 60, dtype=np.float64), 1e-4),
+}
+
+
+# One for each method at least, so that what it drew and how it packed stays as it is.
+CHAINS = (
+    "topk:k=5%", "topk:k=5%>ternary", "topk:k=64>uniform@std:1", "randk:k=10%", "randk:k=80%,own=1",
+    "sign", "ternary:threshold=0.3", "qsgd", "qsgd:bits=8,bucket=0,unbiased=0", "randk>qsgd:bits=6",
+)  # fmt: skip
+CASES |= {
+    f"chain-{'-'.join(re.findall(r'[a-z0-9]+', chain))}": Case(
+        Uniform(), after, reference=before, chain=chain
+    )
+    for chain in CHAINS
 }
 
 

@@ -1,0 +1,68 @@
+"""How fast methods code a tensor and are added to sums, and how small they make it.
+
+    python -m benchmarks.methods --elements 25000000
+
+Each chain codes one tensor of Laplace-distributed values on one thread, and is decoded and added to
+sums of float32. Seconds are the least of some repetitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedsz.methods import Shared, TensorSpec, parse
+from fedsz.methods.base import Sparse
+from fedsz.methods.combinators import Chain
+from fedsz.methods.payload import read, write
+
+CHAINS = (
+    "uniform:threads=1@1e-2", "sz2@1e-2", "uniform:threads=1@std:1",
+    "topk:k=1%", "topk:k=1%>ternary", "randk:k=1%", "sign", "ternary:threshold=0.5", "qsgd",
+)  # fmt: skip
+
+
+def timed(repeat: int, work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the least seconds that ``work`` took, and what it returned at last."""
+    seconds, result = [], None
+    for _ in range(repeat):
+        start = time.perf_counter()
+        result = work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), result
+
+
+def row(text: str, x: np.ndarray, repeat: int) -> str:
+    """Return what a chain takes to code a tensor, to decode it and to add it."""
+    spec, chain = TensorSpec(x.shape), parse(text)
+    parts, shared = chain.sent(spec), Shared(spec)
+    assert parts is not None
+    encode, payload = timed(repeat, lambda: write(parts, chain.encode(x, {}, shared)[0]))
+    decode, decoded = timed(repeat, lambda: Chain(parts).decode(read(parts, payload, spec), shared))
+    sums = np.zeros(x.shape, np.float32)
+    if isinstance(decoded, Sparse):
+        add, _ = timed(repeat, lambda: decoded.add(sums, 0.5))
+    else:
+        add, _ = timed(repeat, lambda: np.add(sums, decoded * np.float32(0.5), out=sums))
+    rates = (f"{x.nbytes / 1e6 / seconds:12,.0f}" for seconds in (encode, decode, add))
+    return f"{text:26}{x.nbytes / len(payload):10.1f}{''.join(rates)}"
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--elements", type=int, default=25_000_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    x = np.random.default_rng(0).laplace(size=options.elements).astype(np.float32)
+    print(f"{'chain':26}{'ratio':>10}{'encode':>12}{'decode':>12}{'add':>12}  MB/s of float32")
+    for text in CHAINS:
+        print(row(text, x, options.repeat), flush=True)
+
+
+if __name__ == "__main__":
+    main()

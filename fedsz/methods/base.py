@@ -1,0 +1,277 @@
+"""What a part of a chain is: settings, an explicit state, and pure functions of arrays."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from fedsz.arrays import NDArray
+from fedsz.errors import CodecError, CorruptStream
+from fedsz.spec_strings import spelled
+from fedsz.spread import energy
+
+State = Mapping[str, NDArray]  # what a sender keeps from one round to the next
+Parts = Mapping[str, NDArray]  # what it sends: planes, by their names
+
+VALUES: Final = "values"  # the plane that the next part of a chain codes
+DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float64))  # of tensors and values
+MOST_ELEMENTS: Final = 1 << 32  # of a tensor whose indices are drawn
+NOTHING: Final[State] = {}
+
+Words = npt.NDArray[np.uint64]
+
+
+class Kind(IntEnum):
+    """What a plane holds, and so how it is packed; see `fedsz.methods.planes`."""
+
+    VALUES = 0  # of the tensor's dtype, finite
+    INDICES = 1  # int64, ascending, below the tensor's number of elements
+    SIGNS = 2  # bool, true for what is below 0
+    TRITS = 3  # int8: -1, 0 or 1
+    LEVELS = 4  # whole numbers, small ones
+    SCALES = 5  # likewise, and no part codes them
+    PAYLOAD = 6  # uint8: what a codec of fedsz wrote
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor without its values.
+
+    Attributes:
+        shape: outermost dimension first.
+        dtype: float32 or float64.
+        name: its key in the state_dict.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype = DTYPES[0]
+    name: str = ""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def values(self, count: int) -> TensorSpec:
+        """Return that of ``count`` values which stand for the tensor in the next part."""
+        return TensorSpec((count,), self.dtype, f"{self.name}>")
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What sender and receiver both know; all but the tensor's spec stands in the stream.
+
+    Attributes:
+        spec: of the tensor.
+        seed: of the run, 0 to 2^64 - 1; the same for all senders.
+        round: likewise.
+        sender: 0 to 2^64 - 1; tells senders apart where each draws numbers of its own.
+        reference: digest of the model that the tensor is a difference from; empty if of none.
+    """
+
+    spec: TensorSpec
+    seed: int = 0
+    round: int = 0
+    sender: int = 0
+    reference: bytes = b""
+
+    def of(self, spec: TensorSpec) -> Shared:
+        """Return what is known of another tensor."""
+        return replace(self, spec=spec)
+
+    def words(self, count: int, start: int = 0, *, own: bool = False) -> Words:
+        """Return random words that sender and receiver can both draw, uint64 of shape (count,).
+
+        SplitMix64 (Steele, Lea and Flood 2014) from a key: word i is mix(key + (i + 1) gamma).
+
+        Args:
+            count: of words.
+            start: number of the first.
+            own: whether each sender draws others.
+        """
+        gamma, m1, m2 = (np.uint64(c) for c in _SPLITMIX64)
+        z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+        z *= gamma
+        z += np.uint64(self._key(own=own))
+        z = (z ^ z >> np.uint64(30)) * m1
+        z = (z ^ z >> np.uint64(27)) * m2
+        mixed: Words = z ^ z >> np.uint64(31)
+        return mixed
+
+    def draws(self) -> np.random.Generator:
+        """Return random numbers of this sender alone, for rounding that no receiver repeats."""
+        return np.random.Generator(np.random.SFC64(self._key(own=True)))
+
+    def _key(self, *, own: bool) -> int:
+        numbers = (self.seed, self.round, self.sender if own else 0, int(own))
+        hashed = xxhash.xxh3_64(b"".join(n.to_bytes(8, "little") for n in numbers))
+        hashed.update(self.spec.name.encode("utf-8", "surrogatepass"))
+        return hashed.intdigest()
+
+
+_SPLITMIX64: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A decoded tensor of which all but a few elements are 0; a `fedsz.codecs.base.Opened`.
+
+    Attributes:
+        indices: int64, ascending, of shape (k,): positions in C order.
+        values: of the tensor's dtype, of shape (k,).
+        spec: of the tensor.
+    """
+
+    indices: NDArray
+    values: NDArray
+    spec: TensorSpec
+
+    def dense(self) -> NDArray:
+        """Return the tensor with its zeros."""
+        x = np.zeros(self.spec.size, self.values.dtype)
+        x[self.indices] = self.values
+        return x.reshape(self.spec.shape)
+
+    @property
+    def energy(self) -> float:
+        """The sum of its squares."""
+        return energy(self.values)
+
+    def add(self, sums: NDArray, weight: float) -> None:
+        """Add ``weight`` times the tensor to ``sums``, at a cost that follows its non-zeros."""
+        scaled = self.values.astype(sums.dtype, copy=False) * sums.dtype.type(weight)
+        sums.reshape(-1)[self.indices] += scaled
+
+
+Decoded = NDArray | Sparse
+
+
+class Transform(ABC):
+    """A part, or a combination of parts: a frozen dataclass whose fields are its settings.
+
+    All functions are pure: equal arguments give equal results, and no argument is changed.
+
+    Attributes:
+        planes: by name, the kinds of what it writes, in the order of the wire. One of kind
+            ``VALUES`` is coded by the next part of a chain, or as it is.
+        linear: whether decode(a + b) = decode(a) + decode(b), given equal ``shared``.
+        biased: whether the mean of what is decoded is another than what was encoded. Such a part
+            belongs into `feedback`; one that is not must stay outside, for its error can grow.
+    """
+
+    @property
+    @abstractmethod
+    def planes(self) -> Mapping[str, Kind]:
+        """See above."""
+
+    @property
+    def linear(self) -> bool:
+        """See above."""
+        return False
+
+    @property
+    def biased(self) -> bool:
+        """See above."""
+        return True
+
+    def init(self, spec: TensorSpec) -> State:  # noqa: ARG002
+        """Return the state before the first round: arrays by name, none for most parts."""
+        return NOTHING
+
+    @abstractmethod
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+        """Return what is sent of a tensor, and the state after it.
+
+        Args:
+            x: as ``shared.spec`` says, finite.
+            state: of `init`, or of the round before.
+            shared: what the receiver knows, too.
+        """
+
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
+        """Return the spec of its values plane, by its other planes; only if it has one."""
+        raise NotImplementedError(type(self).__name__)
+
+    @abstractmethod
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:
+        """Return the tensor, which is an estimate of what was encoded.
+
+        Args:
+            parts: of `encode`, of each kind; or of a linear one, the sum of several.
+            shared: as it was there.
+            summands: how many tensors the sum is of.
+
+        Raises:
+            CorruptStream: planes do not fit each other or the tensor.
+        """
+
+    @abstractmethod
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
+        """Return the parts, first to last, by which a receiver decodes such a tensor.
+
+        None if it leaves such a tensor alone.
+        """
+
+
+class Part(Transform):
+    """A transform of its own: one module, and one line in `fedsz.methods.METHODS`.
+
+    Attributes:
+        name: what users write.
+        summary: what it does, on one line.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        return spelled(self)
+
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...]:  # noqa: ARG002, D102
+        return (self,)
+
+    def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
+        """Return d of E|x - decode(encode(x))|^2 <= (1 - d)|x|^2; 0 where none is known."""
+        return 0.0
+
+
+def dense(decoded: Decoded) -> NDArray:
+    """Return what was decoded with all its zeros."""
+    return decoded.dense() if isinstance(decoded, Sparse) else decoded
+
+
+def subtract(x: NDArray, decoded: Decoded) -> NDArray:
+    """Return x - decoded, in the dtype of ``x`` and at the cost of a copy where that is sparse."""
+    if not isinstance(decoded, Sparse):
+        return np.asarray(np.subtract(x, decoded))
+    left = x.copy()
+    left.reshape(-1)[decoded.indices] -= decoded.values
+    return left
+
+
+def require_count(what: str, plane: NDArray, count: int) -> None:
+    """Raise `CorruptStream` unless a plane has ``count`` elements."""
+    if plane.size != count:
+        raise CorruptStream(f"{plane.size} {what} where {count} are needed")
+
+
+def require_array(x: NDArray, spec: TensorSpec) -> None:
+    """Raise `CodecError` unless ``x`` is finite, and as its spec says."""
+    if x.dtype not in DTYPES or (x.shape, x.dtype) != (spec.shape, spec.dtype):
+        raise CodecError(f"{x.dtype} {x.shape} where {spec.dtype} {spec.shape} is to be coded")
+    if not np.isfinite(x).all():
+        raise CodecError(f"{spec.name!r} holds NaN or infinity")
+
+
+def add_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, NDArray]:
+    """Return the sum of what a linear transform has sent, plane by plane."""
+    return {name: np.asarray(one[name] + other[name]) for name in one}

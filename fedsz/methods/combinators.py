@@ -1,0 +1,353 @@
+"""Transforms of transforms: `chain`, `feedback`, `difference` and `by_layer`."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+import numpy as np
+
+from fedsz.arrays import NDArray
+from fedsz.errors import ConfigError
+from fedsz.methods.base import (
+    VALUES,
+    Decoded,
+    Kind,
+    Part,
+    Parts,
+    Shared,
+    State,
+    TensorSpec,
+    Transform,
+    dense,
+    subtract,
+)
+from fedsz.spec_strings import NO_SETTING, spelled
+
+MOST_PARTS: Final = 8  # of a chain, so that no stream asks for more work
+THEN: Final = ">"  # between the parts of a chain
+INNER: Final = "inner."  # and the name of an array: of the state within
+RESIDUAL, ROUND, LEARNED = "residual", "round", "learned"
+
+
+@dataclass(frozen=True)
+class Chain(Transform):
+    """Parts one after another: each codes the values that the one before leaves.
+
+    Without any, it sends a tensor as it is. A part that keeps state sees the whole tensor, and so
+    is the first.
+
+    Raises:
+        ConfigError: a part follows one that leaves no values, or keeps state and is not the first;
+            or there are more than 8.
+    """
+
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.parts) > MOST_PARTS:
+            raise ConfigError(f"a chain of {len(self.parts)} parts; have up to {MOST_PARTS}")
+        for before, part in zip(self.parts, self.parts[1:], strict=False):
+            if VALUES not in before.planes:
+                exact = ", ".join(before.planes)
+                raise ConfigError(
+                    f"{part} cannot follow {before}, which leaves no values: its planes ({exact})"
+                    " must come back exactly"
+                )
+            if type(part).init is not Transform.init:
+                raise ConfigError(f"{part} keeps state, and so must be the first of its chain")
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        return THEN.join(map(str, self.parts))
+
+    @property
+    def planes(self) -> Mapping[str, Kind]:  # noqa: D102
+        own = {
+            f"{i}.{name}": kind
+            for i, part in enumerate(self.parts)
+            for name, kind in part.planes.items()
+            if name != VALUES
+        }
+        leaves_values = not self.parts or VALUES in self.parts[-1].planes
+        return own | ({VALUES: Kind.VALUES} if leaves_values else {})
+
+    @property
+    def linear(self) -> bool:  # noqa: D102
+        return all(part.linear for part in self.parts)
+
+    @property
+    def biased(self) -> bool:  # noqa: D102
+        return any(part.biased for part in self.parts)
+
+    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+        return self.parts[0].init(spec) if self.parts else {}
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        planes: dict[str, NDArray] = {VALUES: x}
+        after, spec = state, shared.spec
+        for i, part in enumerate(self.parts):
+            sent, kept = part.encode(planes.pop(VALUES), {} if i else state, shared.of(spec))
+            after = after if i else kept
+            planes |= {name if name == VALUES else f"{i}.{name}": sent[name] for name in sent}
+            if VALUES in sent:
+                spec = part.values_spec(sent, spec)
+        return planes, after
+
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: D102
+        seen: list[tuple[Part, dict[str, NDArray], TensorSpec]] = []
+        spec = shared.spec
+        for i, part in enumerate(self.parts):
+            own = {name: parts[f"{i}.{name}"] for name in part.planes if name != VALUES}
+            seen.append((part, own, spec))
+            if VALUES in part.planes:
+                spec = part.values_spec(own, spec)
+        decoded: Decoded | None = parts[VALUES].reshape(spec.shape) if VALUES in parts else None
+        for part, own, spec in reversed(seen):
+            values = {} if decoded is None else {VALUES: dense(decoded)}
+            decoded = part.decode(own | values, shared.of(spec), summands)
+        assert decoded is not None, "planes without values, of no part"
+        return decoded
+
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...]:  # noqa: ARG002, D102
+        return self.parts
+
+
+@dataclass(frozen=True)
+class Wrapper(Transform):
+    """A transform around another, which a receiver need not know of."""
+
+    inner: Transform = field(default=Chain(), metadata=NO_SETTING)
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        return THEN.join(filter(None, (spelled(self), str(self.inner))))
+
+    @property
+    def planes(self) -> Mapping[str, Kind]:  # noqa: D102
+        return self.inner.planes
+
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: D102
+        return self.inner.decode(parts, shared, summands)
+
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: D102
+        return self.inner.values_spec(parts, spec)
+
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:  # noqa: D102
+        return self.inner.sent(spec)
+
+
+@dataclass(frozen=True)
+class Feedback(Wrapper):
+    """Error feedback (Seide et al. 2014; Karimireddy et al. 2019): what was left out goes again.
+
+    With x the tensor, r the residual and n the rounds since it was left:
+
+        v = x + decay^n r;  send v;  r = v - decoded(v)
+
+    The residual is of all that is decoded, the codec's error included.
+
+    Attributes:
+        inner: what codes v.
+        decay: of the residual, for each round, 0 to 1.
+
+    Raises:
+        ConfigError: the decay is out of range, or ``inner`` has a part whose error can be larger
+            than what it codes: unbiased ones do.
+    """
+
+    name = "feedback"
+    summary = "error feedback: what the rest leaves out of one round goes into the next"
+
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay <= 1:
+            raise ConfigError(f"feedback decay must lie in 0..1, got {self.decay}")
+        for part in parts_of(self.inner):
+            if isinstance(part, Wrapper):
+                raise ConfigError(f"{part.name} must stand before feedback, not in it")
+            if not part.biased:
+                raise ConfigError(
+                    f"feedback around {part} grows without end: write {part.name}:unbiased=0"
+                )
+
+    @property
+    def biased(self) -> bool:
+        """False: what is left out of one round is not lost."""
+        return False
+
+    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+        inner = {INNER + name: x for name, x in self.inner.init(spec).items()}
+        return {RESIDUAL: np.zeros(spec.shape, spec.dtype), ROUND: np.zeros(1, np.int64), **inner}
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        age = max(shared.round - int(state[ROUND][0]), 1)
+        v = state[RESIDUAL] * x.dtype.type(self.decay**age)
+        v += x
+        parts, kept = self.inner.encode(v, _inner(state), shared)
+        left = subtract(v, self.inner.decode(parts, shared))
+        after = {INNER + name: array for name, array in kept.items()}
+        return parts, {RESIDUAL: left, ROUND: np.array([shared.round]), **after}
+
+
+@dataclass(frozen=True)
+class Difference(Wrapper):
+    """Differences from what was sent before: DIANA (Mishchenko et al. 2019), EF21 (Richtárik 2021).
+
+    With h what both sides have learnt of a sender, at first 0, and q what x - h decodes to, the
+    receiver has h + q, and both go on from h + rate q. With a biased ``inner`` and rate 1 that is
+    EF21; with an unbiased one of variance w and a rate of at most 1 / (1 + w), DIANA.
+
+    The receiver keeps h for each sender, see `received`.
+
+    Attributes:
+        inner: what codes x - h.
+        rate: above 0, at most 1.
+
+    Raises:
+        ConfigError: the rate is out of range.
+    """
+
+    name = "difference"
+    summary = "differences from what both sides have learnt of a sender: EF21; DIANA"
+
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError(f"difference rate must lie above 0, up to 1, got {self.rate}")
+
+    @property
+    def biased(self) -> bool:
+        """False: what is left out of one round is in the next difference."""
+        return False
+
+    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+        inner = {INNER + name: x for name, x in self.inner.init(spec).items()}
+        return {LEARNED: np.zeros(spec.shape, spec.dtype), **inner}
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        parts, kept = self.inner.encode(x - state[LEARNED], _inner(state), shared)
+        _, learned = self.received(self.inner.decode(parts, shared), state)
+        return parts, {**learned, **{INNER + name: array for name, array in kept.items()}}
+
+    def received(self, decoded: Decoded, state: State) -> tuple[NDArray, State]:
+        """Return what a sender has meant by what was decoded, and the receiver's state after it."""
+        learned, step = state[LEARNED], dense(decoded)
+        return learned + step, {LEARNED: learned + learned.dtype.type(self.rate) * step}
+
+
+@dataclass(frozen=True)
+class ByLayer(Transform):
+    """Of several transforms, the first whose rule a tensor keeps; others are left alone.
+
+    Attributes:
+        choices: rules and transforms. A rule is ``matrix`` (two dimensions or more), ``vector``
+            (fewer), or a pattern of names with stars, such as ``*.bias``; ``*`` fits all.
+    """
+
+    choices: tuple[tuple[str, Transform], ...]
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        written = (str(t) if rule == "*" else f"{rule}?{t}" for rule, t in self.choices)
+        return "|".join(written)
+
+    @property
+    def planes(self) -> Mapping[str, Kind]:
+        """None: those of the transform that a tensor has."""
+        return {}
+
+    @property
+    def linear(self) -> bool:  # noqa: D102
+        return all(transform.linear for _, transform in self.choices)
+
+    @property
+    def biased(self) -> bool:  # noqa: D102
+        return any(transform.biased for _, transform in self.choices)
+
+    def of(self, spec: TensorSpec) -> Transform | None:
+        """Return the transform that a tensor has, if any."""
+        return next((t for rule, t in self.choices if fits(rule, spec)), None)
+
+    def _of(self, spec: TensorSpec) -> Transform:
+        return self.of(spec) or Chain()
+
+    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+        return self._of(spec).init(spec)
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        return self._of(shared.spec).encode(x, state, shared)
+
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: D102
+        return self._of(shared.spec).decode(parts, shared, summands)
+
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:  # noqa: D102
+        transform = self.of(spec)
+        return None if transform is None else transform.sent(spec)
+
+
+_SHAPES: Final[dict[str, Callable[[TensorSpec], bool]]] = {
+    "matrix": lambda spec: len(spec.shape) >= 2,
+    "vector": lambda spec: len(spec.shape) < 2,
+}
+
+
+def fits(rule: str, spec: TensorSpec) -> bool:
+    """Say whether a tensor keeps a rule of `ByLayer`."""
+    shape = _SHAPES.get(rule)
+    return shape(spec) if shape else fnmatch.fnmatchcase(spec.name, rule)
+
+
+def chain(*parts: Part) -> Chain:
+    """Return parts one after another; see `Chain`."""
+    return Chain(parts)
+
+
+def feedback(inner: Transform, decay: float = 1.0) -> Feedback:
+    """Return ``inner`` with error feedback; see `Feedback`."""
+    return Feedback(inner, decay)
+
+
+def difference(inner: Transform, rate: float = 1.0) -> Difference:
+    """Return ``inner`` of differences from what both sides have learnt; see `Difference`."""
+    return Difference(inner, rate)
+
+
+def by_layer(*choices: tuple[str, Transform]) -> ByLayer:
+    """Return a transform that depends on the tensor; see `ByLayer`."""
+    return ByLayer(choices)
+
+
+def parts_of(transform: Transform) -> list[Part | Wrapper]:
+    """Return all that a transform is combined of, outermost first."""
+    if isinstance(transform, Chain):
+        return list(transform.parts)
+    if isinstance(transform, ByLayer):
+        return [part for _, inner in transform.choices for part in parts_of(inner)]
+    if isinstance(transform, Wrapper):
+        return [transform, *parts_of(transform.inner)]
+    assert isinstance(transform, Part)
+    return [transform]
+
+
+def keeps_state(transform: Transform) -> bool:
+    """Say whether a sender has anything to keep from one round to the next."""
+    return any(type(part).init is not Transform.init for part in parts_of(transform))
+
+
+def texts_sent(transform: Transform) -> set[str]:
+    """Return what streams may say of the chains that a transform codes tensors by."""
+    if isinstance(transform, ByLayer):
+        return set().union(*(texts_sent(inner) for _, inner in transform.choices))
+    return texts_sent(transform.inner) if isinstance(transform, Wrapper) else {str(transform)}
+
+
+def _inner(state: State) -> State:
+    return {name.removeprefix(INNER): x for name, x in state.items() if name.startswith(INNER)}

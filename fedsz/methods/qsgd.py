@@ -1,0 +1,103 @@
+"""`qsgd`: stochastic rounding to a few levels of each bucket's norm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsz.arrays import NDArray
+from fedsz.errors import CorruptStream
+from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
+from fedsz.methods.settings import Flag, check_setting
+
+
+@dataclass(frozen=True)
+class Qsgd(Part):
+    """QSGD (Alistarh et al. 2017): |v|_2 sign(v_i) l_i / s, with l_i rounded stochastically.
+
+    With s = 2^(bits - 1) - 1 levels, l_i is s |v_i| / |v|_2 rounded up with the probability of its
+    fraction, else down. v is a bucket of elements, in C order.
+
+    Attributes:
+        bits: of a level with its sign, 2 to 16.
+        bucket: elements that have a norm of their own; 0 for all of a tensor.
+        unbiased: without it, what is decoded is divided by 1 + w, with w the variance, which makes
+            a contraction of it, for `feedback`.
+
+    Raises:
+        ConfigError: bits or bucket are out of range.
+    """
+
+    name = "qsgd"
+    summary = "levels of each bucket's norm, rounded stochastically"
+    planes = {"norms": Kind.SCALES, "levels": Kind.LEVELS}  # noqa: RUF012
+
+    bits: int = 4
+    bucket: int = 512
+    unbiased: Flag = Flag(1)  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        check_setting("qsgd bits", self.bits, 2, 16)
+        check_setting("qsgd bucket", self.bucket, 0, 1 << 40)
+
+    @property
+    def biased(self) -> bool:
+        """Whether what is decoded is smaller than what was encoded."""
+        return not self.unbiased
+
+    @property
+    def _levels(self) -> int:
+        return (1 << self.bits - 1) - 1
+
+    def _width(self, spec: TensorSpec) -> int:
+        """Return how many elements a bucket has."""
+        return min(self.bucket or spec.size, spec.size) or 1
+
+    def variance(self, spec: TensorSpec) -> float:
+        """Return w of E|Q(v) - v|^2 <= w |v|^2: min(d / s^2, sqrt(d) / s), with d the bucket."""
+        d, s = self._width(spec), self._levels
+        return min(d / s**2, math.sqrt(d) / s)
+
+    def contraction(self, spec: TensorSpec) -> float:
+        """Return 1 / (1 + w) where it is biased."""
+        return 0.0 if self.unbiased else 1 / (1 + self.variance(spec))
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        buckets = self._buckets(x.reshape(-1), shared.spec)
+        norms = _norms(buckets).astype(x.dtype)
+        s = self._levels
+        levels = np.abs(buckets)
+        np.divide(levels, norms, out=levels, where=norms > 0)
+        levels *= s
+        levels += shared.draws().random(levels.shape, dtype=x.dtype.type)
+        np.minimum(np.floor(levels, out=levels), s, out=levels)
+        signed = np.copysign(levels, buckets, out=levels).astype(np.int32)
+        return {"norms": norms.reshape(-1), "levels": signed.reshape(-1)[: x.size]}, state
+
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+        spec, levels, norms = shared.spec, parts["levels"], parts["norms"]
+        require_count("levels", levels, spec.size)
+        require_count("norms", norms, -(-spec.size // self._width(spec)))
+        if np.abs(levels).max(initial=0) > self._levels:
+            raise CorruptStream(f"a level beyond {self._levels}")
+        share = 1 / self._levels / (1 if self.unbiased else 1 + self.variance(spec))
+        buckets = self._buckets(levels.astype(spec.dtype), spec)
+        buckets *= spec.dtype.type(share)
+        buckets *= norms[:, None]
+        return buckets.reshape(-1)[: spec.size].reshape(spec.shape)
+
+    def _buckets(self, x: NDArray, spec: TensorSpec) -> NDArray:
+        """Return a flat array with a row for each bucket, the last filled up with 0."""
+        width = self._width(spec)
+        return np.pad(x, (0, -x.size % width)).reshape(-1, width)
+
+
+def _norms(rows: NDArray) -> NDArray:
+    """Return the norm of each row, as a column in float64; the largest of the dtype at most."""
+    with np.errstate(over="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    # Beyond the dtype, levels are too small: better than none.
+    capped: NDArray = np.minimum(norms, np.finfo(rows.dtype).max)[:, None]
+    return capped

@@ -1,0 +1,190 @@
+"""Tensors that a chain of methods codes: a sender's side with its state, and a receiver's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+import numpy as np
+
+from fedsz import methods
+from fedsz.arrays import Buffer, NDArray
+from fedsz.codecs.base import Opened, OpenedArray
+from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
+from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform
+from fedsz.methods.base import DTYPES, Decoded, Part, dense
+from fedsz.methods.combinators import RESIDUAL, Chain
+from fedsz.methods.payload import read, write
+from fedsz.stream import CHAIN, CHAIN_DIFFERENCE
+from fedsz.stream import Chain as ChainRecord
+from fedsz.stream import Part as Payload
+from fedsz.update.lossless import Entry
+from fedsz.update.lossy import moved, wide
+from fedsz.update.reference import Reference
+
+SEPARATOR: Final = "/"  # between the name of a state's array and that of its tensor
+
+
+class ChainEncoder:
+    """A chain at work on one state_dict.
+
+    Args:
+        transform: what codes tensors.
+        seed, round, sender: as in `fedsz.methods.Shared`.
+        kept: the state that an earlier encoder left, see `state`. What does not fit a tensor is of
+            another model, and left alone.
+
+    Attributes:
+        records: of the chains that payloads have been coded by.
+    """
+
+    def __init__(
+        self,
+        transform: Transform,
+        *,
+        seed: int = 0,
+        round: int = 0,  # noqa: A002
+        sender: int = 0,
+        kept: Mapping[str, NDArray] = MappingProxyType({}),
+    ) -> None:
+        self._transform = transform
+        self._drawn = seed, round, sender
+        self._before: dict[str, dict[str, NDArray]] = {}
+        for key, x in kept.items():
+            name, _, tensor = key.partition(SEPARATOR)
+            self._before.setdefault(tensor, {})[name] = x
+        self._after: dict[str, State] = {}
+        self.records: list[ChainRecord] = []
+
+    @property
+    def state(self) -> dict[str, NDArray]:
+        """What the sender keeps for the next round, of all tensors that have been coded."""
+        return {
+            f"{name}{SEPARATOR}{tensor}": x
+            for tensor, state in self._after.items()
+            for name, x in state.items()
+        }
+
+    def residuals(self) -> dict[str, NDArray]:
+        """Return what earlier rounds left out, by tensor."""
+        kept = {tensor: state.get(RESIDUAL) for tensor, state in self._before.items()}
+        return {tensor: x for tensor, x in kept.items() if x is not None}
+
+    def encode(self, entry: Entry, reference: Reference | None) -> Payload | None:
+        """Code a tensor; None where it has to stay lossless, and its state is forgotten.
+
+        That is where the chain leaves it alone, where it is empty or not finite, where the chain
+        cannot code it, and where that would hardly save anything.
+
+        Raises:
+            ConfigError: the reference lacks it.
+            CodecUnavailable: a codec's library is not installed here.
+        """
+        x = entry.x.astype(wide(entry.x.dtype), copy=False)
+        if reference is not None:
+            base = reference.tensor(entry.name, entry.x)
+            with np.errstate(over="ignore", invalid="ignore"):
+                x = np.asarray(np.subtract(x, base, dtype=x.dtype))
+        spec = TensorSpec(x.shape, x.dtype, entry.name)
+        parts = self._transform.sent(spec)
+        if parts is None or not x.size or not np.isfinite(x).all():
+            return None
+        shared = Shared(spec, *self._drawn, b"" if reference is None else reference.digest)
+        try:
+            planes, after = self._transform.encode(x, self._state(spec), shared)
+            payload = write(parts, planes)
+        except CodecUnavailable:
+            raise
+        except CodecError:
+            return None
+        if 10 * len(payload) > 9 * entry.x.nbytes:
+            return None
+        self._after[entry.name] = after
+        record = ChainRecord(str(Chain(parts)), *self._drawn)
+        if record not in self.records:
+            self.records.append(record)
+        transform = CHAIN if reference is None else CHAIN_DIFFERENCE
+        return Payload(self.records.index(record), payload, None, (entry.i,), transform)
+
+    def _state(self, spec: TensorSpec) -> State:
+        """Return what has been kept of a tensor, if it fits, or the state to begin with."""
+        fresh = self._transform.init(spec)
+        kept = self._before.get(spec.name, {})
+        fits = fresh.keys() == kept.keys() and all(
+            (x.shape, x.dtype) == (kept[name].shape, kept[name].dtype) for name, x in fresh.items()
+        )
+        return kept if fits else fresh
+
+
+@dataclass(frozen=True)
+class ChainDecoder:
+    """What a chain of a stream's header decodes: to `CodedTensor`, a codec.
+
+    Attributes:
+        parts: first to last.
+        record: of the header.
+        reference: digest of the model that tensors are differences from; empty if of none.
+        name: of the tensor.
+    """
+
+    parts: tuple[Part, ...]
+    record: ChainRecord
+    reference: bytes = b""
+    name: str = ""
+
+    dtypes: ClassVar = DTYPES
+
+    @classmethod
+    def of(cls, record: ChainRecord, reference: bytes | None) -> ChainDecoder:
+        """Return that of a header's chain.
+
+        Raises:
+            UnsupportedStream: this release does not know it.
+        """
+        try:
+            transform = methods.parse(record.text)
+        except ConfigError as err:
+            raise UnsupportedStream(f"unknown chain {record.text!r}: {err}") from err
+        if not isinstance(transform, Chain):
+            raise UnsupportedStream(f"{record.text!r} is no plain chain")
+        return cls(transform.parts, record, reference or b"")
+
+    def decode_as(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> NDArray:
+        """Return the array of ``shape`` that ``payload`` holds, of ``dtype`` or float32.
+
+        Raises:
+            CorruptStream: it holds something else.
+            CodecUnavailable: a codec's library is not installed here.
+        """
+        return dense(self._decoded(payload, shape, dtype))
+
+    def decode_onto(self, payload: Buffer, base: NDArray) -> NDArray:
+        """Return base + the array that ``payload`` holds; raises as `decode_as`."""
+        decoded = self._decoded(payload, base.shape, base.dtype)
+        if not isinstance(decoded, Sparse):
+            return moved(base, decoded)
+        y = base.copy()
+        decoded.add(y, 1.0)
+        return y
+
+    def open(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
+    ) -> Opened:
+        """Do as `fedsz.codecs.Codec.open`: what is sparse stays so, unless there is a base."""
+        decoded = self._decoded(payload, shape, dtype)
+        if isinstance(decoded, Sparse) and base is None:
+            return decoded
+        return OpenedArray(dense(decoded), base)
+
+    def _decoded(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> Decoded:
+        spec = TensorSpec(tuple(shape), wide(dtype), self.name)
+        drawn = self.record.seed, self.record.round, self.record.sender
+        shared = Shared(spec, *drawn, self.reference)
+        with np.errstate(over="ignore", invalid="ignore"):
+            decoded = Chain(self.parts).decode(read(self.parts, payload, spec), shared)
+        values = decoded.values if isinstance(decoded, Sparse) else decoded
+        if not np.isfinite(values).all():
+            raise CorruptStream("an element that is not finite")
+        return decoded

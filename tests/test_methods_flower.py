@@ -1,0 +1,184 @@
+"""Chains of methods as the update of a Flower app: state, admission, and what is added."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+import fedsz
+from fedsz.arrays import Layout
+from fedsz.errors import ConfigError, RefusedReply
+from fedsz.experiments.scheme import Scheme, parse
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import sealed
+from fedsz.methods import Sparse
+from fedsz.update.config import CompressionConfig
+from fedsz.update.lossy import CodedTensor
+from fedsz.update.reference import Reference
+from tests.federation import record_of, to_arrays
+
+SHAPE = (40, 50)
+CLIENTS = 3
+RATE = 0.02  # of the way to its target that a client goes in a round
+
+
+def target(client: int) -> np.ndarray:
+    return np.random.default_rng(client).laplace(size=SHAPE).astype(np.float32)
+
+
+GOAL = np.mean([target(client) for client in range(CLIENTS)], axis=0)
+
+
+def app() -> ClientApp:
+    """Clients that pull the model towards targets of their own."""
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        (record,) = message.content.array_records.values()
+        w = to_arrays(record)["fc.weight"]
+        pulled = w + RATE * (target(int(context.node_config["partition-id"])) - w)
+        metrics: Any = {
+            "arrays": record_of({"fc.weight": pulled}),
+            "metrics": MetricRecord({"num-examples": 1}),
+        }
+        return Message(RecordDict(metrics), reply_to=message)
+
+    return app
+
+
+def trained(update: str, *, rounds: int, strategy: type[FedAvg] = StreamingFedAvg) -> np.ndarray:
+    nodes = [{"partition-id": i} for i in range(CLIENTS)]
+    grid = FedSZGrid(LocalGrid(app(), nodes), update=update, threshold=0)
+    chosen = strategy(fraction_evaluate=0.0)
+    initial = record_of({"fc.weight": np.zeros(SHAPE, np.float32)})
+    result = chosen.start(grid=grid, initial_arrays=initial, num_rounds=rounds)
+    return to_arrays(result.arrays)["fc.weight"]
+
+
+def distance(w: np.ndarray) -> float:
+    return float(np.square(w - GOAL).sum() / np.square(GOAL).sum())
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "feedback>topk:k=10%>ternary",
+        "feedback>randk:k=20%,unbiased=0",
+        "feedback>topk:k=10%>uniform@std:1",
+        "vector?qsgd|*.weight?feedback>sign",
+    ],
+)
+def test_feedback_on_clients_brings_the_average_there(update: str) -> None:
+    assert distance(trained(update, rounds=150)) < 0.1
+
+
+def test_unbiased_methods_need_no_feedback() -> None:
+    assert distance(trained("qsgd:bits=6,bucket=64", rounds=150)) < 0.1
+
+
+@pytest.mark.parametrize("update", ["feedback>topk:k=10%", "randk:k=30%", "qsgd"])
+def test_a_strategy_that_streams_gets_what_any_other_gets(update: str, monkeypatch: Any) -> None:
+    # One seed for both: it is the run's, which each Grid draws.
+    monkeypatch.setattr("fedsz.flower.packing.secrets.token_bytes", lambda n: b"\1" * n)
+
+    streamed = trained(update, rounds=4)
+    plain = trained(update, rounds=4, strategy=FedAvg)
+
+    assert np.abs(streamed - plain).max() <= 1e-5 * np.abs(plain).max()
+
+
+def reply(chain: str, seed: int, reference: dict[str, np.ndarray]) -> ArrayRecord:
+    moved = {"fc.weight": reference["fc.weight"] + target(1)}
+    return sealed([fedsz.compress(moved, reference=reference, chain=chain, seed=seed, threshold=0)])
+
+
+def received(record: ArrayRecord, base: dict[str, np.ndarray], **told: Any) -> ReceivedUpdate:
+    held = Reference(base)
+    return ReceivedUpdate(record, Layout.of(base), {held.digest: held}, **told)
+
+
+def test_another_chain_or_another_seed_is_refused() -> None:
+    base = {"fc.weight": np.zeros(SHAPE, np.float32)}
+    record = reply("topk:k=10%", 5, base)
+
+    received(record, base, codecs={"topk:k=10%", "raw"}, drawn=(5, 0))
+    with pytest.raises(RefusedReply, match=r"packed by topk:k=10%; may be qsgd"):
+        received(record, base, codecs={"qsgd"})
+    with pytest.raises(RefusedReply, match="another seed or round"):
+        received(record, base, drawn=(6, 0))
+
+
+def test_what_is_sparse_is_added_without_its_zeros() -> None:
+    base = {"fc.weight": np.zeros(SHAPE, np.float32)}
+    ((_, coded),) = received(reply("topk:k=10%>ternary", 0, base), base).unpacked()
+    assert isinstance(coded, CodedTensor)
+    sums = np.zeros(SHAPE, np.float32)
+
+    opened = coded.open()
+    opened.add(sums, 2.0)
+
+    assert isinstance(opened, Sparse)
+    assert opened.values.size == 200
+    assert np.allclose(sums, 2 * coded.decode())
+    assert opened.energy == pytest.approx(float(np.square(coded.decode()).sum()), rel=1e-5)
+
+
+def test_a_biased_chain_without_feedback_gives_one_warning(caplog: Any) -> None:
+    with caplog.at_level(logging.WARNING, "flwr.fedsz"):
+        logging.getLogger("flwr").addHandler(caplog.handler)
+        try:
+            trained("topk:k=10%", rounds=3)
+            trained("feedback>topk:k=10%", rounds=1)
+        finally:
+            logging.getLogger("flwr").removeHandler(caplog.handler)
+
+    told = {record.message for record in caplog.records if "biased" in record.message}
+    assert told == {
+        "fedsz: update 'topk:k=10%' is biased, and what it leaves out is lost: write feedback>"
+        " before its methods"
+    }
+
+
+@pytest.mark.parametrize(
+    ("update", "why"),
+    [
+        ("weight", "no update 'weight'; have weights, .* no method 'weight'"),
+        ("ternary>uniform@std:1", "must come back exactly"),
+        ("topk:k=0", "number of elements or a share"),
+        ("difference>topk", "keeps what each client has sent"),
+        ("topk>feedback", "must stand before all parts"),
+        ("feedback>qsgd", "grows without end"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_written(update: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        CompressionConfig(update=update)
+
+
+@pytest.mark.parametrize("way", ["feedback:decay=0.95>topk>ternary/std:1", "qsgd:bits=3,bucket=64"])
+def test_a_way_of_a_sweep_is_a_chain(way: str) -> None:
+    scheme, bounds = parse(way, Scheme())
+
+    assert (str(scheme), bounds, scheme.bound) == (way, "", None)
+
+
+def test_the_spellings_of_before_mean_what_they_did() -> None:
+    for update, differs, keeps in (
+        ("weights", False, False),
+        ("delta", True, False),
+        ("delta+ef", True, True),
+        ("delta>topk", True, False),
+        ("delta>feedback>topk", True, True),
+    ):
+        config = CompressionConfig(update=update)
+
+        assert (config.sends_differences, config.keeps_state) == (differs, keeps)
+    assert CompressionConfig(update="delta>topk:k=0.01") == CompressionConfig(update="topk")

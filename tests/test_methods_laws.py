@@ -1,0 +1,257 @@
+"""What every method of the list and every chain of them keeps to, whatever is coded."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
+
+from fedsz import methods
+from fedsz.errors import CodecError, ConfigError, CorruptStream
+from fedsz.methods import METHODS, Shared, TensorSpec, Transform, parse
+from fedsz.methods.base import Part, add_parts, dense
+from fedsz.methods.combinators import Chain
+from fedsz.methods.payload import read, write
+from tests.strategies import weights
+
+# Settings beside the defaults, by name of the method.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "topk": ("k=20%", "k=7"),
+    "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0"),
+    "ternary": ("threshold=0.3",),
+    "qsgd": ("bits=2,bucket=64", "bits=8,bucket=0", "bits=6,unbiased=0"),
+}
+PARTS = [method for method in METHODS if isinstance(method, Part)]
+WRITTEN = [
+    f"{part.name}:{settings}" if settings else part.name
+    for part in PARTS
+    for settings in ("", *SETTINGS.get(part.name, ()))
+]
+LAST = ["", "uniform@std:0.5", "szx@1e-2", "fp16", "zstd"]
+
+
+def well_formed(texts: tuple[str, ...]) -> bool:
+    try:
+        parse(">".join(texts))
+    except ConfigError:
+        return False
+    return True
+
+
+PAIRS = [">".join(pair) for pair in itertools.product(WRITTEN, repeat=2) if well_formed(pair)]
+CHAINS = [
+    *WRITTEN,
+    *PAIRS,
+    *(f"{text}>{last}" for text in WRITTEN for last in LAST if last and well_formed((text, last))),
+    *LAST[1:],
+]
+BIASED = [
+    text
+    for text in CHAINS
+    if well_formed(("feedback", text)) and not isinstance(parse(text), methods.Feedback)
+]
+FEEDBACK = [f"feedback:decay=0.9>{text}" for text in BIASED]
+
+chains = st.sampled_from([*CHAINS, *FEEDBACK])
+tensors = st.one_of(weights(np.float32), weights(np.float64))
+
+
+def shared_of(x: np.ndarray, seed: int = 1, round_: int = 2, sender: int = 3) -> Shared:
+    return Shared(TensorSpec(x.shape, x.dtype, "fc.weight"), seed, round_, sender)
+
+
+def coded(transform: Transform, x: np.ndarray, shared: Shared, state: Any = None) -> Any:
+    """Return the payload of x, what it decodes to, and the state after it."""
+    before = transform.init(shared.spec) if state is None else state
+    planes, after = transform.encode(x, before, shared)
+    parts = transform.sent(shared.spec)
+    assert parts is not None
+    payload = write(parts, planes)
+    decoded = Chain(parts).decode(read(parts, payload, shared.spec), shared)
+    return payload, dense(decoded), after
+
+
+def ordinary(seed: int, size: int = 600) -> np.ndarray:
+    return np.random.default_rng(seed).laplace(size=size).astype(np.float32)
+
+
+def test_a_chain_is_written_as_it_is_read() -> None:
+    for text in [*CHAINS, *FEEDBACK, "matrix?topk>sign|*.bias?qsgd", "topk|randk"]:
+        assert parse(str(parse(text))) == parse(text)
+
+
+@given(text=chains, x=tensors)
+def test_shape_and_dtype_come_back_and_nothing_is_changed(text: str, x: np.ndarray) -> None:
+    x = 1e-3 * x / max(float(np.abs(x).max(initial=0)), 1e-30)
+    x = np.asarray(x, x.dtype)
+    if not x.size:
+        return
+    transform, shared, before = parse(text), shared_of(x), x.copy()
+
+    try:
+        _, y, _ = coded(transform, x, shared)
+    except CodecError:  # within no bound, a codec of float32 has nothing for float64
+        assert x.dtype == np.float64
+        assert text.endswith("szx@1e-2")
+        return
+
+    assert (y.shape, y.dtype) == (x.shape, x.dtype)
+    assert np.isfinite(y).all()
+    assert np.array_equal(x, before)
+
+
+@pytest.mark.parametrize("text", [*CHAINS, *FEEDBACK])
+def test_equal_arguments_give_equal_bytes_and_state_survives_a_restart(text: str) -> None:
+    transform, x, y = parse(text), ordinary(1), ordinary(2)
+
+    first, _, state = coded(transform, x, shared_of(x))
+    again, _, _ = coded(transform, x, shared_of(x))
+    restarted = load(save({name: np.asarray(a) for name, a in state.items()}))
+    goes_on, _, _ = coded(transform, y, shared_of(y, round_=3), state)
+    restarts, _, _ = coded(transform, y, shared_of(y, round_=3), restarted)
+
+    assert first == again
+    assert goes_on == restarts
+
+
+@pytest.mark.parametrize("text", [t for t in CHAINS if not parse(t).biased])
+def test_what_is_declared_unbiased_is(text: str) -> None:
+    transform, x, rounds = parse(text), ordinary(3, 40), 1500
+
+    decoded = [coded(transform, x, shared_of(x, round_=r))[1] for r in range(rounds)]
+
+    mean = np.mean(decoded, axis=0, dtype=np.float64)
+    error = np.std(decoded, axis=0, dtype=np.float64) / math.sqrt(rounds)
+    # 40 elements: the largest of so many is beyond 5 deviations once in 40,000 runs.
+    assert (np.abs(mean - x) <= 5 * error + 1e-6 * np.abs(x)).all()
+    assert error.any() or np.array_equal(decoded[0], x)
+
+
+@pytest.mark.parametrize("text", [t for t in WRITTEN if parse(t).biased])
+def test_what_is_declared_to_contract_does(text: str) -> None:
+    (part,) = parse(text).sent(TensorSpec((600,)))  # type: ignore[misc]
+    for x in (ordinary(4), np.eye(1, 600, 5, np.float32)[0], np.ones(600, np.float32)):
+        share = part.contraction(shared_of(x).spec)
+        assert 0 < share <= 1
+        losses = [
+            np.square(coded(parse(text), x, shared_of(x, round_=r))[1] - x).sum(dtype=np.float64)
+            for r in range(200)
+        ]
+        spread = 5 * np.std(losses) / math.sqrt(len(losses))
+        most = (1 - share) * np.square(x).sum(dtype=np.float64)
+        assert np.mean(losses) <= most * (1 + 1e-5) + spread
+
+
+@pytest.mark.parametrize("text", [t for t in CHAINS if parse(t).linear])
+def test_what_is_declared_linear_adds_up_compressed(text: str) -> None:
+    transform, x, y = parse(text), ordinary(5), ordinary(6)
+    shared = shared_of(x)
+
+    (one, _), (other, _) = (transform.encode(v, {}, shared) for v in (x, y))
+    together = dense(transform.decode(add_parts(one, other), shared, summands=2))
+
+    apart = dense(transform.decode(one, shared)) + dense(transform.decode(other, shared))
+    assert np.allclose(together, apart, rtol=1e-5, atol=1e-6)
+
+
+def test_at_least_one_part_is_linear_and_one_unbiased() -> None:
+    assert any(part.linear for part in PARTS)
+    assert not all(part.biased for part in PARTS)
+
+
+@pytest.mark.parametrize("text", [text for text in BIASED if text not in PAIRS])
+def test_feedback_around_a_biased_part_finds_the_minimum_of_a_quadratic(text: str) -> None:
+    target = ordinary(7, 200)
+    # Steps small beside the share that a round sends, as error feedback needs them.
+    w, state, transform = np.zeros_like(target), None, parse(f"feedback>{text}")
+    spec = TensorSpec(target.shape, target.dtype, "fc.weight")
+    start, rate = float(np.square(target).sum()), 0.005
+
+    for r in range(3000):
+        _, step, state = coded(transform, rate * (target - w), Shared(spec, 1, r + 1), state)
+        w = w + step
+
+    assert np.square(target - w).sum() < 0.02 * start
+
+
+@pytest.mark.parametrize("text", ["topk:k=20%", "qsgd:bits=8,bucket=0", "sign"])
+def test_differences_from_what_is_learnt_tell_a_receiver_a_constant(text: str) -> None:
+    x, rate = ordinary(8, 100), 1.0
+    transform = parse(f"difference:rate={rate}>{text}")
+    assert isinstance(transform, methods.Difference)
+    shared, theirs = shared_of(x), transform.init(shared_of(x).spec)
+    state: Any = None
+
+    for r in range(300):
+        _, decoded, state = coded(transform, x, shared_of(x, round_=r), state)
+        meant, theirs = transform.received(decoded, theirs)
+
+    assert shared.spec.shape == meant.shape
+    assert np.array_equal(theirs["learned"], state["learned"])
+    assert np.square(meant - x).sum() < 0.01 * np.square(x).sum()
+
+
+@given(text=st.sampled_from(CHAINS), data=st.data())
+def test_mutated_payloads_are_refused_or_decode(text: str, data: st.DataObject) -> None:
+    x = ordinary(9, 300)
+    shared, transform = shared_of(x), parse(text)
+    parts = transform.sent(shared.spec)
+    assert parts is not None
+    payload = bytearray(write(parts, transform.encode(x, {}, shared)[0]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload) - 1))
+        payload[at] = data.draw(st.integers(0, 255))
+    payload = (
+        payload[: data.draw(st.integers(0, len(payload)))] if data.draw(st.booleans()) else payload
+    )
+
+    try:
+        with np.errstate(all="ignore"):
+            y = dense(Chain(parts).decode(read(parts, payload, shared.spec), shared))
+    except CorruptStream:
+        return
+    assert (y.shape, y.dtype) == (x.shape, x.dtype)
+
+
+@pytest.mark.parametrize("text", CHAINS)
+def test_zeros_one_element_and_one_huge_one(text: str) -> None:
+    transform = parse(text)
+    for x in (np.zeros(50), np.array([2.0]), np.eye(1, 70, 3)[0] * 1e30):
+        single = x.astype(np.float32)
+
+        _, y, _ = coded(transform, single, shared_of(single))
+
+        assert y.shape == single.shape
+        assert np.isfinite(y).all()
+        if not single.any():
+            assert not y.any()
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
+def test_indices_take_at_most_three_percent_more_than_their_entropy(density: float) -> None:
+    k = 2000
+    size = round(k / density)
+    rng = np.random.default_rng(10)
+    indices = np.sort(rng.choice(size, k, replace=False))
+    nats = math.lgamma(size + 1) - math.lgamma(k + 1) - math.lgamma(size - k + 1)
+    planes = {"0.indices": indices, "values": np.ones(k, np.float32)}
+    parts = parse("topk").sent(TensorSpec((size,)))
+    assert parts is not None
+
+    nbytes = len(write(parts, planes)) - 4 * k
+
+    assert nbytes <= 1.03 * nats / math.log(2) / 8
+
+
+def test_one_percent_with_ternary_values_is_a_hundredth() -> None:
+    x = ordinary(11, 100_000)
+
+    payload, _, _ = coded(parse("topk:k=1%>ternary"), x, shared_of(x))
+
+    assert x.nbytes >= 100 * len(payload)
