@@ -1,0 +1,72 @@
+"""The updates that a run keeps make its model again, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.replay import Difference, compare, rounds_of
+from fedsz.flower import LocalGrid, make_client_app
+from fedsz.training.federation import federate, prepare
+from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import MODEL, ROUNDS, UPDATES, RunFolder
+
+pytestmark = pytest.mark.repository
+TASK = "tests.resume_task:Regression"
+CLIENTS, LENGTH = 4, 3
+
+
+@pytest.fixture(params=["weights", "delta+ef"])
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    config = RunConfig(
+        task=TASK, rounds=LENGTH, threshold=0, update=request.param, run_dir=str(tmp_path / "run")
+    )
+    folder: Any = RunFolder.create(config)
+    share = {"num-partitions": CLIENTS, "task": TASK}
+    grid = LocalGrid(make_client_app(), [{"partition-id": i, **share} for i in range(CLIENTS)])
+    kept = {"on_checkpoint": folder.keep, "on_update": folder.keep_update}
+    federate(grid, config, prepare(config), **kept)
+    folder.finish()
+    return tmp_path / "run"
+
+
+def test_the_updates_of_a_run_make_its_model(run: Path) -> None:
+    assert compare(run) == CLIENTS * LENGTH
+    listed = [client.digest for row in rounds_of(run) for client in row.clients]
+    assert sorted(listed) == sorted(path.name for path in (run / UPDATES).iterdir())
+    assert all(client.weight == 200 for row in rounds_of(run) for client in row.clients)
+
+
+def test_a_model_of_other_updates_is_noticed(run: Path) -> None:
+    model = bytearray((run / MODEL).read_bytes())
+    model[-1] ^= 1
+    (run / MODEL).write_bytes(model)
+
+    with pytest.raises(Difference, match="another model"):
+        compare(run)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged", "another", "twice", "of another round"])
+def test_an_update_that_does_not_fit_is_noticed(run: Path, how: str) -> None:
+    path = run / ROUNDS
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    last, first = lines[-1]["links"], lines[1]["links"]
+    files = run / UPDATES
+    if how == "missing":
+        (files / last[0]["digest"]).unlink()
+    elif how == "damaged":
+        with (files / last[0]["digest"]).open("r+b") as file:
+            file.write(b"?")
+    elif how == "another":
+        (files / last[0]["digest"]).write_bytes((files / last[1]["digest"]).read_bytes())
+    elif how == "twice":
+        last.append(last[0])
+    else:
+        last[0] = first[0]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    with pytest.raises(Difference):
+        compare(run)
