@@ -23,14 +23,20 @@ def print_json(value: Any) -> None:
     """Print a line of JSON at once."""
     import msgspec
 
-    print(msgspec.json.encode(value).decode(), flush=True)
+    _print_line(msgspec.json.encode(value).decode())
 
 
 def print_event(event: Event) -> None:
     """Print an event as a line of JSON at once."""
     from fedsz.training.events import to_json
 
-    print(to_json(event), flush=True)
+    _print_line(to_json(event))
+
+
+def _print_line(line: str) -> None:
+    """Print a line in one piece: print() writes its end apart, and other threads in between."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 @contextmanager
