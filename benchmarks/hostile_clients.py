@@ -29,6 +29,7 @@ from tests.hostile_headers import HOSTILE
 
 TASK = "tests.resume_task:Regression"
 COPIES = 3
+FIRST_SHARE = 1000  # of the data: honest clients have those before
 
 
 class Spoiler:
@@ -121,7 +122,8 @@ def main() -> None:
     for i, member in enumerate(members):
         client_id, _, cert = member.partition("=")
         credentials = channel_credentials(ca, cert, Path(cert).with_suffix(".key"))
-        config = {"partition-id": i, "num-partitions": len(members), "task": TASK}
+        share = {"partition-id": FIRST_SHARE + i, "num-partitions": 2 * FIRST_SHARE}
+        config = {**share, "task": TASK}
         repeats = i == len(members) - 1
         app = make_client_app() if repeats else Spoiler(random.Random(f"{seed} {client_id}"))
         kind = Repeater if repeats else WireClient

@@ -8,19 +8,20 @@ import sys
 
 import pytest
 
-THREADS, LINES = 8, 500
+THREADS, LINES = 8, 200
 PRINT = f"""
 import sys, threading
 from fedsz.cli.output import print_event, print_json
 from fedsz.training.events import Client
 
 sys.setswitchinterval(1e-6)
+LONG = 5000 * "x"  # two of these fill the buffer of a stream of text
 
-def tell(i):
+def tell():
     for _ in range({LINES}):
-        print_event(Client(str(i), "joined", "")) if sys.argv[1] == "events" else print_json([i])
+        print_event(Client(LONG, "joined", "")) if sys.argv[1] == "events" else print_json([LONG])
 
-threads = [threading.Thread(target=tell, args=(i,)) for i in range({THREADS})]
+threads = [threading.Thread(target=tell) for _ in range({THREADS})]
 for thread in threads:
     thread.start()
 for thread in threads:

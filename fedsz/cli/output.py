@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from fedsz.training.events import Event
     from fedsz.training.options import RunConfig
+
+_printing = threading.Lock()
 
 
 def print_json(value: Any) -> None:
@@ -34,9 +36,8 @@ def print_event(event: Event) -> None:
 
 
 def _print_line(line: str) -> None:
-    """Print a line in one piece: print() writes its end apart, and other threads in between."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    with _printing:  # print() gives way to other threads before the end of a long line
+        print(line, flush=True)
 
 
 @contextmanager
