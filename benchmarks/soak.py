@@ -130,7 +130,10 @@ class Soak:
                     return
 
     def statuses(self) -> list[int | None]:
-        """Return how the honest clients have ended; None for those that have not."""
+        """Return how the honest clients have ended.
+
+        None is one that had no link when the run ended: it waits for the server to come back.
+        """
         self._due = [(0.0, order, action) for _, order, action in self._due]
         self._do_what_is_due()
         end = time.monotonic() + 30
@@ -317,7 +320,7 @@ def account(soak: Soak) -> dict[str, Any]:
         "lost": lost,
         "counted_twice": digests.total() - len(digests),
         "replayed": compare(soak.run),
-        "kept_of_rounds_that_were_not_over": sum(
+        "kept_but_not_counted": sum(
             path.name not in digests for path in (soak.run / UPDATES).iterdir()
         ),
         "without_a_reply": dict(refused),
@@ -345,7 +348,7 @@ def main() -> None:
             raise SystemExit(f"soak: {err}; its files are in {kept}") from err
     found |= {
         "clients": asked.clients,
-        "clients_that_ended_well": statuses.count(0),
+        "clients_that_heard_the_end": statuses.count(0),
         "seed": asked.seed,
         "faults": dict(soak.faults),
         "not_tried": soak.not_tried,
