@@ -15,7 +15,7 @@ to the mean:
 `--replies 1000 --megabytes 10 --passes 1` is a large fleet; Flower's replies take 10 GB then. At
 most 40 of the replies differ, the others are copies in memory of their own.
 
-Memory is the growth of the process's peak (VmHWM) in one more pass, and what the server must hold
+Memory is the growth of the process's peak (VmHWM) in a pass before, and what the server must hold
 beside it: Flower's FedAvg all replies, fedsz one after the other. Linux only.
 
 Passes alternate, on one thread. Times are of the processor, which count no waiting for others. A
@@ -26,6 +26,7 @@ compared before anything is timed.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import itertools
 import json
 import math
@@ -141,6 +142,7 @@ def copied(record: ArrayRecord) -> ArrayRecord:
 
 def growth(work: Callable[[], Any]) -> float:
     """Return by how many MB the memory of this process grows at most while it works."""
+    ctypes.CDLL(None).malloc_trim(0)  # what others have freed must not be there to be used
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # start VmHWM afresh
     work()
@@ -174,14 +176,18 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=15)
     options = parser.parse_args()
     case = Round(options.megabytes, options.replies, options.bound)
+    nbytes = options.replies * case.raw_bytes
+    largest = max(sum(len(a.data) for a in record.values()) for record in case.sealed)
+    memory = {
+        "flower_MB": round(nbytes / 1e6 + growth(case.flower)),
+        "fedsz_MB": round(largest / 1e6 + growth(case.fedsz)),
+    }
     ours, theirs = case.fedsz(), case.flower()
     apart = max(float(np.abs(ours[k].numpy() - theirs[k].numpy()).max()) for k in theirs)
     assert apart < STEP, f"the means lie {apart} apart"
 
     flower, fedsz = passes([case.flower, case.fedsz], options.passes)
     ratios = [a / b for a, b in zip(flower, fedsz, strict=True)]
-    nbytes = options.replies * case.raw_bytes
-    largest = max(sum(len(a.data) for a in record.values()) for record in case.sealed)
     print(
         json.dumps(
             {
@@ -191,8 +197,7 @@ def main() -> None:
                 "flower_GB/s": round(nbytes / statistics.median(flower) / 1e9, 2),
                 "fedsz_GB/s": round(nbytes / statistics.median(fedsz) / 1e9, 2),
                 "times_as_fast": round(statistics.median(ratios), 2),
-                "flower_MB": round(nbytes / 1e6 + growth(case.flower)),
-                "fedsz_MB": round(largest / 1e6 + growth(case.fedsz)),
+                **memory,
                 "interval": [round(v, 2) for v in interval(ratios)],
             }
         )

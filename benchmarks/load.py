@@ -33,7 +33,7 @@ from benchmarks.wire_client import WireClient, run_all
 from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
 from fedsz.training.apps import make_client_app
-from fedsz.training.events import Done, Failed, Listening, from_json
+from fedsz.training.events import Failed, Listening, from_json
 from fedsz.transport.visitors import raise_descriptor_limit
 
 TASK = "tests.resume_task:Regression"
@@ -66,11 +66,13 @@ def start_clients(server: str, clients: int, processes: int) -> list[Any]:
     return started
 
 
-def start_real(stack: ExitStack, server: str, clients: int) -> list[Child]:
+def start_real(stack: ExitStack, server: str, clients: int, log: Path) -> list[Child]:
     """Start clients that are processes."""
     place = ("client", "--insecure", "--server", server, "--task", TASK, "--json")
     return [
-        stack.enter_context(Child("fedsz", *place, f"--partition={i}/{clients}", threads=1))
+        stack.enter_context(
+            Child("fedsz", *place, f"--partition={i}/{clients}", log=log, threads=1)
+        )
         for i in range(clients)
     ]
 
@@ -100,10 +102,10 @@ def measure(clients: int, rounds: int, processes: int, *, real: bool) -> dict[st
             if isinstance(event, Listening):
                 address = f"127.0.0.1:{event.port}"
                 if real:
-                    started = start_real(stack, address, clients)
+                    started = start_real(stack, address, clients, folder / "clients.log")
                 else:
                     started = start_clients(address, clients, processes)
-            if isinstance(event, RoundRecord | Done):
+            if isinstance(event, RoundRecord):
                 peak = memory(server.pid, "VmHWM")
             if isinstance(event, RoundRecord) and event.round:
                 seconds.append(event.seconds)

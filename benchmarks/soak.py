@@ -35,7 +35,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -167,8 +167,8 @@ class Soak:
         place = (f"127.0.0.1:{self._proxy.port}", str(self._authority.ca), str(self._seed))
         members = [f"{name}={self._certs[name]}" for name in self._certs if "hostile" in name]
         module, log = "benchmarks.hostile_clients", self.folder / "hostile.log"
-        child = Child(module, *place, *members, log=log, threads=1)
-        self._stack.callback(child.end, 0.0)
+        self._hostile = Child(module, *place, *members, log=log, threads=1)
+        self._stack.callback(self._hostile.end, 0.0)
 
     def _child(self, command: str, *flags: str, clock: str) -> Child:
         environment = {}
@@ -224,6 +224,8 @@ class Soak:
         return False
 
     def _check_clients(self) -> None:
+        if not self._hostile.is_running and self._hostile.wait():
+            raise Difference(f"the hostile clients gave up: {self._hostile.last_words()}")
         for name, child in self.clients.items():
             status = None if child.is_running else child.wait()
             if status == -signal.SIGKILL:
@@ -292,14 +294,19 @@ def _signal(child: Child, which: signal.Signals) -> None:
         os.kill(child.pid, which)
 
 
-def account(soak: Soak) -> dict[str, Any]:
-    """Return the numbers of a run that is over; see the module's own text.
+def account(run: Path, rounds: int, received: Mapping[int, set[int]]) -> dict[str, Any]:
+    """Return the numbers of a run that is over.
+
+    Args:
+        run: its folder.
+        rounds: how many it was to have.
+        received: the node ids of those whose replies have come, by round.
 
     Raises:
-        Difference: an update is lost, counts twice, or should not count.
+        Difference: a round is missing, a client counts twice in one, or one that spoils does.
     """
-    rows = rounds_of(soak.run)
-    if [row.round for row in rows] != list(range(soak.rounds + 1)):
+    rows = rounds_of(run)
+    if [row.round for row in rows] != list(range(rounds + 1)):
         raise Difference(f"the run holds rounds {[row.round for row in rows]}")
     spoilers = {str(node_id(f"hostile{i}")) for i in range(HOSTILE)} - {str(node_id(REPEATER))}
     digests: collections.Counter[str] = collections.Counter()
@@ -312,17 +319,15 @@ def account(soak: Soak) -> dict[str, Any]:
         digests.update(client.digest for client in row.clients)
         refused.update(failure.kind for failure in row.failures)
         known = {int(node) for node in nodes} | {node_id(f.client) for f in row.failures}
-        lost += len(soak.received.get(row.round, set()) - known)
+        lost += len(received.get(row.round, set()) - known)
     return {
-        "rounds": soak.rounds,
+        "rounds": rounds,
         "uncounted_rounds": sum(bool(row.uncounted) for row in rows),
         "updates": digests.total(),
         "lost": lost,
         "counted_twice": digests.total() - len(digests),
-        "replayed": compare(soak.run),
-        "kept_but_not_counted": sum(
-            path.name not in digests for path in (soak.run / UPDATES).iterdir()
-        ),
+        "replayed": compare(run),
+        "kept_but_not_counted": sum(path.name not in digests for path in (run / UPDATES).iterdir()),
         "without_a_reply": dict(refused),
         "refused_replies": refused.total() - refused["failed"] - refused["benched"],
     }
@@ -341,7 +346,7 @@ def main() -> None:
         try:
             soak.play()
             statuses = soak.statuses()
-            found = account(soak)
+            found = account(soak.run, soak.rounds, soak.received)
         except Difference as err:
             kept = Path(tempfile.gettempdir(), f"soak-failed-{os.getpid()}")
             shutil.copytree(soak.folder, kept)

@@ -12,8 +12,10 @@ from fedsz.flower import LocalGrid, make_client_app
 from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import MODEL, ROUNDS, UPDATES, RunFolder
+from fedsz.transport.node import node_id
 
 replaying = pytest.importorskip("benchmarks.replay", reason="needs benchmarks")
+soak = pytest.importorskip("benchmarks.soak", reason="needs benchmarks")
 compare, rounds_of = replaying.compare, replaying.rounds_of
 
 pytestmark = pytest.mark.repository
@@ -72,3 +74,29 @@ def test_an_update_that_does_not_fit_is_noticed(run: Path, how: str) -> None:
 
     with pytest.raises(replaying.Difference):
         compare(run)
+
+
+def test_replies_that_came_and_that_no_round_lists_are_lost(run: Path) -> None:
+    listed = {row.round: {int(c.node) for c in row.clients} for row in rounds_of(run)}
+
+    whole = soak.account(run, LENGTH, listed)
+    less = soak.account(run, LENGTH, {**listed, 2: {*listed[2], 12345}})
+
+    assert (whole["lost"], less["lost"]) == (0, 1)
+    assert whole["updates"] == whole["replayed"] == CLIENTS * LENGTH
+    assert whole["counted_twice"] == whole["kept_but_not_counted"] == 0
+
+
+@pytest.mark.parametrize("how", ["twice", "hostile", "a round less"])
+def test_a_client_that_must_not_count_is_noticed(run: Path, how: str) -> None:
+    path = run / ROUNDS
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    if how == "a round less":
+        del lines[2]
+    else:
+        first, second = lines[1]["links"][:2]
+        second["node"] = first["node"] if how == "twice" else str(node_id("hostile0"))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    with pytest.raises(replaying.Difference, match="round"):
+        soak.account(run, LENGTH, {})
