@@ -58,7 +58,10 @@ class WireClient:
         while not self.finished:
             try:
                 await self._converse()
-            except grpc.aio.AioRpcError:
+            except (
+                grpc.aio.AioRpcError,
+                asyncio.InvalidStateError,
+            ):  # the latter: to write too late
                 self._session.disconnect()
             if not self.finished:
                 await asyncio.sleep(PAUSE * random.uniform(1, 2))
