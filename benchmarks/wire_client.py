@@ -58,10 +58,8 @@ class WireClient:
         while not self.finished:
             try:
                 await self._converse()
-            except (
-                grpc.aio.AioRpcError,
-                asyncio.InvalidStateError,
-            ):  # the latter: to write too late
+            # gRPC raises the second where a stream has ended that is written to.
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 self._session.disconnect()
             if not self.finished:
                 await asyncio.sleep(PAUSE * random.uniform(1, 2))
