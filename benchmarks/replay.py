@@ -2,9 +2,10 @@
 
     python -m benchmarks.replay RUN_DIR
 
-The run was one of `fedsz server --keep-updates` that sends its model exactly. From its first model
-each round's updates are added up in the order and by the weights that rounds.jsonl lists. Exits
-with 1 if an update is missing or another one, or if the models differ in a bit.
+The run was one of `fedsz server --keep-updates` that sends its model exactly and has no --buffer.
+From its first model each round's updates are added up, in the order and by the weights and scales
+that rounds.jsonl lists. Exits with 1 if an update is missing or another one, or if the models
+differ in a bit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flwr.app import ArrayRecord
 from safetensors.numpy import load_file
 
 from fedsz.arrays import Layout, NDArray
-from fedsz.control.record import RoundRecord
+from fedsz.control.record import ClientRecord, RoundRecord
 from fedsz.errors import FedszError
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import Arrays
@@ -35,6 +36,17 @@ class Difference(Exception):
     """What a run has left is not what its updates make."""
 
 
+class CountedUpdate(ReceivedUpdate):
+    """An update whose step counts times what a run has found, ``counted``."""
+
+    counted = 1.0
+
+    @property
+    def scale(self) -> float:
+        """See `ReceivedUpdate`."""
+        return self.counted
+
+
 def rounds_of(run: Path) -> list[RoundRecord]:
     """Return a run's rounds."""
     return list(read_rounds(run, RunConfig.read(run / CONFIG).compression))
@@ -44,9 +56,12 @@ def replay(run: Path) -> dict[str, NDArray]:
     """Return the model that the updates of a run make.
 
     Raises:
-        Difference: an update is missing, damaged or of another model.
+        Difference: an update is missing, damaged or of another model; or rounds have overlapped.
     """
-    model = arrays_of(prepare(RunConfig.read(run / CONFIG)).model)
+    config = RunConfig.read(run / CONFIG)
+    if config.buffer:
+        raise Difference("a run with --buffer cannot be added up again")
+    model = arrays_of(prepare(config).model)
     for row in rounds_of(run):
         if row.clients:
             model = dict(Arrays(_average(run, row, Reference(model))))
@@ -67,15 +82,18 @@ def compare(run: Path) -> int:
 
 def _average(run: Path, row: RoundRecord, before: Reference) -> ArrayRecord:
     mean, layout = Mean(), Layout.of(before.arrays)
-    for weight, record in _updates(run, row):
+    known = {before.digest: before}
+    for client, record in _updates(run, row):
         try:
-            mean.add(ReceivedUpdate(record, layout, {before.digest: before}), weight)
+            update = CountedUpdate(record, layout, known, sent=before.arrays)
+            update.counted = client.scale
+            mean.add(update, client.weight)
         except FedszError as err:
             raise Difference(f"round {row.round}: {err}") from err
     return mean.result()
 
 
-def _updates(run: Path, row: RoundRecord) -> Iterator[tuple[float, ArrayRecord]]:
+def _updates(run: Path, row: RoundRecord) -> Iterator[tuple[ClientRecord, ArrayRecord]]:
     for client in row.clients:
         try:
             record = read_records(run / UPDATES / client.digest).array_records[UPDATE]
@@ -84,7 +102,7 @@ def _updates(run: Path, row: RoundRecord) -> Iterator[tuple[float, ArrayRecord]]
         hashed = hashlib.sha256(b"".join(array.data for array in record.values()))
         if hashed.hexdigest() != client.digest:
             raise Difference(f"round {row.round}, update {client.digest} is another one")
-        yield client.weight, record
+        yield client, record
 
 
 def main() -> None:

@@ -25,16 +25,18 @@ CLIENTS, LENGTH = 4, 3
 
 @pytest.fixture(params=["weights", "delta+ef"])
 def run(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    config = RunConfig(
-        task=TASK, rounds=LENGTH, threshold=0, update=request.param, run_dir=str(tmp_path / "run")
-    )
+    return run_of(tmp_path / "run", update=request.param)
+
+
+def run_of(path: Path, **options: Any) -> Path:
+    config = RunConfig(task=TASK, rounds=LENGTH, threshold=0, run_dir=str(path), **options)
     folder: Any = RunFolder.create(config)
     share = {"num-partitions": CLIENTS, "task": TASK}
     grid = LocalGrid(make_client_app(), [{"partition-id": i, **share} for i in range(CLIENTS)])
     kept = {"on_checkpoint": folder.keep, "on_update": folder.keep_update}
     federate(grid, config, prepare(config), **kept)
     folder.finish()
-    return tmp_path / "run"
+    return path
 
 
 def test_the_updates_of_a_run_make_its_model(run: Path) -> None:
@@ -42,6 +44,23 @@ def test_the_updates_of_a_run_make_its_model(run: Path) -> None:
     listed = [client.digest for row in rounds_of(run) for client in row.clients]
     assert sorted(listed) == sorted(path.name for path in (run / UPDATES).iterdir())
     assert all(client.weight == 200 for row in rounds_of(run) for client in row.clients)
+
+
+@pytest.mark.parametrize("update", ["weights", "delta"])
+def test_clipped_updates_make_the_model_as_well(tmp_path: Path, update: str) -> None:
+    run = run_of(tmp_path / "run", update=update, max_update_norm="0.9x")
+
+    clipped = [client for row in rounds_of(run) for client in row.clients if client.scale < 1]
+
+    assert clipped
+    assert compare(run) == CLIENTS * LENGTH
+
+
+def test_a_run_whose_rounds_overlap_is_not_added_up(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", buffer=2)
+
+    with pytest.raises(replaying.Difference, match="buffer"):
+        compare(run)
 
 
 def test_a_model_of_other_updates_is_noticed(run: Path) -> None:
