@@ -81,7 +81,9 @@ class Spoiler:
 
     def _huge(self, reply: Message) -> None:
         """Send finite numbers that are far too large."""
-        self._send(reply, to_record(self._filled(self._rng.choice((1e6, 1e30, 1e38)))))
+        # Each is another one, for equal bytes would count as one update that counts twice.
+        value = self._rng.choice((1e2, 1e4, 1e6, 1e30)) * self._rng.uniform(1, 2)
+        self._send(reply, to_record(self._filled(value)))
 
     def _heavy(self, reply: Message) -> None:
         """Claim to weigh more than all others, or less than nothing."""
