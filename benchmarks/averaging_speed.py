@@ -12,6 +12,12 @@ to the mean:
 - fedsz: header, checksums, decoding, the norm of each reply, the sum, the reference, the mean;
 - Flower: `aggregate_arrayrecords`, which reads each array and multiplies and adds it.
 
+`--replies 1000 --megabytes 10 --passes 1` is a large fleet; Flower's replies take 10 GB then. At
+most 40 of the replies differ, the others are copies in memory of their own.
+
+Memory is the growth of the process's peak (VmHWM) in a pass before, and what the server must hold
+beside it: Flower's FedAvg all replies, fedsz one after the other. Linux only.
+
 Passes alternate, on one thread. Times are of the processor, which count no waiting for others. A
 ratio is the median of those of passes side by side, with an interval of 95 % for it. The means are
 compared before anything is timed.
@@ -20,15 +26,19 @@ compared before anything is timed.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import itertools
 import json
 import math
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from fedavg_memory import resident
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedsz.arrays import Layout, NDArray
@@ -53,6 +63,7 @@ WIDE = "wide.weight"  # of 1024 columns, and as many rows as the size asks for
 SCALES = 0.3  # standard deviation of the logarithms of rows' and columns' scales
 STEP = 1e-3  # the deviation of steps, of weights that have 0.05
 KEY = "num-examples"
+DISTINCT = 40  # replies
 
 
 def shapes_of(megabytes: float) -> dict[str, tuple[int, ...]]:
@@ -89,11 +100,17 @@ class Round:
         self.raw_bytes = sum(x.nbytes for x in model.values())
         self.sealed: list[ArrayRecord] = []
         self.plain: list[RecordDict] = []
-        for weight in self.weights:
+        for weight in self.weights[:DISTINCT]:
             trained = {name: x + step(rng, x.shape) for name, x in model.items()}
             self.sealed.append(sealed([compress(trained, bound, reference=self.reference)]))
             metrics = MetricRecord({KEY: weight})
             self.plain.append(RecordDict({"arrays": to_record(trained), "metrics": metrics}))
+        repeated = zip(itertools.cycle(range(DISTINCT)), self.weights[DISTINCT:], strict=False)
+        for i, weight in repeated:
+            self.sealed.append(copied(self.sealed[i]))
+            arrays, metrics = copied(self.plain[i].array_records["arrays"]), {KEY: weight}
+            records = {"arrays": arrays, "metrics": MetricRecord(metrics)}
+            self.plain.append(RecordDict(records))
 
     @property
     def ratio(self) -> float:
@@ -111,6 +128,25 @@ class Round:
     def flower(self) -> ArrayRecord:
         """Do what Flower's FedAvg does."""
         return aggregate_arrayrecords(self.plain, KEY)
+
+
+def copied(record: ArrayRecord) -> ArrayRecord:
+    """Return a record with memory of its own."""
+    return ArrayRecord(
+        {
+            name: Array(a.dtype, a.shape, a.stype, bytes(memoryview(a.data)))
+            for name, a in record.items()
+        }
+    )
+
+
+def growth(work: Callable[[], Any]) -> float:
+    """Return by how many MB the memory of this process grows at most while it works."""
+    ctypes.CDLL(None).malloc_trim(0)  # what others have freed must not be there to be used
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # start VmHWM afresh
+    work()
+    return resident("VmHWM") - before
 
 
 def passes(works: list[Callable[[], Any]], count: int) -> list[list[float]]:
@@ -140,13 +176,18 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=15)
     options = parser.parse_args()
     case = Round(options.megabytes, options.replies, options.bound)
+    nbytes = options.replies * case.raw_bytes
+    largest = max(sum(len(a.data) for a in record.values()) for record in case.sealed)
+    memory = {
+        "flower_MB": round(nbytes / 1e6 + growth(case.flower)),
+        "fedsz_MB": round(largest / 1e6 + growth(case.fedsz)),
+    }
     ours, theirs = case.fedsz(), case.flower()
     apart = max(float(np.abs(ours[k].numpy() - theirs[k].numpy()).max()) for k in theirs)
     assert apart < STEP, f"the means lie {apart} apart"
 
     flower, fedsz = passes([case.flower, case.fedsz], options.passes)
     ratios = [a / b for a, b in zip(flower, fedsz, strict=True)]
-    nbytes = options.replies * case.raw_bytes
     print(
         json.dumps(
             {
@@ -156,6 +197,7 @@ def main() -> None:
                 "flower_GB/s": round(nbytes / statistics.median(flower) / 1e9, 2),
                 "fedsz_GB/s": round(nbytes / statistics.median(fedsz) / 1e9, 2),
                 "times_as_fast": round(statistics.median(ratios), 2),
+                **memory,
                 "interval": [round(v, 2) for v in interval(ratios)],
             }
         )

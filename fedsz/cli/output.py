@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
@@ -18,19 +19,26 @@ if TYPE_CHECKING:
     from fedsz.training.events import Event
     from fedsz.training.options import RunConfig
 
+_printing = threading.Lock()
+
 
 def print_json(value: Any) -> None:
     """Print a line of JSON at once."""
     import msgspec
 
-    print(msgspec.json.encode(value).decode(), flush=True)
+    _print_line(msgspec.json.encode(value).decode())
 
 
 def print_event(event: Event) -> None:
     """Print an event as a line of JSON at once."""
     from fedsz.training.events import to_json
 
-    print(to_json(event), flush=True)
+    _print_line(to_json(event))
+
+
+def _print_line(line: str) -> None:
+    with _printing:  # print() gives way to other threads before the end of a long line
+        print(line, flush=True)
 
 
 @contextmanager

@@ -49,6 +49,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
             meant to send and v' what that decodes to, as it reports; None where it does not.
         lag: how many rounds it is behind what it has trained, the norm of its residual over that of
             its step, likewise; None without error feedback.
+        weight: of its update in the average, after the limit of one client's share; 0 where it has
+            none, and in records of older releases.
         digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
             in which their updates were added up.
         scale: what its step counted times; below 1 if its norm was above the limit, or it is stale.
@@ -64,6 +66,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     decode_seconds: float
     kept: float | None = None
     lag: float | None = None
+    weight: float = 0.0
     digest: str = ""
     scale: float = 1.0
     staleness: int = 0

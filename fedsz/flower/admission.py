@@ -103,12 +103,14 @@ class Admitted:
         updates: by key, its arrays, of which each says how long it took, and whether it was of use.
         report: what its sender says of it.
         trains: whether it goes into an average.
+        weight: in that average; 0 where it has none.
     """
 
     node: int
     updates: Mapping[str, ReceivedUpdate]
     report: ReplyReport
     trains: bool = True
+    weight: float = 0.0
 
     @property
     def refused(self) -> FedszError | None:
@@ -276,8 +278,8 @@ class Admission:
         reply.content = replaced(content, taken, None)
         if weight is not None and trains:
             self._weights.add(weight)
-            self._cap(reply, weight)
-        admitted = Admitted(metadata.src_node_id, updates, report, trains)
+            weight = self._cap(reply, weight)
+        admitted = Admitted(metadata.src_node_id, updates, report, trains, weight or 0.0)
         self._admitted.append(admitted)
         return admitted
 
@@ -323,21 +325,21 @@ class Admission:
                 return float(weight)
         return None
 
-    def _cap(self, reply: Message, weight: float) -> None:
-        """Lower the weight of a reply to what one client may have."""
+    def _cap(self, reply: Message, weight: float) -> float:
+        """Lower the weight of a reply to what one client may have, and return it."""
         share, name = self.rules.max_client_share, self.rules.weighted_by
         most = largest_weight(share, len(self._asked), self._weights.median)
         if weight <= most:
-            return
+            return weight
         node = reply.metadata.src_node_id
         logger.warning(
             "node %d: %s %g counts as %g, a share of %g", node, name, weight, most, share
         )
         for key, record in reply.content.metric_records.items():
             if name in record:
-                capped = dict(record)
-                capped[name] = int(most) if isinstance(record[name], int) else most
-                reply.content[key] = MetricRecord(capped)
+                most = int(most) if isinstance(record[name], int) else most
+                reply.content[key] = MetricRecord({**record, name: most})
+        return most
 
 
 def is_averaged(reply: Message, ordered: Callable[[int], Ordered]) -> bool:

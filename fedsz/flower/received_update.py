@@ -43,6 +43,7 @@ class ReceivedUpdate:
         drawn: the seed and the round that chains must draw from; None for any.
 
     Attributes:
+        record: what was sent, until it is released.
         shapes: by name, in the sender's order.
         raw_bytes: size of the arrays.
         sent_bytes: size of what was sent.
@@ -84,7 +85,7 @@ class ReceivedUpdate:
         for array in record.values():
             hashed.update(array.data)
         self.digest = hashed.digest()
-        self._record, self._layout = record, layout
+        self.record, self._layout = record, layout
         self._reader: Reader | None = None
         self._reference: Reference | None = None
         if is_sealed(record):
@@ -210,20 +211,20 @@ class ReceivedUpdate:
         if self._reader:
             yield from unpack(self._reader, self._reference)
             return
-        for name, shape in layout_of(self._record).shapes.items():
-            x = from_array(name, self._record[name])
+        for name, shape in layout_of(self.record).shapes.items():
+            x = from_array(name, self.record[name])
             if x.shape != shape:
                 raise CorruptStream(f"array {name!r} has another shape than it says")
             yield name, x
 
     def release(self) -> None:
         """Free what was sent, the sender's record too; the numbers stay."""
-        self._record.clear()  # circles of references would keep the bytes until a collection
+        self.record.clear()  # circles of references would keep the bytes until a collection
         self.forget()
 
     def forget(self) -> None:
         """Keep nothing of what was sent but the numbers."""
-        self._record, self._reader, self._reference = ArrayRecord(), None, None
+        self.record, self._reader, self._reference = ArrayRecord(), None, None
         self.shapes, self._sent_model = {}, {}
 
 

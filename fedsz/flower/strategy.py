@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,11 +42,15 @@ class StreamingFedAvg(FedAvg):
         min_replies: usable replies that a round needs. With fewer it does not count: the model
             stays as it is. Three such rounds in a row raise
             `fedsz.errors.TooFewReplies`.
+
+    Attributes:
+        on_update: told of each update of a FedSZGrid's client before it is decoded.
     """
 
     def __init__(self, *arguments: Any, min_replies: int = 1, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.quorum = Quorum(min_replies)
+        self.on_update: Callable[[ReceivedUpdate], None] | None = None
 
     def start(self, *arguments: Any, **named: Any) -> Result:
         """Run the rounds; see Flower's `Strategy`.
@@ -78,10 +82,14 @@ class StreamingFedAvg(FedAvg):
             if reply.has_error():
                 failures += 1
                 continue
+            records = reply.content.array_records.values()
+            updates = [r.received for r in records if isinstance(r, AdmittedRecord)]
+            if self.on_update is not None:
+                for update in updates:
+                    self.on_update(update)
             try:
                 contents.append(self._add(mean, reply))
-                records = reply.content.array_records.values()
-                added += [r.received for r in records if isinstance(r, AdmittedRecord)]
+                added += updates
             except FedszError as err:
                 failures += 1
                 logger.warning("node %d left out: %s", reply.metadata.src_node_id, told(err))

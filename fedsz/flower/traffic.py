@@ -101,6 +101,7 @@ def _client_record(reply: Admitted, bandwidth: float) -> ClientRecord:
         decode_seconds=sum(update.seconds for update in reply.updates.values()),
         kept=reply.report.kept,
         lag=reply.report.lag,
+        weight=reply.weight,
         digest=_digest(list(reply.updates.values())),
         scale=min((update.scale for update in reply.updates.values()), default=1.0),
         staleness=max((update.staleness for update in reply.updates.values()), default=0),

@@ -21,6 +21,7 @@ from fedsz.flower.deadline import Deadlines
 from fedsz.flower.fedbuff import FedBuff
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.quorum import Quorum
+from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.training.checkpoint import Checkpoint, Resumed
@@ -35,6 +36,7 @@ from fedsz.update.step import step_spread
 LONGEST: Final = 1e9  # seconds that a client may say it trained
 OnRound = Callable[[RoundRecord], None]
 OnCheckpoint = Callable[[Checkpoint], None]
+OnUpdate = Callable[[ReceivedUpdate], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -72,6 +74,7 @@ def federate(
     on_round: OnRound | None = None,
     *,
     on_checkpoint: OnCheckpoint | None = None,
+    on_update: OnUpdate | None = None,
     resumed: Resumed | None = None,
 ) -> Any:
     """Run federated averaging on ``grid`` and return the trained model.
@@ -82,6 +85,7 @@ def federate(
         problem: what `prepare` returned for them.
         on_round: called after each round, and before the first with what was there to start from.
         on_checkpoint: called just before that, with what the run can go on from.
+        on_update: called with each update that has passed admission, before it is decoded.
         resumed: what it goes on from. The model is then as without the interruption, to the bit,
             if clients train deterministically and replies arrive in the same order.
 
@@ -95,7 +99,7 @@ def federate(
         time.sleep(0.1)
     rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
     strategy = strategy_of(config, rounds.done)
-    strategy.quorum = rounds.quorum
+    strategy.quorum, strategy.on_update = rounds.quorum, on_update
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(

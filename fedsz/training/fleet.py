@@ -96,7 +96,15 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
             failures = count_failures(record.failures, failures)
             on_event(record)
 
-        federate(grid, config, problem, tell_round, on_checkpoint=folder.keep, resumed=resumed)
+        federate(
+            grid,
+            config,
+            problem,
+            tell_round,
+            on_checkpoint=folder.keep,
+            on_update=folder.keep_update if config.keep_updates else None,
+            resumed=resumed,
+        )
         if first > config.rounds:
             _await_clients(grid, config)
         on_event(Done(str(folder.path), time.monotonic() - start, failures))

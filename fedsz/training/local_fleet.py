@@ -122,8 +122,12 @@ def _watch(
 
 def _command(name: str, config: RunConfig, *flags: str, log: Path, share: int) -> Child:
     """Start a fedsz command, one of ``share`` that share this machine's processors."""
-    values = {option: str(getattr(config, option)) for option in options_of(RUN, name)}
-    given = [f"--{option.replace('_', '-')}={value}" for option, value in values.items() if value]
+    values = {option.replace("_", "-"): getattr(config, option) for option in options_of(RUN, name)}
+    given = [
+        f"--{option}" if value is True else f"--{option}={value}"
+        for option, value in values.items()
+        if value is not False and value != ""
+    ]
     # Each would take all processors otherwise, and wait for the others.
     threads = max(1, (os.cpu_count() or 1) // share)
     return Child("fedsz", name, *given, "--json", "--insecure", *flags, log=log, threads=threads)

@@ -220,6 +220,8 @@ class RunConfig:
         "refused, or sent home within seconds.", TRAVEL, (SERVER,))
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
+    keep_updates: bool = option(False, "Keep each update that passes admission in RUN_DIR/updates, "
+        "under the SHA-256 by which rounds.jsonl lists those that counted.", RESULTS, ALONE)
     resume: str = option("", "Go on with the run in this folder of results, by its own options, "
         "after the last round that is over.", RESULTS, ALONE)
     state_dir: str = option("", "Folder where this client keeps the model it holds and what "

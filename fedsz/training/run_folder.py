@@ -1,4 +1,4 @@
-"""The folder a run leaves behind: config.toml, rounds.jsonl, model.safetensors.
+"""The folder a run leaves behind: config.toml, rounds.jsonl, model.safetensors, maybe updates/.
 
 Until the run has finished there is a checkpoint beside them. It is written first; what a crash
 keeps from following it is made up for when the run goes on.
@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 import tomli_w
+from flwr.app import RecordDict
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
+from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import from_json
 from fedsz.training.options import TRAVEL, RunConfig, options
+from fedsz.transport.records_file import write_records
 from fedsz.update.config import CompressionConfig
 from fedsz.whole_files import append_line, lock_folder, remove_parts, write_whole
 
@@ -28,7 +31,9 @@ CONFIG = "config.toml"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
 CHECKPOINT = "checkpoint"
+UPDATES = "updates"  # a folder of files that are named by the digests in rounds.jsonl
 
+UPDATE: Final = "update"  # the record in each of them
 _OF_FOLDER: Final = ("run_dir", "resume")  # options that name it
 
 
@@ -101,6 +106,11 @@ class RunFolder:
         checkpoint.write(self.path / CHECKPOINT, self._identity())
         self._add(checkpoint.line)
         self._save(checkpoint)
+
+    def keep_update(self, update: ReceivedUpdate) -> None:
+        """Write what a client sent, before it can count."""
+        path = self.path / UPDATES / update.digest.hex()
+        write_records(path, RecordDict({UPDATE: update.record}))
 
     def close(self) -> None:
         """Let another process have the folder."""

@@ -1,0 +1,121 @@
+"""The updates that a run keeps make its model again, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsz.flower import LocalGrid, make_client_app
+from fedsz.training.federation import federate, prepare
+from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import MODEL, ROUNDS, UPDATES, RunFolder
+from fedsz.transport.node import node_id
+
+replaying = pytest.importorskip("benchmarks.replay", reason="needs benchmarks")
+soak = pytest.importorskip("benchmarks.soak", reason="needs benchmarks")
+compare, rounds_of = replaying.compare, replaying.rounds_of
+
+pytestmark = pytest.mark.repository
+TASK = "tests.resume_task:Regression"
+CLIENTS, LENGTH = 4, 3
+
+
+@pytest.fixture(params=["weights", "delta+ef"])
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return run_of(tmp_path / "run", update=request.param)
+
+
+def run_of(path: Path, **options: Any) -> Path:
+    config = RunConfig(task=TASK, rounds=LENGTH, threshold=0, run_dir=str(path), **options)
+    folder: Any = RunFolder.create(config)
+    share = {"num-partitions": CLIENTS, "task": TASK}
+    grid = LocalGrid(make_client_app(), [{"partition-id": i, **share} for i in range(CLIENTS)])
+    kept = {"on_checkpoint": folder.keep, "on_update": folder.keep_update}
+    federate(grid, config, prepare(config), **kept)
+    folder.finish()
+    return path
+
+
+def test_the_updates_of_a_run_make_its_model(run: Path) -> None:
+    assert compare(run) == CLIENTS * LENGTH
+    listed = [client.digest for row in rounds_of(run) for client in row.clients]
+    assert sorted(listed) == sorted(path.name for path in (run / UPDATES).iterdir())
+    assert all(client.weight == 200 for row in rounds_of(run) for client in row.clients)
+
+
+@pytest.mark.parametrize("update", ["weights", "delta"])
+def test_clipped_updates_make_the_model_as_well(tmp_path: Path, update: str) -> None:
+    run = run_of(tmp_path / "run", update=update, max_update_norm="0.9x")
+
+    clipped = [client for row in rounds_of(run) for client in row.clients if client.scale < 1]
+
+    assert clipped
+    assert compare(run) == CLIENTS * LENGTH
+
+
+def test_a_run_whose_rounds_overlap_is_not_added_up(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", buffer=2)
+
+    with pytest.raises(replaying.Difference, match="buffer"):
+        compare(run)
+
+
+def test_a_model_of_other_updates_is_noticed(run: Path) -> None:
+    model = bytearray((run / MODEL).read_bytes())
+    model[-1] ^= 1
+    (run / MODEL).write_bytes(model)
+
+    with pytest.raises(replaying.Difference, match="another model"):
+        compare(run)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged", "another", "twice", "of another round"])
+def test_an_update_that_does_not_fit_is_noticed(run: Path, how: str) -> None:
+    path = run / ROUNDS
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    last, first = lines[-1]["links"], lines[1]["links"]
+    files = run / UPDATES
+    if how == "missing":
+        (files / last[0]["digest"]).unlink()
+    elif how == "damaged":
+        with (files / last[0]["digest"]).open("r+b") as file:
+            file.write(b"?")
+    elif how == "another":
+        (files / last[0]["digest"]).write_bytes((files / last[1]["digest"]).read_bytes())
+    elif how == "twice":
+        last.append(last[0])
+    else:
+        last[0] = first[0]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    with pytest.raises(replaying.Difference):
+        compare(run)
+
+
+def test_replies_that_came_and_that_no_round_lists_are_lost(run: Path) -> None:
+    listed = {row.round: {int(c.node) for c in row.clients} for row in rounds_of(run)}
+
+    whole = soak.account(run, LENGTH, listed)
+    less = soak.account(run, LENGTH, {**listed, 2: {*listed[2], 12345}})
+
+    assert (whole["lost"], less["lost"]) == (0, 1)
+    assert whole["updates"] == whole["replayed"] == CLIENTS * LENGTH
+    assert whole["counted_twice"] == whole["kept_but_not_counted"] == 0
+
+
+@pytest.mark.parametrize("how", ["twice", "hostile", "a round less"])
+def test_a_client_that_must_not_count_is_noticed(run: Path, how: str) -> None:
+    path = run / ROUNDS
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    if how == "a round less":
+        del lines[2]
+    else:
+        first, second = lines[1]["links"][:2]
+        second["node"] = first["node"] if how == "twice" else str(node_id("hostile0"))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    with pytest.raises(replaying.Difference, match="round"):
+        soak.account(run, LENGTH, {})
