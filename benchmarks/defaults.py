@@ -44,9 +44,14 @@ TASKS: Final[Mapping[str, Mapping[str, Any]]] = {
         "task": "benchmarks.tasks:Quickstart", "models": "lenet", "datasets": "cifar10",
         "clients": 5, "rounds": 5, "batch_size": 32, "samples": 40_000, "seeds": 5,
     },
+    "resnet8": {
+        "task": "benchmarks.tasks:ResNet8", "models": "resnet8", "datasets": "cifar10",
+        "clients": 4, "rounds": 10, "samples": 3840, "test_samples": 4000, "learning_rate": 0.05,
+        "image_size": 16, "seeds": 5,
+    },
     TUNED: {
         "models": "mobilenetv2", "datasets": "fashion_mnist", "clients": 4, "rounds": 5,
-        "samples": 1200, "test_samples": 1000, "learning_rate": 0.02,
+        "samples": 1200, "test_samples": 1000, "learning_rate": 0.005, "seeds": 5,
     },
     "gpt": TEXT | {"models": "gpt", "learning_rate": 2e-3},
     "lstm": TEXT | {"models": "lstm", "learning_rate": 3e-3},

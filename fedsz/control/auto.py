@@ -35,11 +35,6 @@ ALLOWED: Final = (
 START: Final = 0.5  # of it in the first round,
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them
-# Models with batch normalisation can swing from round to round, uncompressed too. Compression has
-# not been shown to add to it, nor not to: where many tensors may be running statistics, so much of
-# a bound.
-OF_STATISTICS: Final = 0.4
-MANY: Final = 1 / 3  # of the tensors that are exact
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
@@ -59,8 +54,6 @@ class Auto(Rule):
         _, up, down = max(row for row in ALLOWED if row[0] <= past.tolerance)
         grown = share_of_allowed(past.next_round)
         eased, told = eased_by_lag(past.history)
-        if has_statistics(past.history):
-            grown, told = grown * OF_STATISTICS, f"{told}, for it has running statistics"
         # Rounded, for people and for machines whose last bits differ.
         bounds = [ErrorBound.step(float(f"{k * grown * eased:.4g}")) for k in (up, down)]
         chosen = because(
@@ -79,12 +72,6 @@ def share_of_allowed(number: int) -> float:
     """Return how much of what is allowed round ``number`` takes; from 1."""
     ramp = START + (1 - START) * (number - 1) / RAMP
     return max(min(ramp, 1.0), number / SHORT)
-
-
-def has_statistics(history: Sequence[RoundRecord]) -> bool:
-    """Say whether so many of a model's tensors are exact that they must be running statistics."""
-    last = history[-1] if history else None
-    return last is not None and last.tensors - last.lossy > MANY * last.tensors
 
 
 def eased_by_lag(history: Sequence[RoundRecord]) -> tuple[float, str]:
