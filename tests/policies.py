@@ -12,7 +12,7 @@ BASE = CompressionConfig(update="delta", error_bound="std:3", downlink="std:1")
 
 
 def policy(
-    spec: str, base: CompressionConfig = BASE, *, tolerance: float = 0.5, rounds: int = 9
+    spec: str, base: CompressionConfig = BASE, *, tolerance: float = 0.5, rounds: int | None = 9
 ) -> Policy:
     return get(spec, base, tolerance=tolerance, rounds=rounds)
 

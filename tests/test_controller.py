@@ -76,11 +76,22 @@ def test_a_schedule_runs_over_the_rounds_it_is_told_of() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "says"),
-    [("layers", "held-out set"), ("brave", "no policy 'brave'"), ("auto+layers", "held-out set")],
+    [
+        ("layers", "held-out set"),
+        ("brave", "no policy 'brave'"),
+        ("auto+layers", "held-out set"),
+        ("schedule:first=std:3,last=std:1", "needs the number of rounds"),
+    ],
 )
 def test_what_cannot_be_is_refused(policy: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         FedSZGrid(grid_of(app_of()), "std:1", policy=policy)
+
+
+@pytest.mark.parametrize("rounds", [0, -1])
+def test_a_run_has_a_round_at_least(rounds: int) -> None:
+    with pytest.raises(ConfigError, match="rounds must be at least 1"):
+        FedSZGrid(grid_of(app_of()), rounds=rounds)
 
 
 def test_a_model_that_became_nan_ends_no_run() -> None:

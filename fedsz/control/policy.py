@@ -39,13 +39,13 @@ class Policy:
         rules: at least one; each refines the decision of those before it.
         base: what the first refines.
         tolerance: points of accuracy that compression may cost.
-        rounds: of the run.
+        rounds: of the run; None where nobody knows.
     """
 
     rules: tuple[Rule, ...]
     base: Decision
     tolerance: float
-    rounds: int
+    rounds: int | None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -65,7 +65,7 @@ class Policy:
         return decision
 
 
-def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) -> Policy:
+def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int | None) -> Policy:
     """Return the policy that ``spec`` names, with its settings.
 
     Args:
@@ -74,7 +74,7 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) ->
             the decision of those before: ``"auto+gate"``.
         base: what the run's options say.
         tolerance: points of accuracy that compression may cost.
-        rounds: of the run.
+        rounds: of the run; None where nobody knows.
 
     Raises:
         ConfigError: no such policy or setting, a value it cannot have, or a policy that cannot
@@ -83,6 +83,8 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int) ->
     """
     if not 0 <= tolerance < math.inf:
         raise ConfigError(f"tolerance must be finite and not below 0, got {tolerance:g}")
+    if rounds is not None and rounds < 1:
+        raise ConfigError(f"rounds must be at least 1, or None if nobody knows, got {rounds}")
     # A plus before a digit is an exponent's.
     rules = tuple(chosen("policy", part, POLICIES) for part in re.split(r"\+(?!\d)", spec))
     policy = Policy(rules, Decision(config=base), tolerance, rounds)
@@ -108,7 +110,7 @@ class Controller:
         policy: as `get` takes it.
         base: what a policy refines; all there is to "fixed".
         tolerance: points of accuracy that compression may cost, for policies that ask.
-        rounds: how many there will be, for policies that ask.
+        rounds: how many there will be, for policies that ask; None where nobody knows.
         history: rounds that were before, of a run that goes on.
 
     Attributes:
@@ -127,7 +129,7 @@ class Controller:
         base: CompressionConfig,
         *,
         tolerance: float,
-        rounds: int,
+        rounds: int | None,
         history: Iterable[RoundRecord] = (),
     ) -> None:
         self._policy = get(policy, base, tolerance=tolerance, rounds=rounds)

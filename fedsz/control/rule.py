@@ -26,12 +26,12 @@ class Past:
     Attributes:
         history: all rounds so far; the first is round 0, before any training.
         tolerance: points of accuracy (hundredths) that compression may cost.
-        rounds: how many there will be.
+        rounds: how many there will be; None where nobody knows.
     """
 
     history: Sequence[RoundRecord]
     tolerance: float
-    rounds: int
+    rounds: int | None
 
     @property
     def next_round(self) -> int:

@@ -30,7 +30,8 @@ class Schedule(Rule):
         shape: "geometric", equal factors between rounds, or "linear", equal differences.
 
     Raises:
-        ConfigError: no end is given, a bound is none, or there is no such shape.
+        ConfigError: no end is given, a bound is none, there is no such shape, or nobody knows how
+            many rounds there will be.
     """
 
     name = "schedule"
@@ -52,6 +53,8 @@ class Schedule(Rule):
         """Return ``decision`` with the bounds of this round of the schedule."""
         if not (self.first or self.last or self.down_first or self.down_last):
             raise ConfigError("schedule needs an end: first=, last=, down_first= or down_last=")
+        if past.rounds is None:
+            raise ConfigError("schedule needs the number of rounds: FedSZGrid(rounds=...)")
         number = past.next_round
         share = min((number - 1) / (past.rounds - 1), 1.0) if past.rounds > 1 else 1.0
         up = self._between(self.first, self.last, decision.config.error_bound, share)

@@ -71,7 +71,8 @@ class FedSZGrid(WrappedGrid):
             threshold, rule, update or downlink is named; "fixed", the default where one is; or
             another, see `fedsz.control`.
         tolerance: points of accuracy that compression may cost, for policies that ask.
-        rounds: how many there will be, for policies that ask.
+        rounds: how many there will be, for policies that ask. A Grid cannot see how many a strategy
+            was told of.
         same_model: whether replies must have the names and shapes of the model that was sent; False
             for apps whose clients answer with something else, such as adapters.
         rules: all else that replies must keep to before they count.
@@ -100,7 +101,7 @@ class FedSZGrid(WrappedGrid):
         downlink_feedback: bool = True,
         policy: str | None = None,
         tolerance: float = DEFAULT_TOLERANCE,
-        rounds: int = 100,
+        rounds: int | None = None,
         same_model: bool = True,
         rules: AdmissionRules | None = None,
         deadlines: Deadlines | None = None,
