@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kFewElements = 1 << 14;  // are decoded before tables of quads are laid out
 constexpr double kLeastBits = 0.125;           // where tokens take less, states of chunks cost much
 constexpr double kMostBits = 1.75;             // where they take more, few quads are frequent
-constexpr double kWorthSpeed = 1.006;          // as many times the bits
+constexpr double kWorthSpeed = 1.008;          // as many times the bits
 
 // What is known of quads before a model is made of it.
 struct Grouped {
