@@ -40,6 +40,15 @@ def sparse() -> Iterator[Array]:
         yield np.where(rng.random(n) < share, rng.laplace(size=n), 0).astype(np.float32)
 
 
+def steps() -> Iterator[tuple[Array, float]]:
+    """Yield steps, with bounds that make most of their elements zero."""
+    rng = np.random.default_rng(4)
+    for shape in ((130, 150), (5, 4000), (60, 30, 3, 3)):
+        x = rng.laplace(size=shape) * np.exp2(rng.normal(size=(shape[0], *(1,) * len(shape[1:]))))
+        for times in (0.7, 1.5):
+            yield x.astype(np.float32), times * float(x.std())
+
+
 def layers() -> Iterator[Array]:
     """Yield weights of layers whose rows, columns and kernels differ in scale."""
     rng = np.random.default_rng(1)
@@ -84,6 +93,8 @@ def uniform_seeds() -> Iterator[bytes]:
         for x in some:
             for bound, effort in ((0.0, 5), (1e-4, 5), (0.3, 5), (0.3, 0), (1e-2, 1), (0.1, 9)):
                 yield from both(x, bound, effort)
+        for x, bound in steps():
+            yield from both(x.astype(dtype), bound, 5)
         left, right = np.random.default_rng(1).normal(size=(2, 260, 6))
         low_rank = (left @ right.T).astype(dtype)
         yield next(both(low_rank, 0.1, 9))  # the smallest that such a payload is made for

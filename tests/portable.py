@@ -94,6 +94,10 @@ def uniform_cases() -> Iterator[tuple[str, Case]]:
         yield f"{dtype} sparse", Case(sparse, 1e-3)
         yield f"{dtype} sparse, gaps", Case(sparse, 0.3)
         yield f"{dtype} sparse in blocks", Case(sparse, 1e-3, effort=0)
+        for effort in (1, 5):
+            step = layer("step", 151, 130)
+            yield f"{dtype} quads {effort}", Case(step, 0.02, effort=effort, threads=2)
+            yield f"{dtype} special quads {effort}", Case(special(step), 0.02, effort=effort)
         yield f"{dtype} constant", Case(np.full(70_000, 0.3, dtype), 1e-2)
         yield f"{dtype} all but constant", Case(special(np.full(7000, 0.3, dtype)), 1e-2)
         yield f"{dtype} exact", Case(matrix[0], 0.0)

@@ -97,6 +97,13 @@ def _sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.laplace(size=shape) * (rng.random(shape) < share)
 
 
+def _step(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """What training changes: rows and columns have scales, which differ little."""
+    rows, columns = (np.exp(0.3 * rng.normal(size=n)) for n in shape[:2])
+    scales = (rows[:, None] * columns).reshape(*shape[:2], *(1,) * (len(shape) - 2))
+    return rng.laplace(size=shape) * scales
+
+
 LAYER = {
     "plain": lambda rng, shape: rng.normal(size=shape),
     "spiky": lambda rng, shape: rng.standard_t(2, size=shape),
@@ -104,6 +111,7 @@ LAYER = {
     "low rank": _low_rank,
     "correlated": _correlated,
     "sparse": _sparse,
+    "step": _step,
 }
 KERNELS = [(), (1, 1), (2, 2), (3, 3), (5, 5), (1, 7), (4,), (3, 3, 3), (16, 16)]
 

@@ -19,6 +19,7 @@ from tests.uniform_cases import (
     LEVELS,
     SHAPES,
     bound_of,
+    coarse,
     decode_at,
     encode_at,
     every_dtype,
@@ -34,8 +35,7 @@ def test_threads_and_instruction_sets_make_no_difference(
     dtype: np.dtype, effort: int, name: str
 ) -> None:
     x = layer(name, dtype)
-    for rel in (0.05, 1e-4):
-        bound = bound_of(x, rel)
+    for bound in (coarse(x), bound_of(x, 0.05), bound_of(x, 1e-4)):
         payload = encode_at(LEVELS[0], x, bound, effort)
         y = decode_at(LEVELS[0], payload, x)
         for level, threads in [*((level, 1) for level in LEVELS[1:]), ("", 2), ("", 7)]:

@@ -33,7 +33,7 @@ def features(payload: Read) -> set[str]:
         "4 states": payload.states == 4,
         "32 states": payload.states == 32,
     }
-    mode = ("stored", "constant", "blocks", "coded", "sparse")[payload.mode]
+    mode = ("stored", "constant", "blocks", "coded", "sparse", "quads")[payload.mode]
     return {mode} | {name for name, has in have.items() if has}
 
 
@@ -53,6 +53,8 @@ GOLDEN = {
     "uniform-prediction-classes": {"coded", "32 states", "prediction", "classes"},
     "uniform-sparse": {"sparse", "exceptions"},
     "uniform-sparse-chunks": {"sparse", "chunks"},
+    "uniform-quads": {"quads", "classes", "exceptions"},
+    "uniform-quads-chunks": {"quads", "32 states", "chunks"},
     "uniform-exceptions": {"coded", "4 states", "exceptions"},
     "uniform-chunks": {"coded", "32 states", "chunks"},
     "uniform-float16": {"coded", "4 states"},

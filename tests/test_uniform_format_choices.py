@@ -18,6 +18,7 @@ from tests.uniform_oracle import (
     NEIGHBOURS,
     NONE,
     PREDICTION,
+    QUADS,
     SPARSE,
     read,
 )
@@ -29,7 +30,7 @@ from tests.uniform_writer import Recipe, pieces, write
 def recipes(draw: st.DrawFn) -> Recipe:
     """Payloads of all kinds, most of which fedsz would never write."""
     rng = np.random.default_rng(draw(seeds))
-    mode = draw(st.sampled_from([CONSTANT, BLOCKS, SPARSE, CODED, CODED, CODED, CODED]))
+    mode = draw(st.sampled_from([CONSTANT, BLOCKS, SPARSE, *[CODED] * 4, *[QUADS] * 2]))
     planes = draw(st.sampled_from([1, 1, 4, 9, 25, 40, 255]))
     channels = draw(st.integers(1, max(1, 200 // planes)))
     rows = draw(st.integers(1, 6000 // (channels * planes)))
@@ -37,7 +38,12 @@ def recipes(draw: st.DrawFn) -> Recipe:
     n = rows * columns
     token = st.integers(0, 255)
     spread = draw(st.sampled_from([0, 1, 4, 30, 300]))
-    tokens = np.clip(draw(token) + spread * rng.laplace(size=n), 0, 255).astype(np.int64)
+    middle = draw(token)
+    if mode == QUADS and (rows < 4 or columns < 16):
+        mode = CODED
+    if mode == QUADS:
+        middle, spread = min(max(middle, 1), 254), draw(st.sampled_from([0.0, 0.3, 0.7]))
+    tokens = np.clip(middle + spread * rng.laplace(size=n), 0, 255).astype(np.int64)
     shift = draw(st.sampled_from([0, 0, 1, 5, 14]))
     what: dict[str, Any] = {
         "step": np.float16(10.0 ** rng.uniform(-7, 4)),
@@ -51,10 +57,11 @@ def recipes(draw: st.DrawFn) -> Recipe:
         "planes": planes,
         "width": draw(st.integers(1, 12) | st.just(255)),
         "centre": draw(token),
-        "usual": int(np.bincount(tokens).argmax()) if draw(st.booleans()) else draw(token),
+        "usual": middle if mode == QUADS or draw(st.booleans()) else draw(token),
+        "spelled": draw(st.sampled_from([0.0, 0.1])),
         "seed": draw(seeds),
     }
-    side = draw(st.sampled_from([NONE, NEIGHBOURS, PREDICTION]))
+    side = NONE if mode == QUADS else draw(st.sampled_from([NONE, NEIGHBOURS, PREDICTION]))
     rank = draw(st.integers(1, 4))
     if side == PREDICTION and (rows + columns) * rank > n:
         side = NONE
@@ -83,7 +90,7 @@ def test_any_choice_that_the_page_allows(recipe: Recipe) -> None:
 
     assert got.elements.tobytes() == ours(payload, recipe.n, recipe.dtype)
     assert (got.mode, got.exceptions) == (recipe.mode, len(recipe.exceptions))
-    if recipe.mode == CODED:
+    if recipe.mode in (CODED, QUADS):
         assert (got.side, got.states, got.classes) == (recipe.side, recipe.states, recipe.classes)
 
 

@@ -19,21 +19,10 @@ from tests.uniform_oracle import (
     STORED,
     read,
 )
-from tests.uniform_oracle_codes import Bytes, Ints
+from tests.uniform_oracle_codes import Bytes, Ints, Number
 from tests.uniform_readers import documented, ours
-from tests.uniform_writer import (
-    BinaryWriter,
-    GroupWriter,
-    Number,
-    Recipe,
-    pieces,
-    prefixed,
-    varint,
-    write,
-    write_model,
-    write_run,
-    write_sparse,
-)
+from tests.uniform_writer import Recipe, pieces, write, write_model, write_sparse
+from tests.uniform_writer_codes import BinaryWriter, GroupWriter, prefixed, varint, write_run
 
 
 def some(*shape: int, most: int = 8) -> Ints:
@@ -219,7 +208,7 @@ EDGE = {
     "every element an exception": bad_recipe("coded", exceptions=dict.fromkeys(range(N), 1.0)),
 }
 BAD = {
-    "mode": (*bad("coded", head=b"\x05"), "mode 5"),
+    "mode": (*bad("coded", head=b"\x06"), "mode 6"),
     "no elements": (write(GOOD["coded"]), 0, "no elements"),
     "a constant of no elements": (write(GOOD["constant"]), 0, "no elements"),
     "dtype": (*bad("coded", head=b"\x43"), "dtype 4"),

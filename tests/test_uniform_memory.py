@@ -22,6 +22,7 @@ from tests.uniform_cases import largest_error, rng
         (1, 1e-4, LARGE),
         (5, 0.1, LARGE),
         (5, 0.1, (1 << 11, 1 << 11, 3, 3)),
+        (5, 1.0, LARGE),
         (9, 0.1, LARGE),
         (9, 0.1, (1 << 9, 1 << 15)),  # an encoder may look at few rows as a whole
     ],

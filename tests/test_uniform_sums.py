@@ -13,6 +13,7 @@ from tests.uniform_cases import (
     LEVELS,
     SHAPES,
     bound_of,
+    coarse,
     every_dtype,
     flat,
     layer,
@@ -27,7 +28,8 @@ from tests.uniform_cases import (
 def test_accumulating_is_decoding_and_adding(dtype: np.dtype, level: str, effort: int) -> None:
     for name in SHAPES:
         x = layer(name, dtype)
-        for bound, weight in ((bound_of(x, 1e-2), 0.37), (bound_of(x, 1e-4), -123.0), (0.0, 1.0)):
+        bounds = coarse(x), bound_of(x, 1e-2), bound_of(x, 1e-4), 0.0
+        for bound, weight in zip(bounds, (0.7, 0.37, -123.0, 1.0), strict=True):
             payload = Uniform(effort).encode(x, bound)
             sums = sums_for(x)
             y = Uniform().decode(payload, x.shape, dtype).astype(sums.dtype)
@@ -40,23 +42,44 @@ def test_accumulating_is_decoding_and_adding(dtype: np.dtype, level: str, effort
 
 
 @every_dtype
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_energy_is_that_of_the_array(dtype: np.dtype, level: str) -> None:
+    for name in SHAPES:
+        x = layer(name, dtype)
+        x[~np.isfinite(x)] = 0
+        base = (x / 3).astype(dtype)
+        for bound in (bound_of(x, 1e-2), coarse(x)):
+            payload = Uniform().encode(x, bound)
+            y = Uniform().decode(payload, x.shape, dtype).astype(np.float64)
+            for start, apart in ((None, y), (flat(base), y - base.astype(np.float64))):
+                energies = {
+                    _uniform.Opened(payload, DTYPE_IDS[dtype], x.size, threads, level, start).energy
+                    for threads in (1, 3)
+                }
+
+                (energy,) = energies
+                assert energy == pytest.approx(float(np.square(apart).sum()), 1e-5)
+
+
+@every_dtype
 @pytest.mark.parametrize("effort", [0, 1, 5, 9])
 def test_a_damaged_payload_adds_nothing(dtype: np.dtype, effort: int) -> None:
     refused = 0
     for name in SHAPES:
         x = layer(name, dtype)
         x[~np.isfinite(x)] = 0
-        payload = Uniform(effort).encode(x, bound_of(x, 1e-2))
-        for threads, at in enumerate(rng(effort).integers(40, len(payload), 5), 1):
-            damaged = bytearray(payload)
-            damaged[at] ^= 1 << at % 8
-            sums = sums_for(x)
-            before = sums.copy()
-            try:
-                Uniform(threads=threads).accumulate(bytes(damaged), sums, 0.5, dtype)
-            except CorruptStream:
-                refused += 1
-                assert np.array_equal(bits_of(sums), bits_of(before))
+        for bound in (bound_of(x, 1e-2), coarse(x)):
+            payload = Uniform(effort).encode(x, bound)
+            for threads, at in enumerate(rng(effort).integers(40, len(payload), 5), 1):
+                damaged = bytearray(payload)
+                damaged[at] ^= 1 << at % 8
+                sums = sums_for(x)
+                before = sums.copy()
+                try:
+                    Uniform(threads=threads).accumulate(bytes(damaged), sums, 0.5, dtype)
+                except CorruptStream:
+                    refused += 1
+                    assert np.array_equal(bits_of(sums), bits_of(before))
     assert refused > (20 if effort else 0)
 
 

@@ -26,6 +26,11 @@ def bound_of(x: np.ndarray, rel: float) -> float:
     return fedsz.ErrorBound.rel(rel).absolute(x)
 
 
+def coarse(x: np.ndarray) -> float:
+    """A bound within which three quarters of the elements become zero."""
+    return float(np.quantile(np.abs(x[np.isfinite(x)].astype(np.float64)), 0.75))
+
+
 def largest_error(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.abs(x.astype(np.float64) - y.astype(np.float64)).max(initial=0))
 
@@ -58,6 +63,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], str]] = {
     "convolution": ((90, 200, 3, 3), "correlated"),
     "filters": ((50, 40, 7, 7), "correlated"),
     "spiky": ((300, 700), "spiky"),
+    "step": ((259, 240), "step"),
     "small": ((30, 41), "plain"),
     "odd": ((33, 17, 3, 3), "scaled rows"),
 }

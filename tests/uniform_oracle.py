@@ -5,7 +5,7 @@ It shares no line with the codec, so where both read a payload alike, the page i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from tests.uniform_oracle_codes import (
     Group,
     Ints,
     Number,
+    QuadGroup,
     Run,
     Table,
     check,
@@ -28,7 +29,7 @@ from tests.uniform_oracle_codes import (
 )
 
 IDS: Final = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
-STORED, CONSTANT, BLOCKS, CODED, SPARSE = range(5)
+STORED, CONSTANT, BLOCKS, CODED, SPARSE, QUADS = range(6)
 NONE, NEIGHBOURS, PREDICTION = range(3)
 VALUES: Final = {NONE: 1, NEIGHBOURS: 12, PREDICTION: 5}  # how many a side has
 SIDE_BITS: Final = 12
@@ -72,7 +73,7 @@ def read(payload: bytes, n: int, dtype: Any) -> Read:
     head = data.byte()
     out = Read(mode=head & 15)
     check(head >> 4 == IDS[dtype.name], f"dtype {head >> 4} of {dtype}")
-    check(out.mode <= SPARSE, f"mode {out.mode}")
+    check(out.mode <= QUADS, f"mode {out.mode}")
     if out.mode == STORED:
         out.elements = np.frombuffer(data.take(n * dtype.itemsize), dtype)
         data.end()
@@ -86,14 +87,14 @@ def read(payload: bytes, n: int, dtype: Any) -> Read:
     check(-(2**31) <= base < 2**31, f"base {base}")
 
     k = np.full(n, base, np.int64)
-    if out.mode != CONSTANT:
+    if out.mode == QUADS:
+        k += read_quads(data, n, out)
+    elif out.mode != CONSTANT:
         out.shift = data.byte()
         check(out.shift <= 14, f"shift {out.shift}")
         low = read_planes(data, n, [out.shift] * -(-n // BLOCK))
         usual = data.byte() if out.mode == SPARSE else 0
-        chunk_bits = data.byte()
-        check(12 <= chunk_bits <= 24, f"chunks of 2^{chunk_bits}")
-        size = 1 << chunk_bits
+        size = read_chunk_size(data)
         if out.mode == CODED:
             model = read_model(data, n, out)
             if out.side == NEIGHBOURS:
@@ -133,6 +134,12 @@ def read(payload: bytes, n: int, dtype: Any) -> Read:
     data.end()
     out.elements = y
     return out
+
+
+def read_chunk_size(data: Bytes) -> int:
+    bits = data.byte()
+    check(12 <= bits <= 24, f"chunks of 2^{bits}")
+    return 1 << bits
 
 
 # Mode 4
@@ -193,25 +200,18 @@ class Model:
 
 
 def read_model(data: Bytes, n: int, out: Read) -> Model:
-    flags, out.bits = data.byte(), data.byte()
-    out.states = 4 if flags & 1 else 32
-    with_classes, out.side = bool(flags & 2), flags >> 2
-    check(out.side in VALUES, f"flags {flags}")
-    check(8 <= out.bits <= 12, f"tables of 2^{out.bits}")
+    with_classes = read_flags(data, VALUES, out)
     model = Model([], *(np.zeros(n, np.int64) for _ in range(3)))
 
     columns = 0
     if with_classes or out.side:
-        out.rows = data.varint()
-        check(out.rows >= 1 and n % out.rows == 0, f"{out.rows} rows of {n} elements")
-        columns = n // out.rows
-        out.planes = data.byte()
-        check(out.planes >= 1 and columns % out.planes == 0, f"{out.planes} planes of {columns}")
+        columns = read_geometry(data, n, out)
         if out.side == NEIGHBOURS:
             out.width, out.centre = data.byte(), data.byte()
             check(out.width >= 1, "a kernel of no width")
     if with_classes:
-        model.classes = read_classes(data, n, columns, out)
+        classes = read_classes(data, n, columns, out)
+        model.classes = classes_of(*classes, out.planes, out.classes).reshape(-1)
     if out.side == PREDICTION:
         model.predictions, model.sides = read_factors(data, n, columns, out)
 
@@ -226,6 +226,26 @@ def read_model(data: Bytes, n: int, out: Read) -> Model:
     return model
 
 
+def read_flags(data: Bytes, sides: Collection[int], out: Read) -> bool:
+    """Flags and slots of a model: whether there are classes."""
+    flags, out.bits = data.byte(), data.byte()
+    out.states = 4 if flags & 1 else 32
+    out.side = flags >> 2
+    check(out.side in sides, f"flags {flags}")
+    check(8 <= out.bits <= 12, f"tables of 2^{out.bits}")
+    return bool(flags & 2)
+
+
+def read_geometry(data: Bytes, n: int, out: Read) -> int:
+    """Rows and planes: how many columns there are."""
+    out.rows = data.varint()
+    check(out.rows >= 1 and n % out.rows == 0, f"{out.rows} rows of {n} elements")
+    columns = n // out.rows
+    out.planes = data.byte()
+    check(out.planes >= 1 and columns % out.planes == 0, f"{out.planes} planes of {columns}")
+    return columns
+
+
 def read_side_run(data: Bytes, count: int, tables: int, which: Callable[[int], int]) -> Ints:
     """A side run of so many symbols and tables; ``which`` table is that of symbol i."""
     group = Group(data.prefixed(), SIDE_BITS)
@@ -236,8 +256,8 @@ def read_side_run(data: Bytes, count: int, tables: int, which: Callable[[int], i
     return np.array(symbols, np.int64)
 
 
-def read_classes(data: Bytes, n: int, columns: int, out: Read) -> Ints:
-    """The class of each element."""
+def read_classes(data: Bytes, n: int, columns: int, out: Read) -> tuple[Ints, Ints, int]:
+    """The classes of rows and of channels, and their offset."""
     out.classes = data.byte()
     check(out.classes >= 2, f"{out.classes} classes")
     check(out.classes * VALUES[out.side] <= 256, f"{out.classes} classes of side {out.side}")
@@ -247,13 +267,13 @@ def read_classes(data: Bytes, n: int, columns: int, out: Read) -> Ints:
     check(4 * (out.rows + channels) <= n, f"classes of {out.rows} rows and {channels} channels")
     check(columns <= 65536, f"classes of {columns} columns")
     written = np.cumsum(read_side_run(data, out.rows + channels, 1, lambda i: 0)) % 256
-    return classes_of(written[: out.rows], written[out.rows :], offset, out.planes, out.classes)
+    return written[: out.rows], written[out.rows :], offset
 
 
 def classes_of(rows: Ints, channels: Ints, offset: int, planes: int, classes: int) -> Ints:
-    """The class of each element."""
+    """The class of each element, rows x columns."""
     both = rows[:, None] + np.repeat(channels, planes)
-    return np.clip(both - offset, 0, classes - 1).reshape(-1)
+    return np.clip(both - offset, 0, classes - 1)
 
 
 def read_factors(data: Bytes, n: int, columns: int, out: Read) -> tuple[Ints, Ints]:
@@ -298,3 +318,75 @@ def neighbours_of(tokens: Ints, position: int, width: int, centre: int) -> Ints:
         return 3 + np.clip(left + above, -3, 3)
     one = left if left is not None else above
     return np.full(len(tokens), 9) if one is None else 9 + np.clip(one, -2, 2)
+
+
+# Mode 5
+
+
+def read_quads(data: Bytes, n: int, out: Read) -> Ints:
+    """The tokens of all elements."""
+    usual = data.byte()
+    check(1 <= usual <= 254, f"a usual token of {usual}")
+    size = read_chunk_size(data)
+    with_classes = read_flags(data, [NONE], out)
+    columns = read_geometry(data, n, out)
+    check(columns >= 16, f"quads of {columns} columns")
+    check(4 <= out.rows < 2**32, f"quads of {out.rows} rows")
+    classes = np.zeros(out.rows, np.int64), np.zeros(columns // out.planes, np.int64), 0
+    if with_classes:
+        classes = read_classes(data, n, columns, out)
+    groups, contexts = groups_of(*classes, out.planes, out.classes)
+
+    group = QuadGroup(data.prefixed(), out.bits)
+    follows, tables = Bit(), list[Table]()
+    for context in range(out.classes):
+        if context == 0 or group.binary.bit(follows):
+            tables.append(group.quads())
+            out.tables += 1
+        else:
+            tables.append(tables[-1])
+    of_others = group.table()
+
+    ends = [min(start + size, contexts.size) for start in range(0, contexts.size, size)]
+    out.chunks = len(ends)
+    lengths = [int.from_bytes(data.take(4), "little") for _ in ends]
+    tokens, all_others = np.empty((out.rows, columns), np.int64), 0
+    for end, length in zip(ends, lengths, strict=True):
+        start = (end - 1) // size * size
+        run = Run(Bytes(data.take(length)), out.states, out.bits)
+        quads = np.array(run.take(tables[c] for c in contexts[start:end]), np.int64)
+        for row, where, i, at in pieces_of(groups, columns, start, end):
+            tokens[row, where] = digits = quads[at - start :][: where.stop - where.start] >> i & 3
+            tokens[row, where] += np.where(digits == 2, -3, 0) + usual
+            tokens[row, where][digits == 3] = -1
+        for row, where, _, _ in pieces_of(groups, columns, start, end):
+            others = tokens[row, where] < 0
+            all_others += int(others.sum())
+            check(all_others <= n // 2, f"{all_others} tokens behind quads of {n}")
+            tokens[row, where][others] = run.take([of_others] * int(others.sum()))
+        run.end()
+    return tokens.reshape(-1)
+
+
+def groups_of(
+    rows: Ints, channels: Ints, offset: int, planes: int, classes: int
+) -> tuple[list[list[int]], Ints]:
+    """The rows that stand together, and the class of each quad."""
+    order = sorted(range(len(rows)), key=lambda row: int(rows[row]))
+    groups = [order[start : start + 4] for start in range(0, len(order), 4)]
+    means = np.array([int(rows[group].sum()) // len(group) for group in groups])
+    return groups, classes_of(means, channels, offset, planes, classes).reshape(-1)
+
+
+def pieces_of(
+    groups: list[list[int]], columns: int, start: int, end: int
+) -> Iterator[tuple[int, slice, int, int]]:
+    """What quads from ``start`` to ``end`` say: a row, columns of it, and where its digits begin.
+
+    Those are: how many bits lie below them, and in which quad they begin.
+    """
+    for g, group in enumerate(groups):
+        first, last = max(start, g * columns), min(end, (g + 1) * columns)
+        if first < last:
+            for i, row in enumerate(group):
+                yield row, slice(first - g * columns, last - g * columns), 2 * i, first

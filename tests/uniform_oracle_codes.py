@@ -248,3 +248,31 @@ class Group:
         indices[rest] = nearest(frequencies[rest])
         self.before = indices
         return Table(frequencies)
+
+
+def kind(quad: int) -> int:
+    """How many digits are 3, and how many 1 or 2, as one number."""
+    digits = [quad >> 2 * i & 3 for i in range(4)]
+    threes = digits.count(3)
+    return threes * (11 - threes) // 2 + digits.count(1) + digits.count(2)
+
+
+KINDS: Final = [kind(quad) for quad in range(256)]
+
+
+class QuadGroup(Group):
+    """Tables of quads, one after another, and then others."""
+
+    def __init__(self, data: bytes, bits: int) -> None:
+        super().__init__(data, bits)
+        self.of_kind = [Number() for _ in range(15)]
+        self.indices = [0] * 15
+
+    def quads(self) -> Table:
+        for k in range(1, 15):
+            self.indices[k] += unzigzag(self.binary.number(self.of_kind[k]))
+            check(0 <= self.indices[k] <= 79, f"index {self.indices[k]} of kind {k}")
+        frequencies = [FREQUENCIES[self.indices[k]] for k in KINDS]
+        frequencies[0] = (1 << self.bits) - sum(frequencies[1:])
+        check(1 <= frequencies[0] <= 4095, f"frequency {frequencies[0]} of quad 0")
+        return Table(frequencies)

@@ -6,7 +6,7 @@ something else in the place of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,24 +20,37 @@ from tests.uniform_oracle import (
     NEIGHBOURS,
     NONE,
     PREDICTION,
+    QUADS,
     SIDE_BITS,
     SPARSE,
     STORED,
     VALUES,
     SparseModels,
     classes_of,
+    groups_of,
     neighbours_of,
+    pieces_of,
     predictions_of,
 )
 from tests.uniform_oracle_codes import (
     BLOCK,
-    FREQUENCIES,
+    KINDS,
     Bit,
     Ints,
-    Number,
     Table,
-    guess,
-    nearest,
+)
+from tests.uniform_writer_codes import (
+    BinaryWriter,
+    GroupWriter,
+    QuadGroupWriter,
+    blocks,
+    cut,
+    planes_of,
+    prefixed,
+    varint,
+    write_blocks,
+    write_run,
+    zigzag,
 )
 
 
@@ -67,7 +80,8 @@ class Recipe:
     left: Any = None  # rows x rank
     right: Any = None  # rank x columns
     scale: int = 0
-    usual: int = 0  # of mode 4
+    usual: int = 0  # of modes 4 and 5
+    spelled: float = 0.0  # of mode 5: the share of digits that are 3 and need not be
     exceptions: Mapping[int, Any] = field(default_factory=dict)
     seed: int = 0  # of the tables
 
@@ -91,7 +105,10 @@ def pieces(recipe: Recipe) -> dict[str, bytes]:
         return out | {"elements": recipe.tokens.tobytes()}
     wide = np.float64 if dtype == np.float64 else np.float32
     out |= {"step": wide(recipe.step).tobytes(), "base": varint(zigzag(recipe.base))}
-    if recipe.mode != CONSTANT:
+    if recipe.mode == QUADS:
+        model, chunks = write_quads(recipe)
+        out |= {"usual": bytes([recipe.usual]), "chunk_size": bytes([recipe.chunk_bits]), **model}
+    elif recipe.mode != CONSTANT:
         size = 1 << recipe.chunk_bits
         low = np.broadcast_to(recipe.low, recipe.n)
         out["shift"] = bytes([recipe.shift])
@@ -114,6 +131,7 @@ def pieces(recipe: Recipe) -> dict[str, bytes]:
                     chunk = chunk.reshape(-1, recipe.planes).T.reshape(-1)
                 of_chunk = [tables[i] for i in chunk]
                 chunks.append(write_run(symbols[chunk], of_chunk, recipe.states, recipe.bits))
+    if recipe.mode != CONSTANT:
         out["lengths"] = b"".join(len(chunk).to_bytes(4, "little") for chunk in chunks)
         out["chunks"] = b"".join(chunks)
     positions = sorted(recipe.exceptions)
@@ -121,154 +139,6 @@ def pieces(recipe: Recipe) -> dict[str, bytes]:
     values = np.array([recipe.exceptions[position] for position in positions], dtype)
     out["exceptions"] = b"".join(map(varint, [len(positions), *gaps.tolist()])) + values.tobytes()
     return out
-
-
-def varint(value: int) -> bytes:
-    groups = []
-    while value >= 128:
-        groups.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*groups, value])
-
-
-def zigzag(value: int) -> int:
-    return 2 * value if value >= 0 else -2 * value - 1
-
-
-def prefixed(data: bytes) -> bytes:
-    return varint(len(data)) + data
-
-
-def cut(x: Ints, size: int) -> list[Ints]:
-    return [x[start : start + size] for start in range(0, len(x), size)]
-
-
-# Blocks of 128
-
-
-def blocks(x: Ints) -> list[Ints]:
-    """Every 128 numbers; the last are filled up with ones that stand for nothing."""
-    return cut(np.pad(x, (0, -len(x) % BLOCK), constant_values=1), BLOCK)
-
-
-def planes_of(block: Ints, width: int) -> bytes:
-    planes = (block >> np.arange(width)[:, None]) & 1
-    return np.packbits(planes.astype(np.uint8), axis=1, bitorder="little").tobytes()
-
-
-def write_blocks(tokens: Ints) -> bytes:
-    heads, planes = [], []
-    for block in cut(tokens, BLOCK):
-        least, most = int(block.min()), int(block.max())
-        width = (most - least).bit_length()
-        if width == 7:  # the long way round
-            least, width = most, 8
-        heads += [least, width]
-        planes += [planes_of(filled, width) for filled in blocks((block - least) % 256)]
-    return bytes(heads) + b"".join(planes)
-
-
-# Runs
-
-
-def write_run(
-    symbols: Sequence[int] | Ints,
-    tables: Sequence[Table],
-    states: int,
-    bits: int,
-    ends: int = 1 << 15,
-) -> bytes:
-    """Symbols, each with its table. A reader takes no other ``ends`` of its states than 2^15."""
-    x, words = [ends] * states, []
-    for i in reversed(range(len(symbols))):
-        symbol, table, state = int(symbols[i]), tables[i], x[i % states]
-        f = table.frequencies[symbol]
-        if state >= f << 31 - bits:
-            words.append((state & 0xFFFF).to_bytes(2, "little"))
-            state >>= 16
-        x[i % states] = (state // f << bits) + state % f + table.firsts[symbol]
-    return b"".join([*(state.to_bytes(4, "little") for state in x), *reversed(words)])
-
-
-# Binary code and tables
-
-
-class BinaryWriter:
-    """What `Binary` reads."""
-
-    def __init__(self) -> None:
-        self.low, self.high, self.out = 0, 2**32 - 1, bytearray()
-
-    def bit(self, model: Bit, bit: int) -> None:
-        middle = self.low + ((self.high - self.low) * model.p >> 16)
-        if bit:
-            self.high = middle
-        else:
-            self.low = middle + 1
-        model.learn(bit)
-        while self.low >> 24 == self.high >> 24:
-            self.out.append(self.low >> 24)
-            self.low = self.low << 8 & 0xFFFFFFFF
-            self.high = self.high << 8 & 0xFFFFFFFF | 255
-
-    def number(self, models: Number, v: int, modelled: int = 10) -> None:
-        w = (v + 1).bit_length() - 1
-        for i in range(min(w + 1, len(models.more) - 1)):
-            self.bit(models.more[i], int(i < w))
-        for i in reversed(range(w)):
-            self.bit(models.digit[w][i] if i >= w - modelled else Bit(), v + 1 >> i & 1)
-
-    def exactly(self) -> bytes:
-        """The bytes, as a sparse chunk must end."""
-        return bytes(self.out) + (bytes([(self.low >> 24) + 1]) if self.low else b"")
-
-    def finish(self) -> bytes:
-        """The bytes, but for zeros at the end."""
-        return (bytes(self.out) + self.high.to_bytes(4, "big")[:1]).rstrip(b"\0")
-
-
-class GroupWriter:
-    """What `Group` reads."""
-
-    def __init__(self, bits: int) -> None:
-        self.binary, self.bits = BinaryWriter(), bits
-        self.bound, self.size = Number(), [Number() for _ in range(3)]
-        self.before = [0] * 256
-
-    def table(self, first: int, last: int, rest: int, indices: Sequence[int]) -> Table:
-        """Write a table, with an index for each symbol. Where they add up to 2^b it is refused."""
-        indices = list(indices)
-        for v in (first, last - first, rest - first):
-            self.binary.number(self.bound, v)
-        z = 0
-        for s in range(first, last + 1):
-            if s != rest:
-                e = indices[s] - guess(s, first, rest, indices, self.before)
-                self.binary.number(self.size[z], zigzag(e))
-                z = 0 if e == 0 else 2 if abs(e) > 4 else 1
-        frequencies = [FREQUENCIES[index] for index in indices]
-        frequencies[rest] = max(0, (1 << self.bits) - sum(frequencies) + frequencies[rest])
-        indices[rest] = nearest(frequencies[rest])
-        self.before = indices
-        return Table(frequencies)
-
-    def table_for(self, symbols: set[int], rng: np.random.Generator) -> Table:
-        """Write a table that has these symbols, and perhaps more of those between."""
-        first, last = min(symbols), max(symbols)
-        if first == last:  # one symbol cannot have all of 4096 slots
-            first, last = max(first - 1, 0), min(last + 1, 255)
-        rest = int(rng.integers(first, last + 1))
-        have = symbols | {s for s in (first, last, rest) if s != rest} - {rest}
-        have |= {s for s in range(first, last) if rng.random() < 0.2}
-        have -= {rest}
-        share = rng.random(256) ** 3
-        share /= share[sorted(have)].sum()
-        spare = (1 << self.bits) - 1 - len(have)
-        indices = [0] * 256
-        for s in have:
-            f = 1 + int(share[s] * spare)
-            indices[s] = max(index for index in range(80) if FREQUENCIES[index] <= f)
-        return self.table(first, last, rest, indices)
 
 
 # Mode 4
@@ -298,11 +168,10 @@ def write_model(recipe: Recipe) -> tuple[dict[str, bytes], Ints, list[Table]]:
     """The model's pieces, and the tokens with the table of each."""
     rng = np.random.default_rng(recipe.seed)
     with_classes = recipe.classes > 1
-    flags = int(recipe.states == 4) | with_classes << 1 | recipe.side << 2
-    out = {"flags": bytes([flags]), "bits": bytes([recipe.bits])}
+    out = write_flags(recipe)
     classes, sides = np.zeros((2, recipe.n), np.int64)
     if with_classes or recipe.side:
-        out |= {"rows": varint(recipe.rows), "planes": bytes([recipe.planes])}
+        out |= write_geometry(recipe)
     if recipe.side == NEIGHBOURS:
         out["kernel"] = bytes([recipe.width, recipe.centre])
         kernels = recipe.tokens.reshape(-1, recipe.planes)
@@ -313,9 +182,8 @@ def write_model(recipe: Recipe) -> tuple[dict[str, bytes], Ints, list[Table]]:
         sides = np.stack(by_position, axis=1).reshape(-1)
     if with_classes:
         of_both = recipe.row_classes, recipe.channel_classes
-        classes = classes_of(*of_both, recipe.offset, recipe.planes, recipe.classes)
-        out |= {"classes": bytes([recipe.classes]), "offset": varint(zigzag(recipe.offset))}
-        out |= write_side_run("class", np.diff(np.concatenate(of_both), prepend=0) % 256, 1, rng)
+        classes = classes_of(*of_both, recipe.offset, recipe.planes, recipe.classes).reshape(-1)
+        out |= write_classes(recipe, rng)
     if recipe.side == PREDICTION:
         rank = len(recipe.right)
         out |= {"rank": bytes([rank]), "scale": bytes([recipe.scale])}
@@ -325,8 +193,7 @@ def write_model(recipe: Recipe) -> tuple[dict[str, bytes], Ints, list[Table]]:
 
     contexts = sides * recipe.classes + classes
     count = VALUES[recipe.side] * recipe.classes
-    begins = np.sort(rng.choice(np.arange(1, count), int(rng.integers(count)), replace=False))
-    spans = np.split(np.arange(count), begins)  # contexts that share a table
+    spans = shared(count, rng)
     group, follows, tables = GroupWriter(recipe.bits), Bit(), []
     for span in spans:
         if tables:
@@ -338,6 +205,27 @@ def write_model(recipe: Recipe) -> tuple[dict[str, bytes], Ints, list[Table]]:
             group.binary.bit(follows, 0)
     out["tables"] = prefixed(group.binary.finish())
     return out, recipe.tokens, [tables[context] for context in contexts]
+
+
+def write_flags(recipe: Recipe) -> dict[str, bytes]:
+    flags = int(recipe.states == 4) | (recipe.classes > 1) << 1 | recipe.side << 2
+    return {"flags": bytes([flags]), "bits": bytes([recipe.bits])}
+
+
+def write_geometry(recipe: Recipe) -> dict[str, bytes]:
+    return {"rows": varint(recipe.rows), "planes": bytes([recipe.planes])}
+
+
+def write_classes(recipe: Recipe, rng: np.random.Generator) -> dict[str, bytes]:
+    out = {"classes": bytes([recipe.classes]), "offset": varint(zigzag(recipe.offset))}
+    steps = np.diff(np.concatenate([recipe.row_classes, recipe.channel_classes]), prepend=0)
+    return out | write_side_run("class", steps % 256, 1, rng)
+
+
+def shared(count: int, rng: np.random.Generator) -> list[Ints]:
+    """Contexts that share a table."""
+    begins = np.sort(rng.choice(np.arange(1, count), int(rng.integers(count)), replace=False))
+    return np.split(np.arange(count), begins)
 
 
 def write_side_run(
@@ -352,3 +240,49 @@ def write_side_run(
     ]
     run = write_run(symbols, [have[table] for table in which], 4 if count < 8192 else 32, SIDE_BITS)
     return {f"{name}_tables": prefixed(group.binary.finish()), f"{name}_run": prefixed(run)}
+
+
+# Mode 5
+
+
+def write_quads(recipe: Recipe) -> tuple[dict[str, bytes], list[bytes]]:
+    """The model's pieces, and the chunks."""
+    rng = np.random.default_rng(recipe.seed)
+    columns = recipe.n // recipe.rows
+    out = write_flags(recipe) | write_geometry(recipe)
+    classes = np.zeros(recipe.rows, np.int64), np.zeros(columns // recipe.planes, np.int64), 0
+    if recipe.classes > 1:
+        out |= write_classes(recipe, rng)
+        classes = recipe.row_classes, recipe.channel_classes, recipe.offset
+    groups, contexts = groups_of(*classes, recipe.planes, recipe.classes)
+
+    tokens = recipe.tokens.reshape(recipe.rows, columns)
+    digits = np.full(tokens.shape, 3)
+    for digit, above in enumerate((0, 1, -1)):
+        as_it_is = rng.random(tokens.shape) >= recipe.spelled
+        digits[as_it_is & (tokens == recipe.usual + above)] = digit
+    quads = rng.integers(0, 256, len(contexts))  # of rows that are not there, any digit
+    for row, where, i, at in pieces_of(groups, columns, 0, len(quads)):
+        here = slice(at, at + where.stop - where.start)
+        quads[here] += (digits[row, where] - (quads[here] >> i & 3)) << i
+
+    group, follows, tables = QuadGroupWriter(recipe.bits), Bit(), list[Table]()
+    for span in shared(recipe.classes, rng):
+        if tables:
+            group.binary.bit(follows, 1)
+        kinds = {KINDS[quad] for quad in quads[np.isin(contexts, span)]}
+        tables += [group.quads_for(kinds, rng)] * len(span)
+        for _ in span[1:]:
+            group.binary.bit(follows, 0)
+    of_others = group.table_for({*tokens[digits == 3].tolist()} or {0}, rng)
+    out["tables"] = prefixed(group.binary.finish())
+
+    chunks = []
+    for chunk in cut(np.arange(len(quads)), 1 << recipe.chunk_bits):
+        pieces = list(pieces_of(groups, columns, int(chunk[0]), int(chunk[-1]) + 1))
+        others = [tokens[row, where][digits[row, where] == 3] for row, where, _, _ in pieces]
+        symbols = np.concatenate([quads[chunk], *others])
+        of_symbols = [tables[context] for context in contexts[chunk]]
+        of_symbols += [of_others] * (len(symbols) - len(chunk))
+        chunks.append(write_run(symbols, of_symbols, recipe.states, recipe.bits))
+    return out, chunks

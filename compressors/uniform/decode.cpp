@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "decoded_quads.hpp"
+#include "low_bits.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
@@ -16,22 +18,6 @@
 
 namespace fedsz::uniform {
 namespace {
-
-// The low bits of elements at, at + 1, ...; at is a multiple of kPlane.
-void unpack_low(const Kernels& kernels, Bytes planes, unsigned shift, std::size_t at, std::size_t n,
-                std::uint16_t* low) {
-    const std::uint8_t* p = planes.data() + at / kPlane * (kPlane / 8) * shift;
-    const unsigned below = std::min(shift, 8u), above = shift - below;
-    std::uint8_t halves[2][kPlane];
-    for (std::size_t i = 0; i < n; i += kPlane) {
-        kernels.unpack(p, below, halves[0]);
-        kernels.unpack(p + kPlane / 8 * below, above, halves[1]);
-        p += kPlane / 8 * shift;
-        const std::size_t count = std::min(kPlane, n - i);
-        for (std::size_t j = 0; j < count; ++j)
-            low[i + j] = std::uint16_t(halves[0][j] | halves[1][j] << 8);
-    }
-}
 
 // A payload, read as far as its tokens.
 template <class E>
@@ -56,7 +42,7 @@ public:
             chunks_ = {n, kBlock};
             return;
         }
-        if (mode_ > Mode::sparse) throw CorruptPayload("unknown mode");
+        if (mode_ > Mode::quads) throw CorruptPayload("unknown mode");
         if (n == 0) throw CorruptPayload("codes of no elements");
         read_grid(reader);
         if (mode_ == Mode::constant)
@@ -68,35 +54,51 @@ public:
     }
 
     // Fills y, or puts its elements on top of those of a base.
-    void decode(T* y, const T* base) const {
-        run(nullptr, [&](std::size_t, std::size_t at, std::size_t n, const Block& block) {
+    void decode(T* y, const T* base) {
+        const auto put = [&](std::size_t, std::size_t at, std::size_t n, const Block& block) {
             elements(at, n, block, y + at);
             if constexpr (std::is_same_v<T, C>)
                 if (base) loops_.accumulate(base + at, n, C(1), y + at);
-        });
+        };
+        if (mode_ == Mode::quads)
+            run_quads(put);
+        else
+            run(nullptr, put);
     }
 
     // Decodes all there is that may fail, and keeps what `add` needs of it: a byte an element at
     // most. base: what the energy is to be of the distance from, or null.
     void open(const T* base) {
-        if (mode_ > Mode::constant) tokens_ = RecycledBytes(n_);
         std::vector<double> energies(chunks_.count());
-        run(tokens_.get(), [&](std::size_t chunk, std::size_t at, std::size_t n, const Block& block) {
+        const double square = double(grid_.step) * double(grid_.step);
+        const auto measure = [&](std::size_t chunk, std::size_t at, std::size_t n,
+                                 const Block& block) {
             if (!base && tokens_alone(at, n)) {
-                const double step = grid_.step;
-                energies[chunk] += step * step * loops_.energy_of_tokens(block.tokens, n, grid_);
+                energies[chunk] += square * loops_.energy_of_tokens(block.tokens, n, grid_);
             } else {
                 T y[kBlock];
                 elements(at, n, block, y);
                 energies[chunk] += loops_.energy(y, base ? base + at : nullptr, n);
             }
-        });
+        };
+        if (mode_ == Mode::quads && !base && tokens_alone(0, n_)) {
+            decode_quads();
+            energy_ = square * quads_->template energy<E>(grid_);
+            return;
+        }
+        if (mode_ == Mode::quads) {
+            run_quads(measure);
+        } else {
+            if (mode_ > Mode::constant) tokens_ = RecycledBytes(n_);
+            run(tokens_.get(), measure);
+        }
         energy_ = std::accumulate(energies.begin(), energies.end(), 0.0);
     }
 
     double energy() const override { return energy_; }
 
     void add(double weight, void* sums) const override {
+        if (mode_ == Mode::quads) return add_quads(C(weight), static_cast<C*>(sums));
         parallel_for(chunks_.count(), threads_, [&](unsigned, std::size_t i) {
             Block block;
             const std::size_t end = chunks_.begin(i) + chunks_.length(i);
@@ -142,18 +144,22 @@ private:
     }
 
     void read_chunks(Reader& reader) {
-        grid_.shift = reader.get<std::uint8_t>();
-        if (grid_.shift > kMaxShift) throw CorruptPayload("shift out of range");
-        low_ = reader.take(low_bytes(n_, grid_.shift));
-        if (mode_ == Mode::sparse) usual_ = reader.get<std::uint8_t>();
+        if (mode_ != Mode::quads) {
+            grid_.shift = reader.get<std::uint8_t>();
+            if (grid_.shift > kMaxShift) throw CorruptPayload("shift out of range");
+            low_ = reader.take(low_bytes(n_, grid_.shift));
+        }
+        if (mode_ >= Mode::sparse) usual_ = reader.get<std::uint8_t>();
+        if (mode_ == Mode::quads && (usual_ == 0 || usual_ == 255))
+            throw CorruptPayload("a usual token without neighbours");
         const auto log = reader.get<std::uint8_t>();
         if (log < kMinChunk || log > kMaxChunk) throw CorruptPayload("chunk size out of range");
-        if (mode_ == Mode::coded) {
-            model_ = read_model(reader, kernels_, n_);
-            slots_.emplace(model_.tables, model_.bits);
-            map_.emplace(model_.contexts, model_.contexts.table);
+        if (by_runs()) {
+            model_ = read_model(reader, kernels_, n_, mode_ == Mode::quads);
+            slots_.emplace(model_.frequencies(), model_.bits);
+            map_.emplace(model_.of_symbols(), model_.contexts.table);
         }
-        chunks_ = chunks_of(n_, model_.contexts, log);
+        chunks_ = chunks_of(model_.quads ? model_.quads->rows.quads() : n_, model_.contexts, log);
         if (chunks_.count() > reader.left() / 4)
             throw CorruptPayload("more chunks than there is room for");
         Reader sizes(reader.take(4 * chunks_.count()));
@@ -175,6 +181,9 @@ private:
         }
         for (auto& exception : exceptions_) exception.value = reader.get<T>();
     }
+
+    // Whether chunks are runs of rANS.
+    bool by_runs() const { return mode_ == Mode::coded || mode_ == Mode::quads; }
 
     // Whether elements at, at + 1, ... are multiples of the step that their tokens name, and their
     // squares numbers of the type of the sums.
@@ -210,9 +219,9 @@ private:
     // Decodes all tokens, into `keep` if that is given, and calls done(chunk, at, n, block) for each
     // block of them.
     template <class Done>
-    void run(std::uint8_t* keep, const Done& done) const {
+    void run(std::uint8_t* keep, const Done& done) {
         // As many chunks at a time as leave each thread some.
-        const std::size_t most = mode_ == Mode::coded ? kSideBySide : 1;
+        const std::size_t most = by_runs() ? kSideBySide : 1;
         const std::size_t step = std::clamp<std::size_t>(chunks_.count() / threads_, 1, most);
         std::vector<std::vector<Chunk>> of_worker(threads_);
         parallel_for((chunks_.count() + step - 1) / step, threads_,
@@ -228,7 +237,7 @@ private:
     // Chunks `first`, `first` + 1, ..., side by side.
     template <class Done>
     void decode_chunks(std::size_t first, std::span<Chunk> chunks, std::uint8_t* keep,
-                       const Done& done) const {
+                       const Done& done) {
         for (std::size_t i = 0; i < chunks.size(); ++i) start(first + i, chunks[i]);
         const std::size_t longest = chunks_.length(first);
         for (std::size_t at = 0; at < longest; at += kBlock) {
@@ -247,23 +256,55 @@ private:
                     chunk.sparse->decode(some);
                 turns[i] = {chunk.coder.get(), chunk.block.fractions, some};
             }
-            if (mode_ == Mode::coded) TokenDecoder::decode(std::span(turns).first(chunks.size()));
+            if (by_runs()) TokenDecoder::decode(std::span(turns).first(chunks.size()));
             for (std::size_t i = 0; i < chunks.size(); ++i)
                 if (const std::size_t n = turns[i].tokens.size(); n > 0)
                     done(first + i, chunks_.begin(first + i) + at, n, chunks[i].block);
         }
-        if (mode_ == Mode::coded)
-            for (const Chunk& chunk : chunks) chunk.coder->finish();
+        if (!by_runs()) return;
+        for (std::size_t i = 0; i < chunks.size(); ++i) {
+            if (quads_) chunks[i].coder->decode_others(quads_->others(first + i));
+            chunks[i].coder->finish();
+        }
+    }
+
+    void decode_quads() {
+        quads_.emplace(kernels_, model_.quads->rows, chunks_, usual_, threads_);
+        run(quads_->quads(), [](auto...) {});
+    }
+
+    // Decodes all quads, and calls done as `run` does.
+    template <class Done>
+    void run_quads(const Done& done) {
+        decode_quads();
+        const auto use = [&](std::size_t chunk, std::size_t at, std::span<std::uint8_t> tokens) {
+            Block block;
+            block.tokens = tokens.data();
+            done(chunk, at, tokens.size(), block);
+        };
+        quads_->for_each_block(use);
+    }
+
+    void add_quads(C weight, C* sums) const {
+        const auto alone = [&](std::size_t at, std::size_t n) { return tokens_alone(at, n); };
+        const auto each = [&](std::size_t at, std::span<std::uint8_t> tokens) {
+            Block block;
+            block.tokens = tokens.data();
+            T y[kBlock];
+            elements(at, tokens.size(), block, y);
+            loops_.accumulate(y, tokens.size(), weight, sums + at);
+        };
+        quads_->template add<E>(grid_, weight, sums, alone, each);
     }
 
     void start(std::size_t i, Chunk& chunk) const {
         const std::size_t begin = chunks_.begin(i), n = chunks_.length(i);
         if (mode_ == Mode::blocks) chunk.blocks.emplace(kernels_, parts_[i], n);
         if (mode_ == Mode::sparse) chunk.sparse.emplace(parts_[i], n, usual_);
-        if (mode_ != Mode::coded) return;
+        if (!by_runs()) return;
         if (!chunk.coder)
             chunk.coder = std::make_unique<TokenDecoder>(kernels_, model_, *slots_, *map_,
-                                                         std::min(chunks_.size, n_));
+                                                         std::min(chunks_.size, chunks_.n));
         chunk.coder->start(parts_[i], begin, n);
     }
 
@@ -274,14 +315,15 @@ private:
     Mode mode_{};
     Chunks chunks_{};
     Bytes stored_, low_;
-    std::uint8_t usual_ = 0;  // the token of the sparse mode
+    std::uint8_t usual_ = 0;  // of sparse tokens, and of quads
     Grid<C> grid_{};
     Model model_;
     std::optional<SlotTables> slots_;
     std::optional<ContextMap> map_;
     std::vector<Bytes> parts_;
     std::vector<Exception<E>> exceptions_;  // by position
-    RecycledBytes tokens_;  // once it is open
+    RecycledBytes tokens_;  // once it is open; or
+    std::optional<DecodedQuads> quads_;
     double energy_ = 0;
 };
 

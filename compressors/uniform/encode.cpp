@@ -9,9 +9,11 @@
 #include "analysis.hpp"
 #include "factorise.hpp"
 #include "grid.hpp"
+#include "low_bits.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
+#include "quad_choice.hpp"
 #include "sparse.hpp"
 #include "survey.hpp"
 #include "tokens.hpp"
@@ -32,6 +34,7 @@ class Encoder {
     using T = typename E::Stored;
     using C = typename E::Compute;
     using Bits = typename E::Bits;
+    using Octets = std::vector<std::uint8_t>;
 
 public:
     Encoder(const T* x, const T* base, const Geometry& geometry, double bound,
@@ -78,7 +81,8 @@ private:
         writer_.put(std::uint8_t(unsigned(E::dtype) << 4 | unsigned(mode)));
         writer_.put(grid_.step);
         writer_.varint(zigzag(grid_.base));
-        if (mode != Mode::constant) writer_.put(std::uint8_t(grid_.shift));
+        if (mode != Mode::constant && mode != Mode::quads)
+            writer_.put(std::uint8_t(grid_.shift));
     }
 
     bool measure() {
@@ -149,22 +153,8 @@ private:
         };
         attempt(attempt, 0, n);
         worst_[worker] = std::max(worst_[worker], worst);
-        if (grid_.shift && !low.empty()) pack_low(at, std::span(rest, n), low);
-    }
-
-    void pack_low(std::size_t at, std::span<const std::uint16_t> rest,
-                  std::span<std::uint8_t> low) {
-        const unsigned below = std::min(grid_.shift, 8u), above = grid_.shift - below;
-        std::uint8_t* planes = &low[at / kPlane * (kPlane / 8) * grid_.shift];
-        for (std::size_t i = 0; i < rest.size(); i += kPlane, planes += kPlane / 8 * grid_.shift) {
-            std::uint8_t halves[2][kPlane]{};
-            for (std::size_t j = 0; j < std::min(kPlane, rest.size() - i); ++j) {
-                halves[0][j] = std::uint8_t(rest[i + j]);
-                halves[1][j] = std::uint8_t(rest[i + j] >> 8);
-            }
-            kernels_.pack(halves[0], below, planes);
-            kernels_.pack(halves[1], above, planes + kPlane / 8 * below);
-        }
+        if (grid_.shift && !low.empty())
+            pack_low(kernels_, std::span(rest, n), grid_.shift, at, low);
     }
 
     // Quantises all elements, chunk by chunk, and calls use(worker, chunk, begin, tokens).
@@ -247,26 +237,46 @@ private:
                 return write_sparse(*sparse);
         if (effort_ >= kLowRank && !grid_.shift)
             choice = consider_low_rank(tokens, std::move(choice));
-        if (!grid_.shift) write_head(Mode::coded);
+        if (!grid_.shift) {
+            if (auto quads = choose_quads(kernels_, tokens, choice, plain_, threads_))
+                return write_quads(tokens, *quads);
+            write_head(Mode::coded);
+        }
 
-        Model model{std::move(choice.contexts), factors_, {}, probability_bits(n_, choice.bits), kLanes};
+        Model model{std::move(choice.contexts), factors_, {}, probability_bits(n_, choice.bits)};
         for (const Counts& counts : choice.counts) model.tables.push_back(fit(counts, model.bits));
-        const unsigned log = chunk_log(choice.bits, model);
+        write_runs(model, choice.bits, tokens, [](std::size_t, std::size_t) { return Octets(); });
+    }
+
+    void write_quads(std::span<const std::uint8_t> tokens, QuadChoice& choice) {
+        write_head(Mode::quads);
+        writer_.put(choice.usual);
+        Model& model = choice.model;
+        write_runs(model, choice.bits, choice.quads, [&](std::size_t begin, std::size_t end) {
+            return others_of(kernels_, tokens, model.quads->rows, choice.quads, begin, end);
+        });
+    }
+
+    // Chunk size, model and chunks; behind symbols begin..end of a chunk come others(begin, end).
+    template <class Others>
+    void write_runs(Model& model, double bits, std::span<const std::uint8_t> symbols,
+                    const Others& others) {
+        const unsigned log = chunk_log(bits, symbols.size(), model);
         writer_.put(std::uint8_t(log));
         write(model, kernels_, writer_);
 
-        const Chunks chunks = chunks_of(n_, model.contexts, log);
-        const RangeTables ranges(model.tables, model.bits);
-        const ContextMap map(model.contexts, model.contexts.table);
+        const Chunks chunks = chunks_of(symbols.size(), model.contexts, log);
+        const RangeTables ranges(model.frequencies(), model.bits);
+        const ContextMap map(model.of_symbols(), model.contexts.table);
+        const std::size_t most = std::min(chunks.size, symbols.size()) * (model.quads ? 1 + kQuad : 1);
         std::vector<std::unique_ptr<TokenEncoder>> encoders(threads_);
-        write_chunks(chunks.count(), [&](unsigned worker, std::size_t i,
-                                         std::vector<std::uint8_t>& out) {
+        write_chunks(chunks.count(), [&](unsigned worker, std::size_t i, Octets& out) {
             auto& encoder = encoders[worker];
             if (!encoder)
-                encoder = std::make_unique<TokenEncoder>(kernels_, model, ranges, map,
-                                                         std::min(chunks.size, n_));
-            const std::size_t begin = chunks.begin(i);
-            const RunEncoder& run = encoder->encode(begin, tokens.subspan(begin, chunks.length(i)));
+                encoder = std::make_unique<TokenEncoder>(kernels_, model, ranges, map, most);
+            const std::size_t begin = chunks.begin(i), n = chunks.length(i);
+            const RunEncoder& run =
+                encoder->encode(begin, symbols.subspan(begin, n), others(begin, begin + n));
             out.resize(run.size());
             run.write(out);
         });
@@ -311,6 +321,8 @@ private:
         full.centre = fill_;
         if (!survey_.rows.empty())
             classify(survey_.rows, survey_.columns, n_, most_classes(full.sides()), full);
+        plain_ = full;
+        plain_.side = Side::none;
         std::vector<std::uint8_t> same(full.count());
         std::iota(same.begin(), same.end(), std::uint8_t(0));
         const ContextMap map(full, same);
@@ -333,17 +345,6 @@ private:
     unsigned most_classes(unsigned sides) const {
         const auto affordable = unsigned(std::clamp<std::size_t>(n_ >> 10, 4, kClasses));
         return std::min(affordable, kContexts / sides);
-    }
-
-    // A chunk should be large beside what its states take, and small beside a thread's share.
-    unsigned chunk_log(double bits, Model& model) const {
-        constexpr double kilobyte = 1024 * 8;
-        const double enough = std::clamp(bits / 32, 16 * kilobyte, 256 * kilobyte);
-        unsigned log = 16;
-        while (log < 22 && std::ldexp(bits / double(n_), int(log)) < enough) ++log;
-        const double of_chunk = std::min(bits, std::ldexp(bits / double(n_), int(log)));
-        model.lanes = of_chunk < 8 * kilobyte ? kFewLanes : kLanes;
-        return log;
     }
 
     void write_exceptions() {
@@ -372,6 +373,7 @@ private:
     bool constant_ = false;
     std::uint8_t fill_ = 0;  // the token of elements that are exceptions
     std::optional<Factors> factors_;
+    Contexts plain_;  // without a side
     std::vector<std::vector<Exception<E>>> exceptions_;  // of each chunk
     std::vector<Bits> worst_;                            // of each worker
 };

@@ -8,6 +8,9 @@
 
 namespace fedsz::uniform {
 
+// Numbers that a loop may read behind those it is given.
+inline constexpr std::size_t kReadable = 16;
+
 // The rANS coder (Duda, arXiv:1311.2540) keeps each state in [2^15, 2^31) and moves 16 bits at a
 // time. Symbol i of a run belongs to state i mod kLanes, so that a vector unit can step many at
 // once.
@@ -96,6 +99,12 @@ struct ElementKernels {
     void (*accumulate_tokens)(const std::uint8_t* token, std::size_t n, const Grid<C>& grid,
                               C weight, C* sum);
     double (*energy_of_tokens)(const std::uint8_t* token, std::size_t n, const Grid<C>& grid);
+
+    // sum[i] += values[digit], where digit is that of quads[i] at `shift`, or the next of `others`
+    // if it is 3. Returns what of `others` is left; kReadable more than there are must be readable.
+    // ahead: sums that are next, which a cache may fetch.
+    const C* (*add_quads)(const std::uint8_t* quads, std::size_t n, unsigned shift, const C* values,
+                          const C* others, C* sum, const C* ahead);
 };
 
 inline constexpr std::uint32_t kMagnitudeLimit = 1u << 18;
@@ -133,6 +142,17 @@ struct Kernels {
     // Bit planes of kPlane bytes: bit b of element i becomes bit i % 8 of planes[16 b + i / 8].
     void (*pack)(const std::uint8_t* values, unsigned width, std::uint8_t* planes);
     void (*unpack)(const std::uint8_t* planes, unsigned width, std::uint8_t* values);
+
+    // tokens[i] = what the digit of quads[i] at `shift` makes of `usual`; 3 leaves it.
+    void (*from_digits)(const std::uint8_t* quads, std::size_t n, unsigned shift,
+                        std::uint8_t usual, std::uint8_t* tokens);
+    // The other way round: puts digits at `shift`, where quads have none yet.
+    void (*to_digits)(const std::uint8_t* tokens, std::size_t n, unsigned shift, std::uint8_t usual,
+                      std::uint8_t* quads);
+    // Bit i of what is returned: whether the digit of quads[i] at `shift` is 3, for i < n <= 64.
+    std::uint64_t (*others)(const std::uint8_t* quads, std::size_t n, unsigned shift);
+    // How many digits of n quads are 1, 2 and 3.
+    void (*count_digits)(const std::uint8_t* quads, std::size_t n, std::uint64_t counts[3]);
 
     // For i < n: s = sum over j < rank of left[j] right[j * stride + i], at most 2^20 in magnitude;
     // numbers[i] = s 2^-scale rounded, halves upwards; fractions[i] = in which of `parts` equal

@@ -181,8 +181,31 @@ void unpack(const std::uint8_t* planes, unsigned width, std::uint8_t* values) {
     }
 }
 
+// As add_quads.
+const float* add_digits(const std::uint8_t* quads, std::size_t n, unsigned shift,
+                        const float* values, const float* others, float* sum, const float* ahead) {
+    const __m128 four = _mm_loadu_ps(values);
+    const __m256 eight = _mm256_set_m128(four, four);  // a digit, and whatever bit is above it
+    const __m256i three = _mm256_set1_epi32(3);
+    const __m128i by = _mm_cvtsi32_si128(int(shift));
+    std::size_t i = 0;
+    for (; i + kWide <= n; i += kWide) {
+        const __m256i digit = _mm256_srl_epi32(bytes_at(quads + i), by);
+        __m256 v = _mm256_permutevar8x32_ps(eight, digit);
+        unsigned set = lanes_of(_mm256_cmpeq_epi32(_mm256_and_si256(digit, three), three));
+        if (set) {
+            float each[kWide];
+            _mm256_storeu_ps(each, v);
+            for (; set; set &= set - 1) each[__builtin_ctz(set)] = *others++;
+            v = _mm256_loadu_ps(each);
+        }
+        _mm256_storeu_ps(sum + i, _mm256_add_ps(_mm256_loadu_ps(sum + i), v));
+    }
+    return add_quads<Float32>(quads + i, n - i, shift, values, others, sum + i, ahead);
+}
+
 }  // namespace
 
-const Kernels kAvx2 = all_kernels("avx2", decode, encode, pack, unpack);
+const Kernels kAvx2 = all_kernels("avx2", decode, encode, pack, unpack, others, add_digits);
 
 }  // namespace fedsz::uniform

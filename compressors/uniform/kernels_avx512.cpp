@@ -136,8 +136,46 @@ void unpack(const std::uint8_t* planes, unsigned width, std::uint8_t* values) {
     _mm512_storeu_si512(values + 64, high);
 }
 
+std::uint64_t others_at_once(const std::uint8_t* quads, std::size_t n, unsigned shift) {
+    const __m512i other = _mm512_set1_epi8(char(3u << shift));
+    const __m512i some = _mm512_maskz_loadu_epi8(~std::uint64_t(0) >> (64 - n), quads);
+    return _mm512_cmpeq_epi8_mask(_mm512_and_si512(some, other), other);
+}
+
+// As add_quads, for digits at kShift.
+template <unsigned kShift>
+const float* add_digits_at(const std::uint8_t* quads, std::size_t n, const float* values,
+                           const float* others, float* sum, const float* ahead) {
+    // A permutation goes by four bits: those of the digit, and two of any value.
+    constexpr bool low = kShift % 4 == 0;
+    const __m512 four = _mm512_maskz_broadcast_f32x4(0xFFFF, _mm_loadu_ps(values));
+    const __m512i each = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    const __m512 table = low ? four : _mm512_maskz_permutexvar_ps(0xFFFF, each, four);
+    const __m512i other = _mm512_set1_epi32(3 << kShift);
+    std::size_t i = 0;
+    for (; i + kWide <= n; i += kWide) {
+        const __m512i quad = bytes_at(quads + i);
+        const __mmask16 set = _mm512_cmpeq_epi32_mask(_mm512_and_si512(quad, other), other);
+        const __m512i index = kShift < 4 ? quad : _mm512_srli_epi32(quad, 4);
+        __m512 v = _mm512_maskz_permutexvar_ps(0xFFFF, index, table);
+        v = _mm512_mask_expand_ps(v, set, _mm512_loadu_ps(others));
+        others += _mm_popcnt_u32(set);
+        __builtin_prefetch(ahead + i, 1);
+        _mm512_storeu_ps(sum + i, _mm512_add_ps(_mm512_loadu_ps(sum + i), v));
+    }
+    return add_quads<Float32>(quads + i, n - i, kShift, values, others, sum + i, ahead);
+}
+
+const float* add_digits(const std::uint8_t* quads, std::size_t n, unsigned shift,
+                        const float* values, const float* others, float* sum, const float* ahead) {
+    constexpr decltype(&add_digits_at<0>) at[] = {add_digits_at<0>, add_digits_at<2>,
+                                                  add_digits_at<4>, add_digits_at<6>};
+    return at[shift / 2](quads, n, values, others, sum, ahead);
+}
+
 }  // namespace
 
-const Kernels kAvx512 = all_kernels("avx512", decode, encode, pack, unpack);
+const Kernels kAvx512 =
+    all_kernels("avx512", decode, encode, pack, unpack, others_at_once, add_digits);
 
 }  // namespace fedsz::uniform

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels.hpp"
+#include "quad_loops.hpp"
 
 namespace fedsz::uniform {
 namespace {
@@ -349,19 +350,26 @@ template <class E>
 constexpr ElementKernels<E> element_kernels() {
     return {subtract<E>, extent<E>,     magnitudes<E>, compare<E>,
             quantise<E>, dequantise<E>, scaled<E>,     accumulate<E>,
-            energy<E>,   accumulate_tokens<E>, energy_of_tokens<E>};
+            energy<E>,   accumulate_tokens<E>, energy_of_tokens<E>,
+            add_quads<E>};
 }
 
 // All loops of an instruction set: those written for it, and those that its compiler makes of
 // these.
 constexpr Kernels all_kernels(const char* name, decltype(Kernels::decode) decode,
                               decltype(Kernels::encode) encode, decltype(Kernels::pack) pack,
-                              decltype(Kernels::unpack) unpack) {
-    return {name,
+                              decltype(Kernels::unpack) unpack,
+                              decltype(Kernels::others) others_of_quads,
+                              decltype(ElementKernels<Float32>::add_quads) add_quads_of_float32) {
+    Kernels all{name,
             decode,
             encode,
             pack,
             unpack,
+            from_digits,
+            to_digits,
+            others_of_quads,
+            count_digits,
             predict,
             project,
             spread,
@@ -369,6 +377,8 @@ constexpr Kernels all_kernels(const char* name, decltype(Kernels::decode) decode
             element_kernels<Float64>(),
             element_kernels<Float16>(),
             element_kernels<BFloat16>()};
+    all.float32.add_quads = add_quads_of_float32;
+    return all;
 }
 
 }  // namespace

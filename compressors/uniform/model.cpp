@@ -55,7 +55,37 @@ void read_classes(Reader& reader, const Kernels& kernels, Contexts& contexts) {
     contexts.column.assign(middle, both.end());
 }
 
+// Calls put(table) for each context that does not share the table of the one before.
+template <class Put>
+void write_tables(const Contexts& contexts, BinaryEncoder& coder, const Put& put) {
+    Bit fresh;
+    for (unsigned context = 0; context < contexts.count(); ++context) {
+        const bool is_new = context == 0 || contexts.table[context] != contexts.table[context - 1];
+        if (context > 0) coder.put(fresh, is_new);
+        if (is_new) put(contexts.table[context]);
+    }
+}
+
+// Adds what get() returns to `tables`, for each such context.
+template <class Table, class Get>
+void read_tables(Contexts& contexts, BinaryDecoder& coder, std::vector<Table>& tables,
+                 const Get& get) {
+    Bit fresh;
+    for (unsigned context = 0; context < contexts.count(); ++context) {
+        if (context == 0 || coder.get(fresh)) tables.push_back(get());
+        contexts.table.push_back(std::uint8_t(tables.size() - 1));
+    }
+}
+
 }  // namespace
+
+std::vector<Frequencies> Model::frequencies() const {
+    std::vector<Frequencies> all;
+    if (quads)
+        for (const QuadTable& table : quads->tables) all.push_back(frequencies_of(table, bits));
+    for (const Table& table : tables) all.push_back(frequencies_of(table, bits));
+    return all;
+}
 
 void write(const Model& model, const Kernels& kernels, Writer& writer) {
     const Contexts& contexts = model.contexts;
@@ -63,28 +93,31 @@ void write(const Model& model, const Kernels& kernels, Writer& writer) {
     writer.put(std::uint8_t((model.lanes == kFewLanes ? kFewStates : 0) |
                             (classes ? kHasClasses : 0) | unsigned(contexts.side) << kSideShift));
     writer.put(std::uint8_t(model.bits));
-    if (contexts.count() > 1) write_geometry(contexts, writer);
+    if (contexts.count() > 1 || model.quads) write_geometry(contexts, writer);
     if (classes) write_classes(contexts, kernels, writer);
     if (model.factors) write(*model.factors, kernels, writer);
 
     BinaryEncoder coder;
     TableWriter tables;
-    Bit fresh;
-    for (unsigned context = 0; context < contexts.count(); ++context) {
-        const bool is_new = context == 0 || contexts.table[context] != contexts.table[context - 1];
-        if (context > 0) coder.put(fresh, is_new);
-        if (is_new) tables.put(coder, model.tables[contexts.table[context]], model.bits);
+    if (model.quads) {
+        QuadTableWriter quads;
+        write_tables(contexts, coder,
+                     [&](unsigned i) { quads.put(coder, model.quads->tables[i]); });
+        tables.put(coder, model.tables[0], model.bits);
+    } else {
+        write_tables(contexts, coder,
+                     [&](unsigned i) { tables.put(coder, model.tables[i], model.bits); });
     }
     const auto& bytes = coder.finish();
     writer.varint(bytes.size());
     writer.put(bytes.data(), bytes.size());
 }
 
-Model read_model(Reader& reader, const Kernels& kernels, std::size_t n) {
+Model read_model(Reader& reader, const Kernels& kernels, std::size_t n, bool quads) {
     Model model;
     Contexts& contexts = model.contexts;
     const auto flags = reader.get<std::uint8_t>();
-    if (flags & ~kAllFlags || flags >> kSideShift > unsigned(Side::fraction))
+    if (flags & ~kAllFlags || flags >> kSideShift > unsigned(quads ? Side::none : Side::fraction))
         throw CorruptPayload("unknown flags");
     model.lanes = flags & kFewStates ? kFewLanes : kLanes;
     contexts.side = Side(flags >> kSideShift);
@@ -93,18 +126,26 @@ Model read_model(Reader& reader, const Kernels& kernels, std::size_t n) {
         throw CorruptPayload("probabilities of a width that does not exist");
     contexts.geometry = {1, n, 1, 1};
     const bool classes = flags & kHasClasses;
-    if (classes || contexts.side != Side::none) read_geometry(reader, n, contexts);
+    if (quads || classes || contexts.side != Side::none) read_geometry(reader, n, contexts);
+    if (quads && !fits_quads(contexts.geometry))
+        throw CorruptPayload("rows of quads are too few, too many or too short");
     if (classes) read_classes(reader, kernels, contexts);
     if (contexts.side == Side::fraction)
         model.factors = read_factors(reader, kernels, contexts.geometry);
 
     BinaryDecoder coder(reader.take(reader.varint()));
     TableReader tables;
-    Bit fresh;
-    for (unsigned context = 0; context < contexts.count(); ++context) {
-        if (context == 0 || coder.get(fresh)) model.tables.push_back(tables.get(coder, model.bits));
-        contexts.table.push_back(std::uint8_t(model.tables.size() - 1));
+    const auto next_table = [&] { return tables.get(coder, model.bits); };
+    if (!quads) {
+        read_tables(contexts, coder, model.tables, next_table);
+        return model;
     }
+    QuadTableReader of_quads;
+    std::vector<QuadTable> read;
+    read_tables(contexts, coder, read, [&] { return of_quads.get(coder, model.bits); });
+    model.tables.push_back(next_table());
+    const QuadRows rows(contexts);
+    model.quads.emplace(QuadModel{rows, rows.grouped(contexts), std::move(read)});
     return model;
 }
 

@@ -14,6 +14,7 @@ enum class Mode : std::uint8_t {
     blocks = 2,    // tokens in bit planes, as wide as each block needs
     coded = 3,     // tokens by rANS
     sparse = 4,    // tokens that are not the usual one, and the gaps between them
+    quads = 5,     // tokens of four rows at a time by rANS
 };
 
 inline constexpr unsigned kMaxShift = 14;  // bits of a code below its token
@@ -24,11 +25,6 @@ struct Exception {
     std::size_t position;
     typename E::Stored value;
 };
-
-// Low bits stand in planes of kPlane elements, the lowest bit first.
-inline std::size_t low_bytes(std::size_t n, unsigned shift) {
-    return (n + kPlane - 1) / kPlane * (kPlane / 8) * shift;
-}
 
 const Kernels& kernels_of(const Settings& settings);
 

@@ -62,16 +62,17 @@ void decode_one_by_one(std::uint32_t* states, unsigned& lane, const std::uint8_t
 
 }  // namespace
 
-RangeTables::RangeTables(std::span<const Table> tables, unsigned bits)
+RangeTables::RangeTables(std::span<const Frequencies> tables, unsigned bits)
     : ranges_(tables.size() * kSymbols), bits_(bits) {
     for (std::size_t i = 0; i < tables.size(); ++i)
-        lay_out(tables[i], bits, std::span<Range, kSymbols>(&ranges_[i * kSymbols], kSymbols));
+        lay_out(tables[i], std::span<Range, kSymbols>(&ranges_[i * kSymbols], kSymbols));
 }
 
-SlotTables::SlotTables(std::span<const Table> tables, unsigned bits)
-    : slots_(tables.size() << bits), bits_(bits) {
+SlotTables::SlotTables(std::span<const Frequencies> tables, unsigned bits)
+    : slots_(sizeof(Slot) * tables.size() << bits), count_(tables.size()), bits_(bits) {
+    const std::span slots(reinterpret_cast<Slot*>(slots_.get()), tables.size() << bits);
     for (std::size_t i = 0; i < tables.size(); ++i)
-        lay_out(tables[i], bits, std::span(slots_).subspan(i << bits, std::size_t(1) << bits));
+        lay_out(tables[i], slots.subspan(i << bits, std::size_t(1) << bits));
 }
 
 RunEncoder::RunEncoder(const Kernels& kernels, std::size_t capacity)

@@ -7,6 +7,7 @@
 
 #include "bytes.hpp"
 #include "kernels.hpp"
+#include "recycled.hpp"
 #include "tables.hpp"
 
 namespace fedsz::uniform {
@@ -17,9 +18,10 @@ inline constexpr unsigned kFewLanes = 4;
 // The tables of a run, laid out for either direction.
 class RangeTables {
 public:
-    RangeTables(std::span<const Table> tables, unsigned bits);
+    RangeTables(std::span<const Frequencies> tables, unsigned bits);
     const Range* data() const { return ranges_.data(); }
     unsigned bits() const { return bits_; }
+    std::size_t count() const { return ranges_.size() / kSymbols; }
 
 private:
     std::vector<Range> ranges_;
@@ -28,13 +30,14 @@ private:
 
 class SlotTables {
 public:
-    SlotTables(std::span<const Table> tables, unsigned bits);
-    const Slot* data() const { return slots_.data(); }
+    SlotTables(std::span<const Frequencies> tables, unsigned bits);
+    const Slot* data() const { return reinterpret_cast<const Slot*>(slots_.get()); }
     unsigned bits() const { return bits_; }
-    std::size_t count() const { return slots_.size() >> bits_; }
+    std::size_t count() const { return count_; }
 
 private:
-    std::vector<Slot> slots_;
+    RecycledBytes slots_;
+    std::size_t count_;
     unsigned bits_;
 };
 

@@ -25,7 +25,7 @@ void write_run(std::span<const std::uint8_t> symbols, const std::uint8_t* contex
 
     RunEncoder run(kernels, symbols.size());
     run.start(lanes_for(symbols.size()));
-    run.encode(RangeTables(fitted, kMaxBits), contexts, symbols, 0);
+    run.encode(RangeTables(frequencies_of(fitted, kMaxBits), kMaxBits), contexts, symbols, 0);
     writer.varint(run.size());
     if (const auto room = writer.reserve(run.size()); !room.empty()) run.write(room);
 }
@@ -38,7 +38,7 @@ std::vector<std::uint8_t> read_run(Reader& reader, std::size_t n, const std::uin
     for (unsigned i = 0; i < tables; ++i) fitted.push_back(reading.get(coder, kMaxBits));
     RunDecoder run(kernels, lanes_for(n), reader.take(reader.varint()));
     std::vector<std::uint8_t> symbols(n);
-    run.decode(SlotTables(fitted, kMaxBits), contexts, symbols);
+    run.decode(SlotTables(frequencies_of(fitted, kMaxBits), kMaxBits), contexts, symbols);
     run.finish();
     return symbols;
 }

@@ -7,15 +7,6 @@
 namespace fedsz::uniform {
 namespace {
 
-// The index whose frequency is nearest to f >= 1, from below where two are as near.
-unsigned index_of(std::uint32_t f) {
-    if (f < 8) return f;
-    const unsigned octave = unsigned(std::bit_width(f)) - 4;
-    const unsigned below = ((octave + 1) << 3) + ((f >> octave) & 7);
-    const std::uint32_t low = Table::frequency_of(below), high = Table::frequency_of(below + 1);
-    return f - low <= high - f ? below : below + 1;
-}
-
 // What the index of a symbol is guessed from: that of the symbol on its left, past the rest, and
 // how the two differ in the table before.
 unsigned guess(const Table& table, const Table& previous, unsigned symbol) {
@@ -43,6 +34,14 @@ double times_log2(std::uint32_t n) {
 }
 
 }  // namespace
+
+unsigned index_of(std::uint32_t f) {
+    if (f < 8) return f;
+    const unsigned octave = unsigned(std::bit_width(f)) - 4;
+    const unsigned below = ((octave + 1) << 3) + ((f >> octave) & 7);
+    const std::uint32_t low = Table::frequency_of(below), high = Table::frequency_of(below + 1);
+    return f - low <= high - f ? below : below + 1;
+}
 
 double log2_of(double x) {
     const auto bits = std::bit_cast<std::uint64_t>(x);
@@ -157,22 +156,34 @@ Table TableReader::get(BinaryDecoder& coder, unsigned bits) {
     return table;
 }
 
-void lay_out(const Table& table, unsigned bits, std::span<Range, kSymbols> ranges) {
-    std::ranges::fill(ranges, 0);
+Frequencies frequencies_of(const Table& table, unsigned bits) {
+    Frequencies frequencies{};
+    for (unsigned symbol = table.first; symbol <= table.last; ++symbol)
+        frequencies[symbol] = std::uint16_t(Table::frequency_of(table.index[symbol]));
+    frequencies[table.rest] = std::uint16_t(table.rest_frequency(bits));
+    return frequencies;
+}
+
+std::vector<Frequencies> frequencies_of(std::span<const Table> tables, unsigned bits) {
+    std::vector<Frequencies> all;
+    all.reserve(tables.size());
+    for (const Table& table : tables) all.push_back(frequencies_of(table, bits));
+    return all;
+}
+
+void lay_out(const Frequencies& frequencies, std::span<Range, kSymbols> ranges) {
     std::uint32_t first = 0;
-    for (unsigned symbol = table.first; symbol <= table.last; ++symbol) {
-        const auto f = symbol == table.rest ? std::uint32_t(table.rest_frequency(bits))
-                                            : Table::frequency_of(table.index[symbol]);
-        ranges[symbol] = f | first << 16;
+    for (unsigned symbol = 0; symbol < kSymbols; ++symbol) {
+        const std::uint32_t f = frequencies[symbol];
+        ranges[symbol] = f ? f | first << 16 : 0;
         first += f;
     }
 }
 
-void lay_out(const Table& table, unsigned bits, std::span<Slot> slots) {
+void lay_out(const Frequencies& frequencies, std::span<Slot> slots) {
     auto slot = slots.begin();
-    for (unsigned symbol = table.first; symbol <= table.last; ++symbol) {
-        const auto f = symbol == table.rest ? std::uint32_t(table.rest_frequency(bits))
-                                            : Table::frequency_of(table.index[symbol]);
+    for (unsigned symbol = 0; symbol < kSymbols; ++symbol) {
+        const std::uint32_t f = frequencies[symbol];
         for (std::uint32_t offset = 0; offset < f; ++offset)
             *slot++ = f << 20 | offset << 8 | symbol;
     }

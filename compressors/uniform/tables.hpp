@@ -32,6 +32,9 @@ struct Table {
     std::int64_t rest_frequency(unsigned bits) const;
 };
 
+// The index whose frequency is nearest to f >= 1, from below where two are as near.
+unsigned index_of(std::uint32_t f);
+
 // The table for `counts`, not all of them zero, in which every symbol that occurs has a frequency.
 Table fit(const Counts& counts, unsigned bits);
 
@@ -67,8 +70,13 @@ private:
     TableWriter state_;
 };
 
-void lay_out(const Table& table, unsigned bits, std::span<Range, kSymbols> ranges);
-void lay_out(const Table& table, unsigned bits, std::span<Slot> slots);
+// Of each symbol, in 2^-bits; all together are 1, and none alone.
+using Frequencies = std::array<std::uint16_t, kSymbols>;
+Frequencies frequencies_of(const Table& table, unsigned bits);
+std::vector<Frequencies> frequencies_of(std::span<const Table> tables, unsigned bits);
+
+void lay_out(const Frequencies& frequencies, std::span<Range, kSymbols> ranges);
+void lay_out(const Frequencies& frequencies, std::span<Slot> slots);
 
 // Base-2 logarithm by arithmetic alone, so that all machines decide alike; error below 1e-7.
 double log2_of(double x);

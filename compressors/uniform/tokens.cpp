@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 namespace fedsz::uniform {
@@ -24,6 +25,16 @@ Chunks chunks_of(std::size_t n, const Contexts& contexts, unsigned log) {
     if (!contexts.by_plane()) return {n, size};
     const std::size_t unit = kPlane * contexts.geometry.planes;
     return {n, std::max<std::size_t>(size / unit, 1) * unit};
+}
+
+unsigned chunk_log(double bits, std::size_t symbols, Model& model) {
+    constexpr double kilobyte = 1024 * 8;
+    const double enough = std::clamp(bits / 32, 16 * kilobyte, 256 * kilobyte);
+    unsigned log = model.quads ? 14 : 16;
+    while (log < 22 && std::ldexp(bits / double(symbols), int(log)) < enough) ++log;
+    const double of_chunk = std::min(bits, std::ldexp(bits / double(symbols), int(log)));
+    model.lanes = of_chunk < 8 * kilobyte ? kFewLanes : kLanes;
+    return log;
 }
 
 std::size_t blocks_capacity(std::size_t n) { return (n + kPlane - 1) / kPlane * (2 + kPlane); }
@@ -82,16 +93,26 @@ void BlocksDecoder::decode(std::span<std::uint8_t> tokens) {
 }
 
 TokenEncoder::TokenEncoder(const Kernels& kernels, const Model& model, const RangeTables& tables,
-                           const ContextMap& map, std::size_t chunk)
+                           const ContextMap& map, std::size_t capacity)
     : kernels_(kernels),
       model_(model),
       tables_(tables),
       map_(map),
-      run_(kernels, chunk),
+      run_(kernels, capacity),
       contexts_(kBlock) {}
 
-const RunEncoder& TokenEncoder::encode(std::size_t begin, std::span<const std::uint8_t> tokens) {
+const RunEncoder& TokenEncoder::encode(std::size_t begin, std::span<const std::uint8_t> tokens,
+                                       std::span<const std::uint8_t> others) {
     run_.start(model_.lanes);
+    if (!others.empty()) {
+        std::ranges::fill(contexts_, std::uint8_t(tables_.count() - 1));
+        for (std::size_t end = others.size(); end > 0;) {
+            const std::size_t at = (end - 1) / kBlock * kBlock;
+            run_.encode(tables_, contexts_.data(), others.subspan(at, end - at),
+                        tokens.size() + at);
+            end = at;
+        }
+    }
     if (!model_.contexts.by_plane()) {
         const Factors* factors = model_.factors ? &*model_.factors : nullptr;
         for (std::size_t end = tokens.size(); end > 0;) {
@@ -157,6 +178,13 @@ void TokenDecoder::decode(std::span<const Turn> turns) {
         coder->at_ += tokens.size();
     }
     RunDecoder::decode(any.tables_, std::span(runs).first(turns.size()));
+}
+
+void TokenDecoder::decode_others(std::span<std::uint8_t> others) {
+    std::ranges::fill(contexts_, std::uint8_t(tables_.count() - 1));
+    for (std::size_t at = 0; at < others.size(); at += kBlock)
+        run_->decode(tables_, contexts_.data(),
+                     others.subspan(at, std::min(kBlock, others.size() - at)));
 }
 
 void TokenDecoder::decode_planes(std::span<const Turn> turns) {

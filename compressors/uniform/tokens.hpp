@@ -26,6 +26,10 @@ inline constexpr unsigned kMinChunk = 12, kMaxChunk = 24;  // log2 of a chunk's 
 // Of 2^log elements; where these are coded by plane, whole kernels, a multiple of kPlane of them.
 Chunks chunks_of(std::size_t n, const Contexts& contexts, unsigned log);
 
+// log2 of the symbols in a chunk, of so many that take so many bits: it should be large beside what
+// its states take, and small beside a thread's share. Says how many states it should have, too.
+unsigned chunk_log(double bits, std::size_t symbols, Model& model);
+
 // The blocks mode: for each kPlane tokens the least of them (a byte) and the bits that the others
 // are above it (a byte); then, block by block, those bits in planes. Tokens behind the last are
 // zero.
@@ -49,11 +53,14 @@ private:
 // The coded mode. A coder works for one thread, on one chunk at a time.
 class TokenEncoder {
 public:
+    // capacity: the most symbols of a chunk.
     TokenEncoder(const Kernels& kernels, const Model& model, const RangeTables& tables,
-                 const ContextMap& map, std::size_t chunk);
+                 const ContextMap& map, std::size_t capacity);
 
-    // Encodes a chunk, whose first element has the number `begin`.
-    const RunEncoder& encode(std::size_t begin, std::span<const std::uint8_t> tokens);
+    // Encodes a chunk, whose first element has the number `begin`, and behind it `others`, which all
+    // have the last table.
+    const RunEncoder& encode(std::size_t begin, std::span<const std::uint8_t> tokens,
+                             std::span<const std::uint8_t> others = {});
 
 private:
     const Kernels& kernels_;
@@ -82,6 +89,9 @@ public:
     };
     // At most kSideBySide of them; of chunks that have been started, of one tensor.
     static void decode(std::span<const Turn> turns);
+
+    // What follows the tokens of a chunk, all of it by the last table.
+    void decode_others(std::span<std::uint8_t> others);
 
     void finish() const { run_->finish(); }
 

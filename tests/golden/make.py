@@ -134,6 +134,17 @@ def sparse(n: int) -> Callable[[], dict[str, np.ndarray]]:
     return arrays
 
 
+def spiked(kind: str, *shape: int) -> Callable[[], dict[str, np.ndarray]]:
+    """One such array, with infinities."""
+
+    def arrays() -> dict[str, np.ndarray]:
+        x = layer(kind, *shape)()["weight"]
+        x.reshape(-1)[[0, 7, x.size - 1]] = np.inf, -np.inf, np.nan
+        return {"weight": x}
+
+    return arrays
+
+
 def before() -> dict[str, np.ndarray]:
     """A model that no library's random numbers have a part in, since no file holds it."""
     dtypes = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
@@ -201,6 +212,8 @@ CASES = {codec.name: Case(codec) for codec in CODECS} | {
     "uniform-prediction-classes": Case(Uniform(9), low_rank(0.5, 2), 0.3),
     "uniform-sparse": Case(Uniform(), sparse(60_000), 0.5),
     "uniform-sparse-chunks": Case(Uniform(), sparse(1_200_000), 0.5),
+    "uniform-quads": Case(Uniform(), spiked("step", 402, 250), 1.6),
+    "uniform-quads-chunks": Case(Uniform(), layer("plain", 750, 200), 1.2),
     "difference": Case(Uniform(), after, reference=before),
     "bits": Case(Uniform(), rest_after, reference=rest_before),
     "uniform-exceptions": Case(Uniform(), exceptions, 0.05),
