@@ -131,6 +131,8 @@ class RunConfig:
         LEARNING, (SERVER,), low=1, high=1_000_000)
     clients: int = option(4, "Client processes that `fedsz run` starts.",
         LEARNING, (RUN, SWEEP, PAPER), low=1, high=1000, defines_run=True)
+    clients_per_round: int = option(0, "Clients that train in a round, drawn anew for each; 0 for "
+        "all.", LEARNING, SHARED, low=0, high=1_000_000)
     min_replies: int = option(1, "Usable replies that a round needs. With fewer it does not count: "
         "the model stays as it is. Three such rounds in a row end the run.",
         LEARNING, SHARED, low=1, high=1_000_000)
