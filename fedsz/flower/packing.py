@@ -181,6 +181,8 @@ class Packer:
                 i: self._content(content, config, told, everybody=False, keeps=overlaps)
                 for i, content in records.items()
             }
+        for content in contents.values():
+            content.prepare([self._held.get(m.metadata.dst_node_id, {}) for m in pushed])
         versions: dict[Any, tuple[RecordDict, int]] = {}
         packed = []
         for message in pushed:
