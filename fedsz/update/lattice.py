@@ -99,7 +99,8 @@ def bounds_of(
     for name, x in state.items():
         if is_lossy(name, x, rule=config.rule, threshold=config.threshold):
             own = config.bound_of(name)
-            moved = x - before.tensor(name, x) if before and own.kind == "std" else x
+            with np.errstate(over="ignore", invalid="ignore"):
+                moved = x - before.tensor(name, x) if before and own.kind == "std" else x
             bounds[name] = named[name] if name in named else own.absolute(moved)
     return bounds
 
