@@ -19,7 +19,7 @@ from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.lattice import Grid, bounds_of, common_grid, place
+from fedsz.update.lattice import Grid, bounds_of, common_grid, place, place_first
 from fedsz.update.reference import Reference
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
@@ -48,12 +48,14 @@ class BroadcastState:
         model: what clients hold that have received the last one.
         residual: by tensor, what the last one left out.
         given: the digest of the model that was last put.
+        initial: the digest of a first model that clients may hold from the start, or b"".
         steps: a key frame and all differences since.
     """
 
     model: Reference
     residual: Mapping[str, NDArray]
     given: bytes
+    initial: bytes
     steps: tuple[Step, ...]
 
 
@@ -63,17 +65,22 @@ class Broadcast:
     Args:
         config: how it is packed, within the error of its downlink.
         feedback: whether what one broadcast leaves out goes into the next.
+        shared_initial: whether clients may hold the first model from the start.
 
     Attributes:
         model: what clients hold that have received the last broadcast; None where that was exact
             and nobody asked for a reference.
         raw_bytes: its size.
+        initial: the digest of a first model that clients may hold from the start, or b"".
     """
 
-    def __init__(self, config: CompressionConfig, *, feedback: bool = True) -> None:
+    def __init__(
+        self, config: CompressionConfig, *, feedback: bool = True, shared_initial: bool = False
+    ) -> None:
         self.model: Reference | None = None
         self.raw_bytes = 0
-        self._feedback = feedback
+        self.initial = b""
+        self._feedback, self._shared_initial = feedback, shared_initial
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
         self._steps: list[Step] = []
@@ -108,9 +115,26 @@ class Broadcast:
             return  # sent to be tested and again to be trained, or a round had no replies
         self._given, self._whole = given.digest, None
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
+        if self._shared_initial and self.model is None:
+            self._begin_shared(given)
+            return
         fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
         before = self.model if fits and self._steps else None
         self._add_step(ErrorFeedback(given.arrays, self._residual), self._within, before)
+
+    def _begin_shared(self, given: Reference) -> None:
+        """Begin with a model that clients may hold, of which they know all but the order."""
+        placed = place_first(given.arrays, self._exactly)
+        self.model = Reference({**given.arrays, **placed.points})
+        first = Reference(dict(sorted(self.model.arrays.items())))
+        whole, _ = compress_measured(first.arrays, self._exactly, steps=placed.grid)
+        ordered, _ = compress_measured(self.model.arrays, self._exactly, first, steps=placed.grid)
+        nothing_moved = dict.fromkeys(placed.grid, 0.0)
+        self.initial = first.digest
+        self._steps = [
+            Step(whole, first.digest, placed.grid),
+            Step(ordered, self.model.digest, nothing_moved),
+        ]
 
     def _add_step(
         self, meant: ErrorFeedback, config: CompressionConfig, before: Reference | None
@@ -146,13 +170,16 @@ class Broadcast:
         """Return what the next broadcast depends on; None if it depends on nothing."""
         if self.exact or self.model is None:
             return None
-        return BroadcastState(self.model, self._residual, self._given, tuple(self._steps))
+        return BroadcastState(
+            self.model, self._residual, self._given, self.initial, tuple(self._steps)
+        )
 
     def restore(self, state: BroadcastState) -> None:
         """Go on from what `state` returned, also in another process."""
         self.model = state.model
         self.raw_bytes = sum(x.nbytes for x in state.model.arrays.values())
         self._residual, self._given = dict(state.residual), state.given
+        self.initial = state.initial
         self._steps = list(state.steps)
 
     @property

@@ -43,9 +43,12 @@ def records_of(state: PackerState, learned: Learned) -> RecordDict:
     for key, known in state.broadcasts.items():
         steps: dict[str, Any] = {
             "given": known.given,
+            "initial": known.initial,
             "digests": [step.digest for step in known.steps],
         }
-        grids = [[step.grid.get(name, 0.0) for name in known.model.arrays] for step in known.steps]
+        grids = [
+            [step.grid.get(name, np.nan) for name in known.model.arrays] for step in known.steps
+        ]
         records |= {
             _STEPS + key: ConfigRecord(steps),
             _STREAMS + key: sealed([step.stream for step in known.steps]),
@@ -85,12 +88,13 @@ def state_of(records: RecordDict) -> tuple[PackerState, Learned]:
 def _broadcast(known: Any, key: str) -> BroadcastState:
     told, model = known[_STEPS + key], Reference(_arrays(known[_MODEL + key]))
     grids = [
-        {name: step for name, step in zip(model.arrays, steps, strict=True) if step}
+        {name: step for name, step in zip(model.arrays, steps, strict=True) if step == step}  # noqa: PLR0124
         for steps in _arrays(known[_GRIDS + key])["steps"].tolist()
     ]
     steps = zip(streams_of(known[_STREAMS + key]), told["digests"], grids, strict=True)
     residual = _arrays(known[_RESIDUAL + key])
-    return BroadcastState(model, residual, told["given"], tuple(Step(*step) for step in steps))
+    given, initial = told["given"], told["initial"]
+    return BroadcastState(model, residual, given, initial, tuple(Step(*step) for step in steps))
 
 
 def _arrays(record: ArrayRecord) -> dict[str, Any]:

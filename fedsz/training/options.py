@@ -107,7 +107,7 @@ class RunConfig:
     model: str = option("", "Model. images: cnn, alexnet, mobilenetv2, resnet50; text: gpt, lstm; "
         "tabular: mlp, linear. [dim]Default: the task's first.[/]", LEARNED, ALONE, sent=True)
     initial: str = option("", "Start from the weights in this .safetensors file, not from random.",
-        LEARNED, TRAINING)
+        LEARNED, (*TRAINING, CLIENT))
     partitioner: str = option("iid", "How examples are shared out: iid; dirichlet, by labels; or "
         "speaker, by who speaks in a text.", LEARNED, TRAINING, sent=True, defines_run=True)
     alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.",

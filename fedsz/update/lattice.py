@@ -33,9 +33,9 @@ from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 
 STEP_BITS: Final = 4  # of a first step: it is at most an eighth below twice the bound
-FINE: Final = 20  # bits that an element of a tensor without a bound may have
+FINE: Final = 20  # bits of the largest element of a tensor that no bound places
 
-Grid = Mapping[str, float]  # by the names of tensors, the steps that lead to a model
+Grid = Mapping[str, float]  # by tensors on it, the steps that lead to a model; 0 if none moved
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def place(
         if x.dtype != FLOAT32 or not x.size or (before and name not in earlier[-1]):
             continue
         base = before.tensor(name, x) if before else None
-        like = earlier[-1][name] if before and len(earlier) > 1 else None
+        like = earlier[-1][name] if before and len(earlier) > 1 else 0.0
         step = step_below(2 * bound, like) if bound else (like or fine_step(x))
         point = nearest(x, step, base)
         if point is None and bound and base is not None:
@@ -83,6 +83,19 @@ def place(
         if point is not None and (bound or np.array_equal(point, x)):
             points[name], grid[name] = point, step
     return Placed(points, grid, overflows)
+
+
+def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Placed:
+    """Return the points of a model that both sides hold, hardly moved and the same everywhere."""
+    points: dict[str, NDArray] = {}
+    grid: dict[str, float] = {}
+    for name, x in state.items():
+        if x.dtype == FLOAT32 and is_lossy(name, x, rule=config.rule, threshold=config.threshold):
+            step = fine_step(x)
+            point = nearest(x, step)
+            if point is not None:
+                points[name], grid[name] = point, step
+    return Placed(points, grid, overflows=False)
 
 
 def bounds_of(
@@ -105,12 +118,12 @@ def bounds_of(
     return bounds
 
 
-def step_below(most: float, like: float | None = None) -> float:
+def step_below(most: float, like: float = 0.0) -> float:
     """Return the largest step up to ``most``, which is above 0.
 
     It is a power of two times ``like``, or a number of `STEP_BITS` bits.
     """
-    if like is None:
+    if not like:
         fraction, exponent = math.frexp(most)
         return math.ldexp(math.floor(fraction * 2**STEP_BITS), exponent - STEP_BITS)
     _, octaves = math.frexp(most / like)
