@@ -182,6 +182,18 @@ def test_a_tensor_that_outgrows_its_lattice_gets_another_in_a_key_frame() -> Non
     assert lengths == [1, 2, 3, 1, 2]
 
 
+def test_a_codec_without_steps_keeps_its_bound() -> None:
+    downlink, first, steps = Broadcast(CONFIG.replace(codec="szx")), b"", []
+    for model in walk(4):
+        held = downlink.model.digest if downlink.model else b""
+        downlink.put(model, reference=True)
+        first = first or held
+        steps += downlink.streams(held) if held else []
+
+    assert sum(map(len, downlink.streams(first))) <= sum(map(len, steps))
+    assert all(3 * len(step) < downlink.raw_bytes for step in steps)
+
+
 @settings(max_examples=60)
 @given(
     most=st.floats(1e-30, 1e30),

@@ -15,6 +15,7 @@ from typing import Final
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
+from fedsz.codecs import Uniform
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
@@ -95,7 +96,9 @@ class Broadcast:
         # has no bound of such a kind stays lossless, and so all does that is on no lattice.
         self._exactly = config.replace(error_bound="step:1", update=DELTA, factors={})
         self._within = None
-        if config.downlink != EXACT:
+        if config.downlink == EXACT:
+            self._exactly = self._exactly.replace(codec=config.lossless)
+        else:
             self._within = self._exactly.replace(error_bound=config.downlink)
 
     def put(self, arrays: Mapping[str, NDArray], *, reference: bool) -> None:
@@ -142,7 +145,8 @@ class Broadcast:
         if before is None:
             config = config.replace(error_bound=FIRST_BOUND)
         named = meant.bounds(config, before) if before else {}
-        bounds = bounds_of(meant, named, config, before)
+        on_lattice = isinstance(config.lossy_codec, Uniform)
+        bounds = bounds_of(meant, named, config, before) if on_lattice else {}
         placed = place(meant, bounds, before, [step.grid for step in self._steps])
         if placed.overflows:  # a key frame, as fine as the difference would have been
             before, named = None, {name: bound for name, bound in bounds.items() if bound}

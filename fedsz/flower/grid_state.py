@@ -25,6 +25,7 @@ _RESIDUAL: Final = "residual."
 _STREAMS: Final = "streams."
 _GRIDS: Final = "grids."
 _LEARNED: Final = "learned"
+_NO_STEP: Final = -1.0  # of a tensor that is on no lattice
 
 
 def records_of(state: PackerState, learned: Learned) -> RecordDict:
@@ -46,9 +47,8 @@ def records_of(state: PackerState, learned: Learned) -> RecordDict:
             "initial": known.initial,
             "digests": [step.digest for step in known.steps],
         }
-        grids = [
-            [step.grid.get(name, np.nan) for name in known.model.arrays] for step in known.steps
-        ]
+        names = list(known.model.arrays)
+        grids = [[step.grid.get(name, _NO_STEP) for name in names] for step in known.steps]
         records |= {
             _STEPS + key: ConfigRecord(steps),
             _STREAMS + key: sealed([step.stream for step in known.steps]),
@@ -87,10 +87,9 @@ def state_of(records: RecordDict) -> tuple[PackerState, Learned]:
 
 def _broadcast(known: Any, key: str) -> BroadcastState:
     told, model = known[_STEPS + key], Reference(_arrays(known[_MODEL + key]))
-    grids = [
-        {name: step for name, step in zip(model.arrays, steps, strict=True) if step == step}  # noqa: PLR0124
-        for steps in _arrays(known[_GRIDS + key])["steps"].tolist()
-    ]
+    taken = _arrays(known[_GRIDS + key])["steps"].tolist()
+    named = (zip(model.arrays, steps, strict=True) for steps in taken)
+    grids = [{name: step for name, step in steps if step != _NO_STEP} for steps in named]
     steps = zip(streams_of(known[_STREAMS + key]), told["digests"], grids, strict=True)
     residual = _arrays(known[_RESIDUAL + key])
     given, initial = told["given"], told["initial"]
