@@ -15,7 +15,7 @@ from typing import Final
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Uniform
+from fedsz.codecs.uniform import Uniform
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
