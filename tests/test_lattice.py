@@ -191,7 +191,7 @@ def test_a_codec_without_steps_keeps_its_bound() -> None:
         steps += downlink.streams(held) if held else []
 
     assert sum(map(len, downlink.streams(first))) <= sum(map(len, steps))
-    assert all(3 * len(step) < downlink.raw_bytes for step in steps)
+    assert all(2 * len(step) < downlink.raw_bytes for step in steps)
 
 
 @settings(max_examples=60)
