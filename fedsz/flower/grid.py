@@ -131,8 +131,7 @@ class FedSZGrid(WrappedGrid):
         self._quorum = Quorum(min_replies)
         self._deadlines = deadlines or Deadlines(quorum=min_replies)
         book = RoundBook(inner, controller, tells=True)
-        packing = {"feedback": downlink_feedback, "shared_initial": shared_initial}
-        self._set_up(inner, book, rules, **packing)
+        self._set_up(inner, book, rules, feedback=downlink_feedback, shared_initial=shared_initial)
 
     @classmethod
     def controlled(
@@ -167,9 +166,7 @@ class FedSZGrid(WrappedGrid):
         self._admission.restore(learned)
         self._book.ended = True
 
-    def _set_up(
-        self, inner: Grid, book: RoundBook, rules: AdmissionRules, **packing: bool
-    ) -> None:
+    def _set_up(self, inner: Grid, book: RoundBook, rules: AdmissionRules, **packing: bool) -> None:
         WrappedGrid.__init__(self, inner)
         self._book = book
         self._admission = Admission(rules)
