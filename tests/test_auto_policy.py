@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.auto import ALLOWED, LEAST, SHORT, START
+from fedsz.control.auto import ALLOWED, LEAST, ROUNDING, SHORT, START
 from fedsz.control.record import Decision, RoundRecord
 from tests.policies import policy, row
 
@@ -47,7 +47,8 @@ def test_auto_allows_no_less_for_more_tolerance() -> None:
     )
     assert all(a <= b for a, b in itertools.pairwise(map(up, last)))
     assert up(last[0]) == pytest.approx(ALLOWED[0][1])
-    assert (up(last[-1]), down(last[-1])) == pytest.approx(ALLOWED[-1][1:])
+    assert up(last[-1]) == pytest.approx(ALLOWED[-1][1])
+    assert down(last[-1]) == pytest.approx(ROUNDING * ALLOWED[-1][2], rel=1e-3)
 
 
 def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over() -> None:

@@ -119,6 +119,17 @@ def test_what_a_row_says_of_its_way(tmp_path: Path) -> None:
     assert 0 < error["high"] < 0.25 * weights["high"]
 
 
+def test_some_clients_of_many_train_in_a_round(tmp_path: Path) -> None:
+    of_all = run(tiny(tmp_path / "x.parquet", codecs="raw", clients=4)).to_pylist()
+    of_some = run(tiny(tmp_path / "y.parquet", codecs="raw", clients=4, clients_per_round=3))
+
+    for whole, some in zip(of_all, of_some.to_pylist(), strict=True):
+        assert (whole["clients_per_round"], some["clients_per_round"]) == (0, 3)
+        for way in ("raw_up", "raw_down"):
+            assert 4 * some[way] == 3 * whole[way]
+        assert some["run"] != whole["run"]
+
+
 def test_equal_seeds_give_equal_results(
     swept: tuple[SweepConfig, list[dict]], tmp_path: Path
 ) -> None:

@@ -38,11 +38,12 @@ class Encoder {
 
 public:
     Encoder(const T* x, const T* base, const Geometry& geometry, double bound,
-            const Settings& settings, std::span<std::uint8_t> payload)
+            const Settings& settings, std::span<std::uint8_t> payload, double step)
         : x_(x, base, kernels_of(settings)),
           n_(geometry.size()),
           geometry_(geometry),
-          bound_(bound),
+          bound_(step > 0 ? step / 2 : bound),
+          step_(step),
           effort_(settings.effort),
           threads_(settings.threads),
           kernels_(kernels_of(settings)),
@@ -108,7 +109,10 @@ private:
         const std::size_t few = some.size() / 100;
         const double typical =
             some.empty() ? 0 : std::max(std::abs(some[few]), std::abs(some[some.size() - 1 - few]));
-        if (!choose_step<E>(typical, survey_.limits.magnitude(), bound_, grid_)) return false;
+        const bool chosen = step_ > 0 ? take_step(step_, grid_)
+                                      : choose_step<E>(typical, survey_.limits.magnitude(), bound_,
+                                                       grid_);
+        if (!chosen) return false;
         std::vector<std::int32_t> numbers(some.size());
         std::ranges::transform(some, numbers.begin(),
                                [&](double v) { return number_of<E>(v, grid_); });
@@ -363,7 +367,7 @@ private:
     Elements<E> x_;
     std::size_t n_;
     Geometry geometry_;
-    double bound_;
+    double bound_, step_;
     unsigned effort_, threads_;
     const Kernels& kernels_;
     Writer writer_;
@@ -381,11 +385,12 @@ private:
 }  // namespace
 
 Encoded encode_elements(Dtype dtype, const void* x, const void* base, const Geometry& geometry,
-                        double bound, const Settings& settings, std::span<std::uint8_t> payload) {
+                        double bound, const Settings& settings, std::span<std::uint8_t> payload,
+                        double step) {
     return visit(dtype, [&]<class E>(E) -> Encoded {
         using T = typename E::Stored;
         Encoder<E> encoder(static_cast<const T*>(x), static_cast<const T*>(base), geometry, bound,
-                           settings, payload);
+                           settings, payload, step);
         if (encoder.encode()) return {encoder.size(), encoder.max_error()};
         payload[0] = std::uint8_t(unsigned(dtype) << 4 | unsigned(Mode::stored));
         encoder.store(&payload[1]);

@@ -67,6 +67,16 @@ bool choose_step(double typical, double magnitude, double bound, Grid<typename E
     return true;
 }
 
+// Sets a step that is given, of which elements must be multiples. False if the grid cannot have it.
+template <class C>
+bool take_step(double step, Grid<C>& grid) {
+    grid.step = C(step);
+    if (double(grid.step) != step || !(step >= 0x1p-100) || !(step <= 0x1p100)) return false;
+    grid.inverse = C(1) / grid.step;
+    grid.limit = 0;
+    return true;
+}
+
 // The bits an element loses to a token of `width` numbers that its model takes for equally likely,
 // when numbers fall off exponentially over `scale` of them.
 inline double flatness_cost(double width, double scale) {

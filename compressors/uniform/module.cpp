@@ -69,7 +69,8 @@ const void* elements_of(const std::optional<In>& base, Dtype dtype, std::size_t 
 std::pair<nb::object, double> encode_array(In x, unsigned id, std::size_t rows, std::size_t columns,
                                            unsigned planes, unsigned width, double bound,
                                            unsigned effort, unsigned threads,
-                                           const std::string& level, std::optional<In> base) {
+                                           const std::string& level, std::optional<In> base,
+                                           double step) {
     const Settings settings = settings_of(effort, threads, level);
     const Dtype dtype = dtype_of(id);
     const std::size_t n = count_of(x.size(), size_of(dtype));
@@ -82,7 +83,7 @@ std::pair<nb::object, double> encode_array(In x, unsigned id, std::size_t rows, 
     try {
         const nb::gil_scoped_release released;
         encoded = encode(dtype, x.data(), geometry, bound, settings, {data, capacity(dtype, n)},
-                         from);
+                         from, step);
     } catch (...) {
         Py_DECREF(bytes);
         throw;
@@ -171,7 +172,7 @@ NB_MODULE(_uniform, m) {
     const auto x = "x"_a.noconvert(), y = "y"_a.noconvert(), sums = "sums"_a.noconvert();
     auto base = "base"_a.noconvert();
     m.def("encode", encode_array, x, "dtype"_a, "rows"_a, "columns"_a, "planes"_a, "width"_a,
-          "bound"_a, "effort"_a, "threads"_a, "level"_a, base = nb::none());
+          "bound"_a, "effort"_a, "threads"_a, "level"_a, base = nb::none(), "step"_a = 0.0);
     m.def("decode", decode_array, "payload"_a, "dtype"_a, y, "threads"_a, "level"_a,
           base = nb::none());
     m.def("compare", compare_arrays, x, base, "dtype"_a, "deviation"_a, "threads"_a, "level"_a);

@@ -30,7 +30,8 @@ const Kernels& kernels_of(const Settings& settings);
 
 // What uniform.hpp offers, for floats as IEEE 754 has them: uniform.cpp sees to that.
 Encoded encode_elements(Dtype dtype, const void* x, const void* base, const Geometry& geometry,
-                        double bound, const Settings& settings, std::span<std::uint8_t> payload);
+                        double bound, const Settings& settings, std::span<std::uint8_t> payload,
+                        double step);
 void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
                      const void* base);
 std::unique_ptr<Opened> open_elements(Dtype dtype, Bytes payload, std::size_t n,

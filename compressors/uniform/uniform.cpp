@@ -73,18 +73,21 @@ private:
 std::size_t capacity(Dtype dtype, std::size_t n) { return n * size_of(dtype) + 64; }
 
 Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double bound,
-               const Settings& settings, std::span<std::uint8_t> payload, const void* base) {
+               const Settings& settings, std::span<std::uint8_t> payload, const void* base,
+               double step) {
     check(settings);
     check(geometry);
     if (!(bound >= 0))
         throw std::invalid_argument("bound must be 0 or more, got " + std::to_string(bound));
+    if (!(step >= 0))
+        throw std::invalid_argument("step must be 0 or more, got " + std::to_string(step));
     if (payload.size() < capacity(dtype, geometry.size()))
         throw std::invalid_argument("a payload may take more than " +
                                     std::to_string(payload.size()) + " bytes");
     check_elements(dtype, x, geometry.size(), "x");
     check_elements(dtype, base, geometry.size(), "base");
     const DefaultFloats floats;
-    return encode_elements(dtype, x, base, geometry, bound, settings, payload);
+    return encode_elements(dtype, x, base, geometry, bound, settings, payload, step);
 }
 
 void decode(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,

@@ -33,10 +33,11 @@ std::size_t capacity(Dtype dtype, std::size_t n);
 // Codes geometry.size() elements at x so that none moves by more than `bound` (0 or more) once it
 // has been decoded to its own dtype; NaN and infinities come back bit by bit. `payload` has the
 // capacity for them. With a base, of float32 or float64, as many elements of it: codes x - base,
-// rounded, in its place.
+// rounded, in its place. A `step` above 0 is the grid's: whatever the bound, its multiples (but for
+// -0) come back exactly, and all other elements are exceptions.
 Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double bound,
                const Settings& settings, std::span<std::uint8_t> payload,
-               const void* base = nullptr);
+               const void* base = nullptr, double step = 0);
 
 // Throws CorruptPayload for a payload that encode() does not write for n elements of that dtype.
 // With a base as above, y becomes base + what the payload holds, rounded.

@@ -119,7 +119,8 @@ class RunTable:
         lines = [f"{outcome(last.accuracy, last.loss)} {took}"]
         if sent:
             up = f"{size(raw)} of updates: {raw / sent:.2f}x smaller ({size(wire)} on the wire)"
-            models = f"{size(model)} of models: {model / down:.2f}x smaller"
+            ratio = f": {model / down:.2f}x smaller" if down else ", which clients had"
+            models = f"{size(model)} of models{ratio}"
             error = max(row.max_error for row in trained)
             lines += [f"sent up {size(sent)} for {up}", f"sent down {size(down)} for {models}"]
             lines.append(f"largest error {error:.4f} of its bound")

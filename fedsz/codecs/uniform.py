@@ -68,12 +68,29 @@ class Uniform(Codec):
             raise CodecError(f"{x.dtype} {x.shape} as a difference from {base.dtype} {base.shape}")
         return self._encode(x, base, bound)
 
-    def _encode(self, x: AnyArray, base: AnyArray | None, bound: float) -> Encoded:
-        check_input(x, bound, self.dtypes)
+    def encode_multiples(self, x: AnyArray, base: AnyArray | None, step: float) -> bytes:
+        """Return a payload that decodes to x - base, or to x without a base, exactly.
+
+        But for the sign of -0. It is small where all elements are multiples of ``step``.
+
+        Args:
+            x: of one of `dtypes`, float32 or float64 beside a base.
+            base: of its dtype and shape.
+            step: above 0; of at most 100 octaves above or below 1.
+
+        Raises:
+            CodecError: ``x`` is of another dtype, or ``step`` is negative or NaN.
+        """
+        return self._encode(x, base, 0.0, step).payload
+
+    def _encode(
+        self, x: AnyArray, base: AnyArray | None, bound: float, step: float = 0.0
+    ) -> Encoded:
+        check_input(x, max(bound, step), self.dtypes)
         threads = self.threads or threads_for(x.size)
         what = octets(x), DTYPE_IDS[x.dtype], *matrix_shape(x.shape)
         start = None if base is None else octets(base)
-        return Encoded(*_uniform.encode(*what, bound, self.effort, threads, "", start))
+        return Encoded(*_uniform.encode(*what, bound, self.effort, threads, "", start, step))
 
     def decode(
         self, payload: Buffer, shape: Sequence[int], dtype: npt.DTypeLike = FLOAT32

@@ -32,6 +32,9 @@ ALLOWED: Final = (
     (1.0, 1.5, 0.9),
     (2.0, 2.5, 1.5),
 )
+# The step of a broadcast is rounded down to a power of two times its first (fedsz.update.lattice):
+# by half at most, and by this on average.
+ROUNDING: Final = math.sqrt(2)
 START: Final = 0.5  # of it in the first round,
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them
@@ -55,7 +58,8 @@ class Auto(Rule):
         grown = share_of_allowed(past.next_round)
         eased, told = eased_by_lag(past.history)
         # Rounded, for people and for machines whose last bits differ.
-        bounds = [ErrorBound.step(float(f"{k * grown * eased:.4g}")) for k in (up, down)]
+        shares = up, ROUNDING * down
+        bounds = [ErrorBound.step(float(f"{k * grown * eased:.4g}")) for k in shares]
         chosen = because(
             decision,
             f"auto: {grown:.3g} of what {past.tolerance:g} points allow{told}",

@@ -40,9 +40,11 @@ def seconds(run: RunConfig) -> float | None:
         code = _code_seconds(_alike(run, SENT))
     except FedszError:
         return None
-    steps = run.epochs * (run.samples or train_images) / run.batch_size
+    training = min(run.clients_per_round or run.clients, run.clients)
+    samples = (run.samples or train_images) * training / run.clients
+    steps = run.epochs * samples / run.batch_size
     tests = (run.test_samples or test_images) / TEST_BATCH
-    return run.rounds * (steps * step + tests * test + run.clients * code)
+    return run.rounds * (steps * step + tests * test + training * code)
 
 
 def _alike(run: RunConfig, names: tuple[str, ...]) -> RunConfig:

@@ -66,7 +66,7 @@ DISTRIBUTION: Final = pa.struct(_columns(
 
 def _option_schema() -> dict[str, pa.DataType]:
     kinds = get_type_hints(RunConfig)
-    axes = ("task", "model", "dataset", "seed", "policy", *STORED)
+    axes = ("task", "model", "dataset", "seed", "policy", "clients_per_round", *STORED)
     return {
         name: {str: TEXT, float: REAL, int: COUNT if about.high < 1 << 31 else BIG}[kinds[name]]
         for name, about in options().items()
@@ -105,6 +105,7 @@ SWEEP: Final = Table(
     added=(
         "task", "downlink", "policy", "tolerance", "decay", "wire_up", "wire_down",
         "tensors", "lossy", "kept", "lag", "raw_aside", "sent_aside",
+        "clients_per_round",
     ),
     older=(1,),
 )  # fmt: skip

@@ -96,7 +96,12 @@ def _client_app(config: RunConfig) -> ClientApp:
     @outer.train()
     def train(message: Message, context: Context) -> Message:
         context.node_config.update(
-            {"task": config.task, "data-dir": config.data_dir, "device": config.device}
+            {
+                "task": config.task,
+                "data-dir": config.data_dir,
+                "device": config.device,
+                "initial": config.initial,
+            }
         )
         return inner(message, context)
 

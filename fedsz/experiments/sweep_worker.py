@@ -106,7 +106,7 @@ def grid_of(config: RunConfig) -> LocalGrid:
     from fedsz.transport.local_grid import LocalGrid
 
     place: dict[str, Any] = {"task": config.task, "data-dir": config.data_dir}
-    place["device"] = config.device
+    place |= {"device": config.device, "initial": config.initial}
     shares = [{"partition-id": i, "num-partitions": config.clients} for i in range(config.clients)]
     return LocalGrid(make_client_app(), [place | share for share in shares])
 

@@ -1,40 +1,44 @@
 """The model on its way to the clients: packed once a round, and only what they lack of it.
 
-As in a film, there are key frames, which hold the model, and differences from the model before. A
-client that holds an earlier one is sent the differences since; one that holds none, or too old a
-one, is sent the key frame and all differences, and once these add up to the size of the model, the
-model without loss. So all clients of a round hold the same model, to the bit.
+As in a film, there are key frames, which hold the model, and differences from the model before.
+Models are points of a lattice (`fedsz.update.lattice`), so that a client which has missed rounds is
+sent one array of tokens for them all, and one without any model the whole of it, as small as its
+points cost. What is on no lattice goes as the chain of differences, or without loss. So all clients
+of a round hold the same model, to the bit, by whatever way takes the fewest bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
+from fedsz.codecs.uniform import Uniform
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.lattice import Grid, bounds_of, common_grid, place, place_first
 from fedsz.update.reference import Reference
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
 # weights would lose them at the bounds that differences do with.
 FIRST_BOUND: Final = str(ErrorBound.rel(2e-3))
 
-# A chain of differences longer than this share of the model is not kept.
-LONGEST: Final = 0.9
+# Times the model's size, that streams of earlier rounds may take: who holds an older model is sent
+# the whole one.
+HISTORY: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """A stream, and the digest of the model that its receiver then holds."""
+    """A stream, the digest of the model that its receiver then holds, and the steps to there."""
 
     stream: bytes
     digest: bytes
-    key_frame: bool
+    grid: Grid = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,14 @@ class BroadcastState:
         model: what clients hold that have received the last one.
         residual: by tensor, what the last one left out.
         given: the digest of the model that was last put.
-        steps: the key frame and the differences since, or the last of these.
+        initial: the digest of a first model that clients may hold from the start, or b"".
+        steps: a key frame and all differences since.
     """
 
     model: Reference
     residual: Mapping[str, NDArray]
     given: bytes
+    initial: bytes
     steps: tuple[Step, ...]
 
 
@@ -60,30 +66,40 @@ class Broadcast:
     Args:
         config: how it is packed, within the error of its downlink.
         feedback: whether what one broadcast leaves out goes into the next.
+        shared_initial: whether clients may hold the first model from the start.
 
     Attributes:
         model: what clients hold that have received the last broadcast; None where that was exact
             and nobody asked for a reference.
         raw_bytes: its size.
+        initial: the digest of a first model that clients may hold from the start, or b"".
     """
 
-    def __init__(self, config: CompressionConfig, *, feedback: bool = True) -> None:
+    def __init__(
+        self, config: CompressionConfig, *, feedback: bool = True, shared_initial: bool = False
+    ) -> None:
         self.model: Reference | None = None
         self.raw_bytes = 0
-        self._feedback = feedback
+        self.initial = b""
+        self._feedback, self._shared_initial = feedback, shared_initial
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
         self._steps: list[Step] = []
         self._whole: bytes | None = None  # the model without loss, once somebody needs it
+        self._ways: dict[bytes, list[bytes]] = {}  # by what is held: the streams to the model
+        self._older: tuple[int, Reference] | None = None  # the model of a step, last looked at
         self.steer(config)
 
     def steer(self, config: CompressionConfig) -> None:
         """Pack what is put from now on in another way."""
-        self._exactly = config.replace(codec=config.lossless, factors={})
+        # Whatever clients send, a broadcast is of differences, and its bound may be of a step. What
+        # has no bound of such a kind stays lossless, and so all does that is on no lattice.
+        self._exactly = config.replace(error_bound="step:1", update=DELTA, factors={})
         self._within = None
-        if config.downlink != EXACT:
-            # Whatever clients send, a broadcast is of differences, and its bound may be of a step.
-            self._within = config.replace(error_bound=config.downlink, update=DELTA, factors={})
+        if config.downlink == EXACT:
+            self._exactly = self._exactly.replace(codec=config.lossless)
+        else:
+            self._within = self._exactly.replace(error_bound=config.downlink)
 
     def put(self, arrays: Mapping[str, NDArray], *, reference: bool) -> None:
         """Take the model that clients are to hold, or as much of it as the bound lets through.
@@ -91,7 +107,7 @@ class Broadcast:
         ``reference`` says whether `model` is needed although the broadcast is exact.
         """
         if self._within is None:
-            self._steps, self._residual, self._given = [], {}, b""
+            self._steps, self._ways, self._residual, self._given = [], {}, {}, b""
             self.model = Reference(arrays) if reference else None
             source = self.model.arrays if self.model else arrays
             self._whole, report = compress_measured(source, self._exactly)
@@ -102,36 +118,72 @@ class Broadcast:
             return  # sent to be tested and again to be trained, or a round had no replies
         self._given, self._whole = given.digest, None
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
+        if self._shared_initial and self.model is None:
+            self._begin_shared(given)
+            return
         fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
-        before = self.model if fits else None
+        before = self.model if fits and self._steps else None
         self._add_step(ErrorFeedback(given.arrays, self._residual), self._within, before)
+
+    def _begin_shared(self, given: Reference) -> None:
+        """Begin with a model that clients may hold, of which they know all but the order."""
+        placed = place_first(given.arrays, self._exactly)
+        self.model = Reference({**given.arrays, **placed.points})
+        first = Reference(dict(sorted(self.model.arrays.items())))
+        whole, _ = compress_measured(first.arrays, self._exactly, steps=placed.grid)
+        ordered, _ = compress_measured(self.model.arrays, self._exactly, first, steps=placed.grid)
+        nothing_moved = dict.fromkeys(placed.grid, 0.0)
+        self.initial = first.digest
+        self._steps = [
+            Step(whole, first.digest, placed.grid),
+            Step(ordered, self.model.digest, nothing_moved),
+        ]
 
     def _add_step(
         self, meant: ErrorFeedback, config: CompressionConfig, before: Reference | None
     ) -> None:
         if before is None:
-            self._steps = []
             config = config.replace(error_bound=FIRST_BOUND)
-        bounds = meant.bounds(config, before) if before else {}
-        stream, _ = compress_measured(meant, config, before, bounds=bounds)
+        named = meant.bounds(config, before) if before else {}
+        on_lattice = isinstance(config.lossy_codec, Uniform)
+        bounds = bounds_of(meant, named, config, before) if on_lattice else {}
+        placed = place(meant, bounds, before, [step.grid for step in self._steps])
+        if placed.overflows:  # a key frame, as fine as the difference would have been
+            before, named = None, {name: bound for name, bound in bounds.items() if bound}
+            placed = place(meant, bounds)
+        if before is None:
+            self._steps = []
+        points = {**meant, **placed.points}
+        stream, _ = compress_measured(points, config, before, bounds=named, steps=placed.grid)
         decoded = decompress(stream, reference=before, as_numpy=True)
         self._residual = meant.left_out(decoded) if self._feedback else {}
         self.model = Reference(decoded)
-        self._steps.append(Step(stream, self.model.digest, before is None))
-        while sum(len(step.stream) for step in self._steps) > LONGEST * self.raw_bytes:
-            del self._steps[0]
+        self._steps.append(Step(stream, self.model.digest, placed.grid))
+        self._ways, self._older = {}, None
+        if sum(len(step.stream) for step in self._steps) > HISTORY * self.raw_bytes:
+            self._forget(len(self._steps) // 2)
+
+    def _forget(self, count: int) -> None:
+        """Make a key frame of the step after the first ``count``, which are forgotten."""
+        grid = common_grid(step.grid for step in self._steps[: count + 1])
+        stream, _ = compress_measured(self._at(count).arrays, self._exactly, steps=grid)
+        self._steps[: count + 1] = [Step(stream, self._steps[count].digest, grid)]
+        self._older = None
 
     def state(self) -> BroadcastState | None:
         """Return what the next broadcast depends on; None if it depends on nothing."""
         if self.exact or self.model is None:
             return None
-        return BroadcastState(self.model, self._residual, self._given, tuple(self._steps))
+        return BroadcastState(
+            self.model, self._residual, self._given, self.initial, tuple(self._steps)
+        )
 
     def restore(self, state: BroadcastState) -> None:
         """Go on from what `state` returned, also in another process."""
         self.model = state.model
         self.raw_bytes = sum(x.nbytes for x in state.model.arrays.values())
         self._residual, self._given = dict(state.residual), state.given
+        self.initial = state.initial
         self._steps = list(state.steps)
 
     @property
@@ -140,17 +192,58 @@ class Broadcast:
         return self._within is None
 
     def pack_away(self) -> None:
-        """Free the model as it is packed without loss; where it can be had again."""
-        self._whole = None
+        """Free what can be had again: the model without loss, and an older one."""
+        whole, self._whole, self._older = self._whole, None, None
+        self._ways = {held: way for held, way in self._ways.items() if whole not in way}
+
+    def prepare(self, held: Iterable[bytes]) -> None:
+        """Code what clients lack that hold these models, from the oldest on: each model once."""
+        ages = {step.digest: i for i, step in enumerate(self._steps)}
+        for digest in sorted(set(held) & set(ages), key=lambda digest: ages[digest]):
+            self.streams(digest)
 
     def streams(self, held: bytes) -> list[bytes]:
         """Return what a client needs, in this order, that holds model ``held``, a digest or b""."""
-        for i, step in enumerate(self._steps):
-            if step.digest == held:
-                return [later.stream for later in self._steps[i + 1 :]]
-        if self._steps and self._steps[0].key_frame:
-            return [step.stream for step in self._steps]
+        if held not in self._ways:
+            self._ways[held] = self._way(held)
+        return self._ways[held]
+
+    def _way(self, held: bytes) -> list[bytes]:
+        known = [i for i, step in enumerate(self._steps) if step.digest == held]
+        if known and known[-1] >= len(self._steps) - 2:
+            return [step.stream for step in self._steps[known[-1] + 1 :]]
         if self._whole is None:
-            assert self.model is not None
-            self._whole, _ = compress_measured(self.model.arrays, self._exactly)
-        return [self._whole]
+            self._whole = self._since(None)
+        ways = [[self._whole]]
+        if self._steps:
+            since = self._fewest(known[-1] if known else 0)
+            ways.append(since if known else [self._steps[0].stream, *since])
+        return min(ways, key=_size)
+
+    def _fewest(self, first: int) -> list[bytes]:
+        """Return the streams since step ``first``, or one in their place if that is smaller."""
+        chain = [step.stream for step in self._steps[first + 1 :]]
+        return chain if len(chain) < 2 else min([self._since(first)], chain, key=_size)
+
+    def _since(self, first: int | None) -> bytes:
+        """Return the model without loss, or what it is above that of step ``first``."""
+        assert self.model is not None
+        steps = self._steps if first is None else self._steps[first + 1 :]
+        base = None if first is None else self._at(first)
+        grid = common_grid(step.grid for step in steps)
+        return compress_measured(self.model.arrays, self._exactly, base, steps=grid)[0]
+
+    def _at(self, place: int) -> Reference:
+        """Return the model of a step; those of later ones are near then."""
+        first, model = -1, None
+        if self._older is not None and self._older[0] <= place:
+            first, model = self._older
+        for step in self._steps[first + 1 : place + 1]:
+            model = Reference(decompress(step.stream, reference=model, as_numpy=True))
+        assert model is not None
+        self._older = place, model
+        return model
+
+
+def _size(streams: Sequence[bytes]) -> int:
+    return sum(map(len, streams))

@@ -67,6 +67,7 @@ class FedSZGrid(WrappedGrid):
         downlink: how the model is sent: "exact", or as what it differs by from the one that a
             client holds, within a bound such as "std:1" or 1e-2.
         downlink_feedback: whether what one broadcast leaves out goes into the next.
+        shared_initial: whether clients may hold the first model; see `FedSZMod`.
         policy: who decides all of this before each round: "auto", the default where no bound,
             threshold, rule, update or downlink is named; "fixed", the default where one is; or
             another, see `fedsz.control`.
@@ -99,6 +100,7 @@ class FedSZGrid(WrappedGrid):
         decay: float = DEFAULT.decay,
         downlink: ErrorBound | float | str | None = None,
         downlink_feedback: bool = True,
+        shared_initial: bool = False,
         policy: str | None = None,
         tolerance: float = DEFAULT_TOLERANCE,
         rounds: int | None = None,
@@ -121,8 +123,7 @@ class FedSZGrid(WrappedGrid):
             lossless=lossless,
             decay=decay,
         )
-        if policy is None:
-            policy = FIXED if named else AUTO
+        policy = policy or (FIXED if named else AUTO)
         controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
         if SENSITIVITY in controller.needs:
             raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
@@ -130,7 +131,7 @@ class FedSZGrid(WrappedGrid):
         self._quorum = Quorum(min_replies)
         self._deadlines = deadlines or Deadlines(quorum=min_replies)
         book = RoundBook(inner, controller, tells=True)
-        self._set_up(inner, book, feedback=downlink_feedback, rules=rules)
+        self._set_up(inner, book, rules, feedback=downlink_feedback, shared_initial=shared_initial)
 
     @classmethod
     def controlled(
@@ -147,7 +148,7 @@ class FedSZGrid(WrappedGrid):
         grid = cls.__new__(cls)
         grid._quorum, grid._deadlines = Quorum(), deadlines
         book = RoundBook(inner, controller, tells=False)
-        grid._set_up(inner, book, feedback=True, rules=rules)
+        grid._set_up(inner, book, rules, shared_initial=True)
         return grid
 
     def state(self) -> RecordDict:
@@ -165,13 +166,11 @@ class FedSZGrid(WrappedGrid):
         self._admission.restore(learned)
         self._book.ended = True
 
-    def _set_up(
-        self, inner: Grid, book: RoundBook, *, feedback: bool, rules: AdmissionRules
-    ) -> None:
+    def _set_up(self, inner: Grid, book: RoundBook, rules: AdmissionRules, **packing: bool) -> None:
         WrappedGrid.__init__(self, inner)
         self._book = book
         self._admission = Admission(rules)
-        self._packer = Packer(feedback=feedback, measures=rules.norm_limit != NormLimit())
+        self._packer = Packer(measures=rules.norm_limit != NormLimit(), **packing)
         self._overlapping = OverlappingReplies(
             inner, self._packer, self._admission, lambda whole: book.sent(0, whole.sent_bytes)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedsz.errors import CorruptStream
@@ -22,7 +23,9 @@ _STEPS: Final = "steps."
 _MODEL: Final = "model."
 _RESIDUAL: Final = "residual."
 _STREAMS: Final = "streams."
+_GRIDS: Final = "grids."
 _LEARNED: Final = "learned"
+_NO_STEP: Final = -1.0  # of a tensor that is on no lattice
 
 
 def records_of(state: PackerState, learned: Learned) -> RecordDict:
@@ -41,12 +44,15 @@ def records_of(state: PackerState, learned: Learned) -> RecordDict:
     for key, known in state.broadcasts.items():
         steps: dict[str, Any] = {
             "given": known.given,
+            "initial": known.initial,
             "digests": [step.digest for step in known.steps],
-            "key-frames": [step.key_frame for step in known.steps],
         }
+        names = list(known.model.arrays)
+        grids = [[step.grid.get(name, _NO_STEP) for name in names] for step in known.steps]
         records |= {
             _STEPS + key: ConfigRecord(steps),
             _STREAMS + key: sealed([step.stream for step in known.steps]),
+            _GRIDS + key: to_record({"steps": np.array(grids, np.float64)}),
             _MODEL + key: to_record(dict(known.model.arrays)),
             _RESIDUAL + key: to_record(dict(known.residual)),
         }
@@ -80,15 +86,14 @@ def state_of(records: RecordDict) -> tuple[PackerState, Learned]:
 
 
 def _broadcast(known: Any, key: str) -> BroadcastState:
-    told = known[_STEPS + key]
-    streams = streams_of(known[_STREAMS + key])
-    steps = zip(streams, told["digests"], told["key-frames"], strict=True)
-    return BroadcastState(
-        Reference(_arrays(known[_MODEL + key])),
-        _arrays(known[_RESIDUAL + key]),
-        told["given"],
-        tuple(Step(stream, digest, key_frame) for stream, digest, key_frame in steps),
-    )
+    told, model = known[_STEPS + key], Reference(_arrays(known[_MODEL + key]))
+    taken = _arrays(known[_GRIDS + key])["steps"].tolist()
+    named = (zip(model.arrays, steps, strict=True) for steps in taken)
+    grids = [{name: step for name, step in steps if step != _NO_STEP} for steps in named]
+    steps = zip(streams_of(known[_STREAMS + key]), told["digests"], grids, strict=True)
+    residual = _arrays(known[_RESIDUAL + key])
+    given, initial = told["given"], told["initial"]
+    return BroadcastState(model, residual, given, initial, tuple(Step(*step) for step in steps))
 
 
 def _arrays(record: ArrayRecord) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from flwr.app import ArrayRecord, Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, StateDict, as_arrays
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.instructions import Instructions
@@ -31,11 +33,15 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.reply_report import ReplyReport
+from fedsz.safetensors_file import read_safetensors
+from fedsz.stream import Reader
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
+from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference, require_reference
+from fedsz.update.lattice import place_first
+from fedsz.update.reference import Reference, require_reference, shown
 from fedsz.update.step import Arrival, arrival, energies
 
 logger = logging.getLogger(__name__)
@@ -55,7 +61,22 @@ class FedSZMod:
         app = ClientApp(mods=[FedSZMod()])
 
     Put it first among the mods: those after it see plain arrays.
+
+    Args:
+        initial: the model that training starts from, where this client has it: a .safetensors file,
+            or a function that returns a state_dict. A `FedSZGrid` with ``shared_initial`` and a
+            downlink that is not exact names its first model and does not send it. A client that
+            has another, or none, says so, logs a warning, and is sent it in the same round.
     """
+
+    def __init__(self, initial: str | Path | Callable[[], StateDict] | None = None) -> None:
+        self._initial = initial
+
+    def initial_model(self, message: Message, context: Context) -> StateDict | None:  # noqa: ARG002
+        """Return the model that training starts from, if it is here; subclasses may know it."""
+        if callable(self._initial):
+            return self._initial()
+        return None if self._initial is None else read_safetensors(Path(self._initial))
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Run the rest of the app on plain arrays.
@@ -79,7 +100,8 @@ class FedSZMod:
         try:
             for key, record in message.content.array_records.items():
                 if key in told.holds or is_sealed(record):
-                    sent[key] = _received(key, record, told, state)
+                    initial = partial(self._initial_point, message, context, told.config)
+                    sent[key] = _received(key, record, told, state, initial)
                     plain[key] = to_record(dict(sent[key].arrays))
                     state.keep_model(key, plain[key] if key in told.holds else None)
                     plain[key] = with_aside(plain[key], aside_of(record))
@@ -106,6 +128,21 @@ class FedSZMod:
             code, reason = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(err).__name__}"
             return Message(Error(code, f"{KEEPS_MODEL}: {reason}: {err}"), reply_to=message)
 
+    def _initial_point(
+        self, message: Message, context: Context, config: CompressionConfig
+    ) -> Reference | None:
+        """Return the initial model as the server's lattice has it."""
+        try:
+            state = self.initial_model(message, context)
+            if state is None:
+                return None
+            arrays = as_arrays(state)
+            points = {**arrays, **place_first(arrays, config).points}
+            return Reference(dict(sorted(points.items())))  # files do not keep a model's order
+        except Exception as err:  # of any function
+            logger.warning("no initial model here, the server sends it: %s", err)
+            return None
+
 
 def lacks_model(reply: Message) -> bool:
     """Say whether a reply tells that its sender does not hold what it was sent less than."""
@@ -117,8 +154,16 @@ def keeps_model(reply: Message) -> bool:
     return not reply.has_error() or str(reply.error.reason).startswith(KEEPS_MODEL)
 
 
-def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientState) -> Reference:
+def _received(
+    key: str,
+    record: ArrayRecord,
+    told: Instructions,
+    state: ClientState,
+    initial: Callable[[], Reference | None],
+) -> Reference:
     """Return the model in a message, whole or as what it differs by from the one held here.
+
+    ``initial`` returns that which training starts from, if it is here.
 
     Raises:
         ReferenceMismatch: it differs from a model that is not held here.
@@ -129,9 +174,16 @@ def _received(key: str, record: ArrayRecord, told: Instructions, state: ClientSt
     model = state.model(key)
     if model is not None and model.digest == told.holds[key]:
         return model  # it has been here before a crash of the server, which knows of an older one
+    streams = streams_of(record)
     if not is_sealed(record) and layout_of(record).shapes:
         model = Reference(dict(Arrays(record)))  # smaller as it is
-    for stream in streams_of(record):
+    elif model is None:
+        wanted = Reader(streams[0]).header.reference if streams else told.holds[key]
+        model = initial() if wanted else None
+        if model is not None and model.digest != wanted:
+            have, want = shown(model.digest), shown(wanted or b"")
+            logger.warning("the initial model here is %s, the server's %s: it sends it", have, want)
+    for stream in streams:
         model = Reference(decompress(stream, reference=model, as_numpy=True))
     if model is None:
         raise ReferenceMismatch("the message holds nothing new, and nothing is held here")

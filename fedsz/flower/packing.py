@@ -30,6 +30,7 @@ from fedsz.update.lossless import BITS_CODEC
 from fedsz.update.reference import Reference
 from fedsz.update.step import step_spread
 
+FORGETFUL: Final = 2  # times that a client has lost its model, and is sent the whole from then on
 # What encoders fall back to, whatever codecs they are told to use.
 CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)
 _LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its records
@@ -98,19 +99,23 @@ class Packer:
     Args:
         feedback: whether what one broadcast leaves out goes into the next.
         measures: whether updates are measured, and so the model is kept that they start from.
+        shared_initial: whether clients may hold the first model from the start.
 
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
     """
 
-    def __init__(self, *, feedback: bool = True, measures: bool = False) -> None:
-        self._measures = measures
+    def __init__(
+        self, *, feedback: bool = True, measures: bool = False, shared_initial: bool = False
+    ) -> None:
+        self._measures, self._shared_initial = measures, shared_initial
         self.layouts: dict[str, Layout] = {}
         self._feedback = feedback
         self._broadcasts: dict[str, Broadcast] = {}
         self._run = secrets.token_bytes(8)
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
+        self._lost: dict[int, int] = {}  # by node: how often it lacked what it was to hold
         self._out: dict[int, tuple[Metadata, SentContent]] = {}  # by node: what it was sent last
         self._sent_whole: dict[int, SentContent] = {}  # the same, of those that were sent all of it
         self._in_round: set[int] = set()  # who has been sent the model of this round
@@ -181,6 +186,8 @@ class Packer:
                 i: self._content(content, config, told, everybody=False, keeps=overlaps)
                 for i, content in records.items()
             }
+        for content in contents.values():
+            content.prepare([self._holds(m.metadata.dst_node_id) for m in pushed])
         versions: dict[Any, tuple[RecordDict, int]] = {}
         packed = []
         for message in pushed:
@@ -195,7 +202,7 @@ class Packer:
                 content = content.with_counted(counted)
             if trained:
                 self._asked[node] = self._turn
-            held = self._held.get(node, {})
+            held = self._holds(node)
             case = identity, codecs.get(node), tuple(held.items()), counted if missed else None
             if case not in versions:
                 versions[case] = content.version(held)
@@ -221,7 +228,7 @@ class Packer:
         self._run, self._turn, self._held = state.run, state.turn, dict(state.held)
         self._asked, self._counted = dict(state.asked), dict(state.counted)
         for key, known in state.broadcasts.items():
-            self._broadcasts[key] = Broadcast(config, feedback=self._feedback)
+            self._broadcasts[key] = self._broadcast(config)
             self._broadcasts[key].restore(known)
 
     def ordered(self, node: int) -> Ordered:
@@ -246,9 +253,15 @@ class Packer:
         self._counted |= {node: self._asked.get(node, 0) for node in nodes}
 
     def received(self, node: int) -> None:
-        """Note that a node has answered the last push, and so holds what was in it."""
+        """Note that a node has answered the last push, and so holds what was in it.
+
+        But for one that loses what it holds: it has no place to keep it, and is sent the whole.
+        """
+        content = self._sent_whole.get(node)
         if node in self._out:
-            now = self._out[node][1].instructions.holds
+            content = self._out[node][1]
+        if content is not None and self._lost.get(node, 0) < FORGETFUL:
+            now = content.instructions.holds
             # Evaluation may have a key of its own, and leaves what training has left.
             self._held[node] = {**self._held.get(node, {}), **now}
 
@@ -257,7 +270,8 @@ class Packer:
 
         A client that lacks even what it needs no other model for will not be helped by it again.
         """
-        self._held.pop(node, None)
+        self._lost[node] = self._lost.get(node, 0) + bool(self._held.get(node))
+        self._held[node] = {}
         if node not in self._out or not self._out[node][1].instructions.holds:
             return None
         metadata, content = self._out[node]
@@ -269,6 +283,15 @@ class Packer:
         content.pack_away()
         message = compat.make_message(metadata, content=version)
         return Packed(message, content.raw_bytes, nbytes)
+
+    def _holds(self, node: int) -> Mapping[str, bytes]:
+        """Return what a node holds, by key, as far as it has not said otherwise."""
+        initial = {key: broadcast.initial for key, broadcast in self._broadcasts.items()}
+        return self._held.get(node, {key: digest for key, digest in initial.items() if digest})
+
+    def _broadcast(self, config: CompressionConfig) -> Broadcast:
+        shared = self._shared_initial
+        return Broadcast(config, feedback=self._feedback, shared_initial=shared)
 
     def _content(
         self,
@@ -290,7 +313,7 @@ class Packer:
             if everybody:
                 broadcast = self._broadcasts.get(key)
                 if broadcast is None:
-                    broadcast = Broadcast(config, feedback=self._feedback)
+                    broadcast = self._broadcast(config)
                     self._broadcasts[key] = broadcast
                 broadcast.steer(config)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,12 @@ class SentContent:
     def with_counted(self, turn: int) -> SentContent:
         """Return the same for a client whose replies since a turn did not count."""
         return replace(self, instructions=replace(self.instructions, counted=turn))
+
+    def prepare(self, helds: Iterable[Mapping[str, bytes]]) -> None:
+        """Code what clients lack that hold these models, by key."""
+        known = list(helds)
+        for key, broadcast in self.broadcasts.items():
+            broadcast.prepare(held[key] for held in known if key in held)
 
     def version(self, held: Mapping[str, bytes]) -> tuple[RecordDict, int]:
         """Return it for a client that holds these models, by key; and the bytes of its streams."""

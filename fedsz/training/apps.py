@@ -9,16 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedsz.arrays import Layout
+from fedsz.arrays import Layout, StateDict
 from fedsz.errors import ConfigError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
+from fedsz.safetensors_file import read_safetensors
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of, load
 from fedsz.training.options import CAPPED, RunConfig, options
@@ -42,28 +44,20 @@ def make_client_app(on_model: Callable[[Layout], None] | None = None) -> ClientA
     ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets
     them), "task", "data-dir", "device" and "dataset"; another task or data set than the server's is
     refused. A task that is not one of fedsz runs only where "task" names it: no server can make a
-    client import what it was not started with. "max-epochs", "max-image-size" and "max-batch-size"
-    are the most of each that a server may ask for; without one, that is not limited.
+    client import what it was not started with. "initial" is a file with the weights that the server
+    starts from; without it they are built from the run's seed. "max-epochs", "max-image-size" and
+    "max-batch-size" are the most of each that a server may ask for; without one, that is not
+    limited.
     """
-    app = ClientApp(mods=[FedSZMod()])
+    app = ClientApp(mods=[TaskMod()])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        told, node = message.content.config_records["config"], context.node_config
-        here = {
-            "task": client_task(str(node.get("task", "")), str(told["task"])),
-            "data_dir": str(node.get("data-dir", "")),
-            "device": str(node.get("device", RunConfig.device)),
-        }
-        config = RunConfig.of({name: told[name] for name in _SENT} | here)
-        _require_modest(config, node)
-        have = str(node.get("dataset", config.dataset))
-        if have != config.dataset:
-            raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
+        config, node = _asked(message, context), context.node_config
         model, metrics = train_share(
             config,
             message.content.array_records["arrays"],
-            int(str(told["server-round"])),
+            int(str(message.content.config_records["config"]["server-round"])),
             (int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))),
         )
         arrays = arrays_of(model)
@@ -73,6 +67,37 @@ def make_client_app(on_model: Callable[[Layout], None] | None = None) -> ClientA
         return Message(content, reply_to=message)
 
     return app
+
+
+class TaskMod(FedSZMod):
+    """Compresses for a client that can build the model which its task starts from."""
+
+    def initial_model(self, message: Message, context: Context) -> StateDict | None:
+        """Return the weights in the file "initial" of ``node_config``, or those of the seed."""
+        config = _asked(message, context)
+        if path := str(context.node_config.get("initial", "")):
+            return read_safetensors(Path(path))
+        return arrays_of(_loaded(config)[0].build_model())
+
+
+def _asked(message: Message, context: Context) -> RunConfig:
+    """Return what a message asks this client to do.
+
+    Raises:
+        ConfigError: it is not what this client was started for.
+    """
+    told, node = message.content.config_records["config"], context.node_config
+    here = {
+        "task": client_task(str(node.get("task", "")), str(told["task"])),
+        "data_dir": str(node.get("data-dir", "")),
+        "device": str(node.get("device", RunConfig.device)),
+    }
+    config = RunConfig.of({name: told[name] for name in _SENT} | here)
+    _require_modest(config, node)
+    have = str(node.get("dataset", config.dataset))
+    if have != config.dataset:
+        raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
+    return config
 
 
 def _require_modest(config: RunConfig, node: UserConfig) -> None:

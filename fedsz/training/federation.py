@@ -114,19 +114,26 @@ def federate(
 
 
 class ResumableFedAvg(StreamingFedAvg):
-    """Averages the rounds after those that are ``done``; Flower counts from 1 in any case."""
+    """Averages the rounds after those that are ``done``; Flower counts from 1 in any case.
 
-    def __init__(self, done: int, seed: int) -> None:
+    ``clients_per_round`` clients train in a round, or all that are there if they are fewer; 0 for
+    all.
+    """
+
+    def __init__(self, done: int, seed: int, clients_per_round: int = 0) -> None:
         super().__init__(
             fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
         )
-        self._done, self._seed = done, seed
+        self._done, self._seed, self._clients_per_round = done, seed, clients_per_round
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return a round's messages; whom it asks first depends on seed and round alone."""
         number = self._done + server_round
+        if self._clients_per_round:
+            there = len(list(grid.get_node_ids()))
+            self.fraction_train = min(1.0, (self._clients_per_round + 0.5) / max(there, 1))
         with seeded(_seed_of_round(self._seed, number)):
             return super().configure_train(number, arrays, config, grid)
 
@@ -232,10 +239,13 @@ def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
     """Return how the updates of a run are averaged, after ``done`` rounds.
 
     Raises:
-        ConfigError: a buffer is smaller than the replies that a round needs.
+        ConfigError: a buffer is smaller than the replies that a round needs, or asks only some
+            clients.
     """
     if not config.buffer:
-        return ResumableFedAvg(done, config.seed)
+        return ResumableFedAvg(done, config.seed, config.clients_per_round)
+    if config.clients_per_round:
+        raise ConfigError("--clients-per-round does not combine with --buffer: it has no rounds")
     strategy = FedBuff(
         buffer=config.buffer,
         max_staleness=config.max_staleness,

@@ -146,6 +146,7 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
             "dataset": config.dataset,
             "data-dir": config.data_dir,
             "device": config.device,
+            "initial": config.initial,
             **caps,
         },
         credentials=credentials,

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from fedsz.arrays import Layout, NDArray, as_arrays, as_tensor
 from fedsz.errors import ConfigError
 from fedsz.flower.records import Arrays, layout_of, to_record
+from fedsz.safetensors_file import read_safetensors
 
 
 def arrays_of(model: Any) -> dict[str, NDArray]:
@@ -61,8 +60,4 @@ def start_from(model: Any, path: Path) -> None:
         ConfigError: the file cannot be read.
         ModelMismatch: it holds another model.
     """
-    try:
-        state = load_file(path)
-    except (OSError, SafetensorError) as err:
-        raise ConfigError(f"cannot read the initial weights {path}: {err}") from err
-    load(model, to_record(as_arrays(state)))
+    load(model, to_record(as_arrays(read_safetensors(path))))

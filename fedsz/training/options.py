@@ -107,7 +107,7 @@ class RunConfig:
     model: str = option("", "Model. images: cnn, alexnet, mobilenetv2, resnet50; text: gpt, lstm; "
         "tabular: mlp, linear. [dim]Default: the task's first.[/]", LEARNED, ALONE, sent=True)
     initial: str = option("", "Start from the weights in this .safetensors file, not from random.",
-        LEARNED, TRAINING)
+        LEARNED, (*TRAINING, CLIENT))
     partitioner: str = option("iid", "How examples are shared out: iid; dirichlet, by labels; or "
         "speaker, by who speaks in a text.", LEARNED, TRAINING, sent=True, defines_run=True)
     alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.",
@@ -131,6 +131,8 @@ class RunConfig:
         LEARNING, (SERVER,), low=1, high=1_000_000)
     clients: int = option(4, "Client processes that `fedsz run` starts.",
         LEARNING, (RUN, SWEEP, PAPER), low=1, high=1000, defines_run=True)
+    clients_per_round: int = option(0, "Clients that train in a round, drawn anew for each; 0 for "
+        "all.", LEARNING, SHARED, low=0, high=1_000_000)
     min_replies: int = option(1, "Usable replies that a round needs. With fewer it does not count: "
         "the model stays as it is. Three such rounds in a row end the run.",
         LEARNING, SHARED, low=1, high=1_000_000)

@@ -17,6 +17,7 @@ from fedsz.methods import Transform, keeps_state
 from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.config import DEFAULT, CompressionConfig
+from fedsz.update.lattice import encode_point
 from fedsz.update.lossless import Entry, encode_lossless
 from fedsz.update.lossy import encode_difference, encode_within
 from fedsz.update.partition import is_lossy
@@ -116,13 +117,15 @@ def compress_measured(
     reference: Reference | None = None,
     *,
     bounds: Mapping[str, float] = MappingProxyType({}),
+    steps: Mapping[str, float] = MappingProxyType({}),
     encoder: ChainEncoder | None = None,
 ) -> tuple[bytes, Report]:
     """Return what `compress` does, and what it measured on the way; raises as `compress` does.
 
     ``bounds`` are by the names of tensors, absolute, and take the place of the config's. Tensors
-    without one stay lossless where the config's is of kind ``step``. An ``encoder`` codes what may
-    be lossy in place of the config's codec.
+    without one stay lossless where the config's is of kind ``step``. Tensors that have one of
+    ``steps`` stay so, too; they are small if they are multiples of it, or differ by such. An
+    ``encoder`` codes what may be lossy in place of the config's codec.
     """
     start = time.perf_counter()
     codec, lossless = config.lossy_codec, config.lossless_codec
@@ -136,9 +139,13 @@ def compress_measured(
         x = as_array(name, value)
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
-        may = is_lossy(name, x, rule=config.rule, threshold=config.threshold)
+        entry = Entry(i, name, x)
+        if name in steps and (point := encode_point(entry, steps[name], codec, reference)):
+            parts.append(point)
+            continue
+        may = name not in steps and is_lossy(name, x, rule=config.rule, threshold=config.threshold)
         if may and encoder:
-            chained = encoder.encode(Entry(i, name, x), reference)
+            chained = encoder.encode(entry, reference)
             if chained is not None:
                 parts.append(chained)
                 lossy += 1
@@ -147,16 +154,16 @@ def compress_measured(
         # Where nothing moved, or beside no reference, a step bounds nothing: it stays lossless.
         if may and (name in bounds or not by_step):
             bound = ErrorBound.abs(bounds[name]) if name in bounds else config.bound_of(name)
-            coded = _encode_lossy(Entry(i, name, x), codec, bound, reference)
+            coded = _encode_lossy(entry, codec, bound, reference)
             if coded is not None:
                 parts.append(coded[0])
                 max_error = max(max_error, coded[1])
                 lossy += not isinstance(codec, LosslessCodec)
                 continue
         if x.nbytes >= SHARED_BELOW:
-            parts.append(encode_lossless([Entry(i, name, x)], lossless, reference))
+            parts.append(encode_lossless([entry], lossless, reference))
         else:
-            shared.setdefault(x.itemsize, []).append(Entry(i, name, x))
+            shared.setdefault(x.itemsize, []).append(entry)
     parts += (encode_lossless(s, lossless, reference) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     digest = reference.digest if reference and differs else None

@@ -1,0 +1,182 @@
+"""Models as points of a lattice, so that differences between them add up exactly.
+
+A tensor b_t of the model that clients hold after broadcast t is
+
+    b_t = q_0 m_0 + q_1 m_1 + ... + q_t m_t
+
+with arrays of integers m and steps q that have few bits. As long as float32 holds each b_t, so it
+does each sum on the way: no order of adding rounds. So any number of broadcasts is one array of
+integers, in units of what their steps have in common, and leads to the same model, to the bit.
+
+A tensor is on no lattice if it is not float32, is not finite, or has a bound so far below its
+elements that float32 does not hold all points. It goes from model to model as ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from fedsz.arrays import NDArray
+from fedsz.codecs import Codec
+from fedsz.codecs.base import FLOAT32
+from fedsz.codecs.uniform import Uniform
+from fedsz.stream import DIFFERENCE, VALUES, Part
+from fedsz.update.config import CompressionConfig
+from fedsz.update.lossless import Entry
+from fedsz.update.partition import is_lossy
+from fedsz.update.reference import Reference
+
+STEP_BITS: Final = 4  # of a first step: it is at most an eighth below twice the bound
+FINE: Final = 20  # bits of the largest element of a tensor that no bound places
+
+Grid = Mapping[str, float]  # by tensors on it, the steps that lead to a model; 0 if none moved
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The tensors of a model that are on a lattice, and their steps.
+
+    Attributes:
+        points: what each of them becomes.
+        grid: what each has moved by multiples of; or is a multiple of, without a model before.
+        overflows: whether a tensor has left the lattice that it was on, and fits one of its own.
+    """
+
+    points: Mapping[str, NDArray]
+    grid: Grid
+    overflows: bool
+
+
+def place(
+    state: Mapping[str, NDArray],
+    bounds: Mapping[str, float],
+    before: Reference | None = None,
+    earlier: Sequence[Grid] = (),
+) -> Placed:
+    """Return the lattice points nearest to tensors, within their bounds.
+
+    Args:
+        state: the model to be sent.
+        bounds: by the names of tensors that may be lossy, the absolute error; 0 if there is none.
+        before: what its receivers hold; without it, points are multiples of a step.
+        earlier: the steps that led there, from those of a key frame on.
+    """
+    points: dict[str, NDArray] = {}
+    grid: dict[str, float] = {}
+    overflows = False
+    for name, bound in bounds.items():
+        x = state[name]
+        if x.dtype != FLOAT32 or not x.size or (before and name not in earlier[-1]):
+            continue
+        base = before.tensor(name, x) if before else None
+        like = earlier[-1][name] if before and len(earlier) > 1 else 0.0
+        step = step_below(2 * bound, like) if bound else (like or fine_step(x))
+        point = nearest(x, step, base)
+        if point is None and bound and base is not None:
+            overflows = overflows or nearest(x, step) is not None
+        if point is not None and (bound or np.array_equal(point, x)):
+            points[name], grid[name] = point, step
+    return Placed(points, grid, overflows)
+
+
+def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Placed:
+    """Return the points of a model that both sides hold, hardly moved and the same everywhere."""
+    points: dict[str, NDArray] = {}
+    grid: dict[str, float] = {}
+    for name, x in state.items():
+        if x.dtype == FLOAT32 and is_lossy(name, x, rule=config.rule, threshold=config.threshold):
+            step = fine_step(x)
+            point = nearest(x, step)
+            if point is not None:
+                points[name], grid[name] = point, step
+    return Placed(points, grid, overflows=False)
+
+
+def bounds_of(
+    state: Mapping[str, NDArray],
+    named: Mapping[str, float],
+    config: CompressionConfig,
+    before: Reference | None,
+) -> dict[str, float]:
+    """Return the absolute bound of each tensor that may be lossy; 0 where nothing may move.
+
+    It is that in ``named``, or else the config's.
+    """
+    bounds = {}
+    for name, x in state.items():
+        if is_lossy(name, x, rule=config.rule, threshold=config.threshold):
+            own = config.bound_of(name)
+            with np.errstate(over="ignore", invalid="ignore"):
+                moved = x - before.tensor(name, x) if before and own.kind == "std" else x
+            bounds[name] = named[name] if name in named else own.absolute(moved)
+    return bounds
+
+
+def step_below(most: float, like: float = 0.0) -> float:
+    """Return the largest step up to ``most``, which is above 0.
+
+    It is a power of two times ``like``, or a number of `STEP_BITS` bits.
+    """
+    if not like:
+        fraction, exponent = math.frexp(most)
+        return math.ldexp(math.floor(fraction * 2**STEP_BITS), exponent - STEP_BITS)
+    _, octaves = math.frexp(most / like)
+    step = math.ldexp(like, octaves - 1)
+    return step if step <= most else step / 2
+
+
+def fine_step(x: NDArray) -> float:
+    """Return a power of two that leaves `FINE` bits to the largest element of a finite tensor."""
+    largest = float(np.abs(x).max(initial=0.0))
+    return math.ldexp(1.0, math.frexp(largest)[1] - FINE) if 0 < largest < math.inf else 1.0
+
+
+def nearest(x: NDArray, step: float, base: NDArray | None = None) -> NDArray | None:
+    """Return base, or zero, plus the multiples of ``step`` that are nearest to a float32 tensor.
+
+    None where float32 does not hold them all.
+    """
+    start = np.float64(0) if base is None else base.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        exact = start + step * np.rint((x - start) / step) + 0.0  # which makes -0 a 0
+        point: NDArray = np.asarray(exact.astype(FLOAT32))
+    return point if np.isfinite(exact).all() and np.array_equal(point, exact) else None
+
+
+def common_grid(grids: Iterable[Grid]) -> dict[str, float]:
+    """Return the largest steps of which those of all grids are multiples, where all have one."""
+    known = list(grids)
+    names = set.intersection(*map(set, known)) if known else set()
+    return {name: _common({grid[name] for grid in known}) for name in names}
+
+
+def _common(steps: Iterable[float]) -> float:
+    exact = [Fraction(step) for step in steps]
+    units = max(step.denominator for step in exact)  # powers of two, of which the largest will do
+    return math.gcd(*(int(step * units) for step in exact)) / units
+
+
+def encode_point(
+    entry: Entry, step: float, codec: Codec, reference: Reference | None
+) -> Part | None:
+    """Code a tensor exactly, in multiples of ``step``: its own, or of what it is above a reference.
+
+    None where that would hardly save anything, or is not exact.
+    """
+    if not isinstance(codec, Uniform):
+        return None
+    x = entry.x
+    base = reference.tensor(entry.name, x) if reference else None
+    if base is not None and not np.array_equal(base + (x - base), x):
+        return None
+    payload = codec.encode_multiples(x, base, step)
+    if 10 * len(payload) > 9 * x.nbytes:
+        return None
+    transform = VALUES if base is None else DIFFERENCE
+    return Part(codec.wire_id, payload, step / 2, (entry.i,), transform)

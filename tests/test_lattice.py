@@ -1,0 +1,246 @@
+"""Missed broadcasts add up: any number of them is one array, and leads to the same model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedsz
+from fedsz.codecs import Uniform
+from fedsz.codecs.uniform import DTYPE_IDS
+from fedsz.flower.admission import Learned
+from fedsz.flower.bench import BenchState
+from fedsz.flower.broadcast import HISTORY, Broadcast
+from fedsz.flower.grid_state import records_of, state_of
+from fedsz.flower.packing import PackerState
+from fedsz.update.config import CompressionConfig
+from fedsz.update.lattice import nearest, step_below
+from fedsz.update.reference import Reference
+
+CONFIG = CompressionConfig(threshold=0, downlink="step:1")
+BOUNDS = ("step:0.6", "step:1.5", "std:1", "1e-3", "abs:1e-4")
+LEARNED = Learned({}, [], {}, BenchState(0, {}, {}))
+DTYPES = (np.float32, np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
+
+
+def training(rounds: int, seed: int, scale: float = 1.0) -> Iterator[dict[str, np.ndarray]]:
+    """A model of many kinds of tensors, and what training makes of what clients hold."""
+    rng = np.random.default_rng(seed)
+    model = {
+        f"{np.dtype(dtype).name}.{i}": (scale * rng.normal(size=(40, 30))).astype(dtype)
+        for i, dtype in enumerate(DTYPES)
+    }
+    model |= {
+        "zeros": np.zeros((20, 8), np.float32),
+        "ones": np.ones(16, np.float32),
+        "tenths": np.full(16, 0.1, np.float32),
+        "subnormal": np.full(12, 1e-42, np.float32),
+        "mask": np.array([0.0, -np.inf], np.float32),
+        "steps": np.array(7),
+    }
+    for _ in range(rounds):
+        yield model
+        size = 0.01 * scale * rng.uniform(0.3, 1.5)
+        model = {
+            name: (x + size * rng.laplace(size=x.shape)).astype(x.dtype)
+            if name not in ("ones", "mask", "steps", "subnormal")
+            else x
+            for name, x in model.items()
+        }
+
+
+def received(streams: Sequence[bytes], held: Reference | None = None) -> Reference:
+    for stream in streams:
+        held = Reference(fedsz.decompress(stream, reference=held, as_numpy=True))
+    assert held is not None
+    return held
+
+
+def resumed(downlink: Broadcast, config: CompressionConfig) -> Broadcast:
+    """What goes on from the checkpoint of a broadcast."""
+    state = downlink.state()
+    assert state is not None
+    records = records_of(PackerState(b"", 0, {}, {}, {}, {"arrays": state}), LEARNED)
+    again = Broadcast(config)
+    again.restore(state_of(records)[0].broadcasts["arrays"])
+    return again
+
+
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 1 << 16),
+    scale=st.sampled_from([1.0, 1e-6, 3e3]),
+    bounds=st.lists(st.sampled_from(BOUNDS), min_size=5, max_size=5),
+    crash=st.integers(1, 5),
+)
+def test_one_array_leads_where_the_chain_leads(
+    seed: int, scale: float, bounds: list[str], crash: int
+) -> None:
+    downlink = Broadcast(CONFIG.replace(downlink=bounds[0]))
+    chain: Reference | None = None
+    models: list[Reference] = []
+    for t, model in enumerate(training(5, seed, scale)):
+        config = CONFIG.replace(downlink=bounds[t])
+        if t == crash:
+            downlink = resumed(downlink, config)
+        downlink.steer(config)
+        downlink.put(model, reference=True)
+        chain = received(downlink.streams(chain.digest if chain else b""), chain)
+        assert downlink.model is not None
+        assert chain.digest == downlink.model.digest
+        for held in models:
+            assert received(downlink.streams(held.digest), held).digest == chain.digest
+        assert received(downlink.streams(b"")).digest == chain.digest
+        models.append(chain)
+
+
+def test_missed_rounds_cost_one_array() -> None:
+    downlink, first, sent = Broadcast(CONFIG), b"", 0
+    for model in walk(9):
+        held = downlink.model.digest if downlink.model else b""
+        downlink.put(model, reference=True)
+        first = first or held
+        sent += sum(map(len, downlink.streams(held))) if held else 0
+
+    (one,) = downlink.streams(first)
+    assert 2 * len(one) < sent  # on the code before this test: equal
+
+
+def walk(rounds: int, size: float = 0.01) -> Iterator[dict[str, np.ndarray]]:
+    """A model of one tensor, as large as what takes part in a stream's overhead is small."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200, 100)).astype(np.float32)
+    for _ in range(rounds):
+        yield {"fc.weight": x}
+        x = (x + size * rng.laplace(size=x.shape)).astype(np.float32)
+
+
+def test_who_holds_nothing_is_sent_no_more_than_the_points_cost() -> None:
+    downlink = Broadcast(CONFIG)
+    for model in walk(9):
+        downlink.put(model, reference=True)
+
+    assert downlink.model is not None
+    lossless = fedsz.compress(downlink.model.arrays, codec="blosclz")
+    assert 2 * sum(map(len, downlink.streams(b""))) < len(lossless)
+
+
+def test_after_eighty_rounds_nobody_is_sent_more_than_the_whole_model() -> None:
+    downlink, held = Broadcast(CONFIG), []
+    for model in walk(80):
+        downlink.put(model, reference=True)
+        assert downlink.model is not None
+        held.append(downlink.model)
+        kept = downlink.state()
+        assert kept is not None
+        assert sum(len(step.stream) for step in kept.steps) <= HISTORY * downlink.raw_bytes
+
+    whole = sum(map(len, downlink.streams(b"")))
+    for model in (held[0], held[40], held[78]):
+        streams = downlink.streams(model.digest)
+        assert sum(map(len, streams)) <= whole
+        assert received(streams, model).digest == held[-1].digest
+    assert sum(map(len, downlink.streams(held[70].digest))) < whole
+
+
+@pytest.mark.parametrize("bound", ["abs:1e-3", "0.004"])
+def test_a_named_bound_is_kept(bound: str) -> None:
+    downlink, owed = Broadcast(CONFIG.replace(downlink=bound)), np.zeros((200, 100))
+    for t, model in enumerate(walk(6)):
+        meant = model["fc.weight"] + owed
+        downlink.put(model, reference=True)
+        assert downlink.model is not None
+        owed = meant - downlink.model.arrays["fc.weight"].astype(np.float64)
+        if t:
+            most = fedsz.ErrorBound.of(bound).absolute(meant)
+            assert most / 4 < np.abs(owed).max() <= most * (1 + 1e-6)
+
+
+def test_a_tensor_that_outgrows_its_lattice_gets_another_in_a_key_frame() -> None:
+    """Points of a lattice have 24 bits; in one large step the last of them are behind."""
+    downlink = Broadcast(CONFIG.replace(downlink="step:0.1"))
+    rng = np.random.default_rng(0)
+    model = {"fc.weight": rng.normal(size=(60, 50)).astype(np.float32)}
+    lengths = []
+    for size in (1e-3, 1e-3, 1e6, 1e6, 1e6):
+        downlink.put(model, reference=True)
+        assert downlink.model is not None
+        state = downlink.state()
+        assert state is not None
+        lengths.append(len(state.steps))
+        assert received(downlink.streams(b"")).digest == downlink.model.digest
+        assert set(state.steps[-1].grid) == {"fc.weight"}
+        start = downlink.model.arrays["fc.weight"]
+        model = {"fc.weight": start + size * rng.normal(size=start.shape).astype(np.float32)}
+
+    assert lengths == [1, 2, 3, 1, 2]
+
+
+def test_a_codec_without_steps_keeps_its_bound() -> None:
+    downlink, first, steps = Broadcast(CONFIG.replace(codec="szx")), b"", []
+    for model in walk(4):
+        held = downlink.model.digest if downlink.model else b""
+        downlink.put(model, reference=True)
+        first = first or held
+        steps += downlink.streams(held) if held else []
+
+    assert sum(map(len, downlink.streams(first))) <= sum(map(len, steps))
+    assert all(2 * len(step) < downlink.raw_bytes for step in steps)
+
+
+@settings(max_examples=60)
+@given(
+    most=st.floats(1e-30, 1e30),
+    like=st.just(0.0) | st.floats(1e-30, 1e30).map(lambda x: step_below(x)),
+)
+def test_a_step_is_within_the_bound_and_of_few_bits(most: float, like: float) -> None:
+    step = step_below(most, like)
+
+    assert step <= most < (2 if like else 9 / 8) * step * (1 + 1e-9)
+    mantissa = math.frexp(step)[0] * 16
+    assert mantissa == int(mantissa)
+    if like:
+        assert math.frexp(step / like)[0] == 0.5
+
+
+@given(
+    numbers=st.lists(st.integers(-(1 << 20), 1 << 20), min_size=1, max_size=600),
+    spoilt=st.lists(st.floats(width=32), max_size=3),
+    step=st.sampled_from([2.0**-20, 0.375, 1.0, 9 * 2.0**-60]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_multiples_of_a_step_come_back_to_the_bit(
+    numbers: list[int], spoilt: list[float], step: float, dtype: type
+) -> None:
+    """What is no multiple comes back too."""
+    x = np.array([*(n * step for n in numbers), *spoilt], dtype)
+    payload = Uniform().encode_multiples(x, None, step)
+    y = Uniform().decode_as(payload, x.shape, x.dtype)
+
+    np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("step", [-1.0, math.nan])
+def test_a_step_that_is_none_is_refused(step: float) -> None:
+    from fedsz.codecs import _uniform
+
+    x = np.zeros(4, np.float32)
+    with pytest.raises(ValueError, match="step must be 0 or more"):
+        _uniform.encode(x.view(np.uint8), DTYPE_IDS[x.dtype], 1, 4, 1, 1, 0.0, 5, 1, "", None, step)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_is_on_no_lattice(value: float) -> None:
+    assert nearest(np.array([1.0, value], np.float32), 0.5) is None
+
+
+def test_a_model_that_float32_cannot_hold_is_on_no_lattice() -> None:
+    base = np.array([1.0, 2.0], np.float32)
+
+    assert nearest(base + np.float32(0.01), 9 * 2.0**-30, base) is None
