@@ -15,6 +15,7 @@ test: .venv/installed
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/lint_prose.py
 
 types: .venv/installed
 	$(BIN)/mypy

@@ -59,10 +59,6 @@ class FedSZGrid(WrappedGrid):
     Args:
         inner: the Grid that carries the messages.
         error_bound: as in `fedsz.compress`; so are codec, lossless, threshold and rule.
-        codec: for lossy tensors.
-        lossless: the codec for the others.
-        threshold: a tensor with no more elements is lossless.
-        rule: which tensors may be lossy.
         update: what clients send: "weights"; "delta", what they differ by from the model that the
             message held, within the same bound on the weights; "delta+ef", the default, which
             adds to it what earlier rounds left out; or a chain of methods such as "feedback>topk",
