@@ -7,8 +7,12 @@ import subprocess
 import sys
 from types import ModuleType
 
+import click
 import pytest
+import typer
 
+from fedsz.cli import app
+from fedsz.training.options import options
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.repository
@@ -69,3 +73,13 @@ def test_a_sentence_ends_at_its_paragraph(lint: ModuleType) -> None:
 )
 def test_syllables(word: str, count: int, lint: ModuleType) -> None:
     assert lint.syllables(word) == count
+
+
+def test_help_is_plain(lint: ModuleType) -> None:
+    """What `--help` says of options and commands."""
+    told = {name: about.says for name, about in options().items()}
+    group: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
+    told |= {name: command.help or "" for name, command in group.commands.items()}
+    found = {name: list(lint.findings(text, newcomers=False)) for name, text in told.items()}
+
+    assert {name: what for name, what in found.items() if what} == {}
