@@ -36,6 +36,10 @@ def test_the_pages_are_plain() -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 200
+
+
 @pytest.mark.parametrize(
     ("page", "finding"),
     [
