@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := CMakeLists.txt $(shell find compressors -name '*.[ch]pp')
 
-.PHONY: run test lint types fuzz clean
+.PHONY: run test lint types docs fuzz clean
 
 run: .venv/installed
 	$(BIN)/fedsz run --config configs/quickstart.toml
@@ -15,9 +15,18 @@ test: .venv/installed
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/lint_prose.py
 
 types: .venv/installed
 	$(BIN)/mypy
+
+# The site, in build/site. A warning, such as a link that leads nowhere, is an error.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+.venv/docs: .venv/installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs
+	touch $@
 
 # Needs Clang and CMake. Every codec with a compressors/<codec>/fuzz.cpp has its run.
 FUZZERS := $(patsubst compressors/%/fuzz.cpp,%,$(wildcard compressors/*/fuzz.cpp))

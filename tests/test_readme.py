@@ -1,4 +1,4 @@
-"""The README's code, and the examples, as a user runs them."""
+"""The tasks and apps of the docs, and the examples, as a user runs them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,10 @@ pytest.importorskip("torch")
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CONFIG, read_rounds
 from tests.conftest import ROOT
+from tests.snippets import named
 
 pytestmark = [pytest.mark.repository, pytest.mark.slow]
 LIMIT = 200.0  # seconds; far more than anything here takes on a busy machine
-
-
-def block(name: str) -> str:
-    """The README's block of Python whose first line is a comment with the name of its file."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    (found,) = (code for code in blocks if code.startswith(f"# {name}"))
-    return str(found)
 
 
 @contextmanager
@@ -60,8 +54,8 @@ def run(folder: Path, *options: str) -> tuple[list[float], list[float | None]]:
     return [done.loss or 0.0 for done in rounds], [done.accuracy for done in rounds]
 
 
-def test_the_task_of_the_readme_runs_and_its_run_can_be_repeated(tmp_path: Path) -> None:
-    code = block("digits_task.py")
+def test_the_task_of_the_tutorial_runs_and_its_run_can_be_repeated(tmp_path: Path) -> None:
+    code = named("docs/tutorials/own-task.md", "digits_task.py")
     (tmp_path / "digits_task.py").write_text(code)
     losses, accuracies = run(tmp_path, "--task", "digits_task:Digits", "--rounds", "3")
 
@@ -84,12 +78,12 @@ def test_the_examples_of_tasks_run(name: str, tmp_path: Path) -> None:
     assert (accuracies[-1] is None) == (name == "digits_sklearn")
 
 
-def test_the_apps_of_the_readme_run_over_grpc(tmp_path: Path) -> None:
+def test_the_apps_of_the_docs_run_over_grpc(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     for name in ("server.py", "client.py"):
-        (tmp_path / name).write_text(block(name).replace("8080", port))
+        (tmp_path / name).write_text(named("docs/flower.md", name).replace("8080", port))
     with (
         started(tmp_path, "server.py") as server,
         started(tmp_path, "client.py", "0") as first,

@@ -139,18 +139,28 @@ def test_containers_are_configured_by_their_environment(
     assert "got '9/4'" in refuse("client")
 
 
+def test_the_citation_is_of_this_version() -> None:
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+
+
 def test_documents_name_every_codec() -> None:
-    for document in ("README.md", "docs/format.md"):
+    for document in ("README.md", "docs/reference/codecs.md", "docs/format.md"):
         text = (ROOT / document).read_text()
         assert all(f"`{codec.name}`" in text for codec in CODECS), document
 
 
-def test_documents_link_to_what_exists() -> None:
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_a_page_links_to_what_exists(page: str) -> None:
+    """Links in docs/ are checked where the site is built: tests/test_site.py."""
     import re
 
-    for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
+    text = (ROOT / page).read_text("utf-8")
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert {target for target in targets if not (ROOT / target).exists()} == set()
 
 
 def test_no_file_of_code_is_long() -> None:

@@ -31,12 +31,12 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run every combination of models, data sets, ways of updating and seeds, and keep the results.
+    """Run every combination of models, data sets, schemes and seeds, and keep the results.
 
-    Ways are codecs and bounds, or --ways.
+    A scheme is a codec with a bound, or an item of --ways.
 
-    Rows are added to one Parquet file run by run. A sweep that was ended goes on where it was
-    when the same command is given again.
+    Rows are added to one Parquet file run by run. To continue a sweep that was stopped, give the
+    same command again.
     """
     from contextlib import closing
     from pathlib import Path

@@ -58,7 +58,7 @@ class FedSZGrid(WrappedGrid):
 
     Args:
         inner: the Grid that carries the messages.
-        error_bound, codec, lossless, threshold, rule: as in `fedsz.compress`.
+        error_bound: as in `fedsz.compress`; so are codec, lossless, threshold and rule.
         update: what clients send: "weights"; "delta", what they differ by from the model that the
             message held, within the same bound on the weights; "delta+ef", the default, which
             adds to it what earlier rounds left out; or a chain of methods such as "feedback>topk",

@@ -102,7 +102,7 @@ class RunConfig:
         LEARNED, TRAINING, low=0, high=1 << 40, sent=True, defines_run=True)
     image_size: int = option(0, "Scale images to this many pixels a side; 0 leaves them alone.",
         LEARNED, TRAINING, low=0, high=4096, sent=True, defines_run=True)
-    test_samples: int = option(0, "Judge the model by this many test examples; 0 for all there "
+    test_samples: int = option(0, "Test the model on this many examples; 0 for all there "
         "are.", LEARNED, TRAINING, low=0, high=1 << 40, defines_run=True)
     model: str = option("", "Model. images: cnn, alexnet, mobilenetv2, resnet50; text: gpt, lstm; "
         "tabular: mlp, linear. [dim]Default: the task's first.[/]", LEARNED, ALONE, sent=True)
@@ -136,34 +136,35 @@ class RunConfig:
     min_replies: int = option(1, "Usable replies that a round needs. With fewer it does not count: "
         "the model stays as it is. Three such rounds in a row end the run.",
         LEARNING, SHARED, low=1, high=1_000_000)
-    round_timeout: float = option(3600.0, "Seconds a round waits for its slowest client at most.",
+    round_timeout: float = option(3600.0, "Seconds that a round waits for its slowest client "
+        "at most.",
         LEARNING, SHARED, low=1, high=1e9)
-    deadline_factor: float = option(3.0, "Times as long as nine in ten clients took in recent "
-        "rounds that a round waits for the others; 0 waits --round-timeout in any case.",
+    deadline_factor: float = option(3.0, "How long a round waits for slow clients, as a multiple "
+        "of the time that nine in ten clients took in recent rounds; 0 waits --round-timeout.",
         LEARNING, SHARED, low=0, high=1e6)
 
-    buffer: int = option(0, "Asynchronous rounds (FedBuff): a new model for so many updates, and "
-        "wait for nobody else; 0 for rounds that wait for all.",
+    buffer: int = option(0, "Asynchronous rounds (FedBuff): make a new model of this many updates "
+        "and wait for no other client; 0 for rounds that wait for all.",
         LEARNING, ALONE, low=0, high=1_000_000)
-    max_staleness: int = option(20, "With --buffer: refuse an update if more than so many models "
+    max_staleness: int = option(20, "With --buffer: refuse an update if more than this many models "
         "are newer than the one that it started from.", LEARNING, ALONE, low=0, high=1_000_000)
 
     policy: str = option("", "Compression policy: auto chooses bounds that keep accuracy within "
         "--tolerance; fixed takes the options given here; docs/choosing.md has the others. auto "
-        "by default, fixed where one of those below is named.", COMPRESSION, SHARED)
+        "by default, fixed if one of the options below is named.", COMPRESSION, SHARED)
     tolerance: float = option(0.5, "Points of accuracy that compression may cost, for policies "
         "that ask.", COMPRESSION, SHARED, low=0, high=100)
     update: str = option("", "What clients send: weights; delta, the step from the model they "
-        "were sent; delta+ef, which adds what earlier rounds left out; or a chain of methods, such "
-        "as 'feedback>topk:k=1%>ternary', see fedsz methods. delta+ef by default.",
+        "were sent; or delta+ef, the default, which adds what earlier rounds left out. A chain of "
+        "methods is possible too, such as 'feedback>topk:k=1%>ternary': see fedsz methods.",
         COMPRESSION, SHARED)
     error_bound: float | str = option("", "Largest error: 1e-2 (of each tensor's range), "
-        "abs:1e-3, std:0.1 or step:1 (of the whole step). 1e-2 by default where policy is fixed.",
+        "abs:1e-3, std:0.1 or step:1 (of the whole step). 1e-2 by default if the policy is fixed.",
         COMPRESSION, (*ALONE, COMPRESS))
     decay: float = option(DEFAULT.decay, "With delta+ef: what a client's residual is multiplied "
         "with for each round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
     downlink: str = option("", "The model that clients are sent: exact, or within a bound, such "
-        "as std:1. exact by default where policy is fixed.", COMPRESSION, SHARED)
+        "as std:1. exact by default if the policy is fixed.", COMPRESSION, SHARED)
     codec: str = option(DEFAULT.codec, "Codec for weights, such as uniform:effort=9, sz2, "
         "zfp:precision=14 or raw.", COMPRESSION, (*ALONE, COMPRESS))
     lossless: str = option(DEFAULT.lossless, "Codec for everything else, such as blosclz, zstd or "
@@ -174,14 +175,14 @@ class RunConfig:
         "ndim (two dimensions and more), paper (weights, by name) or parameters. shape by default.",
         COMPRESSION, TENSORS, defines_run=True)
 
-    max_client_share: float = option(0.5, "Most that one client's examples weigh in a round, if "
-        "others have the median number; what is above is lowered. 1 for no limit.", TRUST, ALONE,
-        low=1e-6, high=1)
+    max_client_share: float = option(0.5, "Largest share of a round's weight for one client, if "
+        "all others have the median weight. A larger weight is lowered. 1 for no limit.",
+        TRUST, ALONE, low=1e-6, high=1)
     max_update_norm: str = option("10x", "Updates of a larger norm are clipped to it: a number, "
         "one with x for times the median of recent rounds, or none. refuse:10x refuses them.",
         TRUST, ALONE)
-    allow_codecs: str = option("", "Codecs that clients may use besides the one that they are "
-        "told to, with commas between.", TRUST, ALONE)
+    allow_codecs: str = option("", "Codecs that clients may use beside the one that the "
+        "server asks for, separated by commas.", TRUST, ALONE)
 
     host: str = option("127.0.0.1", "Address the server listens on.", TRAVEL, (SERVER,))
     port: int = option(8080, "Port the server listens on; 0 for any that is free.",
@@ -204,11 +205,11 @@ class RunConfig:
         low=0.1, high=1e6)
     max_wait: float = option(300.0, "Seconds a client keeps trying to reach the server.",
         TRAVEL, (CLIENT,), low=0, high=1e9)
-    reconnect_grace: float = option(10.0, "Seconds a client that left may take to come back.",
+    reconnect_grace: float = option(10.0, "Seconds that a client may take to connect again.",
         TRAVEL, ALONE, low=0, high=1e6)
     max_connections_per_address: int = option(0, "Connections that one address may hold; 0 for "
         "half of what file descriptors allow.", TRAVEL, (SERVER,), low=0, high=1_000_000)
-    insecure: bool = option(False, "Speak plaintext: anybody on the way can read and change it.",
+    insecure: bool = option(False, "Send plaintext: anyone on the path can read and change it.",
         TRAVEL, LINK)
     tls_cert: str = option("", "PEM file with this side's certificate.", TRAVEL, LINK)
     tls_key: str = option("", "PEM file with its private key.", TRAVEL, LINK)
@@ -219,13 +220,13 @@ class RunConfig:
     tokens: str = option("", "File with the hashes of clients' tokens: each client needs one.",
         TRAVEL, (SERVER,))
     revoked: str = option("", "File with revoked serial numbers. Clients that have one are "
-        "refused, or sent home within seconds.", TRAVEL, (SERVER,))
+        "refused, or disconnected within seconds.", TRAVEL, (SERVER,))
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
     keep_updates: bool = option(False, "Keep each update that passes admission in RUN_DIR/updates, "
         "under the SHA-256 by which rounds.jsonl lists those that counted.", RESULTS, ALONE)
-    resume: str = option("", "Go on with the run in this folder of results, by its own options, "
-        "after the last round that is over.", RESULTS, ALONE)
+    resume: str = option("", "Continue the run in this folder of results after its last finished "
+        "round, with its own options.", RESULTS, ALONE)
     state_dir: str = option("", "Folder where this client keeps the model it holds and what "
         "compression left out, to go on with after a crash; none by default.", RESULTS, (CLIENT,))
     # fmt: on

@@ -1,0 +1,138 @@
+"""What the site makes of the program: a hook of MkDocs, which mkdocs.yml names.
+
+The command line, the options, the notebook and the changelog become pages when the site is built.
+Links to files of the repository that are no pages become the files' names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from fedsz.cli import app
+from fedsz.cli.options import PREFIX
+from fedsz.training.options import RunConfig, options
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOK = ROOT / "examples" / "compare_codecs.ipynb"
+MARKUP = re.compile(r"\[/?[a-z ]*\]")  # of Rich
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
+
+
+def plain(text: str) -> str:
+    """Return a text of ``--help`` as the cell of a Markdown table."""
+    return " ".join(MARKUP.sub("", text).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command by its whole name, as it is typed."""
+    for word, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+def command_line() -> str:
+    """Return the page of all commands and their options."""
+    page = ["# Command line", "", "Every command, as `--help` shows it.", ""]
+    for name, command in commands(typer.main.get_command(app), "fedsz"):  # type: ignore[arg-type]
+        context = click.Context(command, info_name=name)
+        usage = " ".join(command.collect_usage_pieces(context))
+        page += [f"## {name}", "", command.get_short_help_str(1000), ""]
+        page += ["```text", f"{name} {usage}", "```", ""]
+        panels: dict[str, list[str]] = {}
+        for option in command.params:
+            written = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
+            said = plain(getattr(option, "help", None) or "")
+            panel = getattr(option, "rich_help_panel", None) or ""
+            panels.setdefault(panel, []).append(f"| {written} | {said} |")
+        for panel, lines in panels.items():
+            page += [f"| {panel or 'argument or option'} | |", "| --- | --- |", *lines, ""]
+    return "\n".join(page)
+
+
+def option_table() -> str:
+    """Return the page of the options of a run, by subject."""
+    page = [
+        "# Options",
+        "",
+        "A name stands in a TOML file (`--config`) as it is here. The flag has dashes:",
+        f"`error_bound` is `--error-bound`. The variable is `{PREFIX}ERROR_BOUND`. Flags win",
+        "over variables, and variables over files. An unknown name is an error.",
+    ]
+    defaults = {field.name: field.default for field in fields(RunConfig)}
+    panel = ""
+    for name, about in options().items():
+        if about.panel != panel:
+            panel = about.panel
+            page += ["", f"## {panel}", "", "| name | default | range | meaning | commands |"]
+            page += ["| --- | --- | --- | --- | --- |"]
+        ends = ("" if math.isinf(end) else f"{end:g}" for end in (about.low, about.high))
+        limits = " to ".join(ends) if about.low > -math.inf else ""
+        default = f"`{defaults[name]}`" if defaults[name] != "" else ""
+        who = ", ".join(about.commands)
+        page += [f"| `{name}` | {default} | {limits} | {plain(about.says)} | {who} |"]
+    return "\n".join(page)
+
+
+def notebook() -> str:
+    """Return the page of the notebook: its text, its code, and what the code printed."""
+    page = []
+    for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            page += [source, ""]
+            continue
+        page += ["```python", source, "```", ""]
+        for output in cell["outputs"]:
+            page += ["```text", "".join(output["text"]).rstrip(), "```", ""]
+    page += [f"This page is `{NOTEBOOK.relative_to(ROOT)}`. Open it in Jupyter to run it.", ""]
+    return "\n".join(page)
+
+
+def changelog() -> str:
+    """Return the changelog, whose links are those of the repository's root."""
+    return (ROOT / "CHANGELOG.md").read_text("utf-8").replace("](docs/", "](../")
+
+
+MADE = {
+    "reference/command-line.md": command_line,
+    "reference/options.md": option_table,
+    "reference/changelog.md": changelog,
+    "tutorials/compare-compressors.md": notebook,
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made."""
+    for path, make in MADE.items():
+        files.append(File.generated(config, path, content=make()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Turn links to files outside docs/ into the names of these files.
+
+    A link to a file that does not exist stays one, and MkDocs warns of it.
+    """
+    folder = (ROOT / "docs" / page.file.src_uri).parent
+
+    def shown(link: re.Match[str]) -> str:
+        target = (folder / link[2]).resolve()
+        if target.is_relative_to(ROOT / "docs") or not target.exists():
+            return link[0]
+        return f"{link[1]} (`{target.relative_to(ROOT)}`)"
+
+    return LINK.sub(shown, markdown)

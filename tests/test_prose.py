@@ -1,0 +1,89 @@
+"""The linter of prose finds what it should, and nothing in the pages that are held to it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from types import ModuleType
+
+import click
+import pytest
+import typer
+
+from fedsz.cli import app
+from fedsz.training.options import options
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.repository
+LINTER = ROOT / "docs" / "lint_prose.py"
+
+
+@pytest.fixture(scope="module")
+def lint() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lint_prose", LINTER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_are_plain() -> None:
+    done = subprocess.run(
+        [sys.executable, str(LINTER)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("page", "finding"),
+    [
+        ("A word " * 18 + ".", "a sentence of 36 words"),
+        ("- One.\n- Errors pile up.\n", "'pile up': write accumulate"),
+        ("They\npile\nup.", "'pile up': write accumulate"),
+        (("A client " + "goes on and " * 5 + "on. ") * 2, "is 18 words"),
+        ("Heterogeneous federations necessitate interoperability.", "Flesch-Kincaid grade"),
+    ],
+)
+def test_what_is_not_plain_is_found(page: str, finding: str, lint: ModuleType) -> None:
+    assert any(finding in found for found in lint.findings(page, newcomers=True))
+
+
+def test_code_tables_and_headings_are_no_prose(lint: ModuleType) -> None:
+    page = "# Errors pile up\n\n```sh\npile up\n```\n\n| pile up |\n| --- |\n\nOr `pile up`.\n"
+
+    assert list(lint.findings(page, newcomers=True)) == []
+
+
+def test_a_sentence_ends_at_its_paragraph(lint: ModuleType) -> None:
+    page = "One thing\n\nAnother thing is. A third is:\n- an item\n- a link [to it](x.md)"
+
+    assert list(lint.sentences(page)) == [
+        "One thing",
+        "Another thing is.",
+        "A third is:",
+        "an item",
+        "a link to it",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "count"), [("make", 1), ("moved", 1), ("table", 2), ("needed", 2), ("federated", 4)]
+)
+def test_syllables(word: str, count: int, lint: ModuleType) -> None:
+    assert lint.syllables(word) == count
+
+
+def test_help_is_plain(lint: ModuleType) -> None:
+    """What `--help` says of options and commands."""
+    told = {name: about.says for name, about in options().items()}
+    group: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
+    told |= {name: command.help or "" for name, command in group.commands.items()}
+    found = {name: list(lint.findings(text, newcomers=False)) for name, text in told.items()}
+
+    assert {name: what for name, what in found.items() if what} == {}
