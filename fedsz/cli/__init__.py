@@ -24,7 +24,7 @@ from fedsz.formatting import WARNING, did_you_mean, printable
 
 COMMANDS: Final = (
     *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
-    *("compress", "decompress", "inspect", "codecs", "methods", "decisions"),
+    *("compress", "decompress", "inspect", "codecs", "methods", "decisions", "dashboard"),
 )
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it

@@ -26,6 +26,14 @@ class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):
     detail: str  # a sentence for people, or ""; with "received", why nobody waits for the reply
 
 
+class Receiving(msgspec.Struct, frozen=True, tag_field="event", tag="receiving"):
+    """A part of a client's reply is here; told at most once a second for each client."""
+
+    client_id: str
+    passed: int  # bytes
+    size: int  # bytes of the whole reply
+
+
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
     """The run is over, and its folder complete."""
 
@@ -41,7 +49,7 @@ class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
     error: str
 
 
-Event = Listening | Client | RoundRecord | Done | Failed
+Event = Listening | Client | Receiving | RoundRecord | Done | Failed
 
 
 def to_json(event: Event) -> str:

@@ -1,0 +1,1 @@
+"""A run that is watched: the live page, metrics and experiment trackers."""
