@@ -18,7 +18,7 @@ import click
 import typer
 
 from fedsz.cli import keys
-from fedsz.cli.options import PREFIX
+from fedsz.cli.options import PREFIX, Command
 from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import WARNING, did_you_mean, printable
 
@@ -28,6 +28,9 @@ COMMANDS: Final = (
 )
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
+
+# Loggers whose warnings an operator must hear: a link is plaintext, a tracker is left out.
+HEARD: Final = ("fedsz.security", "fedsz.monitoring")
 
 # A full disk is no bug: it is told in one line, wherever it was noticed.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -39,7 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for name in COMMANDS:
-    app.command(name)(import_module(f"{__name__}.{name}").command)
+    app.command(name, cls=Command)(import_module(f"{__name__}.{name}").command)
 app.add_typer(keys.app, name="keys")
 
 
@@ -68,12 +71,12 @@ def options(
         format="%(asctime)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    # What an operator must hear in any case, such as that a link is plaintext.
     heard = logging.StreamHandler(sys.stderr)
     heard.setFormatter(logging.Formatter(f"{WARNING}%(message)s"))
-    security = logging.getLogger("fedsz.security")
-    security.handlers, security.propagate = [heard], False
-    security.setLevel(logging.WARNING)
+    for name in HEARD:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [heard], False
+        logger.setLevel(logging.WARNING)
     # Flower gives its logger a level and a handler when it is imported; a filter outlasts that.
     flower = logging.getLogger("flwr")
     flower.propagate = False

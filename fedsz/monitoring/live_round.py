@@ -20,16 +20,15 @@ class LiveRound:
     """The round that goes on, and the clients in it.
 
     Args:
-        rounds: of the run; 0 if that is not known.
         clock: seconds that only grow.
 
     Attributes:
         connected: clients that are there.
     """
 
-    def __init__(self, rounds: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.connected: set[str] = set()
-        self._rounds, self._clock = rounds, clock
+        self._clock = clock
         self._asked: set[str] = set()  # clients that were there when the round began
         self._replied: set[str] = set()  # those of them whose replies have come
         self._passed: dict[str, float] = {}  # the share of a reply that is here, by client
@@ -38,6 +37,11 @@ class LiveRound:
         self._took: deque[float] = deque(maxlen=RECENT)
         self._begun = clock()  # when the round began
         self._done = False
+
+    @property
+    def rounds(self) -> int:
+        """How many the run has; 0 if that is not known."""
+        return self._listening.rounds if self._listening else 0
 
     @property
     def number(self) -> int:
@@ -84,7 +88,7 @@ class LiveRound:
             if not self.number:
                 return "testing the model to start from"
         asked = self._in_round
-        of = f" of {self._rounds}" if self._rounds else ""
+        of = f" of {self.rounds}" if self.rounds else ""
         replies = f"round {self.number}{of}: {len(self._replied)} of {len(asked)} replies"
         missing = sorted(asked - self._replied)
         if not missing:
@@ -118,11 +122,11 @@ class LiveRound:
 
     def _time_left(self) -> str:
         """Say when the run will be over, by the median of recent rounds; "" before any."""
-        if not self._took or self.number > self._rounds:
+        if not self._took or self.number > self.rounds:
             return ""
         usual = statistics.median(self._took)
         rest = max(0.0, usual - (self._clock() - self._begun))
-        return f", about {duration(rest + usual * (self._rounds - self.number))} left"
+        return f", about {duration(rest + usual * (self.rounds - self.number))} left"
 
     def _end_round(self, record: RoundRecord) -> None:
         if record.round:

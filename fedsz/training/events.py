@@ -16,6 +16,14 @@ class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening")
     run_dir: str  # the folder that results go to
     min_clients: int  # how many clients it waits for
     first_round: int = 0  # that it will tell of; 0 is the model to start from, before any training
+    rounds: int = 0  # of the whole run; 0 if that is not known
+
+
+class Watched(msgspec.Struct, frozen=True, tag_field="event", tag="watched"):
+    """Something that shows the run is served."""
+
+    what: str  # "dashboard" or "metrics"
+    url: str  # for a browser on this machine
 
 
 class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):
@@ -49,7 +57,7 @@ class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
     error: str
 
 
-Event = Listening | Client | Receiving | RoundRecord | Done | Failed
+Event = Watched | Listening | Client | Receiving | RoundRecord | Done | Failed
 
 
 def to_json(event: Event) -> str:
