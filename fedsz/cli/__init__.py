@@ -17,10 +17,10 @@ from typing import Annotated, Any, Final
 import click
 import typer
 
-from fedsz.cli import keys
+from fedsz.cli import keys, logs
 from fedsz.cli.options import PREFIX, Command
 from fedsz.errors import ConfigError, FedszError
-from fedsz.formatting import WARNING, did_you_mean, printable
+from fedsz.formatting import did_you_mean, printable
 
 COMMANDS: Final = (
     *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
@@ -28,9 +28,6 @@ COMMANDS: Final = (
 )
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
-
-# Loggers whose warnings an operator must hear: a link is plaintext, a tracker is left out.
-HEARD: Final = ("fedsz.security", "fedsz.monitoring")
 
 # A full disk is no bug: it is told in one line, wherever it was noticed.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -59,6 +56,10 @@ def options(
     context: typer.Context,
     *,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+    log_json: Annotated[
+        bool,
+        typer.Option("--log-json", help="Log in lines of JSON.", envvar=f"{PREFIX}LOG_JSON"),
+    ] = False,
     version: Annotated[  # noqa: ARG001 - its callback has done all there is to do
         bool,
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
@@ -66,28 +67,14 @@ def options(
 ) -> None:
     """Error-bounded compression for federated learning."""
     _check_environment(context.command)
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.ERROR,
-        format="%(asctime)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    heard = logging.StreamHandler(sys.stderr)
-    heard.setFormatter(logging.Formatter(f"{WARNING}%(message)s"))
-    for name in HEARD:
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [heard], False
-        logger.setLevel(logging.WARNING)
-    # Flower gives its logger a level and a handler when it is imported; a filter outlasts that.
-    flower = logging.getLogger("flwr")
-    flower.propagate = False
-    if not verbose:
-        flower.addFilter(lambda record: record.levelno >= logging.ERROR)
+    logs.set_up(verbose=verbose, as_json=log_json)
 
 
 def _check_environment(group: click.Command) -> None:
     """Raise ConfigError for a variable that looks like an option's and is none's."""
     assert isinstance(group, click.Group)
-    options = (option for command in group.commands.values() for option in command.params)
+    commands = [group, *group.commands.values()]
+    options = (option for command in commands for option in command.params)
     known = {str(option.envvar) for option in options if option.envvar} | {TEST_DATA}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:
@@ -97,6 +84,7 @@ def _check_environment(group: click.Command) -> None:
 
 def main() -> None:
     """Run the command line; the exit code is 0, 2 for a mistake, 130 after Ctrl-C."""
+    logs.say_errors()  # until the options have been read
     # What gRPC's core says of failed handshakes, we say in one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # A container is stopped by SIGTERM: end as on Ctrl-C, with everything closed.
@@ -121,7 +109,7 @@ def main() -> None:
 
 
 def _complain(text: str) -> int:
-    print("fedsz:", " ".join(printable(text).split()), file=sys.stderr)
+    logging.getLogger(logs.ERRORS).error("%s", " ".join(printable(text).split()))
     return 2
 
 

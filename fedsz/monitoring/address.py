@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from typing import NamedTuple, Self
 
@@ -55,7 +56,9 @@ class Address(NamedTuple):
         try:
             return socket.create_server((self.host, self.port), family=family)
         except OSError as err:
-            raise LinkError(f"cannot listen on {self}: {err.strerror or err}") from err
+            # The text of an error of Python's own repeats the address.
+            why = os.strerror(err.errno) if err.errno and err.errno > 0 else err.strerror or err
+            raise LinkError(f"cannot listen on {self}: {why}") from err
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

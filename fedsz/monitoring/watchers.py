@@ -52,11 +52,11 @@ def watched(config: RunConfig, show: OnEvent) -> Iterator[OnEvent]:
             watchers.append(stack.enter_context(tracking).show)
 
         def tell(event: Event) -> None:
-            show(event)
             for watcher in watchers:
                 try:
                     watcher(event)
                 except Exception:
                     logger.exception("the run goes on, but what watches it failed")
+            show(event)
 
         yield tell

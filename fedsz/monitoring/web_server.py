@@ -37,6 +37,7 @@ class WebServer:
         address: with the port that it has.
 
     Raises:
+        ConfigError: the certificate or its key cannot be used.
         LinkError: the port is in use.
     """
 
@@ -56,6 +57,10 @@ class WebServer:
             ssl_certfile=certificate,
             ssl_keyfile=key,
         )
+        try:
+            config.load()  # here, and not in the thread, where nobody would hear of it
+        except OSError as err:
+            raise ConfigError(f"{certificate}: {err.strerror or err}") from err
         self._server = uvicorn.Server(config)
         self._socket: socket.socket = address.listen()
         self.address = address._replace(port=self._socket.getsockname()[1])
