@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from fedsz.monitoring.dashboard import Dashboard, served
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Listening, Receiving, to_json
 from fedsz.training.run_folder import CONFIG, ROUNDS
+from tests.certificates import Authority
 from tests.links import LONG
 from tests.watched_runs import record, write_run
 
@@ -232,6 +234,31 @@ def test_other_hosts_need_the_token(tmp_path: Path, pages: Pages, token: Path) -
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
     assert ask(port, "/", Cookie=cookie.partition(";")[0], Host="pi.example").status == 200
+
+
+def test_other_hosts_are_spoken_to_by_tls(tmp_path: Path, token: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    cert, key = map(str, authority.issue("pi"))
+    dashboard = Dashboard(write_run(tmp_path / "run", 1))
+    trusts = ssl.create_default_context(cafile=str(authority.ca))
+
+    with served(dashboard, "0.0.0.0:0", str(token), (cert, key)) as url:
+        assert url.startswith("https://")
+        port = int(url.rstrip("/").rpartition(":")[2])
+        link = http.client.HTTPSConnection("127.0.0.1", port, timeout=LONG, context=trusts)
+        link.request("GET", f"/?token={TOKEN}")
+        answer = link.getresponse()
+        assert answer.status == 303
+        assert "; Secure" in str(answer.getheader("set-cookie"))
+
+
+def test_a_certificate_that_is_none_is_an_error(tmp_path: Path, token: Path) -> None:
+    dashboard = Dashboard(write_run(tmp_path / "run", 1))
+    with (
+        pytest.raises(ConfigError, match="token: "),
+        served(dashboard, "0.0.0.0:0", str(token), (str(token), str(token))),
+    ):
+        pass
 
 
 def test_an_open_address_without_a_token_is_refused(tmp_path: Path, pages: Pages) -> None:
