@@ -26,12 +26,14 @@ REQUESTS = 50
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
+    """Return the processor time that some work takes."""
     begin = time.process_time()
     work()
     return time.process_time() - begin
 
 
 def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=1000)
@@ -47,6 +49,7 @@ def main() -> None:
 
 
 def ask(folder: Path, rounds: int) -> None:
+    """Print how long the page's requests take, once its rounds have been read."""
     dashboard = Dashboard(folder)
     while dashboard.run().count(b'"round":') < rounds:
         time.sleep(0.1)

@@ -15,8 +15,14 @@ from fedsz.errors import ConfigError
 from fedsz.monitoring import Tracking, tracking
 from fedsz.monitoring.round_numbers import numbers_of
 from fedsz.training.events import Listening
-from tests.links import free_port
+from tests.links import LONG, free_port
 from tests.watched_runs import record
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "PATIENCE", LONG)  # the machine may be busy
+
 
 RECORDS = [record(number) for number in range(4)]
 

@@ -17,7 +17,7 @@ from fedsz.training.events import Event, Listening
 
 logger = logging.getLogger(__name__)
 
-PATIENCE: Final = 10.0  # seconds, at the end, for what a tracker has not taken yet
+PATIENCE = 30.0  # seconds, at the end, for what a tracker has not taken yet
 BACKLOG: Final = 10_000  # rounds that wait for a slow tracker
 EXPERIMENT: Final = "fedsz"  # in MLflow and Weights & Biases
 
