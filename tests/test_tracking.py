@@ -120,6 +120,7 @@ def test_a_server_that_never_answers_holds_up_no_round(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         track("mlflow", tmp_path)
 
         assert warnings(caplog) == ["gave up on trackers after 0.5 s: mlflow"]
