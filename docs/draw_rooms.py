@@ -20,6 +20,7 @@ ROOMS: Final = {
     "cli": "a command: its options, what it prints",
     "paper": "a table or figure of the FedSZ paper, beside the printed numbers",
     "report": "a chart or table of the HTML report",
+    "monitoring": "a run that is watched: the live page, metrics, trackers",
     "experiments": "sweeps, benchmarks, advice; the columns of result files",
     "training": "the application: run options, data sets, models, rounds",
     "flower": "compression for any Flower app: mod, grid, strategy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -54,17 +55,39 @@ class Page:
                 return answer["result"]
             self.events.append(answer)
 
-    def open(self, path: Path) -> None:
-        """Load a file, and wait until all of it is there."""
-        self("Page.navigate", url=path.as_uri())
+    def open(self, place: Path | str) -> None:
+        """Load a file or an address, and wait until all of it is there."""
+        self.events.clear()
+        self("Page.navigate", url=place if isinstance(place, str) else place.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression gives, as JSON."""
+        """What a JavaScript expression gives, as JSON; None for undefined."""
         done = self("Runtime.evaluate", expression=f"JSON.stringify({expression})")
         assert "exceptionDetails" not in done, done
-        return json.loads(done["result"]["value"])
+        return json.loads(done["result"].get("value", "null"))
+
+    def wait_until(self, expression: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.value(f"!!({expression})"):
+            assert time.monotonic() < deadline, f"never true: {expression}"
+            time.sleep(0.1)
+
+    def show(self, width: int, scheme: str = "light", media: str = "screen") -> None:
+        """Be a screen of a width, or paper; phones below 600 pixels."""
+        self(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=800, deviceScaleFactor=1, mobile=width < 600,
+        )  # fmt: skip
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def shot(self) -> bytes:
+        """Return all of the page as PNG."""
+        shot = self("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        return base64.b64decode(shot)
 
     def _next(self) -> dict[str, Any]:
         deadline = time.monotonic() + PATIENCE

@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg
 
 import fedsz
+from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, StreamingFedAvg
 from fedsz.flower.records import KEY, STYPE, is_sealed
@@ -319,3 +320,26 @@ def test_a_missing_codec_is_refused_by_the_server(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(CodecUnavailable):
         FedSZGrid(grid_of(app_of()), codec="zfp")
+
+
+def test_an_app_is_told_of_each_round_and_of_the_last_when_it_says_so() -> None:
+    told: list[RoundRecord] = []
+    grid = FedSZGrid(grid_of(app_of()), BOUND, on_round=told.append)
+    run(StreamingFedAvg(), grid, rounds=3)
+    assert [record.round for record in told] == [0, 1, 2]
+
+    grid.end_round(accuracy=0.5)
+
+    assert [record.round for record in told] == [0, 1, 2, 3]
+    assert told[-1].accuracy == 0.5
+    assert all(record.replies == CLIENTS and record.sent_up for record in told[1:])
+
+
+def test_what_is_told_of_rounds_cannot_end_them(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: RoundRecord) -> None:
+        raise OSError("the disk is full")
+
+    grid = FedSZGrid(grid_of(app_of()), BOUND, on_round=fail)
+
+    assert run(StreamingFedAvg(), grid, rounds=2).arrays
+    assert "on_round failed on round 1" in caplog.text

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 HEAVY = {"torch", "flwr", "grpc", "pandas", "datasets", "sklearn", "pyarrow", "matplotlib", "ray"}
+HEAVY |= {"starlette", "uvicorn", "prometheus_client"}
 
 EXPORTED = {
     "fedsz": (

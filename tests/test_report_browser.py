@@ -41,15 +41,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield opened
 
 
-def show(page: Page, width: int, scheme: str = "light", media: str = "screen") -> None:
-    page(
-        "Emulation.setDeviceMetricsOverride",
-        width=width, height=800, deviceScaleFactor=1, mobile=width < 600,
-    )  # fmt: skip
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    page("Emulation.setEmulatedMedia", media=media, features=features)
-
-
 NAMES = """[...document.querySelectorAll('#cnn-digits-accuracy-bytes, #cnn-digits-accuracy-ratio')]
 .map(f => [...f.querySelectorAll('text')]
   .filter(t => /^(uncompressed|weights)/.test(t.textContent))
@@ -58,7 +49,7 @@ NAMES = """[...document.querySelectorAll('#cnn-digits-accuracy-bytes, #cnn-digit
 
 @pytest.mark.parametrize("width", [360, 1400])
 def test_no_name_of_a_way_covers_another(page: Page, width: int) -> None:
-    show(page, width)
+    page.show(width)
     for names in page.value(NAMES):
         assert len(names) == len({name["name"] for name in names}) >= 3
         for a, b in itertools.combinations(names, 2):
@@ -69,7 +60,7 @@ def test_no_name_of_a_way_covers_another(page: Page, width: int) -> None:
 
 @pytest.mark.parametrize("width", [360, 800, 1400])
 def test_every_figure_is_seen(page: Page, width: int) -> None:
-    show(page, width)
+    page.show(width)
     figures = page.value(BOXES)
 
     assert [figure["id"] for figure in figures] == [f"cnn-digits-{name}" for name in FIGURES]
@@ -112,11 +103,11 @@ def colours(page: Page) -> list[Any]:
 
 
 def test_light_dark_and_paper(page: Page) -> None:
-    show(page, 800, "light")
+    page.show(800, "light")
     light = colours(page)
-    show(page, 800, "dark")
+    page.show(800, "dark")
     dark = colours(page)
-    show(page, 800, "dark", "print")
+    page.show(800, "dark", "print")
     paper = colours(page)
 
     assert light[0] == "rgb(255, 255, 255)"
@@ -127,7 +118,7 @@ def test_light_dark_and_paper(page: Page) -> None:
 
 
 def test_it_prints(page: Page) -> None:
-    show(page, 800)
+    page.show(800)
     pdf = base64.b64decode(page("Page.printToPDF", preferCSSPageSize=True)["data"])
 
     assert pdf.startswith(b"%PDF")

@@ -23,6 +23,7 @@ from fedsz.training.options import (
     SERVER,
     TRAVEL,
     TRUST,
+    WATCHING,
     RunConfig,
     options,
     options_of,
@@ -63,7 +64,9 @@ def test_the_flower_app_takes_every_option_of_a_server() -> None:
         for name, value in project["tool"]["flwr"]["app"]["config"].items()
     }
     about = options()
-    wanted = [name for name in options_of(SERVER) if about[name].panel not in (TRAVEL, RESULTS)]
+    wanted = [
+        name for name in options_of(SERVER) if about[name].panel not in (TRAVEL, RESULTS, WATCHING)
+    ]
     assert list(given) == wanted
     assert RunConfig.of(given) == RunConfig()
 
@@ -78,6 +81,7 @@ def test_every_option_says_who_takes_it() -> None:
                 COMPRESSION,
                 TRUST,
                 TRAVEL,
+                WATCHING,
                 RESULTS,
                 SWEPT,
             ), name
@@ -96,7 +100,8 @@ def test_what_defines_a_run_is_what_can_change_its_result() -> None:
     changes_nothing |= {"buffer", "max_staleness"}  # likewise
     about = options()
     for name, option in about.items():
-        matters = option.panel not in (TRAVEL, RESULTS) and name not in changes_nothing
+        elsewhere = option.panel in (TRAVEL, RESULTS, WATCHING)
+        matters = not elsewhere and name not in changes_nothing
         assert matters == (option.defines_run or name in own_axes), name
 
 

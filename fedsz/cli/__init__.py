@@ -17,14 +17,14 @@ from typing import Annotated, Any, Final
 import click
 import typer
 
-from fedsz.cli import keys
-from fedsz.cli.options import PREFIX
+from fedsz.cli import keys, logs
+from fedsz.cli.options import PREFIX, Command
 from fedsz.errors import ConfigError, FedszError
-from fedsz.formatting import WARNING, did_you_mean, printable
+from fedsz.formatting import did_you_mean, printable
 
 COMMANDS: Final = (
     *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
-    *("compress", "decompress", "inspect", "codecs", "methods", "decisions"),
+    *("compress", "decompress", "inspect", "codecs", "methods", "decisions", "dashboard"),
 )
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
@@ -39,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for name in COMMANDS:
-    app.command(name)(import_module(f"{__name__}.{name}").command)
+    app.command(name, cls=Command)(import_module(f"{__name__}.{name}").command)
 app.add_typer(keys.app, name="keys")
 
 
@@ -56,6 +56,10 @@ def options(
     context: typer.Context,
     *,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+    log_json: Annotated[
+        bool,
+        typer.Option("--log-json", help="Log in lines of JSON.", envvar=f"{PREFIX}LOG_JSON"),
+    ] = False,
     version: Annotated[  # noqa: ARG001 - its callback has done all there is to do
         bool,
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
@@ -63,28 +67,14 @@ def options(
 ) -> None:
     """Error-bounded compression for federated learning."""
     _check_environment(context.command)
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.ERROR,
-        format="%(asctime)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    # What an operator must hear in any case, such as that a link is plaintext.
-    heard = logging.StreamHandler(sys.stderr)
-    heard.setFormatter(logging.Formatter(f"{WARNING}%(message)s"))
-    security = logging.getLogger("fedsz.security")
-    security.handlers, security.propagate = [heard], False
-    security.setLevel(logging.WARNING)
-    # Flower gives its logger a level and a handler when it is imported; a filter outlasts that.
-    flower = logging.getLogger("flwr")
-    flower.propagate = False
-    if not verbose:
-        flower.addFilter(lambda record: record.levelno >= logging.ERROR)
+    logs.set_up(verbose=verbose, as_json=log_json)
 
 
 def _check_environment(group: click.Command) -> None:
     """Raise ConfigError for a variable that looks like an option's and is none's."""
     assert isinstance(group, click.Group)
-    options = (option for command in group.commands.values() for option in command.params)
+    commands = [group, *group.commands.values()]
+    options = (option for command in commands for option in command.params)
     known = {str(option.envvar) for option in options if option.envvar} | {TEST_DATA}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:
@@ -94,6 +84,7 @@ def _check_environment(group: click.Command) -> None:
 
 def main() -> None:
     """Run the command line; the exit code is 0, 2 for a mistake, 130 after Ctrl-C."""
+    logs.say_errors()  # until the options have been read
     # What gRPC's core says of failed handshakes, we say in one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # A container is stopped by SIGTERM: end as on Ctrl-C, with everything closed.
@@ -118,7 +109,7 @@ def main() -> None:
 
 
 def _complain(text: str) -> int:
-    print("fedsz:", " ".join(printable(text).split()), file=sys.stderr)
+    logging.getLogger(logs.ERRORS).error("%s", " ".join(printable(text).split()))
     return 2
 
 

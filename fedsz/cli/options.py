@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
+import click
 import typer
+from typer.core import TyperCommand
 
 from fedsz.errors import ConfigError
 from fedsz.training.options import RunConfig, options, options_of
@@ -82,6 +84,21 @@ def _flag(option: str, of: type[RunConfig], kinds: dict[str, Any]) -> Any:
             rich_help_panel=about.panel,
         ),
     ]
+
+
+class Command(TyperCommand):
+    """A command, some of whose options may stand without a value (`Option.alone`)."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give such options the values that they then have."""
+        named = options().items()
+        alone = {f"--{name.replace('_', '-')}": about.alone for name, about in named if about.alone}
+        after = [*args[1:], "-"][: len(args)]
+        filled = [
+            f"{arg}={alone[arg]}" if arg in alone and following.startswith("-") else arg
+            for arg, following in zip(args, after, strict=True)
+        ]
+        return super().parse_args(ctx, filled)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]

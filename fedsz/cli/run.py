@@ -13,9 +13,14 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     from contextlib import closing
 
     from fedsz.cli.table import events_shown
+    from fedsz.monitoring.watchers import watched
     from fedsz.training.local_fleet import run_local
 
     warn_of_update(config)
-    with closing(run_local(config)) as events, events_shown(json=json) as show:
+    with (
+        closing(run_local(config)) as events,
+        events_shown(json=json) as show,
+        watched(config, show) as tell,
+    ):
         for event in events:
-            show(event)
+            tell(event)

@@ -11,8 +11,13 @@ from fedsz.training.options import SERVER, RunConfig
 def command(config: RunConfig, *, json: Json = False) -> None:
     """Serve a training run to clients on other machines, over gRPC."""
     from fedsz.cli.table import events_shown
+    from fedsz.monitoring.watchers import watched
     from fedsz.training.fleet import serve
 
     warn_of_update(config)
-    with failure_as_json(json=json), events_shown(json=json) as show:
-        serve(config, show)
+    with (
+        failure_as_json(json=json),
+        events_shown(json=json) as show,
+        watched(config, show) as tell,
+    ):
+        serve(config, tell)

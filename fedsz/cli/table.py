@@ -12,9 +12,10 @@ from fedsz.cli.output import print_event
 from fedsz.cli.status import StatusLine
 from fedsz.control.record import RoundRecord
 from fedsz.formatting import metric, outcome, share, size
-from fedsz.training.events import Client, Done, Event, Listening
+from fedsz.monitoring.live_round import LiveRound
+from fedsz.training.events import Client, Done, Event, Listening, Watched
 
-NAMED: Final = 4  # clients whose replies are missing, in a line, or in the summary
+NAMED: Final = 4  # clients that the summary names
 FAILED: Final = "failed"  # what records of older releases do not say more of
 WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)  # eleven columns fit into 80 characters
 HEADS: Final = (
@@ -32,9 +33,7 @@ class RunTable:
 
     def __init__(self) -> None:
         self._rows: list[RoundRecord] = []
-        self._connected: set[str] = set()
-        self._asked: set[str] = set()  # clients that were there when the round began
-        self._replied: set[str] = set()  # those of them whose replies have come
+        self._live = LiveRound()
         self._listening: Listening | None = None
         self._done: Done | None = None
         self._status = StatusLine(Console(), "starting the server")
@@ -49,21 +48,18 @@ class RunTable:
             self._summary(self._done)
         elif self._listening and self._rows:
             way_on = f"go on by --resume {self._listening.run_dir}"
-            self._say(f"stopped in round {self._number}; {way_on}", style="")
+            self._say(f"stopped in round {self._live.number}; {way_on}", style="")
 
     def show(self, event: Event) -> None:
         """Take an event into the picture."""
+        self._live.take(event)
         match event:
+            case Watched(what, url):
+                self._say(f"{what} at {url}")
             case Listening():
                 self._listening = event
                 self._say(f"listening on port {event.port}, results in {event.run_dir}")
             case Client(client_id, what, detail) if not self._done:
-                if what == "joined":
-                    self._connected.add(client_id)
-                elif what == "left":
-                    self._connected.discard(client_id)
-                elif what == "received" and not detail:
-                    self._replied.add(client_id)
                 if what not in ("joined", "received"):
                     self._say(f"client {client_id} {what}: {detail}")
             case RoundRecord():
@@ -76,36 +72,9 @@ class RunTable:
                 self._print_row(cells(event))
                 if event.uncounted:
                     self._say(f"round {event.round} does not count: {event.uncounted}")
-                self._asked, self._replied = set(self._connected), set()
             case Done():
                 self._done = event
-        self._status.update(self._goes_on(), at_once=not self._rows)
-
-    @property
-    def _number(self) -> int:
-        """The round that is going on; 0 while the model to start from is tested."""
-        if self._rows:
-            return self._rows[-1].round + 1
-        return self._listening.first_round if self._listening else 0
-
-    def _goes_on(self) -> str:
-        if self._done:
-            return "sending the clients home"
-        if not self._listening:
-            return "starting the server"
-        if not self._rows:
-            here, wanted = len(self._connected), self._listening.min_clients
-            if here < wanted:
-                return f"waiting for clients: {here} of {wanted}"
-            if not self._number:
-                return "testing the model to start from"
-        asked = self._asked or self._connected
-        replies = f"round {self._number}: {len(self._replied)} of {len(asked)} replies"
-        missing = sorted(asked - self._replied)
-        if not missing:
-            return f"{replies}, testing their average"
-        more = " ..." if len(missing) > NAMED else ""
-        return f"{replies}, waiting for {', '.join(missing[:NAMED])}{more}"
+        self._status.update(self._live.text(), at_once=not self._rows)
 
     def _summary(self, done: Done) -> None:
         if not self._rows:

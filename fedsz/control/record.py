@@ -40,6 +40,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: its node id, as text.
+        client: its name; "" in records of older releases.
         bandwidth: of its way to the server, in bits a second; 0 where it is not known.
         raw_bytes: of its update, before compression.
         sent_bytes: of what it sent.
@@ -70,6 +71,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     scale: float = 1.0
     staleness: int = 0
+    client: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True):

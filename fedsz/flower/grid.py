@@ -6,7 +6,7 @@ import gc
 import logging
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -81,6 +81,8 @@ class FedSZGrid(WrappedGrid):
         min_replies: usable replies that a round of training needs. With fewer, or without weight,
             all become error replies, at which Flower's strategies keep the model. Three such rounds
             in a row raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its own.
+        on_round: called with the record of each round that ends, such as a
+            `fedsz.monitoring.Tracking`. An app's last round ends when it calls `end_round()`.
 
     Raises:
         ConfigError: one of these is out of range or does not exist.
@@ -108,14 +110,10 @@ class FedSZGrid(WrappedGrid):
         rules: AdmissionRules | None = None,
         deadlines: Deadlines | None = None,
         min_replies: int = 1,
+        on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
-        named: dict[str, Any] = {
-            "error_bound": error_bound,
-            "threshold": threshold,
-            "rule": rule,
-            "update": update,
-            "downlink": downlink,
-        }
+        named: dict[str, Any] = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
+        named |= {"update": update, "downlink": downlink}
         named = {name: value for name, value in named.items() if value is not None}
         config = CompressionConfig.of(
             **{"error_bound": DEFAULT.error_bound, **named},
@@ -130,7 +128,7 @@ class FedSZGrid(WrappedGrid):
         rules = replace(rules or AdmissionRules(), same_model=same_model)
         self._quorum = Quorum(min_replies)
         self._deadlines = deadlines or Deadlines(quorum=min_replies)
-        book = RoundBook(inner, controller, tells=True)
+        book = RoundBook(inner, controller, tells=True, on_round=on_round)
         self._set_up(inner, book, rules, feedback=downlink_feedback, shared_initial=shared_initial)
 
     @classmethod
@@ -365,10 +363,9 @@ class FedSZGrid(WrappedGrid):
         if not is_training(pushed):
             return
         if self._book.is_over:
-            accuracy, loss = self._book.take_measured()
             needs, base = self._book.controller.needs, self._book.controller.base
             spread = self._packer.spread(pushed, base) if SPREAD in needs else {}
-            self.end_round(accuracy=accuracy, loss=loss, spread=spread)
+            self.end_round(spread=spread)
         self._book.ended = False
 
     def _admitted(self, reply: Message, *, sealed: bool) -> Message:

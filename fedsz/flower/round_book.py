@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_log import RoundLog
 from fedsz.flower.traffic import TrafficCounter
 
+logger = logging.getLogger(__name__)
+
 
 class RoundBook:
     """Counts what crosses a Grid, makes the record of each round, and has the next one decided.
@@ -24,6 +27,7 @@ class RoundBook:
     Args:
         grid: that carries the messages.
         controller: decides how each round is sent.
+        on_round: called with the record of each round; what it raises is logged.
         tells: whether rounds are logged, and traffic is taken apart from rounds. A server that ends
             its rounds itself does neither: what nobody takes would grow for weeks.
 
@@ -34,8 +38,15 @@ class RoundBook:
         evaluated: what replies to evaluate messages say of it.
     """
 
-    def __init__(self, grid: Grid, controller: Controller, *, tells: bool) -> None:
-        self.controller = controller
+    def __init__(
+        self,
+        grid: Grid,
+        controller: Controller,
+        *,
+        tells: bool,
+        on_round: Callable[[RoundRecord], None] | None = None,
+    ) -> None:
+        self.controller, self._on_round = controller, on_round
         self.decision = Decision(config=controller.base)
         self.ended = False
         self.measured: tuple[float | None, float | None] = None, None
@@ -70,17 +81,26 @@ class RoundBook:
     def end(self, measured: Mapping[str, Any]) -> RoundRecord:
         """Return the record of the round that is over, and decide how the next one is sent."""
         now = time.monotonic()
+        accuracy, loss = self.take_measured()
         record = RoundRecord(
             **msgspec.structs.asdict(self._of_round.take()),
             round=self.controller.next_round,
             seconds=now - self._last,
             decision=self.controller.decision,
-            **measured,
+            **{"accuracy": accuracy, "loss": loss, **measured},
         )
         self._last, self.measured, self.ended = now, (None, None), True
         self._trained = False
         self.steer(self.controller.decide(record))
+        self._tell_record(record)
         return record
+
+    def _tell_record(self, record: RoundRecord) -> None:
+        try:
+            if self._on_round is not None:
+                self._on_round(record)
+        except Exception:
+            logger.exception("on_round failed on round %d", record.round)
 
     def take_measured(self) -> tuple[float | None, float | None]:
         """Return accuracy and loss, as the app or else clients have measured them."""

@@ -45,8 +45,7 @@ class TrafficCounter:
 
     def failed(self, node: int, reason: str, kind: Refusal) -> None:
         """Count a message that got no usable reply."""
-        client = getattr(self._grid, "client_name", str)(node)
-        self._failures.append(Failure(client, reason, kind))
+        self._failures.append(Failure(self._name(node), reason, kind))
 
     def take(self) -> Traffic:
         """Return what has been counted since the last call, or since the start."""
@@ -56,7 +55,9 @@ class TrafficCounter:
         used = [(reply, bandwidth) for reply, bandwidth in self._admitted if not reply.refused]
         aside = [u for reply, _ in used if not reply.trains for u in reply.updates.values()]
         used = [(reply, bandwidth) for reply, bandwidth in used if reply.trains]
-        clients = [_client_record(reply, bandwidth) for reply, bandwidth in used]
+        clients = [
+            _client_record(reply, self._name(reply.node), bandwidth) for reply, bandwidth in used
+        ]
         reports = [reply.report for reply, _ in used]
         wire_up, wire_down = self._wire_now()
         traffic = Traffic(
@@ -84,6 +85,10 @@ class TrafficCounter:
         self._failures, self._admitted = [], []
         return traffic
 
+    def _name(self, node: int) -> str:
+        name: str = getattr(self._grid, "client_name", str)(node)
+        return name
+
     def _wire_now(self) -> tuple[int, int]:
         counters = getattr(self._grid, "counters", None)
         if counters is None:
@@ -91,9 +96,10 @@ class TrafficCounter:
         return counters.wire_bytes_received, counters.wire_bytes_sent
 
 
-def _client_record(reply: Admitted, bandwidth: float) -> ClientRecord:
+def _client_record(reply: Admitted, name: str, bandwidth: float) -> ClientRecord:
     return ClientRecord(
         node=str(reply.node),
+        client=name,
         bandwidth=bandwidth,
         raw_bytes=sum(update.raw_bytes for update in reply.updates.values()),
         sent_bytes=sum(update.sent_bytes for update in reply.updates.values()),

@@ -9,12 +9,13 @@ from typing import Final
 
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import count, digits, listed
+from fedsz.palette import COLOURS
 from fedsz.report import accuracy, distributions, tables, times
 from fedsz.report.accuracy_over_bytes import bytes_items, difference, rate_accuracies
 from fedsz.report.chart import Chart, Item, Omitted, Table
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, machines, settings_of
 from fedsz.report.scaling import Point, scaling_figure
-from fedsz.report.style import COLOURS, files, inline, line_styles
+from fedsz.report.style import files, inline, line_styles
 from fedsz.whole_files import write_whole
 
 EQUAL: Final = 0.005  # mean loss of accuracy, as a share, up to which ways are compared by bytes

@@ -18,26 +18,13 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
+from fedsz.palette import COLOURS
 from fedsz.report.chart import Chart, Panel
 from fedsz.report.runs import UNCOMPRESSED, rank
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
-# Name -> colour on white, colour on dark. The hues are Okabe and Ito's, which people who see few
-# colours tell apart, made darker or lighter until they stand out from the background by 3 to 1.
-COLOURS: Final = {
-    "blue": ("#0072b2", "#56b4e9"),
-    "red": ("#d55e00", "#ff8f4a"),
-    "green": ("#00805f", "#2fcc9e"),
-    "purple": ("#a8437d", "#e79ac8"),
-    "gold": ("#806600", "#f0c94b"),
-    "indigo": ("#5b4fc7", "#aaa3ff"),
-    "brown": ("#7a4b3a", "#d9a690"),
-    "ink": ("#1c1d22", "#ececf2"),
-    "soft": ("#5d626e", "#a5abb8"),
-    "rule": ("#d5d8df", "#3b3f49"),
-}
 LIGHT: Final = {name: pair[0] for name, pair in COLOURS.items()}
 SERIES: Final = ("blue", "red", "green", "purple", "gold", "indigo", "brown")
 DASHES: Final = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1.5)))

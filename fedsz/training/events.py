@@ -16,6 +16,14 @@ class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening")
     run_dir: str  # the folder that results go to
     min_clients: int  # how many clients it waits for
     first_round: int = 0  # that it will tell of; 0 is the model to start from, before any training
+    rounds: int = 0  # of the whole run; 0 if that is not known
+
+
+class Watched(msgspec.Struct, frozen=True, tag_field="event", tag="watched"):
+    """Something that shows the run is served."""
+
+    what: str  # "dashboard" or "metrics"
+    url: str  # for a browser on this machine
 
 
 class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):
@@ -24,6 +32,14 @@ class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):
     client_id: str
     what: str  # "joined", "received" (a reply), "left", "refused" or "failed"
     detail: str  # a sentence for people, or ""; with "received", why nobody waits for the reply
+
+
+class Receiving(msgspec.Struct, frozen=True, tag_field="event", tag="receiving"):
+    """A part of a client's reply is here; told at most once a second for each client."""
+
+    client_id: str
+    passed: int  # bytes
+    size: int  # bytes of the whole reply
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
@@ -41,7 +57,7 @@ class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
     error: str
 
 
-Event = Listening | Client | RoundRecord | Done | Failed
+Event = Watched | Listening | Client | Receiving | RoundRecord | Done | Failed
 
 
 def to_json(event: Event) -> str:

@@ -15,7 +15,7 @@ from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord, count_failures
 from fedsz.errors import ConfigError
 from fedsz.training.apps import make_client_app
-from fedsz.training.events import Client, Done, Event, Listening
+from fedsz.training.events import Client, Done, Event, Listening, Receiving
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
@@ -52,7 +52,9 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     """
 
     def tell_link(event: LinkEvent) -> None:
-        if event.kind in _TOLD:
+        if event.kind == EventKind.RECEIVING:
+            on_event(Receiving(event.client_id, event.passed, event.size))
+        elif event.kind in _TOLD:
             on_event(Client(event.client_id, str(event.kind), event.detail))
 
     if not config.insecure and not config.tls_cert:
@@ -86,7 +88,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     with grid:
         folder = folder or RunFolder.create(_repeatable(config))
         first = resumed.checkpoint.done.round + 1 if resumed else 0
-        on_event(Listening(grid.port, str(folder.path), config.min_clients, first))
+        on_event(Listening(grid.port, str(folder.path), config.min_clients, first, config.rounds))
         start = time.monotonic()
         history = resumed.history if resumed else ()
         failures = count_failures(failure for record in history for failure in record.failures)

@@ -15,7 +15,16 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import WARNING
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
-from fedsz.training.options import CAPPED, CLIENT, RUN, SERVER, RunConfig, options, options_of
+from fedsz.training.options import (
+    CAPPED,
+    CLIENT,
+    RUN,
+    SERVER,
+    WATCHING,
+    RunConfig,
+    options,
+    options_of,
+)
 from fedsz.whole_files import LOCK
 
 STATES: Final = "client-states"  # the folder of their states in that of the results
@@ -122,7 +131,9 @@ def _watch(
 
 def _command(name: str, config: RunConfig, *flags: str, log: Path, share: int) -> Child:
     """Start a fedsz command, one of ``share`` that share this machine's processors."""
-    values = {option.replace("_", "-"): getattr(config, option) for option in options_of(RUN, name)}
+    # Whoever shows the run is told by us, not by the server's process.
+    passed = [option for option in options_of(RUN, name) if options()[option].panel != WATCHING]
+    values = {option.replace("_", "-"): getattr(config, option) for option in passed}
     given = [
         f"--{option}" if value is True else f"--{option}={value}"
         for option, value in values.items()

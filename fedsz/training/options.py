@@ -23,6 +23,7 @@ COMPRESSION: Final = "How updates are compressed"
 TRUST: Final = "What a reply must keep to"
 TRAVEL: Final = "How they travel"
 RESULTS: Final = "Results"
+WATCHING: Final = "How it is watched"
 
 # Commands that take options of a run.
 RUN, SERVER, CLIENT, SWEEP, PAPER = "run", "server", "client", "sweep", "paper"
@@ -66,6 +67,7 @@ class Option:
     says: str  # its description, which --help shows
     panel: str  # of --help
     commands: tuple[str, ...]  # that take it
+    alone: str = ""  # its value if a flag names it without one; "" if it needs one
     low: float = -math.inf  # its range, both ends included
     high: float = math.inf
     sent: bool = False  # whether the server tells it to clients each round
@@ -229,6 +231,16 @@ class RunConfig:
         "round, with its own options.", RESULTS, ALONE)
     state_dir: str = option("", "Folder where this client keeps the model it holds and what "
         "compression left out, to go on with after a crash; none by default.", RESULTS, (CLIENT,))
+
+    dashboard: str = option("", "Serve a live page of the run on HOST:PORT; without a value on "
+        "127.0.0.1:8265.", WATCHING, ALONE, alone="127.0.0.1:8265")
+    dashboard_token: str = option("", "File with the token that browsers need. A dashboard on "
+        "another host than loopback needs one.", WATCHING, ALONE)
+    metrics_port: int = option(0, "Serve metrics for Prometheus, /healthz and /readyz on this "
+        "port; 0 for none.", WATCHING, ALONE, low=0, high=65535)
+    metrics_host: str = option("127.0.0.1", "Address that these are served on.", WATCHING, ALONE)
+    track: str = option("", "Tell experiment trackers of each round: tensorboard, mlflow or wandb, "
+        "with commas between.", WATCHING, ALONE)
     # fmt: on
 
     def __post_init__(self) -> None:

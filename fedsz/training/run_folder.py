@@ -22,7 +22,7 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import from_json
-from fedsz.training.options import TRAVEL, RunConfig, options
+from fedsz.training.options import TRAVEL, WATCHING, RunConfig, options
 from fedsz.transport.records_file import write_records
 from fedsz.update.config import CompressionConfig
 from fedsz.whole_files import append_line, lock_folder, remove_parts, write_whole
@@ -35,6 +35,7 @@ UPDATES = "updates"  # a folder of files that are named by the digests in rounds
 
 UPDATE: Final = "update"  # the record in each of them
 _OF_FOLDER: Final = ("run_dir", "resume")  # options that name it
+_MAY_DIFFER: Final = (*_OF_FOLDER, "data_dir")  # in a run that is resumed
 
 
 class RunFolder:
@@ -187,7 +188,7 @@ def resumed_config(folder: Path, given: Mapping[str, Any]) -> RunConfig:
     asked = RunConfig.read(path, **given)
     for name, about in options().items():
         want, have = getattr(asked, name), getattr(run, name)
-        if want != have and about.panel != TRAVEL and name not in (*_OF_FOLDER, "data_dir"):
+        if want != have and about.panel not in (TRAVEL, WATCHING) and name not in _MAY_DIFFER:
             raise ConfigError(
                 f"--{name.replace('_', '-')} {want} contradicts {path}, which has {have!r}: a run"
                 " goes on with its own options"

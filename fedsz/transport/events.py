@@ -17,7 +17,7 @@ class EventKind(StrEnum):
     JOINED = "joined"  # on the client: it has reached the server
     LEFT = "left"
     WAITING = "waiting"  # the client has no server yet, or no longer
-    RECEIVING = "receiving"  # the client has `passed` of `size` bytes of a message
+    RECEIVING = "receiving"  # `passed` of `size` bytes of a message are here
     WORKING = "working"  # the client's app has begun to answer a message; `detail` is its type
     SENDING = "sending"  # the client has sent `passed` of `size` bytes of a reply
     RECEIVED = "received"  # a whole message

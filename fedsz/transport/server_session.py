@@ -357,6 +357,8 @@ class ServerSession:
             reason = f"the reply of client {peer.client_id!r} could not be stored: {err.strerror}"
             self._fail(peer, peer.pending[upload.message_id], reason)
         if not upload.complete:
+            if (news := upload.news(peer.client_id, now)) is not None:
+                self._outputs.append(news)
             return
         peer.upload = None
         known = self.bandwidths.get(peer.node_id, 0.0)

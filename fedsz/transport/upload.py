@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import IO, Final
 
+from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import Arrival, Begin
 
 # An upload shorter than this tells what a link can do at least, not what it does.
 TIMED_BYTES: Final = 64 << 10
+NEWS_SECONDS: Final = 1.0  # between two events of an upload
 
 
 class Upload(Arrival):
@@ -20,7 +22,7 @@ class Upload(Arrival):
 
     def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
         super().__init__(begin, limit=limit)
-        self.sink, self._begun = sink, now
+        self.sink, self._begun, self._told = sink, now, now
         self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
 
     def take(self, piece: memoryview, now: float) -> None:
@@ -31,6 +33,14 @@ class Upload(Arrival):
             if self.complete:
                 self.sink.flush()  # a full disk is noticed here, where it fails this reply alone
         self._first = self._first or (now, self.received)
+
+    def news(self, client_id: str, now: float) -> LinkEvent | None:
+        """Return how much is here; None if it was told lately, or nobody waits for it."""
+        if self.sink is None or now < self._told + NEWS_SECONDS:
+            return None
+        self._told = now
+        passed, size = self.received, self.size
+        return LinkEvent(EventKind.RECEIVING, client_id, self.message_id, passed=passed, size=size)
 
     def drop(self) -> None:
         """Keep nothing of it."""

@@ -1,0 +1,65 @@
+"""Where a page or metrics are served: ``HOST:PORT`` as text, and as a socket."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import NamedTuple, Self
+
+from fedsz.errors import ConfigError, LinkError
+
+LOOPBACK = "127.0.0.1"
+
+
+class Address(NamedTuple):
+    """A host and a port; port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, port: int) -> Self:
+        """Return the address in ``PORT``, ``HOST`` or ``HOST:PORT``; loopback without a host.
+
+        Args:
+            text: may hold an IPv6 host in brackets.
+            port: where ``text`` has none.
+
+        Raises:
+            ConfigError: the port is none.
+        """
+        host, colon, number = text.rpartition(":")
+        if text.startswith("[") and text.endswith("]"):
+            host, number = text, ""
+        elif not colon:
+            host, number = ("", text) if text.isdecimal() else (text, "")
+        if number and not (number.isdecimal() and int(number) <= 65535):
+            raise ConfigError(f"an address is HOST:PORT with a port up to 65535, got {text!r}")
+        return cls(host.strip("[]") or LOOPBACK, int(number) if number else port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def listen(self) -> socket.socket:
+        """Return a socket that listens there.
+
+        Raises:
+            LinkError: the port is in use, or the host is not this machine's.
+        """
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family)
+        except OSError as err:
+            # The text of an error of Python's own repeats the address.
+            why = os.strerror(err.errno) if err.errno and err.errno > 0 else err.strerror or err
+            raise LinkError(f"cannot listen on {self}: {why}") from err
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"

@@ -1,0 +1,242 @@
+"""The live page of a run: what it asks its server for, and the server's answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fedsz.errors import ConfigError
+from fedsz.monitoring.access import Access, read_token
+from fedsz.monitoring.address import Address
+from fedsz.monitoring.follower import Follower
+from fedsz.monitoring.live_round import LiveRound
+from fedsz.monitoring.web_server import WebServer, require
+from fedsz.palette import COLOURS
+from fedsz.training.events import Event, Listening
+from fedsz.transport.channel import security
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+PORT: Final = 8265
+PACKAGES: Final = ("starlette", "uvicorn")
+PAUSE_SECONDS: Final = 0.5  # between looks for news
+QUIET_LOOKS: Final = 30  # without news, after which a page is told that the link is alive
+
+# By name, the kind of each file that a page consists of.
+FILES: Final = {
+    "index.html": "text/html",
+    "dashboard.css": "text/css",
+    "dashboard.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "uplot.css": "text/css",
+    "uplot.js": "text/javascript",
+}
+# Options of the run that the page names.
+SHOWN: Final = ("task", "dataset", "model", "policy", "rounds", "tolerance")
+
+
+class Dashboard:
+    """What the page of a run shows: its folder, and what goes on where this process serves it.
+
+    Args:
+        folder: of a run, finished or not; None until an event tells of it.
+        live: what goes on; None where another process serves the run.
+
+    Raises:
+        ConfigError: the folder holds no run, or a package is not installed.
+    """
+
+    def __init__(self, folder: Path | None = None, live: LiveRound | None = None) -> None:
+        require(PACKAGES, "dashboard")
+        self._live, self._lock = live, threading.Lock()
+        self._follower: Follower | None = None
+        self._ended = False
+        if folder is not None:
+            self._follow(folder)
+
+    def show(self, event: Event) -> None:
+        """Take an event of the run into the picture; from any thread."""
+        with self._lock:
+            if self._live:
+                self._live.take(event)
+        if isinstance(event, Listening):
+            self._follow(Path(event.run_dir))
+
+    def close(self) -> None:
+        """Read no more, and let browsers go."""
+        self._ended = True
+        if self._follower:
+            self._follower.close()
+
+    def app(self) -> Starlette:
+        """Return the page as an application that anybody may ask; see `Access`."""
+        from starlette.applications import Starlette
+        from starlette.responses import Response, StreamingResponse
+        from starlette.routing import Route
+
+        def answer(body: bytes, kind: str = "application/json") -> Response:
+            return Response(body, media_type=kind)
+
+        async def run(_: Request) -> Response:
+            return answer(self.run())
+
+        async def clients(_: Request) -> Response:
+            return answer(self.clients())
+
+        async def events(request: Request) -> Response:
+            last = request.headers.get("last-event-id", request.query_params.get("after", ""))
+            return StreamingResponse(self._events(last), media_type="text/event-stream")
+
+        def file(name: str, kind: str) -> Route:
+            body = (resources.files("fedsz.monitoring") / "static" / name).read_bytes()
+
+            async def give(_: Request) -> Response:
+                return answer(body, kind)
+
+            return Route("/" if name == "index.html" else f"/{name}", give)
+
+        colours = Route("/colours.css", lambda _: answer(_colours().encode(), "text/css"))
+        return Starlette(
+            routes=[
+                *(file(name, kind) for name, kind in FILES.items()),
+                colours,
+                Route("/api/run", run),
+                Route("/api/clients", clients),
+                Route("/api/events", events),
+            ]
+        )
+
+    def run(self) -> bytes:
+        """Return what the page begins with, as JSON: the run, and a row for each round."""
+        rows, state = self._rows(0)
+        return b'{"state":%s,"rounds":[%s]}' % (msgspec.json.encode(state), b",".join(rows))
+
+    def clients(self) -> bytes:
+        """Return the run's clients as JSON, with what each does where that is known."""
+        with self._lock:
+            states = self._live.states() if self._live else {}
+        follower = self._follower
+        if follower is None:
+            return msgspec.json.encode([{"name": name, "state": x} for name, x in states.items()])
+        with follower.lock:
+            known = follower.summary.clients
+            told = [{**msgspec.to_builtins(x), "state": states.get(n)} for n, x in known.items()]
+            new = [{"name": n, "state": x} for n, x in states.items() if n not in known]
+        return msgspec.json.encode([*told, *new])
+
+    def _follow(self, folder: Path) -> None:
+        self._follower = Follower(folder)
+        self._follower.start()
+
+    def _rows(self, after: int) -> tuple[list[bytes], dict[str, Any]]:
+        """Return the rows of rounds from ``after`` on, and the state of the run at that time."""
+        follower = self._follower
+        with self._lock:
+            text = self._live.text() if self._live else ""
+        state: dict[str, Any] = {"text": text, "count": 0, "generation": 0, "notices": []}
+        if follower is None:
+            return [], state
+        with follower.lock:
+            summary = follower.summary
+            rows = summary.rows[after:]
+            state |= {
+                "name": follower.folder.name,
+                "finished": follower.finished,
+                "count": len(summary.rows),
+                "generation": follower.generation,
+                "notices": list(summary.notices),
+            }
+        if config := follower.config:
+            state |= {name: getattr(config, name) for name in SHOWN}
+        return rows, state
+
+    async def _events(self, last: str) -> AsyncIterator[bytes]:
+        """Yield server-sent events: rows that came after ``last``, and states that differ.
+
+        An event's id is the generation of the run's file and the number of rows so far.
+        """
+        generation, after = _place(last)
+        told: dict[str, Any] = {}
+        quiet = 0
+        while not self._ended:
+            rows, state = self._rows(after)
+            if generation != state["generation"]:
+                yield b"event: reset\ndata: {}\n\n"
+                return
+            if rows or state != told:
+                after, told, quiet = after + len(rows), state, 0
+                body = b'{"state":%s,"rounds":[%s]}' % (
+                    msgspec.json.encode(state),
+                    b",".join(rows),
+                )
+                yield b"id: %d-%d\ndata: %s\n\n" % (generation, after, body)
+            elif (quiet := quiet + 1) % QUIET_LOOKS == 0:
+                yield b": still here\n\n"
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+@contextlib.contextmanager
+def served(
+    dashboard: Dashboard,
+    where: str,
+    token_file: str = "",
+    tls: tuple[str, str] | None = None,
+) -> Iterator[str]:
+    """Serve a dashboard while the block lasts, and give the address for a browser.
+
+    Args:
+        dashboard: to serve.
+        where: ``HOST:PORT``, or one of the two.
+        token_file: a file with the token that browsers need; "" for none.
+        tls: the files of certificate and private key, for other hosts than loopback.
+
+    Raises:
+        ConfigError: the host is not loopback and there is no token, or the token is none.
+        LinkError: the port is in use.
+    """
+    address = Address.parse(where, PORT)
+    if not address.is_loopback and not token_file:
+        raise ConfigError(
+            f"a dashboard on {address.host} needs --dashboard-token FILE: others reach it"
+        )
+    token = read_token(Path(token_file)) if token_file else ""
+    tls = None if address.is_loopback else tls
+    if not (address.is_loopback or tls):
+        security.warning("the dashboard on %s is plaintext: others can read its token", address)
+    access: Any = Access(dashboard.app(), token, secure=tls is not None)
+    with WebServer(access, address, tls) as server:
+        try:
+            yield server.url
+        finally:
+            dashboard.close()
+
+
+def _place(last: str) -> tuple[int, int]:
+    """Return the generation and the number of rows in an event's id; zeros for any other text."""
+    generation, _, after = last.partition("-")
+    numbers = generation.isascii() and generation.isdecimal() and after.isascii()
+    if not (numbers and after.isdecimal() and len(last) < 30):
+        return 0, 0
+    return int(generation), int(after)
+
+
+def _colours() -> str:
+    """Return the palette as CSS variables, on white and on dark."""
+    light, dark = (
+        " ".join(f"--{name}: {pair[i]};" for name, pair in COLOURS.items()) for i in (0, 1)
+    )
+    return (
+        f":root {{ --page: #ffffff; --card: #f6f7f9; {light} }}\n"
+        "@media (prefers-color-scheme: dark) {\n"
+        f"  :root {{ --page: #15161a; --card: #1e2026; {dark} }}\n}}\n"
+    )

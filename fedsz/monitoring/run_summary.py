@@ -1,0 +1,121 @@
+"""What there is to show of a run: a row for each round, and a line for each client."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import msgspec
+
+from fedsz.control.record import VERSION, ClientRecord, Failure, RoundRecord
+from fedsz.formatting import one_line
+
+FAILED: Final = "failed"  # of what kind a failure is, where its record does not say
+MOST_NOTICES: Final = 20
+MOST_CLIENTS: Final = 10_000  # with a line of their own: clients of an open server choose names
+
+# Fields of a record that a row repeats.
+_SAME: Final = (
+    *("round", "accuracy", "loss", "replies", "kept", "lag", "seconds"),
+    *("raw_up", "sent_up", "raw_down", "sent_down", "encode_seconds", "decode_seconds"),
+    *("train_seconds", "test_seconds"),
+)
+
+
+class ClientSummary(msgspec.Struct, kw_only=True):
+    """One client over the rounds so far.
+
+    Attributes:
+        name: what it calls itself; its node id where a Grid knows no names.
+        replies: rounds that counted its update.
+        failures: rounds without it, by kind.
+        last_round: the last one that counted its update; None before that.
+        reason: why the last round without it went on so; "" without one.
+        bandwidth: of its way to the server, in bits a second; 0 where it is not known.
+        sent_bytes: of its updates, after compression.
+        kept, lag: of its last update; see `ClientRecord`.
+    """
+
+    name: str
+    replies: int = 0
+    failures: dict[str, int] = {}
+    last_round: int | None = None
+    reason: str = ""
+    bandwidth: float = 0.0
+    sent_bytes: int = 0
+    kept: float | None = None
+    lag: float | None = None
+
+
+class RunSummary:
+    """Grows with each round, and keeps no record: a thousand of a thousand clients are 300 MB.
+
+    Attributes:
+        rows: what charts show of each round, as JSON.
+        clients: by their names.
+        notices: what a reader should know, such as lines that could not be read.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+        self.clients: dict[str, ClientSummary] = {}
+        self.notices: list[str] = []
+
+    def add(self, record: RoundRecord) -> None:
+        """Take in the next round."""
+        for update in record.clients:
+            if client := self._client(update.client or update.node):
+                _count_update(client, update, record.round)
+        for failure in record.failures:
+            if client := self._client(failure.client):
+                _count_failure(client, failure)
+        self.rows.append(msgspec.json.encode(row_of(record)))
+        if record.version > VERSION:
+            self.note(
+                f"rounds are of version {record.version}, and this release knows {VERSION}:"
+                " what is new in them is not shown"
+            )
+
+    def note(self, notice: str) -> None:
+        """Add a notice, once, and so many at most."""
+        if notice not in self.notices and len(self.notices) < MOST_NOTICES:
+            self.notices.append(notice)
+
+    def _client(self, name: str) -> ClientSummary | None:
+        name = one_line(name)
+        if name not in self.clients and len(self.clients) >= MOST_CLIENTS:
+            self.note(f"only the first {MOST_CLIENTS:,} clients have a line")
+            return None
+        return self.clients.setdefault(name, ClientSummary(name=name))
+
+
+def row_of(record: RoundRecord) -> dict[str, Any]:
+    """Return what charts show of a round: numbers, failures by kind, and how it was sent."""
+    row: dict[str, Any] = {name: getattr(record, name) for name in _SAME}
+    row["refused"] = Counter(failure.kind or FAILED for failure in record.failures)
+    row["uncounted"] = one_line(record.uncounted)
+    if (decision := record.decision) is not None:
+        config = decision.config
+        row["decision"] = {
+            "update": config.update,
+            "bound": config.error_bound,
+            "downlink": config.downlink,
+            "codec": config.codec,
+            "others": len(decision.codecs),  # clients with a codec of their own
+            "why": one_line(decision.why),
+        }
+    return row
+
+
+def _count_update(client: ClientSummary, update: ClientRecord, number: int) -> None:
+    client.replies += 1
+    client.last_round = number
+    client.bandwidth = update.bandwidth or client.bandwidth
+    client.sent_bytes += update.sent_bytes
+    client.kept, client.lag = update.kept, update.lag
+
+
+def _count_failure(client: ClientSummary, failure: Failure) -> None:
+    kind = failure.kind or FAILED
+    client.failures[kind] = client.failures.get(kind, 0) + 1
+    client.reason = one_line(failure.reason)

@@ -1,0 +1,363 @@
+"""The live page: what it is told, who may ask, and what a damaged folder does to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+
+from fedsz.errors import ConfigError, LinkError
+from fedsz.monitoring.address import Address
+from fedsz.monitoring.dashboard import Dashboard, served
+from fedsz.monitoring.live_round import LiveRound
+from fedsz.training.events import Client, Listening, Receiving, to_json
+from fedsz.training.run_folder import CONFIG, ROUNDS
+from tests.certificates import Authority
+from tests.links import LONG
+from tests.watched_runs import record, write_run
+
+TOKEN = secrets.token_hex(16)
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Pages:
+    """Dashboards that are served until the test ends."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def serve(self, dashboard: Dashboard, where: str = "0", token: Path | None = None) -> int:
+        url = self._stack.enter_context(served(dashboard, where, str(token or "")))
+        return int(url.rstrip("/").rpartition(":")[2])
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    with ExitStack() as stack:
+        yield Pages(stack)
+
+
+def ask(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
+    link.request(method, path, headers=headers)
+    answer = link.getresponse()
+    told = {name.lower(): value for name, value in answer.getheaders()}
+    return Answer(answer.status, told, answer.read())
+
+
+def run_of(dashboard: Dashboard, rounds: int, notices: int = 0) -> dict[str, Any]:
+    """What the page begins with, once so many rounds and notices are there."""
+    deadline = time.monotonic() + LONG
+    while True:
+        told: dict[str, Any] = json.loads(dashboard.run())
+        state = told["state"]
+        if state["count"] >= rounds and len(state["notices"]) >= notices:
+            return told
+        assert time.monotonic() < deadline, state
+        time.sleep(0.05)
+
+
+def told_of(port: int, after: str = "") -> Iterator[dict[str, Any]]:
+    """Server-sent events, as they come."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
+    link.request("GET", f"/api/events?after={after}")
+    answer, event = link.getresponse(), {}
+    while line := answer.readline().decode().rstrip("\n"):
+        name, _, value = line.partition(": ")
+        event[name] = value
+        if name == "data":
+            yield {**event, "data": json.loads(value)}
+            event = {}
+            answer.readline()
+
+
+def test_the_page_is_told_every_round_and_client(tmp_path: Path, pages: Pages) -> None:
+    dashboard = Dashboard(write_run(tmp_path / "run", 12, clients=10))
+    run = run_of(dashboard, 13)
+    port = pages.serve(dashboard)
+
+    assert json.loads(ask(port, "/api/run").body) == run
+    assert run["state"]["finished"]
+    assert run["state"]["notices"] == []
+    assert [row["round"] for row in run["rounds"]] == list(range(13))
+    row, made = run["rounds"][7], record(7, 10)
+    for name in ("accuracy", "loss", "sent_up", "raw_down", "kept", "lag", "seconds"):
+        assert row[name] == getattr(made, name)
+    assert sum(row["refused"].values()) == len(made.failures) == 1
+    assert made.decision is not None
+    assert row["decision"]["why"] == made.decision.why
+    clients = json.loads(ask(port, "/api/clients").body)
+    assert sorted(client["name"] for client in clients) == [f"pi-{i:04}" for i in range(10)]
+    assert sum(client["replies"] for client in clients) == sum(
+        len(record(number, 10).clients) for number in range(13)
+    )
+    assert all(client["failures"] and client["bandwidth"] for client in clients)
+
+
+def test_rounds_reach_the_page_as_they_end(tmp_path: Path, pages: Pages) -> None:
+    folder = write_run(tmp_path / "run", 2, finished=False)
+    dashboard = Dashboard(folder)
+    run_of(dashboard, 3)
+    news = told_of(pages.serve(dashboard), after="0-3")
+    first = next(news)
+    assert first["data"]["rounds"] == []
+    assert not first["data"]["state"]["finished"]
+
+    line = to_json(record(3)) + "\n"
+    with (folder / ROUNDS).open("a") as file:
+        file.write(line[:40])  # half a line is none
+        file.flush()
+        file.write(line[40:])
+
+    second = next(news)
+    assert second["id"] == "0-4"
+    assert [row["round"] for row in second["data"]["rounds"]] == [3]
+
+
+def test_a_page_of_another_run_is_loaded_again(tmp_path: Path, pages: Pages) -> None:
+    folder = write_run(tmp_path / "run", 5)
+    dashboard = Dashboard(folder)
+    run_of(dashboard, 6)
+    news = told_of(pages.serve(dashboard), after="0-6")
+    next(news)
+
+    write_run(folder, 1)
+
+    assert next(news)["event"] == "reset"
+    assert run_of(dashboard, 2)["state"]["generation"] == 1
+
+
+def test_the_server_tells_what_goes_on(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 0, finished=False)
+    dashboard = Dashboard(live=LiveRound())
+    assert json.loads(dashboard.run())["state"]["text"] == "starting the server"
+    assert json.loads(dashboard.clients()) == []
+
+    for event in (
+        Listening(8080, str(folder), 2, rounds=5),
+        Client("a", "joined", ""),
+        Client("b", "joined", ""),
+        record(0),
+        Client("a", "received", ""),
+        Receiving("b", 37, 100),
+    ):
+        dashboard.show(event)
+
+    state = run_of(dashboard, 1)["state"]
+    assert state["text"] == "round 1 of 5: 1 of 2 replies, waiting for b (1 uploading 37 %)"
+    states = {client["name"]: client["state"] for client in json.loads(dashboard.clients())}
+    assert states == {"a": "replied", "b": "uploading 37 %"}
+
+
+@pytest.mark.parametrize("path", ["/../config.toml", "/%2e%2e/config.toml", "/config.toml",
+    "/static/dashboard.js", "/dashboard.py", "/api/run/../../rounds.jsonl", "//etc/passwd",
+    "/..%2fmodel.safetensors", "/rounds.jsonl"])  # fmt: skip
+def test_no_path_leads_out_of_the_page(tmp_path: Path, pages: Pages, path: str) -> None:
+    port = pages.serve(Dashboard(write_run(tmp_path / "run", 1)))
+
+    assert ask(port, path).status == 404
+
+
+def test_the_page_needs_nothing_of_another_host(tmp_path: Path, pages: Pages) -> None:
+    port = pages.serve(Dashboard(write_run(tmp_path / "run", 1)))
+    for path in ("/", "/dashboard.js", "/charts.js", "/dashboard.css", "/uplot.css"):
+        answer = ask(port, path)
+        assert answer.status == 200
+        assert b"https://" not in answer.body
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("host", ["example.org", "example.org:8265", "192.0.2.1", "", "[", "a@b"])
+def test_without_a_token_only_this_machine_is_answered(
+    tmp_path: Path, pages: Pages, host: str
+) -> None:
+    port = pages.serve(Dashboard(write_run(tmp_path / "run", 1)))
+
+    assert ask(port, "/api/run", Host=host).status == 403
+    for here in ("localhost", f"127.0.0.1:{port}", "[::1]:80"):
+        assert ask(port, "/api/run", Host=here).status == 200
+
+
+def test_nothing_is_changed_from_a_page(tmp_path: Path, pages: Pages) -> None:
+    port = pages.serve(Dashboard(write_run(tmp_path / "run", 1)))
+
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert ask(port, "/api/run", method).status == 405
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_other_hosts_need_the_token(tmp_path: Path, pages: Pages, token: Path) -> None:
+    dashboard = Dashboard(write_run(tmp_path / "run", 1))
+    port = pages.serve(dashboard, "0.0.0.0:0", token)
+
+    for path in (
+        "/",
+        "/api/run",
+        "/api/events",
+        "/?token=wrong",
+        f"/?token={TOKEN}x",
+        "/?token=%ff",
+    ):
+        assert ask(port, path).status == 401
+    for value in ("Bearer", "Bearer wrong", f"Basic {TOKEN}", "Bearer \xff"):
+        assert ask(port, "/api/run", Authorization=value).status == 401
+    for value in ("fedsz-dashboard=wrong", "fedsz-dashboard", "=;;=", 'fedsz-dashboard="'):
+        assert ask(port, "/api/run", Cookie=value).status == 401
+    assert ask(port, "/api/run", Authorization=f"Bearer {TOKEN}").status == 200
+    welcome = ask(port, f"/?token={TOKEN}")
+    assert (welcome.status, welcome.headers["location"]) == (303, "/")
+    cookie = welcome.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert ask(port, "/", Cookie=cookie.partition(";")[0], Host="pi.example").status == 200
+
+
+def test_other_hosts_are_spoken_to_by_tls(tmp_path: Path, token: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    cert, key = map(str, authority.issue("pi"))
+    dashboard = Dashboard(write_run(tmp_path / "run", 1))
+    trusts = ssl.create_default_context(cafile=str(authority.ca))
+
+    with served(dashboard, "0.0.0.0:0", str(token), (cert, key)) as url:
+        assert url.startswith("https://")
+        port = int(url.rstrip("/").rpartition(":")[2])
+        link = http.client.HTTPSConnection("127.0.0.1", port, timeout=LONG, context=trusts)
+        link.request("GET", f"/?token={TOKEN}")
+        answer = link.getresponse()
+        assert answer.status == 303
+        assert "; Secure" in str(answer.getheader("set-cookie"))
+
+
+def test_a_certificate_that_is_none_is_an_error(tmp_path: Path, token: Path) -> None:
+    dashboard = Dashboard(write_run(tmp_path / "run", 1))
+    with (
+        pytest.raises(ConfigError, match="token: "),
+        served(dashboard, "0.0.0.0:0", str(token), (str(token), str(token))),
+    ):
+        pass
+
+
+def test_an_open_address_without_a_token_is_refused(tmp_path: Path, pages: Pages) -> None:
+    dashboard = Dashboard(write_run(tmp_path / "run", 1))
+
+    with pytest.raises(ConfigError, match="needs --dashboard-token"):
+        pages.serve(dashboard, "0.0.0.0:0")
+
+
+@pytest.mark.parametrize(("text", "mode"), [("short", 0o600), ("a" * 20, 0o644), ("ä" * 20, 0o600)])
+def test_a_token_is_a_secret(
+    tmp_path: Path, pages: Pages, token: Path, text: str, mode: int
+) -> None:
+    token.write_text(text)
+    token.chmod(mode)
+
+    with pytest.raises(ConfigError, match=r"holds (no token|a secret)"):
+        pages.serve(Dashboard(write_run(tmp_path / "run", 1)), token=token)
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path, pages: Pages) -> None:
+    dashboard = Dashboard(write_run(tmp_path / "run", 1))
+    port = pages.serve(dashboard)
+
+    with pytest.raises(LinkError, match=f"cannot listen on 127.0.0.1:{port}: Address already in"):
+        pages.serve(dashboard, str(port))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("", ("127.0.0.1", 1)), ("9000", ("127.0.0.1", 9000)), ("pi", ("pi", 1)),
+        ("pi:9000", ("pi", 9000)), ("[::1]:9000", ("::1", 9000)), ("[::]", ("::", 1)),
+        (":9000", ("127.0.0.1", 9000)), ("pi:", ("pi", 1)),
+    ],
+)  # fmt: skip
+def test_an_address_is_a_host_a_port_or_both(text: str, address: tuple[str, int]) -> None:
+    assert Address.parse(text, 1) == address
+
+
+@pytest.mark.parametrize("text", ["pi:x", "pi:65536", "99999", "pi:-1"])
+def test_other_addresses_are_errors(text: str) -> None:
+    with pytest.raises(ConfigError, match="an address is HOST:PORT"):
+        Address.parse(text, 1)
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no run"):
+        Dashboard(tmp_path)
+
+
+def test_a_run_without_rounds_has_a_page(tmp_path: Path) -> None:
+    dashboard = Dashboard(write_run(tmp_path / "run", -1))
+
+    run = json.loads(dashboard.run())
+    assert run["rounds"] == []
+    assert not run["state"]["finished"]
+    assert json.loads(dashboard.clients()) == []
+
+
+def test_damaged_lines_are_left_out_and_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 3)
+    lines = (folder / ROUNDS).read_text().splitlines()
+    lines[2] = lines[2][:50]
+    lines += ["\x00\xff", '{"event":"done","run_dir":"x","seconds":1}', '{"round":']
+    (folder / ROUNDS).write_text("\n".join(lines) + "\n")
+
+    run = run_of(Dashboard(folder), 3, notices=4)
+
+    assert [row["round"] for row in run["rounds"]] == [0, 1, 3]
+    assert run["state"]["notices"] == [
+        f"line {number} of rounds.jsonl is no round, and is left out" for number in (3, 5, 6, 7)
+    ]
+
+
+@pytest.mark.parametrize("config", ["no_such_option = 1\n", "= not TOML", ""])
+def test_a_run_of_another_release_is_shown_as_far_as_it_is_known(
+    tmp_path: Path, config: str
+) -> None:
+    folder = write_run(tmp_path / "run", 3)
+    (folder / CONFIG).write_text(config)
+    newer = (folder / ROUNDS).read_text().replace('"version":2', '"version":3,"what_is_new":1')
+    (folder / ROUNDS).write_text(newer)
+
+    run = run_of(Dashboard(folder), 4)
+
+    told = " ".join(run["state"]["notices"])
+    assert "rounds are of version 3, and this release knows 2" in told
+    assert ("options are not shown" in told) == bool(config)
+
+
+def test_names_of_clients_are_shown_as_text(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 2)
+    name = "<img src=x onerror=alert(1)>\\u001b[2J"
+    text = (folder / ROUNDS).read_text().replace("pi-0001", name)
+    (folder / ROUNDS).write_text(text)
+    dashboard = Dashboard(folder)
+    run_of(dashboard, 3)
+
+    names = {client["name"] for client in json.loads(dashboard.clients())}
+
+    assert "<img src=x onerror=alert(1)>\\x1b[2J" in names

@@ -1,0 +1,172 @@
+"""Metrics: what Prometheus is told, and whether a server is alive and ready."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+pytest.importorskip("prometheus_client")
+
+from fedsz.errors import LinkError
+from fedsz.monitoring.address import Address
+from fedsz.monitoring.metrics import Metrics
+from fedsz.monitoring.web_server import WebServer
+from fedsz.training.events import Client, Done, Listening
+from tests.conftest import ROOT
+from tests.links import LONG, free_port
+from tests.watched_runs import record
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def port(metrics: Metrics) -> Iterator[int]:
+    with WebServer(metrics.app(), Address("127.0.0.1", 0)) as server:
+        yield server.address.port
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
+    link.request("GET", path)
+    answer = link.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def samples(port: int) -> dict[str, float]:
+    """Each metric by its name, with the value of its label."""
+    from prometheus_client import parser
+
+    families = parser.text_string_to_metric_families(ask(port, "/metrics")[1])
+    return {
+        " ".join([sample.name, *sample.labels.values()]): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def play(metrics: Metrics, rounds: int) -> None:
+    metrics.show(Listening(8080, "runs/x", 2, rounds=rounds))
+    for name in ("a", "b", "c"):
+        metrics.show(Client(name, "joined", ""))
+    metrics.show(Client("c", "left", ""))
+    for number in range(rounds + 1):
+        metrics.show(record(number, 10))
+
+
+def test_metrics_are_those_of_the_records(metrics: Metrics, port: int) -> None:
+    play(metrics, 5)
+
+    told, records = samples(port), [record(number, 10) for number in range(6)]
+    assert told["fedsz_round"] == told["fedsz_rounds_total"] == 5
+    assert told["fedsz_clients"] == 2
+    assert told["fedsz_accuracy_ratio"] == records[-1].accuracy
+    assert told["fedsz_loss"] == records[-1].loss
+    assert told["fedsz_kept_energy_ratio"] == records[-1].kept
+    for way in ("up", "down"):
+        for kind in ("sent", "raw"):
+            total = sum(getattr(one, f"{kind}_{way}") for one in records)
+            assert told[f"fedsz_{kind}_bytes_total {way}"] == total > 0
+    failures = [failure.kind for one in records for failure in one.failures]
+    for kind in set(failures):
+        assert told[f"fedsz_failures_total {kind}"] == failures.count(kind)
+
+
+def test_what_nobody_has_measured_is_no_number(metrics: Metrics, port: int) -> None:
+    told = samples(port)
+
+    assert told["fedsz_accuracy_ratio"] != told["fedsz_accuracy_ratio"]
+    assert told["fedsz_rounds_total"] == 0
+
+
+def test_names_of_clients_make_no_metrics(metrics: Metrics, port: int) -> None:
+    play(metrics, 1)
+    before = len(samples(port))
+    for number in range(100):
+        metrics.show(Client(f"stranger-{number}", "joined", ""))
+        metrics.show(Client(f"stranger-{number}", "failed", "no reply"))
+
+    told = samples(port)
+    assert len(told) == before
+    assert told["fedsz_clients"] == 102
+
+
+def test_a_server_is_ready_while_it_serves_clients(metrics: Metrics, port: int) -> None:
+    assert ask(port, "/healthz")[0] == 200
+    assert ask(port, "/readyz") == (503, "starting the server\n")
+    metrics.show(Listening(8080, "runs/x", 2))
+    assert ask(port, "/readyz") == (200, "waiting for clients: 0 of 2\n")
+    metrics.show(Done("runs/x", 1.0))
+    assert ask(port, "/readyz")[0] == 503
+    assert ask(port, "/healthz")[0] == 200
+
+
+def test_a_port_in_use_is_one_line(metrics: Metrics, port: int) -> None:
+    with pytest.raises(LinkError, match=f"cannot listen on 127.0.0.1:{port}: Address already in"):
+        WebServer(metrics.app(), Address("127.0.0.1", port))
+
+
+def dashboard() -> list[str]:
+    """The expressions of the Grafana dashboard."""
+    board = json.loads((ROOT / "docs" / "grafana.json").read_text("utf-8"))
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+@pytest.mark.repository
+def test_a_prometheus_scrapes_them_and_answers_the_dashboard(
+    metrics: Metrics, port: int, tmp_path: Path
+) -> None:
+    executable = shutil.which("prometheus")
+    if executable is None:
+        pytest.skip("there is no prometheus here")
+    play(metrics, 3)
+    here = free_port()
+    (tmp_path / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: fedsz\n"
+        f"  static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
+    )
+    process = subprocess.Popen(
+        [
+            executable, "--config.file=prometheus.yml", "--storage.tsdb.path=data",
+            f"--web.listen-address=127.0.0.1:{here}",
+        ],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert query(here, "fedsz_round") == [3.0]
+        wanted = sum(record(number, 10).sent_up for number in range(4))
+        assert query(here, 'fedsz_sent_bytes_total{direction="up"}') == [float(wanted)]
+        for expression in dashboard():
+            assert query(here, expression), expression
+    finally:
+        process.terminate()
+        process.wait(LONG)
+
+
+def query(port: int, expression: str) -> list[float]:
+    """What Prometheus answers, once it does."""
+    from urllib.parse import quote
+
+    deadline = time.monotonic() + LONG
+    while time.monotonic() < deadline:
+        try:
+            status, body = ask(port, f"/api/v1/query?query={quote(expression)}")
+        except OSError:
+            status, body = 0, ""
+        if status == 400:
+            raise AssertionError(body)
+        if status == 200 and (found := json.loads(body)["data"]["result"]):
+            return [float(one["value"][1]) for one in found]
+        time.sleep(0.2)
+    return []

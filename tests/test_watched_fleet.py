@@ -1,0 +1,111 @@
+"""A server that is watched: real processes, with the page, metrics and trackers of a run."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+pytest.importorskip("prometheus_client")
+
+from tests.links import LONG, free_port
+
+if TYPE_CHECKING:
+    from tests.fleets import Fleet
+
+LONG_RUN = ("--rounds", 100_000, "--samples", 200, "--test-samples", 100)
+
+
+def get(port: int, path: str) -> bytes:
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
+    link.request("GET", path)
+    return link.getresponse().read()
+
+
+def last_words(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=LONG)
+    return process.returncode, errors
+
+
+def test_a_server_shows_its_run(fleet: Fleet) -> None:
+    metrics = free_port()
+    server = fleet.server(
+        *LONG_RUN, "--dashboard", "127.0.0.1:0", "--metrics-port", metrics, "--min-clients", 1,
+        "--track", "tensorboard", "--run-dir", "run",
+    )  # fmt: skip
+    watched = server.wait_for(lambda event: event.get("what") == "dashboard")
+    page = int(watched["url"].rstrip("/").rpartition(":")[2])
+    server.wait_for(lambda event: event["event"] == "listening")
+    assert get(metrics, "/readyz") == b"waiting for clients: 0 of 1\n"
+    assert json.loads(get(page, "/api/run"))["state"]["text"] == "waiting for clients: 0 of 1"
+
+    fleet.client(server.port, 0, 1)
+    told = server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
+    shown: list[dict[str, Any]] = []
+    while len(shown) < 2:
+        shown = json.loads(get(page, "/api/run"))["rounds"]
+
+    assert shown[1]["accuracy"] == told["accuracy"]
+    assert told["links"][0]["client"].endswith("/0/1")
+
+
+@pytest.mark.parametrize("option", ["--dashboard", "--metrics-port"])
+def test_a_port_in_use_ends_the_server_before_it_begins(fleet: Fleet, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, errors = last_words(fleet.start("server", "--insecure", "--port", 0, option, port))
+
+    assert code == 2
+    assert errors == f"fedsz: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert not (fleet.folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--dashboard", "192.0.2.1"), "a dashboard on 192.0.2.1 needs --dashboard-token FILE"),
+        (("--dashboard", "x:y"), "an address is HOST:PORT"),
+        (("--track", "tensorbord"), "no tracker 'tensorbord' (did you mean 'tensorboard'"),
+        (("--dashboard", "0", "--dashboard-token", "absent"), "absent: No such file"),
+    ],
+)
+def test_what_cannot_be_watched_is_one_line(
+    fleet: Fleet, arguments: tuple[str, ...], says: str
+) -> None:
+    code, errors = last_words(fleet.start("server", "--insecure", "--port", 0, *arguments))
+
+    assert code == 2
+    assert errors.startswith(f"fedsz: {says}")
+    assert errors.count("\n") == 1
+
+
+def test_a_dashboard_without_a_value_is_on_loopback(fleet: Fleet) -> None:
+    code, errors = last_words(fleet.start("server", "--dashboard", "--rounds", 0))
+    assert (code, errors) == (2, "fedsz: rounds must lie in 1..1e+06, got 0\n")  # and no usage
+
+    code, errors = last_words(fleet.start("server", "--rounds", 0, "--dashboard"))
+    assert (code, errors) == (2, "fedsz: rounds must lie in 1..1e+06, got 0\n")
+
+
+def test_a_log_of_json_has_errors_and_warnings(fleet: Fleet) -> None:
+    code, errors = last_words(fleet.start("--log-json", "server", "--insecure", "--rounds", 0))
+    assert code == 2
+    (line,) = map(json.loads, errors.splitlines())
+    assert line["level"] == "error"
+    assert line["message"] == "rounds must lie in 1..1e+06, got 0"
+    assert set(line) == {"time", "level", "logger", "message"}
+
+
+def test_a_dashboard_of_no_run_is_one_line(fleet: Fleet, tmp_path: Path) -> None:
+    code, errors = last_words(fleet.start("dashboard", tmp_path / "absent"))
+
+    assert code == 2
+    assert errors.startswith(f"fedsz: {tmp_path / 'absent'} holds no run")
