@@ -25,7 +25,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "topk": ("k=20%", "k=7"),
     "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0"),
     "ternary": ("threshold=0.3",),
-    "qsgd": ("bits=2,bucket=64", "bits=8,bucket=0", "bits=6,unbiased=0"),
+    "qsgd": ("bits=2,bucket=64", "bits=8,bucket=0", "bits=6,unbiased=0", "bits=2,norm=max"),
 }
 PARTS = [method for method in METHODS if isinstance(method, Part)]
 WRITTEN = [
@@ -44,7 +44,8 @@ def well_formed(texts: tuple[str, ...]) -> bool:
     return True
 
 
-PAIRS = [">".join(pair) for pair in itertools.product(WRITTEN, repeat=2) if well_formed(pair)]
+NAMES = [part.name for part in PARTS]
+PAIRS = [">".join(pair) for pair in itertools.product(NAMES, repeat=2) if well_formed(pair)]
 CHAINS = [
     *WRITTEN,
     *PAIRS,
@@ -78,7 +79,13 @@ def coded(transform: Transform, x: np.ndarray, shared: Shared, state: Any = None
 
 
 def ordinary(seed: int, size: int = 600) -> np.ndarray:
-    return np.random.default_rng(seed).laplace(size=size).astype(np.float32)
+    return np.random.default_rng(seed).laplace(size=(size // 20, 20)).astype(np.float32)
+
+
+@pytest.mark.parametrize("preset", methods.PRESETS, ids=lambda preset: preset.name)
+def test_a_preset_is_another_name_of_its_chain(preset: methods.Preset) -> None:
+    assert str(parse(preset.name)) == str(parse(preset.chain)) == preset.chain
+    assert preset.name not in {method.name for method in METHODS}
 
 
 def test_a_chain_is_written_as_it_is_read() -> None:
@@ -133,10 +140,11 @@ def test_what_is_declared_unbiased_is(text: str) -> None:
     assert error.any() or np.array_equal(decoded[0], x)
 
 
-@pytest.mark.parametrize("text", [t for t in WRITTEN if parse(t).biased])
+@pytest.mark.parametrize("text", [t for t in WRITTEN if parse(t).contracts])
 def test_what_is_declared_to_contract_does(text: str) -> None:
-    (part,) = parse(text).sent(TensorSpec((600,)))  # type: ignore[misc]
-    for x in (ordinary(4), np.eye(1, 600, 5, np.float32)[0], np.ones(600, np.float32)):
+    (part,) = parse(text).sent(TensorSpec((30, 20)))  # type: ignore[misc]
+    one = np.eye(30, 20, 5, np.float32) * np.eye(30, 1, dtype=np.float32)
+    for x in (ordinary(4), one, np.ones((30, 20), np.float32)):
         share = part.contraction(shared_of(x).spec)
         assert 0 < share <= 1
         losses = [
