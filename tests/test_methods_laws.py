@@ -18,12 +18,21 @@ from fedsz.methods import METHODS, Shared, TensorSpec, Transform, parse
 from fedsz.methods.base import Part, add_parts, dense
 from fedsz.methods.combinators import Chain
 from fedsz.methods.payload import read, write
+from fedsz.methods.threshold import Estimate
 from tests.strategies import weights
 
 # Settings beside the defaults, by name of the method.
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "topk": ("k=20%", "k=7"),
-    "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0"),
+    "topk": ("k=20%", "k=7", "k=5,chunk=64"),
+    "rtopk": ("k=5%,among=50%",),
+    "threshold": (
+        "k=20%,by=sample",
+        "k=20%,by=gaussian",
+        "k=20%,by=redsync",
+        "k=20%,by=sidco",
+        "magnitude=0.02",
+    ),
+    "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0", "k=30%,block=1"),
     "ternary": ("threshold=0.3",),
     "qsgd": ("bits=2,bucket=64", "bits=8,bucket=0", "bits=6,unbiased=0", "bits=2,norm=max"),
 }
@@ -239,6 +248,23 @@ def test_zeros_one_element_and_one_huge_one(text: str) -> None:
         assert np.isfinite(y).all()
         if not single.any():
             assert not y.any()
+
+
+DRAWN = [
+    (by, draw)
+    for by in Estimate
+    for draw in ("laplace", "normal", "standard_cauchy")
+    if (by, draw) != (Estimate.SIDCO, "standard_cauchy")  # no tail is exponential there
+]
+
+
+@pytest.mark.parametrize(("by", "draw"), DRAWN)
+def test_an_estimated_threshold_keeps_about_k_elements(by: Estimate, draw: str) -> None:
+    x = getattr(np.random.default_rng(12), draw)(size=200_000).astype(np.float32)
+
+    planes, _ = parse(f"threshold:k=1%,by={by}").encode(x, {}, shared_of(x))
+
+    assert 1000 < planes["values"].size <= 4000
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])

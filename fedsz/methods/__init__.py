@@ -34,12 +34,13 @@ from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
 from fedsz.methods.qsgd import Qsgd
 from fedsz.methods.random_k import RandomK
 from fedsz.methods.sign import Sign, Ternary
-from fedsz.methods.top_k import TopK
+from fedsz.methods.threshold import Threshold
+from fedsz.methods.top_k import RandomTopK, TopK
 from fedsz.spec_strings import chosen
 
 METHODS: Final[tuple[Part | Wrapper, ...]] = (
     Feedback(), Difference(),
-    TopK(), RandomK(),
+    TopK(), RandomTopK(), Threshold(), RandomK(),
     Sign(), Ternary(), Qsgd(), Natural(),
 )  # fmt: skip
 

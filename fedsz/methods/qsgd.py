@@ -107,7 +107,8 @@ class Qsgd(Part):
         """Return the norm of each row, as a column."""
         if self.norm is Norm.L2:
             return _l2_norms(rows)
-        return np.abs(rows).max(axis=1, initial=0, keepdims=True)
+        largest: NDArray = np.abs(rows).max(axis=1, initial=0, keepdims=True)
+        return largest
 
     def _buckets(self, x: NDArray, spec: TensorSpec) -> NDArray:
         """Return a flat array with a row for each bucket, the last filled up with 0."""
