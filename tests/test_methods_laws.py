@@ -33,6 +33,9 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         "magnitude=0.02",
     ),
     "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0", "k=30%,block=1"),
+    "rotate": ("block=16",),
+    "sbc": ("k=10%",),
+    "centroids": ("bits=1", "bits=5"),
     "ternary": ("threshold=0.3",),
     "qsgd": ("bits=2,bucket=64", "bits=8,bucket=0", "bits=6,unbiased=0", "bits=2,norm=max"),
 }
@@ -289,3 +292,20 @@ def test_one_percent_with_ternary_values_is_a_hundredth() -> None:
     payload, _, _ = coded(parse("topk:k=1%>ternary"), x, shared_of(x))
 
     assert x.nbytes >= 100 * len(payload)
+
+
+def test_64_of_4096_with_two_bits_are_a_two_hundred_and_tenth() -> None:
+    x = ordinary(13, 1 << 20)
+
+    payload, _, _ = coded(parse("topk:k=64,chunk=4096>centroids:bits=2"), x, shared_of(x))
+
+    assert x.nbytes >= 210 * len(payload)
+
+
+def test_a_rotation_makes_signs_tell_more_of_what_is_uneven() -> None:
+    x = np.random.default_rng(14).laplace(size=4096).astype(np.float32) ** 5  # a few elements have nearly all of the energy
+
+    def loss(text: str) -> float:
+        return float(np.square(coded(parse(text), x, shared_of(x))[1] - x).sum())
+
+    assert loss("rotate>sign") < 0.5 * loss("sign")

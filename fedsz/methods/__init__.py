@@ -13,7 +13,9 @@ from typing import Final
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Part, Shared, Sparse, State, TensorSpec, Transform
+from fedsz.methods.binary import SparseBinary
 from fedsz.methods.bounded import AT, Bounded
+from fedsz.methods.centroids import Centroids
 from fedsz.methods.combinators import (
     THEN,
     ByLayer,
@@ -33,6 +35,7 @@ from fedsz.methods.natural import Natural
 from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
 from fedsz.methods.qsgd import Qsgd
 from fedsz.methods.random_k import RandomK
+from fedsz.methods.rotation import Rotate
 from fedsz.methods.sign import Sign, Ternary
 from fedsz.methods.threshold import Threshold
 from fedsz.methods.top_k import RandomTopK, TopK
@@ -40,8 +43,9 @@ from fedsz.spec_strings import chosen
 
 METHODS: Final[tuple[Part | Wrapper, ...]] = (
     Feedback(), Difference(),
-    TopK(), RandomTopK(), Threshold(), RandomK(),
-    Sign(), Ternary(), Qsgd(), Natural(),
+    Rotate(),
+    TopK(), RandomTopK(), Threshold(), RandomK(), SparseBinary(),
+    Sign(), Ternary(), Qsgd(), Natural(), Centroids(),
 )  # fmt: skip
 
 DELTA: Final = "delta"  # may stand first: chains are of differences in any case

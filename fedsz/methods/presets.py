@@ -27,5 +27,9 @@ PRESETS: Final = (
     Preset("stc", "feedback>topk>ternary", "sparse ternary compression, Sattler et al. 2019"),
     Preset("qsparse", "feedback>topk>qsgd:unbiased=0", "Qsparse-local-SGD, Basu et al. 2019"),
     Preset("3lc", "feedback>ternary:threshold=0.5", "Lim et al. 2019, with the mean magnitude"),
+    Preset("fedzip", "topk:k=10%>centroids:bits=4", "Malekijoo et al. 2021"),
+    Preset("sparseloco", "feedback:decay=0.95>topk:k=64,chunk=4096>centroids", "Sarfi et al. 2025"),
+    Preset("drive", "feedback>rotate>sign", "Vargaftik et al. 2021, with the scale of least error"),
+    Preset("eden", "feedback>rotate>centroids", "Vargaftik et al. 2022, with fitted centroids"),
 )
 CHAIN_OF: Final = {preset.name: preset.chain for preset in PRESETS}

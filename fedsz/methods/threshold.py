@@ -97,7 +97,7 @@ def by_gaussian(magnitudes: NDArray, k: int) -> float:
     floor = spread * NormalDist().inv_cdf(1 - k / (2 * magnitudes.size))
     factor, too_few = 2.0, False
     for _ in range(TRIES):
-        kept = np.count_nonzero(magnitudes >= floor)
+        kept = int(np.count_nonzero(magnitudes >= floor))
         if 2 * k <= 3 * kept <= 4 * k:
             break
         if (kept < k) != too_few:
