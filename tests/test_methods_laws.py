@@ -34,6 +34,9 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     ),
     "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0", "k=30%,block=1"),
     "rotate": ("block=16",),
+    "powersgd": ("rank=1",),
+    "sketch": ("columns=50%,rows=3", "columns=20%,unbiased=0"),
+    "uveqfed": ("step=0.3", "lattice=hexagonal"),
     "sbc": ("k=10%",),
     "centroids": ("bits=1", "bits=5"),
     "ternary": ("threshold=0.3",),
@@ -303,7 +306,8 @@ def test_64_of_4096_with_two_bits_are_a_two_hundred_and_tenth() -> None:
 
 
 def test_a_rotation_makes_signs_tell_more_of_what_is_uneven() -> None:
-    x = np.random.default_rng(14).laplace(size=4096).astype(np.float32) ** 5  # a few elements have nearly all of the energy
+    # A few elements have nearly all of the energy.
+    x = np.random.default_rng(14).laplace(size=4096).astype(np.float32) ** 5
 
     def loss(text: str) -> float:
         return float(np.square(coded(parse(text), x, shared_of(x))[1] - x).sum())

@@ -31,21 +31,25 @@ from fedsz.methods.combinators import (
     parts_of,
     texts_sent,
 )
+from fedsz.methods.dgc import Dgc
+from fedsz.methods.lattice import Uveqfed
+from fedsz.methods.low_rank import PowerSgd
 from fedsz.methods.natural import Natural
 from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
 from fedsz.methods.qsgd import Qsgd
 from fedsz.methods.random_k import RandomK
 from fedsz.methods.rotation import Rotate
 from fedsz.methods.sign import Sign, Ternary
+from fedsz.methods.sketch import Sketch
 from fedsz.methods.threshold import Threshold
 from fedsz.methods.top_k import RandomTopK, TopK
 from fedsz.spec_strings import chosen
 
 METHODS: Final[tuple[Part | Wrapper, ...]] = (
-    Feedback(), Difference(),
-    Rotate(),
+    Feedback(), Dgc(), Difference(),
+    PowerSgd(), Sketch(), Rotate(),
     TopK(), RandomTopK(), Threshold(), RandomK(), SparseBinary(),
-    Sign(), Ternary(), Qsgd(), Natural(), Centroids(),
+    Sign(), Ternary(), Qsgd(), Natural(), Uveqfed(), Centroids(),
 )  # fmt: skip
 
 DELTA: Final = "delta"  # may stand first: chains are of differences in any case
