@@ -35,6 +35,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0", "k=30%,block=1"),
     "rotate": ("block=16",),
     "powersgd": ("rank=1",),
+    "atomo": ("rank=1",),
     "sketch": ("columns=50%,rows=3", "columns=20%,unbiased=0"),
     "uveqfed": ("step=0.3", "lattice=hexagonal"),
     "sbc": ("k=10%",),

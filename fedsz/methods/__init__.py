@@ -33,7 +33,7 @@ from fedsz.methods.combinators import (
 )
 from fedsz.methods.dgc import Dgc
 from fedsz.methods.lattice import Uveqfed
-from fedsz.methods.low_rank import PowerSgd
+from fedsz.methods.low_rank import Atomo, PowerSgd
 from fedsz.methods.natural import Natural
 from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
 from fedsz.methods.qsgd import Qsgd
@@ -47,7 +47,7 @@ from fedsz.spec_strings import chosen
 
 METHODS: Final[tuple[Part | Wrapper, ...]] = (
     Feedback(), Dgc(), Difference(),
-    PowerSgd(), Sketch(), Rotate(),
+    PowerSgd(), Atomo(), Sketch(), Rotate(),
     TopK(), RandomTopK(), Threshold(), RandomK(), SparseBinary(),
     Sign(), Ternary(), Qsgd(), Natural(), Uveqfed(), Centroids(),
 )  # fmt: skip

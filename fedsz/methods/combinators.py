@@ -177,9 +177,8 @@ class Feedback(Wrapper):
             if isinstance(part, Wrapper):
                 raise ConfigError(f"{part.name} must stand before feedback, not in it")
             if not part.contracts:
-                raise ConfigError(
-                    f"feedback around {part} grows without end: write {part.name}:unbiased=0"
-                )
+                hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
+                raise ConfigError(f"feedback around {part} grows without end{hint}")
 
     @property
     def biased(self) -> bool:

@@ -237,7 +237,7 @@ CHAINS = (
     "sign", "ternary:threshold=0.3", "qsgd", "qsgd:bits=8,bucket=0,unbiased=0", "randk>qsgd:bits=6",
     "qsgd:bits=2,bucket=0,norm=max", "natural", "threshold:k=5%", "rtopk", "topk:k=5,chunk=256",
     "sbc:k=5%", "centroids", "topk:k=10%>centroids:bits=4", "rotate>sign", "rotate:block=64>qsgd",
-    "powersgd", "powersgd:rank=2>uniform@std:1", "sketch:columns=20%,rows=2", "uveqfed",
+    "powersgd", "powersgd:rank=2>uniform@std:1", "atomo", "sketch:columns=20%,rows=2", "uveqfed",
     "uveqfed:lattice=hexagonal",
     "randk:k=10%,block=1",
 )  # fmt: skip
