@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,16 @@ def ordinary(seed: int, size: int = 600) -> np.ndarray:
 def test_a_preset_is_another_name_of_its_chain(preset: methods.Preset) -> None:
     assert str(parse(preset.name)) == str(parse(preset.chain)) == preset.chain
     assert preset.name not in {method.name for method in METHODS}
+
+
+def test_every_method_and_preset_is_described() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    pages, wire = (docs / "methods.md").read_text(), (docs / "format.md").read_text()
+
+    assert [m.name for m in METHODS if f"`{m.name}" not in pages] == []
+    assert [p.name for p in PARTS if f"`{p.name}`" not in wire] == []
+    rows = [f"| `{preset.name}` | `{preset.chain}` |" for preset in methods.PRESETS]
+    assert [row for row in rows if row not in pages] == []
 
 
 def test_a_chain_is_written_as_it_is_read() -> None:
