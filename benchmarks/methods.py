@@ -19,11 +19,19 @@ from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import Sparse
 from fedsz.methods.combinators import Chain
 from fedsz.methods.payload import read, write
+from fedsz.methods.threshold import Estimate
 
 CHAINS = (
     "uniform:threads=1@1e-2", "sz2@1e-2", "uniform:threads=1@std:1",
-    "topk:k=1%", "topk:k=1%>ternary", "randk:k=1%", "sign", "ternary:threshold=0.5", "qsgd",
+    "topk:k=1%", "topk:k=1%>ternary", "topk:k=64,chunk=4096>centroids", "rtopk", "sbc",
+    *(f"threshold:k=1%,by={by}" for by in Estimate), "randk:k=1%", "randk:k=1%,block=1",
+    "sign", "ternary:threshold=0.5", "qsgd", "qsgd:bits=2,bucket=0,norm=max", "natural",
+    "uveqfed", "uveqfed:lattice=hexagonal", "centroids", "rotate>sign", "sketch",
+    "powersgd", "atomo",
 )  # fmt: skip
+
+
+COLUMNS = 1000  # of the matrix that all of them code
 
 
 def timed(repeat: int, work: Callable[[], Any]) -> tuple[float, Any]:
@@ -39,9 +47,10 @@ def timed(repeat: int, work: Callable[[], Any]) -> tuple[float, Any]:
 def row(text: str, x: np.ndarray, repeat: int) -> str:
     """Return what a chain takes to code a tensor, to decode it and to add it."""
     spec, chain = TensorSpec(x.shape), parse(text)
+    state = chain.init(spec)
     parts, shared = chain.sent(spec), Shared(spec)
     assert parts is not None
-    encode, payload = timed(repeat, lambda: write(parts, chain.encode(x, {}, shared)[0]))
+    encode, payload = timed(repeat, lambda: write(parts, chain.encode(x, state, shared)[0]))
     decode, decoded = timed(repeat, lambda: Chain(parts).decode(read(parts, payload, spec), shared))
     sums = np.zeros(x.shape, np.float32)
     if isinstance(decoded, Sparse):
@@ -49,7 +58,7 @@ def row(text: str, x: np.ndarray, repeat: int) -> str:
     else:
         add, _ = timed(repeat, lambda: np.add(sums, decoded * np.float32(0.5), out=sums))
     rates = (f"{x.nbytes / 1e6 / seconds:12,.0f}" for seconds in (encode, decode, add))
-    return f"{text:26}{x.nbytes / len(payload):10.1f}{''.join(rates)}"
+    return f"{text:34}{x.nbytes / len(payload):10.1f}{''.join(rates)}"
 
 
 def main() -> None:
@@ -58,8 +67,9 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=25_000_000)
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    x = np.random.default_rng(0).laplace(size=options.elements).astype(np.float32)
-    print(f"{'chain':26}{'ratio':>10}{'encode':>12}{'decode':>12}{'add':>12}  MB/s of float32")
+    rows = -(-options.elements // COLUMNS)
+    x = np.random.default_rng(0).laplace(size=(rows, COLUMNS)).astype(np.float32)
+    print(f"{'chain':34}{'ratio':>10}{'encode':>12}{'decode':>12}{'add':>12}  MB/s of float32")
     for text in CHAINS:
         print(row(text, x, options.repeat), flush=True)
 

@@ -74,6 +74,9 @@ def distance(w: np.ndarray) -> float:
         "feedback>randk:k=20%,unbiased=0",
         "feedback>topk:k=10%>uniform@std:1",
         "vector?qsgd|*.weight?feedback>sign",
+        "feedback>powersgd:rank=4",
+        "dgc:momentum=0.5>topk:k=10%",
+        "drive",
     ],
 )
 def test_feedback_on_clients_brings_the_average_there(update: str) -> None:

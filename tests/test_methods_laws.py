@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,30 @@ from fedsz.methods import METHODS, Shared, TensorSpec, Transform, parse
 from fedsz.methods.base import Part, add_parts, dense
 from fedsz.methods.combinators import Chain
 from fedsz.methods.payload import read, write
+from fedsz.methods.threshold import Estimate
 from tests.strategies import weights
 
 # Settings beside the defaults, by name of the method.
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "topk": ("k=20%", "k=7"),
-    "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0"),
+    "topk": ("k=20%", "k=7", "k=5,chunk=64"),
+    "rtopk": ("k=5%,among=50%",),
+    "threshold": (
+        "k=20%,by=sample",
+        "k=20%,by=gaussian",
+        "k=20%,by=redsync",
+        "k=20%,by=sidco",
+        "magnitude=0.02",
+    ),
+    "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0", "k=30%,block=1"),
+    "rotate": ("block=16",),
+    "powersgd": ("rank=1",),
+    "atomo": ("rank=1",),
+    "sketch": ("columns=50%,rows=3", "columns=20%,unbiased=0"),
+    "uveqfed": ("step=0.3", "lattice=hexagonal"),
+    "sbc": ("k=10%",),
+    "centroids": ("bits=1", "bits=5"),
     "ternary": ("threshold=0.3",),
-    "qsgd": ("bits=2,bucket=64", "bits=8,bucket=0", "bits=6,unbiased=0"),
+    "qsgd": ("bits=2,bucket=64", "bits=8,bucket=0", "bits=6,unbiased=0", "bits=2,norm=max"),
 }
 PARTS = [method for method in METHODS if isinstance(method, Part)]
 WRITTEN = [
@@ -44,7 +61,8 @@ def well_formed(texts: tuple[str, ...]) -> bool:
     return True
 
 
-PAIRS = [">".join(pair) for pair in itertools.product(WRITTEN, repeat=2) if well_formed(pair)]
+NAMES = [part.name for part in PARTS]
+PAIRS = [">".join(pair) for pair in itertools.product(NAMES, repeat=2) if well_formed(pair)]
 CHAINS = [
     *WRITTEN,
     *PAIRS,
@@ -78,7 +96,23 @@ def coded(transform: Transform, x: np.ndarray, shared: Shared, state: Any = None
 
 
 def ordinary(seed: int, size: int = 600) -> np.ndarray:
-    return np.random.default_rng(seed).laplace(size=size).astype(np.float32)
+    return np.random.default_rng(seed).laplace(size=(size // 20, 20)).astype(np.float32)
+
+
+@pytest.mark.parametrize("preset", methods.PRESETS, ids=lambda preset: preset.name)
+def test_a_preset_is_another_name_of_its_chain(preset: methods.Preset) -> None:
+    assert str(parse(preset.name)) == str(parse(preset.chain)) == preset.chain
+    assert preset.name not in {method.name for method in METHODS}
+
+
+def test_every_method_and_preset_is_described() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    pages, wire = (docs / "methods.md").read_text(), (docs / "format.md").read_text()
+
+    assert [m.name for m in METHODS if f"`{m.name}" not in pages] == []
+    assert [p.name for p in PARTS if f"`{p.name}`" not in wire] == []
+    rows = [f"| `{preset.name}` | `{preset.chain}` |" for preset in methods.PRESETS]
+    assert [row for row in rows if row not in pages] == []
 
 
 def test_a_chain_is_written_as_it_is_read() -> None:
@@ -133,10 +167,11 @@ def test_what_is_declared_unbiased_is(text: str) -> None:
     assert error.any() or np.array_equal(decoded[0], x)
 
 
-@pytest.mark.parametrize("text", [t for t in WRITTEN if parse(t).biased])
+@pytest.mark.parametrize("text", [t for t in WRITTEN if parse(t).contracts])
 def test_what_is_declared_to_contract_does(text: str) -> None:
-    (part,) = parse(text).sent(TensorSpec((600,)))  # type: ignore[misc]
-    for x in (ordinary(4), np.eye(1, 600, 5, np.float32)[0], np.ones(600, np.float32)):
+    (part,) = parse(text).sent(TensorSpec((30, 20)))  # type: ignore[misc]
+    one = np.eye(30, 20, 5, np.float32) * np.eye(30, 1, dtype=np.float32)
+    for x in (ordinary(4), one, np.ones((30, 20), np.float32)):
         share = part.contraction(shared_of(x).spec)
         assert 0 < share <= 1
         losses = [
@@ -233,6 +268,23 @@ def test_zeros_one_element_and_one_huge_one(text: str) -> None:
             assert not y.any()
 
 
+DRAWN = [
+    (by, draw)
+    for by in Estimate
+    for draw in ("laplace", "normal", "standard_cauchy")
+    if (by, draw) != (Estimate.SIDCO, "standard_cauchy")  # no tail is exponential there
+]
+
+
+@pytest.mark.parametrize(("by", "draw"), DRAWN)
+def test_an_estimated_threshold_keeps_about_k_elements(by: Estimate, draw: str) -> None:
+    x = getattr(np.random.default_rng(12), draw)(size=200_000).astype(np.float32)
+
+    planes, _ = parse(f"threshold:k=1%,by={by}").encode(x, {}, shared_of(x))
+
+    assert 1000 < planes["values"].size <= 4000
+
+
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
 def test_indices_take_at_most_three_percent_more_than_their_entropy(density: float) -> None:
     k = 2000
@@ -255,3 +307,21 @@ def test_one_percent_with_ternary_values_is_a_hundredth() -> None:
     payload, _, _ = coded(parse("topk:k=1%>ternary"), x, shared_of(x))
 
     assert x.nbytes >= 100 * len(payload)
+
+
+def test_64_of_4096_with_two_bits_are_a_two_hundred_and_tenth() -> None:
+    x = ordinary(13, 1 << 20)
+
+    payload, _, _ = coded(parse("topk:k=64,chunk=4096>centroids:bits=2"), x, shared_of(x))
+
+    assert x.nbytes >= 210 * len(payload)
+
+
+def test_a_rotation_makes_signs_tell_more_of_what_is_uneven() -> None:
+    # A few elements have nearly all of the energy.
+    x = np.random.default_rng(14).laplace(size=4096).astype(np.float32) ** 5
+
+    def loss(text: str) -> float:
+        return float(np.square(coded(parse(text), x, shared_of(x))[1] - x).sum())
+
+    assert loss("rotate>sign") < 0.5 * loss("sign")

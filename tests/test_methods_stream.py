@@ -93,6 +93,7 @@ def test_compress_keeps_no_state() -> None:
         ("topk:k=0", "number of elements"),
         ("feedback>topk", "no plain chain"),
         ("*?topk|sign", "no plain chain"),
+        ("fedpaq", "no method 'fedpaq'"),
         (">".join(["topk"] * 9), "chain of 9 parts"),
     ],
 )

@@ -9,8 +9,8 @@ from fedsz.cli.output import print_json
 
 
 def command(*, json: Json = False) -> None:
-    """List the methods that ``--update`` composes, with their settings."""
-    from fedsz.methods import METHODS
+    """List the methods that ``--update`` composes with their settings, and names of chains."""
+    from fedsz.methods import METHODS, PRESETS
     from fedsz.spec_strings import settings_of
 
     rows: list[dict[str, Any]] = [
@@ -21,10 +21,11 @@ def command(*, json: Json = False) -> None:
         }
         for method in METHODS
     ]
+    rows += [{"name": p.name, "chain": p.chain, "summary": p.summary} for p in PRESETS]
     if json:
         print_json(rows)
         return
     for row in rows:
-        settings = ",".join(f"{name}={value}" for name, value in row["settings"].items())
-        print(f"{row['name']:12}{settings:32}{row['summary']}".rstrip())
+        settings = ",".join(f"{name}={value}" for name, value in row.get("settings", {}).items())
+        print(f"{row['name']:12}{row.get('chain', settings):45}{row['summary']}".rstrip())
     print("Any of `fedsz codecs` may come last: a lossy one with its bound, such as uniform@std:1.")

@@ -6,13 +6,16 @@ it. docs/methods.md has a page for each family, and says how to add one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Part, Shared, Sparse, State, TensorSpec, Transform
+from fedsz.methods.binary import SparseBinary
 from fedsz.methods.bounded import AT, Bounded
+from fedsz.methods.centroids import Centroids
 from fedsz.methods.combinators import (
     THEN,
     ByLayer,
@@ -28,16 +31,25 @@ from fedsz.methods.combinators import (
     parts_of,
     texts_sent,
 )
+from fedsz.methods.dgc import Dgc
+from fedsz.methods.lattice import Uveqfed
+from fedsz.methods.low_rank import Atomo, PowerSgd
+from fedsz.methods.natural import Natural
+from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
 from fedsz.methods.qsgd import Qsgd
 from fedsz.methods.random_k import RandomK
+from fedsz.methods.rotation import Rotate
 from fedsz.methods.sign import Sign, Ternary
-from fedsz.methods.top_k import TopK
+from fedsz.methods.sketch import Sketch
+from fedsz.methods.threshold import Threshold
+from fedsz.methods.top_k import RandomTopK, TopK
 from fedsz.spec_strings import chosen
 
 METHODS: Final[tuple[Part | Wrapper, ...]] = (
-    Feedback(), Difference(),
-    TopK(), RandomK(),
-    Sign(), Ternary(), Qsgd(),
+    Feedback(), Dgc(), Difference(),
+    PowerSgd(), Atomo(), Sketch(), Rotate(),
+    TopK(), RandomTopK(), Threshold(), RandomK(), SparseBinary(),
+    Sign(), Ternary(), Qsgd(), Natural(), Uveqfed(), Centroids(),
 )  # fmt: skip
 
 DELTA: Final = "delta"  # may stand first: chains are of differences in any case
@@ -45,8 +57,10 @@ OR, IF = "|", "?"  # between the choices of `by_layer`, and behind a rule
 
 __all__ = [
     "METHODS",
+    "PRESETS",
     "Difference",
     "Feedback",
+    "Preset",
     "Shared",
     "Sparse",
     "State",
@@ -63,26 +77,28 @@ __all__ = [
 ]
 
 
-def parse(text: str, /) -> Transform:
+def parse(text: str, /, *, presets: Mapping[str, str] = CHAIN_OF) -> Transform:
     """Return the transform that ``text`` says; its ``str`` says the same.
 
     Args:
         text: methods and at last a codec with its bound, joined by ``>``:
             ``"feedback:decay=0.95>topk:k=1%>uniform@std:1"``. A choice by tensor has ``|`` between
             chains and a rule before each: ``"matrix?topk>sign|*.bias?qsgd"``; see `ByLayer`.
+        presets: names that stand for chains, and these.
 
     Raises:
         ConfigError: no such method, codec or setting, a value that it cannot have, or parts in an
             order that makes no sense.
     """
-    choices = [_choice(written) for written in text.removeprefix(DELTA + THEN).split(OR)]
+    choices = [_choice(written, presets) for written in text.removeprefix(DELTA + THEN).split(OR)]
     rule, transform = choices[0]
     return transform if len(choices) == 1 and rule == "*" else ByLayer(tuple(choices))
 
 
-def _choice(text: str) -> tuple[str, Transform]:
+def _choice(text: str, presets: Mapping[str, str]) -> tuple[str, Transform]:
     rule, mark, written = text.rpartition(IF)
-    things = [_thing(part) for part in written.split(THEN)]
+    expanded = THEN.join(presets.get(name, name) for name in written.split(THEN))
+    things = [_thing(part) for part in expanded.split(THEN)]
     parts = [thing for thing in things if isinstance(thing, Part)]
     transform: Transform = Chain(tuple(parts))
     wrappers = [thing for thing in things if isinstance(thing, Wrapper)]
@@ -101,6 +117,6 @@ def _thing(text: str) -> Part | Wrapper:
     if any(codec.name == name for codec in CODECS):
         return Bounded.of(text)
     if not any(method.name == name for method in METHODS):
-        have = ", ".join(thing.name for thing in (*METHODS, *CODECS))
+        have = ", ".join(thing.name for thing in (*METHODS, *PRESETS, *CODECS))
         raise ConfigError(f"no method {name!r}; have {have}")
     return chosen("method", text, METHODS)

@@ -164,7 +164,9 @@ class Transform(ABC):
             ``VALUES`` is coded by the next part of a chain, or as it is.
         linear: whether decode(a + b) = decode(a) + decode(b), given equal ``shared``.
         biased: whether the mean of what is decoded is another than what was encoded. Such a part
-            belongs into `feedback`; one that is not must stay outside, for its error can grow.
+            belongs into `feedback`.
+        contracts: whether its error is smaller than what it codes. Any other part must stay outside
+            `feedback`, where its error would grow. Biased ones do; few unbiased ones do.
     """
 
     @property
@@ -181,6 +183,11 @@ class Transform(ABC):
     def biased(self) -> bool:
         """See above."""
         return True
+
+    @property
+    def contracts(self) -> bool:
+        """See above."""
+        return self.biased
 
     def init(self, spec: TensorSpec) -> State:  # noqa: ARG002
         """Return the state before the first round: arrays by name, none for most parts."""

@@ -63,6 +63,11 @@ class Bounded(Part):
         """Whether elements may move: to the nearest that can be told."""
         return self.codec.lossy
 
+    @property
+    def contracts(self) -> bool:
+        """Always: without loss there is no error."""
+        return True
+
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: ARG002, D102
         self.codec.require()
         if isinstance(self.codec, LosslessCodec):

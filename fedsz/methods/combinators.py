@@ -82,6 +82,10 @@ class Chain(Transform):
     def biased(self) -> bool:  # noqa: D102
         return any(part.biased for part in self.parts)
 
+    @property
+    def contracts(self) -> bool:  # noqa: D102
+        return all(part.contracts for part in self.parts)
+
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
         return self.parts[0].init(spec) if self.parts else {}
 
@@ -158,7 +162,7 @@ class Feedback(Wrapper):
 
     Raises:
         ConfigError: the decay is out of range, or ``inner`` has a part whose error can be larger
-            than what it codes: unbiased ones do.
+            than what it codes.
     """
 
     name = "feedback"
@@ -172,10 +176,9 @@ class Feedback(Wrapper):
         for part in parts_of(self.inner):
             if isinstance(part, Wrapper):
                 raise ConfigError(f"{part.name} must stand before feedback, not in it")
-            if not part.biased:
-                raise ConfigError(
-                    f"feedback around {part} grows without end: write {part.name}:unbiased=0"
-                )
+            if not part.contracts:
+                hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
+                raise ConfigError(f"feedback around {part} grows without end{hint}")
 
     @property
     def biased(self) -> bool:

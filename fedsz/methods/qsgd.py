@@ -1,4 +1,4 @@
-"""`qsgd`: stochastic rounding to a few levels of each bucket's norm."""
+"""`qsgd`: stochastic rounding to a few levels of each bucket's norm, or largest magnitude."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.errors import CorruptStream
 from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
-from fedsz.methods.settings import Flag, check_setting
+from fedsz.methods.settings import Choice, Flag, check_setting
+
+
+class Norm(Choice):
+    """Of a bucket."""
+
+    L2 = "l2"  # the root of the sum of squares
+    MAX = "max"  # the largest magnitude
 
 
 @dataclass(frozen=True)
 class Qsgd(Part):
     """QSGD (Alistarh et al. 2017): |v|_2 sign(v_i) l_i / s, with l_i rounded stochastically.
+
+    With the largest magnitude for |v|_2 it is stochastic rounding to 2s + 1 equidistant levels;
+    with s = 1 also, TernGrad (Wen et al. 2017).
 
     With s = 2^(bits - 1) - 1 levels, l_i is s |v_i| / |v|_2 rounded up with the probability of its
     fraction, else down. v is a bucket of elements, in C order.
@@ -25,6 +35,7 @@ class Qsgd(Part):
         bucket: elements that have a norm of their own; 0 for all of a tensor.
         unbiased: without it, what is decoded is divided by 1 + w, with w the variance, which makes
             a contraction of it, for `feedback`.
+        norm: of a bucket: ``l2``, or ``max`` for the largest magnitude.
 
     Raises:
         ConfigError: bits or bucket are out of range.
@@ -37,6 +48,7 @@ class Qsgd(Part):
     bits: int = 4
     bucket: int = 512
     unbiased: Flag = Flag(1)  # noqa: RUF009
+    norm: Norm = Norm.L2
 
     def __post_init__(self) -> None:
         check_setting("qsgd bits", self.bits, 2, 16)
@@ -56,7 +68,10 @@ class Qsgd(Part):
         return min(self.bucket or spec.size, spec.size) or 1
 
     def variance(self, spec: TensorSpec) -> float:
-        """Return w of E|Q(v) - v|^2 <= w |v|^2: min(d / s^2, sqrt(d) / s), with d the bucket."""
+        """Return w of E|Q(v) - v|^2 <= w |v|^2: min(d / s^2, sqrt(d) / s), with d the bucket.
+
+        It holds for ``max``, too: that is at most the norm, and rounding errs in proportion.
+        """
         d, s = self._width(spec), self._levels
         return min(d / s**2, math.sqrt(d) / s)
 
@@ -66,7 +81,7 @@ class Qsgd(Part):
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         buckets = self._buckets(x.reshape(-1), shared.spec)
-        norms = _norms(buckets).astype(x.dtype)
+        norms = self._norms(buckets).astype(x.dtype)
         s = self._levels
         levels = np.abs(buckets)
         np.divide(levels, norms, out=levels, where=norms > 0)
@@ -88,14 +103,21 @@ class Qsgd(Part):
         buckets *= norms[:, None]
         return buckets.reshape(-1)[: spec.size].reshape(spec.shape)
 
+    def _norms(self, rows: NDArray) -> NDArray:
+        """Return the norm of each row, as a column."""
+        if self.norm is Norm.L2:
+            return _l2_norms(rows)
+        largest: NDArray = np.abs(rows).max(axis=1, initial=0, keepdims=True)
+        return largest
+
     def _buckets(self, x: NDArray, spec: TensorSpec) -> NDArray:
         """Return a flat array with a row for each bucket, the last filled up with 0."""
         width = self._width(spec)
         return np.pad(x, (0, -x.size % width)).reshape(-1, width)
 
 
-def _norms(rows: NDArray) -> NDArray:
-    """Return the norm of each row, as a column in float64; the largest of the dtype at most."""
+def _l2_norms(rows: NDArray) -> NDArray:
+    """Return the l2 norm of each row, as a column in float64; the largest of the dtype at most."""
     with np.errstate(over="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     # Beyond the dtype, levels are too small: better than none.

@@ -34,6 +34,8 @@ class RandomK(Part):
         unbiased: without it elements are decoded as they are, a contraction, for `feedback`.
         own: whether each sender draws positions of its own. Without it all senders of a round have
             the same, and what they send adds up.
+        block: whether they follow one another, the first behind the last, from a drawn one on:
+            block-random-k.
     """
 
     name = "randk"
@@ -44,6 +46,7 @@ class RandomK(Part):
     k: Count = Count("1%")  # noqa: RUF009
     unbiased: Flag = Flag(1)  # noqa: RUF009
     own: Flag = Flag(0)  # noqa: RUF009
+    block: Flag = Flag(0)  # noqa: RUF009
 
     @property
     def biased(self) -> bool:
@@ -68,7 +71,20 @@ class RandomK(Part):
         return Sparse(indices, values, shared.spec)
 
     def _indices(self, shared: Shared) -> NDArray:
-        return subset(shared, self.k.of(shared.spec.size), own=bool(self.own))
+        positions = run if self.block else subset
+        return positions(shared, self.k.of(shared.spec.size), own=bool(self.own))
+
+
+def run(shared: Shared, k: int, *, own: bool) -> NDArray:
+    """Return ``k`` positions of a tensor one after another, int64 and ascending.
+
+    They begin at that of the first word, and go on at 0 behind the last.
+
+    Raises:
+        CodecError: the tensor has more than 2^32 elements.
+    """
+    start = _positions(shared, 0, 1, own=own)
+    return np.sort((start + np.arange(k)) % max(shared.spec.size, 1))
 
 
 def subset(shared: Shared, k: int, *, own: bool) -> NDArray:
@@ -81,17 +97,22 @@ def subset(shared: Shared, k: int, *, own: bool) -> NDArray:
         CodecError: the tensor has more than 2^32 elements.
     """
     size = shared.spec.size
-    if size > MOST_ELEMENTS:
-        raise CodecError(f"{size} elements; positions are drawn among up to {MOST_ELEMENTS}")
     if 2 * k > size:
         kept = np.ones(size, np.bool_)
         kept[subset(shared, size - k, own=own)] = False
         return np.flatnonzero(kept)
     drawn, found = np.empty(0, np.int64), np.empty(0, np.int64)
     while found.size < k:
-        words = shared.words(2 * k + 16, drawn.size, own=own)
-        positions = (words >> np.uint64(32)) * np.uint64(size) >> np.uint64(32)
-        drawn = np.concatenate((drawn, positions.astype(np.int64)))
+        drawn = np.concatenate((drawn, _positions(shared, drawn.size, 2 * k + 16, own=own)))
         _, first = np.unique(drawn, return_index=True)
         found = drawn[np.sort(first)]
     return np.sort(found[:k])
+
+
+def _positions(shared: Shared, start: int, count: int, *, own: bool) -> NDArray:
+    size = shared.spec.size
+    if size > MOST_ELEMENTS:
+        raise CodecError(f"{size} elements; positions are drawn among up to {MOST_ELEMENTS}")
+    words = shared.words(count, start, own=own)
+    positions = (words >> np.uint64(32)) * np.uint64(size) >> np.uint64(32)
+    return positions.astype(np.int64)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import NoReturn
 
 from fedsz.errors import ConfigError
 
@@ -65,6 +67,18 @@ class Flag:
     def __str__(self) -> str:
         """Return it as users write it."""
         return str(self.value)
+
+
+class Choice(StrEnum):
+    """One of a few words.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ConfigError(f"must be one of {', '.join(cls)}, got {value!r}")
 
 
 def check_setting(name: str, value: float, low: float, high: float) -> None:

@@ -1,4 +1,4 @@
-"""`topk`: the largest elements, with their positions."""
+"""`topk` and `rtopk`: the largest elements, with their positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedsz.methods.base import (
     TensorSpec,
     require_count,
 )
-from fedsz.methods.settings import Count
+from fedsz.methods.settings import Count, check_setting
 
 SAMPLE: Final = 1 << 14  # elements, at least, that a threshold is guessed from
 CHUNK: Final = 1 << 16  # elements looked at a time, which a cache holds
@@ -46,20 +46,61 @@ class TopK(Sparsifier):
 
     Attributes:
         k: how many, or which share of a tensor.
+        chunk: elements among which k are taken, in C order; the last chunk may be smaller. 0 for
+            all of a tensor.
+
+    Raises:
+        ConfigError: the chunk is out of range.
     """
 
     name = "topk"
     summary = "the k elements of the largest magnitude"
 
     k: Count = Count("1%")  # noqa: RUF009
+    chunk: int = 0
+
+    def __post_init__(self) -> None:
+        check_setting("topk chunk", self.chunk, 0, 1 << 40)
 
     def contraction(self, spec: TensorSpec) -> float:
-        """Return k/d (Stich et al. 2018)."""
+        """Return k/d (Stich et al. 2018), of the chunk where that is least."""
+        width = min(self.chunk or spec.size, spec.size)
+        sizes = {width, spec.size % width or width}
+        return min(self.k.of(size) / size for size in sizes)
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: ARG002, D102
+        flat = x.reshape(-1)
+        width = self.chunk or max(flat.size, 1)
+        chunks = ((at, flat[at : at + width]) for at in range(0, flat.size, width))
+        found = [at + largest(chunk, self.k.of(chunk.size)) for at, chunk in chunks]
+        indices = np.concatenate([np.empty(0, np.int64), *found])
+        return {"indices": indices, VALUES: flat[indices]}, state
+
+
+@dataclass(frozen=True)
+class RandomTopK(Sparsifier):
+    """rTop-k (Barnes et al. 2020): k elements, drawn among those of the largest magnitude.
+
+    Attributes:
+        k: how many, or which share of a tensor.
+        among: of how many they are drawn; k at least.
+    """
+
+    name = "rtopk"
+    summary = "k elements at random, of the elements of the largest magnitude"
+
+    k: Count = Count("1%")  # noqa: RUF009
+    among: Count = Count("4%")  # noqa: RUF009
+
+    def contraction(self, spec: TensorSpec) -> float:
+        """Return k/d, in expectation: each of the r largest is kept with probability k/r."""
         return self.k.of(spec.size) / spec.size
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         flat = x.reshape(-1)
-        indices = largest(flat, self.k.of(shared.spec.size))
+        k = self.k.of(flat.size)
+        candidates = largest(flat, max(k, self.among.of(flat.size)))
+        indices = np.sort(shared.draws().choice(candidates, k, replace=False, shuffle=False))
         return {"indices": indices, VALUES: flat[indices]}, state
 
 

@@ -144,7 +144,7 @@ class ChainDecoder:
             UnsupportedStream: this release does not know it.
         """
         try:
-            transform = methods.parse(record.text)
+            transform = methods.parse(record.text, presets={})
         except ConfigError as err:
             raise UnsupportedStream(f"unknown chain {record.text!r}: {err}") from err
         if not isinstance(transform, Chain):

@@ -19,11 +19,16 @@ import ml_dtypes
 import numpy as np
 
 import fedsz
+from fedsz import methods
 from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.codecs import CODECS
 from fedsz.codecs.base import Codec
 from fedsz.codecs.uniform import Uniform
 from fedsz.stream import Part, Tensor, write
+from fedsz.update.chained import ChainEncoder
+from fedsz.update.compress import compress_measured
+from fedsz.update.config import CompressionConfig
+from fedsz.update.reference import Reference
 from tests.strategies import LAYER
 
 FOLDER = Path(__file__).parent
@@ -65,9 +70,10 @@ class Case:
     def stream(self) -> bytes:
         arrays = self.arrays()
         if self.chain:
-            return fedsz.compress(
-                arrays, chain=self.chain, seed=7, lossless="zstd", reference=self.reference()
-            )
+            # Not by `compress`, which takes no chain that keeps state.
+            encoder = ChainEncoder(methods.parse(self.chain), seed=7)
+            config, reference = CompressionConfig(lossless="zstd"), Reference.of(self.reference())
+            return compress_measured(arrays, config, reference, encoder=encoder)[0]
         if self.bound is None:
             lossless = self.codec if not self.codec.lossy else "zstd"
             return fedsz.compress(
@@ -229,6 +235,11 @@ CASES = {codec.name: Case(codec) for codec in CODECS} | {
 CHAINS = (
     "topk:k=5%", "topk:k=5%>ternary", "topk:k=64>uniform@std:1", "randk:k=10%", "randk:k=80%,own=1",
     "sign", "ternary:threshold=0.3", "qsgd", "qsgd:bits=8,bucket=0,unbiased=0", "randk>qsgd:bits=6",
+    "qsgd:bits=2,bucket=0,norm=max", "natural", "threshold:k=5%", "rtopk", "topk:k=5,chunk=256",
+    "sbc:k=5%", "centroids", "topk:k=10%>centroids:bits=4", "rotate>sign", "rotate:block=64>qsgd",
+    "powersgd", "powersgd:rank=2>uniform@std:1", "atomo", "sketch:columns=20%,rows=2", "uveqfed",
+    "uveqfed:lattice=hexagonal",
+    "randk:k=10%,block=1",
 )  # fmt: skip
 CASES |= {
     f"chain-{'-'.join(re.findall(r'[a-z0-9]+', chain))}": Case(

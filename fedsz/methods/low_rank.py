@@ -1,0 +1,173 @@
+"""`powersgd` and `atomo`: a matrix as the product of two thin ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedsz.arrays import NDArray
+from fedsz.errors import CodecError
+from fedsz.methods.base import (
+    NOTHING,
+    VALUES,
+    Kind,
+    Part,
+    Parts,
+    Shared,
+    State,
+    TensorSpec,
+    require_count,
+)
+from fedsz.methods.settings import check_setting
+
+FACTOR: Final = "factor"  # the state: what multiplies the next matrix
+
+
+@dataclass(frozen=True)
+class LowRank(Part):
+    """Factors P and Q of a matrix, which mean P Q^T.
+
+    Tensors that would not become smaller, such as vectors, are sent as they are.
+
+    Attributes:
+        rank: columns of P and Q, 1 to 256.
+
+    Raises:
+        ConfigError: the rank is out of range.
+    """
+
+    planes = {VALUES: Kind.VALUES}  # noqa: RUF012
+
+    rank: int = 4
+
+    def __post_init__(self) -> None:
+        check_setting(f"{self.name} rank", self.rank, 1, 256)
+
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
+        return spec.values(self._count(spec) if self._pays(spec) else spec.size)
+
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+        spec, values = shared.spec, parts[VALUES].reshape(-1)
+        require_count("values", values, self.values_spec(parts, spec).size)
+        if not self._pays(spec):
+            return values.reshape(spec.shape)
+        rows, columns = _matrix(spec)
+        p = values[: rows * self.rank].reshape(rows, self.rank)
+        q = values[rows * self.rank :].reshape(columns, self.rank)
+        m = np.zeros((rows, columns), spec.dtype)
+        for i in range(self.rank):  # one by one, so that all machines round alike
+            m += np.multiply.outer(p[:, i], q[:, i])
+        return m.reshape(spec.shape)
+
+    def _count(self, spec: TensorSpec) -> int:
+        return self.rank * sum(_matrix(spec))
+
+    def _pays(self, spec: TensorSpec) -> bool:
+        """Say whether factors are smaller than the tensor; their rank fits it then, too."""
+        return self._count(spec) < spec.size
+
+
+@dataclass(frozen=True)
+class PowerSgd(LowRank):
+    """PowerSGD (Vogels et al. 2019): one step of subspace iteration, begun where the last ended.
+
+    With M the tensor as a matrix, rows by its first dimension, and Q kept from the round before:
+
+        P = orthonormal(M Q);  Q = M^T P;  send P and Q, which mean P Q^T
+
+    Each sender has factors of its own, so that no second exchange is needed.
+
+    Attributes:
+        rank: columns of P and Q, 1 to 256.
+
+    Raises:
+        ConfigError: the rank is out of range.
+    """
+
+    name = "powersgd"
+    summary = "a matrix as the product of two thin ones, from those of the round before"
+
+    def contraction(self, spec: TensorSpec) -> float:
+        """Return 1/n of an m x n matrix: the least that a random column takes, in expectation."""
+        _, columns = _matrix(spec)
+        return 1 / columns if self._pays(spec) else 1.0
+
+    def init(self, spec: TensorSpec) -> State:
+        """Return a factor that is drawn by the tensor's name."""
+        if not self._pays(spec):
+            return NOTHING
+        _, columns = _matrix(spec)
+        draws = Shared(spec).draws()
+        return {FACTOR: draws.normal(size=(columns, self.rank)).astype(spec.dtype)}
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        if not self._pays(shared.spec):
+            return {VALUES: x.reshape(-1)}, state
+        largest = np.abs(x).max() or x.dtype.type(1)
+        m = x.reshape(_matrix(shared.spec)) / largest  # so that no product leaves the dtype
+        kept = (state or self.init(shared.spec))[FACTOR]
+        try:
+            p, _ = np.linalg.qr(m @ (kept / (np.abs(kept).max() or 1)))
+        except np.linalg.LinAlgError as err:
+            raise CodecError(f"{shared.spec.name!r} has no factors: {err}") from err
+        q = m.T @ p * largest
+        return {VALUES: np.concatenate((p.reshape(-1), q.reshape(-1)))}, {FACTOR: q}
+
+
+@dataclass(frozen=True)
+class Atomo(LowRank):
+    """ATOMO on singular values (Wang et al. 2018): some are drawn, and divided by their chance.
+
+    The chance of a singular value is in proportion to it, and 1 at most; chances add up to the
+    rank. They are drawn systematically, so that it is just as many; the source draws each apart.
+
+    Attributes:
+        rank: singular values to draw, 1 to 256.
+    """
+
+    name = "atomo"
+    summary = "singular values of a matrix, drawn by their size"
+    biased = False
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        if not self._pays(shared.spec):
+            return {VALUES: x.reshape(-1)}, state
+        largest = np.abs(x).max() or x.dtype.type(1)
+        try:
+            u, s, vt = np.linalg.svd(x.reshape(_matrix(shared.spec)) / largest, full_matrices=False)
+        except np.linalg.LinAlgError as err:
+            raise CodecError(f"{shared.spec.name!r} has no singular values: {err}") from err
+        chances = inclusion(s.astype(np.float64), self.rank)
+        reached = np.floor(np.cumsum(chances) - shared.draws().random())
+        drawn = np.flatnonzero(np.diff(reached, prepend=-1.0))[: self.rank]
+        p = np.zeros((len(u), self.rank), x.dtype)
+        q = np.zeros((vt.shape[1], self.rank), x.dtype)
+        p[:, : drawn.size] = u[:, drawn]
+        q[:, : drawn.size] = vt[drawn].T * (s[drawn] / chances[drawn]) * largest
+        return {VALUES: np.concatenate((p.reshape(-1), q.reshape(-1)))}, state
+
+
+def inclusion(sizes: NDArray, count: int) -> NDArray:
+    """Return chances in proportion to ``sizes``, 1 at most, that add up to ``count``.
+
+    Args:
+        sizes: from 0, descending. Where no more than ``count`` are above 0, these have 1.
+        count: at most as many as there are.
+    """
+    for certain in range(count):
+        rest = sizes[certain:]
+        if rest[0] * (count - certain) <= rest.sum():
+            break
+    else:
+        certain, rest = count, np.zeros(sizes.size - count)
+    share = (count - certain) / rest.sum() if rest.any() else 0.0
+    return np.concatenate((np.ones(certain), rest * share))
+
+
+def _matrix(spec: TensorSpec) -> tuple[int, int]:
+    """Return rows and columns of a tensor: its first dimension, and all others."""
+    rows = spec.shape[0] if spec.shape else 1
+    return rows, math.prod(spec.shape[1:])

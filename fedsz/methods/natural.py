@@ -1,0 +1,56 @@
+"""`natural`: each element rounded stochastically to a power of two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedsz.arrays import NDArray
+from fedsz.errors import CorruptStream
+from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
+
+MOST_OCTAVES: Final = 1 << 12  # between the largest and the smallest power; float64 has 2098
+
+
+@dataclass(frozen=True)
+class Natural(Part):
+    """Natural compression (Horváth et al. 2019): of 2^e f with f in [1, 2), 2^e or 2^(e + 1).
+
+    The larger one has the probability f - 1, which is unbiased. The variance is at most an eighth
+    of the energy. Magnitudes that would leave the dtype are rounded down.
+
+    A level is the sign times 1 + the number of octaves below the largest power; 0 stands for 0.
+    """
+
+    name = "natural"
+    summary = "powers of two, rounded stochastically"
+    planes = {"top": Kind.SCALES, "levels": Kind.LEVELS}  # noqa: RUF012
+    biased = False
+    contracts = True
+
+    def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
+        """Return 7/8."""
+        return 7 / 8
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        flat = x.reshape(-1)
+        half, above = np.frexp(np.abs(flat))  # |x| = half 2^above, half in [1/2, 1)
+        up = shared.draws().random(flat.size, dtype=x.dtype.type) < 2 * half - 1
+        exponents = np.minimum(above - 1 + up, np.finfo(x.dtype).maxexp - 1)
+        some = flat != 0
+        top = exponents[some].max() if some.any() else 0
+        levels = np.where(some, 1 + top - exponents, 0) * np.sign(flat).astype(np.int32)
+        return {"top": np.ldexp(np.ones(1, x.dtype), top), "levels": levels}, state
+
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+        top, levels = parts["top"], parts["levels"]
+        require_count("tops", top, 1)
+        require_count("levels", levels, shared.spec.size)
+        octaves = np.maximum(np.abs(levels), 1) - 1
+        if octaves.max(initial=0) > MOST_OCTAVES:
+            raise CorruptStream(f"a power more than {MOST_OCTAVES} octaves below the largest")
+        powers = np.ldexp(top, -octaves.astype(np.int32))
+        decoded: NDArray = (powers * np.sign(levels).astype(top.dtype)).reshape(shared.spec.shape)
+        return decoded

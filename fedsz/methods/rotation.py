@@ -1,0 +1,105 @@
+"""`rotate`: a randomised Hadamard rotation, which spreads large elements over all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsz.arrays import NDArray
+from fedsz.errors import ConfigError
+from fedsz.methods.base import (
+    VALUES,
+    Kind,
+    Part,
+    Parts,
+    Shared,
+    State,
+    TensorSpec,
+    require_count,
+)
+
+
+@dataclass(frozen=True)
+class Rotate(Part):
+    """H D v, block by block: D has drawn signs, H is the Hadamard matrix over sqrt(width).
+
+    What follows sees elements that are about normally distributed. Blocks have ``block`` elements
+    as long as there are so many, then half as many, and so on down to 1. So as many values as
+    elements are sent.
+
+    Attributes:
+        block: elements, a power of two up to 2^20.
+
+    Raises:
+        ConfigError: the block is no such power.
+    """
+
+    name = "rotate"
+    summary = "a random rotation, after which no element is much larger than others"
+    planes = {VALUES: Kind.VALUES}  # noqa: RUF012
+    linear = True
+    biased = False
+    contracts = True
+
+    block: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.block not in [1 << i for i in range(21)]:
+            raise ConfigError(f"rotate block must be a power of two up to 2^20, got {self.block}")
+
+    def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
+        """Return 1 less what rounding takes."""
+        return 1 - 1e-6
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        return {VALUES: self._rotated(x.reshape(-1) * _signs(shared))}, state
+
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
+        return spec.values(spec.size)
+
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+        require_count("values", parts[VALUES], shared.spec.size)
+        rotated = self._rotated(parts[VALUES]) * _signs(shared)
+        return rotated.reshape(shared.spec.shape)
+
+    def _rotated(self, x: NDArray) -> NDArray:
+        """Return H x, which is its own inverse."""
+        y = x.copy()
+        for at, end, width in self._blocks(x.size):
+            rows = y[at:end].reshape(-1, width)
+            rows *= rows.dtype.type(1 / math.sqrt(width))
+            hadamard(rows)
+        return y
+
+    def _blocks(self, size: int) -> Iterator[tuple[int, int, int]]:
+        """Yield runs of blocks: where they begin and end, and how wide each is."""
+        at, width = 0, self.block
+        while at < size:
+            end = at + (size - at) // width * width
+            if end > at:
+                yield at, end, width
+            at, width = end, width // 2
+
+
+def hadamard(rows: NDArray) -> None:
+    """Multiply each row, of a power of two elements, by the matrix of +-1, in place.
+
+    Sums and differences at distance 1, then 2, 4 and so on, each rounded: all machines agree.
+    """
+    distance = 1
+    while distance < rows.shape[1]:
+        pairs = rows.reshape(len(rows), -1, 2, distance)
+        left, right = pairs[:, :, 0], pairs[:, :, 1]
+        sums = left + right
+        np.subtract(left, right, out=right)
+        left[...] = sums
+        distance *= 2
+
+
+def _signs(shared: Shared) -> NDArray:
+    words = shared.words(shared.spec.size)
+    signs: NDArray = np.where(words >> np.uint64(63), -1, 1).astype(shared.spec.dtype)
+    return signs

@@ -1,0 +1,87 @@
+"""Methods that keep something from round to round, and what adds up while it is compressed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsz.methods import Shared, State, TensorSpec, parse
+from fedsz.methods.base import add_parts, dense
+
+SPEC = TensorSpec((60, 40), name="fc.weight")
+
+
+def matrix(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=SPEC.shape).astype(np.float32)
+
+
+def coded(text: str, x: np.ndarray, state: State | None, round_: int) -> tuple[np.ndarray, State]:
+    transform, shared = parse(text), Shared(SPEC, 1, round_)
+    before = transform.init(SPEC) if state is None else state
+    parts, after = transform.encode(x, before, shared)
+    return dense(transform.decode(parts, shared)), after
+
+
+def test_factors_that_are_kept_come_near_the_best_of_their_rank() -> None:
+    x, state, losses = matrix(1), None, []
+    for round_ in range(60):
+        decoded, state = coded("powersgd:rank=4", x, state, round_)
+        losses.append(float(np.square(decoded - x).sum()))
+    best = np.square(np.linalg.svd(x, compute_uv=False)[4:]).sum()
+
+    assert losses[0] > 1.05 * best
+    assert losses[-1] < 1.01 * best
+
+
+def test_what_has_the_rank_comes_back_in_the_first_round() -> None:
+    x = matrix(2)[:, :3] @ matrix(3)[:3]
+
+    decoded, _ = coded("powersgd:rank=4", x, None, 0)
+
+    assert np.allclose(decoded, x, atol=1e-4)
+
+
+def test_momentum_ends_where_it_is_sent_and_goes_on_elsewhere() -> None:
+    x = matrix(4)
+
+    decoded, state = coded("dgc:momentum=0.5>topk:k=10%", x, None, 1)
+
+    sent = decoded != 0
+    assert 0 < sent.sum() < sent.size
+    assert not state["momentum"][sent].any()
+    assert not state["residual"][sent].any()
+    assert np.array_equal(state["momentum"][~sent], x[~sent])
+
+    _, state = coded("dgc:momentum=0.5>topk:k=10%", np.zeros_like(x), state, 2)
+    waits = ~sent & (state["momentum"] != 0)
+    assert np.allclose(state["residual"][waits], 1.5 * x[waits])
+
+
+def test_large_steps_are_clipped_before_they_become_momentum() -> None:
+    x = matrix(5)
+
+    decoded, _ = coded("dgc:clip=2>topk:k=100%", x, None, 1)
+
+    assert np.allclose(decoded, 2 * x / np.linalg.norm(x), atol=1e-6)
+
+
+def test_momentum_with_feedback_finds_the_minimum_of_a_quadratic() -> None:
+    target, state = matrix(6), None
+    w = np.zeros_like(target)
+    for round_ in range(600):
+        step, state = coded("dgc>topk:k=10%>ternary", 0.005 * (target - w), state, round_ + 1)
+        w = w + step
+
+    assert np.square(target - w).sum() < 0.02 * np.square(target).sum()
+
+
+def test_sketches_of_many_senders_are_decoded_at_once() -> None:
+    sketch, shared = parse("sketch:columns=25%,rows=4"), Shared(SPEC, 1, 1)
+    senders = [matrix(seed) for seed in range(10)]
+
+    (total, *others) = [sketch.encode(x, {}, shared)[0] for x in senders]
+    for parts in others:
+        total = add_parts(total, parts)
+
+    together = dense(sketch.decode(total, shared, summands=len(senders)))
+    apart = sum(dense(sketch.decode(sketch.encode(x, {}, shared)[0], shared)) for x in senders)
+    assert np.allclose(together, apart, rtol=1e-4, atol=1e-4)
