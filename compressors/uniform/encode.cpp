@@ -236,12 +236,10 @@ private:
         const auto memory = std::make_unique_for_overwrite<std::uint8_t[]>(n_);
         const std::span tokens(memory.get(), n_);
         Choice choice = choose_contexts(tokens, low);
-        if (!grid_.shift)
+        if (!grid_.shift) {
             if (const auto sparse = encode_sparse(tokens, choice, threads_))
                 return write_sparse(*sparse);
-        if (effort_ >= kLowRank && !grid_.shift)
-            choice = consider_low_rank(tokens, std::move(choice));
-        if (!grid_.shift) {
+            if (effort_ >= kLowRank) choice = consider_low_rank(tokens, std::move(choice));
             if (auto quads = choose_quads(kernels_, tokens, choice, plain_, threads_))
                 return write_quads(tokens, *quads);
             write_head(Mode::coded);
@@ -272,7 +270,7 @@ private:
         const Chunks chunks = chunks_of(symbols.size(), model.contexts, log);
         const RangeTables ranges(model.frequencies(), model.bits);
         const ContextMap map(model.of_symbols(), model.contexts.table);
-        const std::size_t most = std::min(chunks.size, symbols.size()) * (model.quads ? 1 + kQuad : 1);
+        const std::size_t most = chunks.length(0) * (model.quads ? 1 + kQuad : 1);
         std::vector<std::unique_ptr<TokenEncoder>> encoders(threads_);
         write_chunks(chunks.count(), [&](unsigned worker, std::size_t i, Octets& out) {
             auto& encoder = encoders[worker];
