@@ -86,7 +86,7 @@ class Uniform(Codec):
     def _encode(
         self, x: AnyArray, base: AnyArray | None, bound: float, step: float = 0.0
     ) -> Encoded:
-        check_input(x, max(bound, step), self.dtypes)
+        check_input(x, step or bound, self.dtypes)
         threads = self.threads or threads_for(x.size)
         what = octets(x), DTYPE_IDS[x.dtype], *matrix_shape(x.shape)
         start = None if base is None else octets(base)
