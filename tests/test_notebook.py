@@ -28,7 +28,7 @@ def test_the_notebook_shows_what_it_prints() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     shown = printed(notebook)
 
-    nbclient.NotebookClient(notebook, timeout=120).execute()
+    nbclient.NotebookClient(notebook, timeout=900).execute()
 
     size, table, energy = printed(notebook)
     assert (size, energy) == (shown[0], shown[2])  # the table between them has times
