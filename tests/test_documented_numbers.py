@@ -81,6 +81,11 @@ SENTENCES = [
         "at N to N % of the bytes. Without it, 3.5e-2 loses N to N points",
         rows.worth_of_feedback,
     ),
+    Sentence(
+        CHOOSING,
+        "sends N times fewer bytes up, N down and N in all, and ends N points below",
+        rows.sampled,
+    ),
     Sentence(EXPERIMENTS, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(EXPERIMENTS, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
     Sentence(EXPERIMENTS, "range swallows them: N to N points", rows.swallowed),
