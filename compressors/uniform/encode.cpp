@@ -109,10 +109,9 @@ private:
         const std::size_t few = some.size() / 100;
         const double typical =
             some.empty() ? 0 : std::max(std::abs(some[few]), std::abs(some[some.size() - 1 - few]));
-        const bool chosen = step_ > 0 ? take_step(step_, grid_)
-                                      : choose_step<E>(typical, survey_.limits.magnitude(), bound_,
-                                                       grid_);
-        if (!chosen) return false;
+        const double most = survey_.limits.magnitude();
+        if (!(step_ > 0 ? take_step(step_, grid_) : choose_step<E>(typical, most, bound_, grid_)))
+            return false;
         std::vector<std::int32_t> numbers(some.size());
         std::ranges::transform(some, numbers.begin(),
                                [&](double v) { return number_of<E>(v, grid_); });
