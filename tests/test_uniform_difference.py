@@ -95,8 +95,13 @@ def test_every_codec_on_ugly_arrays(data: st.DataObject, codec: Codec, seed: int
     encoded = codec.encode_difference(x, base, 1e-3)
     y = codec.decode_onto(encoded.payload, base)
 
+    alone = codec.encode_measured(difference, 1e-3)
+    if codec.name == "sz2":  # leaves bytes of its payload unset now and then, which mean nothing
+        same = [codec.decode_as(e.payload, x.shape, dtype).astype(float) for e in (encoded, alone)]
+        assert np.array_equal(*same, equal_nan=True)
+        alone = alone._replace(payload=encoded.payload)
+    assert encoded == alone
     expected = plus(base, codec.decode_as(encoded.payload, x.shape, dtype))
-    assert encoded == codec.encode_measured(difference, 1e-3)
     assert (y.dtype, y.shape) == (x.dtype, x.shape)
     assert np.array_equal(y.astype(np.float64), expected.astype(np.float64), equal_nan=True)
 
