@@ -105,6 +105,7 @@ def test_a_preset_is_another_name_of_its_chain(preset: methods.Preset) -> None:
     assert preset.name not in {method.name for method in METHODS}
 
 
+@pytest.mark.repository
 def test_every_method_and_preset_is_described() -> None:
     docs = Path(__file__).parents[1] / "docs"
     pages, wire = (docs / "methods.md").read_text(), (docs / "format.md").read_text()
