@@ -16,6 +16,8 @@ from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.quorum import MOST_MISSED, Quorum
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.flower_compat import ErrorCode, make_message
+from fedsz.training.local_fleet import run_local
+from fedsz.training.options import RunConfig
 from tests.federation import CLIENTS, app_of, grid_of, initial, record_of, to_arrays
 
 App = Callable[[Message, Context], Message]
@@ -225,3 +227,19 @@ def test_an_evaluation_without_weight_ends_no_run() -> None:
 def test_no_round_needs_no_reply() -> None:
     with pytest.raises(ConfigError, match="min_replies must be at least 1, got 0"):
         Quorum(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"clients": 4, "min_replies": 5}, "4 clients a round cannot give --min-replies 5"),
+        (
+            {"clients": 4, "clients_per_round": 2, "min_replies": 3},
+            "2 clients a round cannot give --min-replies 3",
+        ),
+        ({"clients": 4, "clients_per_round": 9}, "--clients-per-round 9 is more than 4 clients"),
+    ],
+)
+def test_a_run_of_too_few_clients_does_not_begin(options: dict[str, int], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        next(run_local(RunConfig(**options)))

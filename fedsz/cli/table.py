@@ -83,7 +83,8 @@ class RunTable:
         trained = [row for row in self._rows if row.round]
         names = ("raw_up", "sent_up", "wire_up", "raw_down", "sent_down")
         raw, sent, wire, model, down = (sum(getattr(row, n) for row in trained) for n in names)
-        took = f"after {len(trained)} rounds in {done.seconds:.1f} s"
+        rounds = "round" if len(trained) == 1 else "rounds"
+        took = f"after {len(trained)} {rounds} in {done.seconds:.1f} s"
         last = self._rows[-1]
         lines = [f"{outcome(last.accuracy, last.loss)} {took}"]
         if sent:

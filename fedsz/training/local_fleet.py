@@ -39,12 +39,17 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     run can be resumed; they empty it when the run has finished.
 
     Raises:
-        ConfigError: no round could have as many replies as it needs.
+        ConfigError: no round could ask as many clients, or have as many replies, as it needs.
         FedszError: the server failed; the message says why.
     """
-    if config.min_replies > config.clients:
-        few = f"{config.clients} clients cannot give --min-replies {config.min_replies}"
+    if config.clients_per_round > config.clients:
+        few = (
+            f"--clients-per-round {config.clients_per_round} is more than {config.clients} clients"
+        )
         raise ConfigError(f"{few}: start as many by --clients")
+    asked = config.clients_per_round or config.clients
+    if config.min_replies > asked:
+        raise ConfigError(f"{asked} clients a round cannot give --min-replies {config.min_replies}")
     results = Path()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_temporary_folder()))
