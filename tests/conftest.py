@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -35,6 +36,29 @@ def data_dir() -> Path:
     if not DATA_DIR.is_dir():
         pytest.skip(f"no data sets in {DATA_DIR}")
     return DATA_DIR
+
+
+class Messages(logging.Handler):
+    """Keeps what a logger says, each once: Flower and pytest both change who hears its logger."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@pytest.fixture
+def flower_log() -> Iterator[list[str]]:
+    """The messages of fedsz in Flower's log, from INFO up, as they come."""
+    logger, handler = logging.getLogger("flwr.fedsz"), Messages()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield handler.messages
+    logger.removeHandler(handler)
+    logger.setLevel(level)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -134,20 +133,14 @@ def test_what_is_sparse_is_added_without_its_zeros() -> None:
     assert opened.energy == pytest.approx(float(np.square(coded.decode()).sum()), rel=1e-5)
 
 
-def test_a_biased_chain_without_feedback_gives_one_warning(caplog: Any) -> None:
-    with caplog.at_level(logging.WARNING, "flwr.fedsz"):
-        logging.getLogger("flwr").addHandler(caplog.handler)
-        try:
-            trained("topk:k=10%", rounds=3)
-            trained("feedback>topk:k=10%", rounds=1)
-        finally:
-            logging.getLogger("flwr").removeHandler(caplog.handler)
+def test_a_biased_chain_without_feedback_gives_one_warning(flower_log: list[str]) -> None:
+    trained("topk:k=10%", rounds=3)
+    trained("feedback>topk:k=10%", rounds=1)
 
-    told = {record.message for record in caplog.records if "biased" in record.message}
-    assert told == {
+    assert [line for line in flower_log if "biased" in line] == [
         "fedsz: update 'topk:k=10%' is biased, and what it leaves out is lost: write feedback>"
         " before its methods"
-    }
+    ]
 
 
 @pytest.mark.parametrize(

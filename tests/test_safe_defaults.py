@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -235,47 +234,33 @@ def test_text_and_objects_pass_as_they_are() -> None:
     assert not grid.take_traffic().failures
 
 
-def log_of(caplog: pytest.LogCaptureFixture, grid: Callable[[], Grid], **how: Any) -> list[str]:
-    logger = logging.getLogger("flwr")
-    logger.addHandler(caplog.handler)
-    try:
-        with caplog.at_level(logging.INFO, "flwr"):
-            start(grid(), **how)
-    finally:
-        logger.removeHandler(caplog.handler)
-    return [r.getMessage() for r in caplog.records if r.getMessage().startswith("fedsz: ")]
-
-
-def test_each_round_is_a_line_in_flowers_log(caplog: pytest.LogCaptureFixture) -> None:
-    lines = log_of(caplog, lambda: FedSZGrid(grid_of(app_of())))
-    lines = list(dict.fromkeys(lines))
-    assert [line.split(":")[1] for line in lines] == [f" round {n}" for n in range(1, ROUNDS + 1)]
+def test_each_round_is_a_line_in_flowers_log(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(app_of())))
+    assert [line.split(":")[1] for line in flower_log] == [
+        f" round {n}" for n in range(1, ROUNDS + 1)
+    ]
     for part in (f"{CLIENTS} replies", "up ", "x smaller", "energy arrived", "rounds behind"):
-        assert part in lines[-1]
+        assert part in flower_log[-1]
 
 
-def test_a_bound_that_loses_most_of_an_update_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    coarse = log_of(caplog, lambda: FedSZGrid(grid_of(app_of()), 1e-2, update="delta"))
-    assert len({line for line in coarse if "is lost" in line}) == 1
+def test_a_bound_that_loses_most_of_an_update_is_warned_of_once(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(app_of()), 1e-2, update="delta"))
+    assert sum("is lost" in line for line in flower_log) == 1
 
 
-def test_a_bound_that_keeps_clients_behind_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    late = log_of(caplog, lambda: FedSZGrid(grid_of(app_of()), 1e-2))
-    assert len({line for line in late if "name a smaller one" in line}) == 1
+def test_a_bound_that_keeps_clients_behind_is_warned_of_once(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(app_of()), 1e-2))
+    assert sum("name a smaller one" in line for line in flower_log) == 1
 
 
-def test_that_nothing_is_lossy_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    lines = log_of(caplog, lambda: FedSZGrid(grid_of(app_of()), rule="paper"))
-    assert any("0 of 2 tensors are lossy" in line for line in lines)
+def test_that_nothing_is_lossy_is_warned_of(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(app_of()), rule="paper"))
+    assert any("0 of 2 tensors are lossy" in line for line in flower_log)
 
 
-def test_whoever_forgets_the_mod_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
-    lines = log_of(caplog, lambda: FedSZGrid(grid_of(app_of(mods=[]))), rounds=1)
-    assert any(STYPE in line and "FedSZMod()" in line for line in lines)
+def test_whoever_forgets_the_mod_is_told_so(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(app_of(mods=[]))), rounds=1)
+    assert any(STYPE in line and "FedSZMod()" in line for line in flower_log)
 
 
 def test_an_app_that_is_handed_no_grid_gets_one_of_ours() -> None:
