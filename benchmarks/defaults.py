@@ -49,6 +49,10 @@ TASKS: Final[Mapping[str, Mapping[str, Any]]] = {
         "clients": 4, "rounds": 10, "samples": 3840, "test_samples": 4000, "learning_rate": 0.05,
         "image_size": 16, "seeds": 5,
     },
+    "mobilenetv2": {
+        "models": "mobilenetv2", "datasets": "fashion_mnist", "clients": 4, "rounds": 8,
+        "samples": 1600, "test_samples": 1000, "learning_rate": 0.02, "seeds": 3,
+    },
     TUNED: {
         "models": "mobilenetv2", "datasets": "fashion_mnist", "clients": 4, "rounds": 5,
         "samples": 1200, "test_samples": 1000, "learning_rate": 0.005, "seeds": 5,

@@ -16,6 +16,7 @@ from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.quorum import MOST_MISSED, Quorum
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.flower_compat import ErrorCode, make_message
+from fedsz.training.federation import strategy_of
 from fedsz.training.local_fleet import run_local
 from fedsz.training.options import RunConfig
 from tests.federation import CLIENTS, app_of, grid_of, initial, record_of, to_arrays
@@ -243,3 +244,8 @@ def test_no_round_needs_no_reply() -> None:
 def test_a_run_of_too_few_clients_does_not_begin(options: dict[str, int], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         next(run_local(RunConfig(**options)))
+
+
+def test_a_buffer_asks_whoever_is_free() -> None:
+    with pytest.raises(ConfigError, match="--clients-per-round does not combine with --buffer"):
+        strategy_of(RunConfig(clients=4, clients_per_round=2, buffer=2))
