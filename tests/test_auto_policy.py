@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import pytest
 
 from fedsz.bounds import ErrorBound
@@ -70,6 +71,24 @@ def test_auto_tightens_while_clients_are_further_behind_than_their_bound_explain
     assert up(auto.decide(behind(history, 5.0, "step:10"))) == usual
     assert up(auto.decide(behind(history, 5.0, "step:1"))) == pytest.approx(usual * LEAST)
     assert "behind" in auto.decide(behind(history, 5.0, "step:1")).why
+
+
+def overfit(rounds: int) -> list[RoundRecord]:
+    """Return a run whose loss is best in round 30, and whose accuracy stays, but for noise."""
+    noise = np.random.default_rng(0).normal(0, 0.005, rounds + 1)
+    return [
+        row(i, 0.55 * min(1, i / 40) + noise[i], 2 - min(i, 60 - i) / 30) for i in range(rounds + 1)
+    ]
+
+
+def test_auto_takes_overfitting_for_no_harm() -> None:
+    history = overfit(100)
+    bounds = [up(policy("auto").decide(history[: n + 1])) for n in range(100)]
+    allowed = [up(policy("auto").decide(learning(n))) for n in range(100)]
+
+    assert sum(bounds) > 0.95 * sum(allowed)
+    fallen = [*history, row(101, history[-1].accuracy - 0.1, history[-1].loss + 0.5)]
+    assert up(policy("auto").decide(fallen)) == pytest.approx(allowed[-1] * 1.02 / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize("lag", [None, 0.0, math.inf])

@@ -6,8 +6,9 @@ something; a round that nobody measured does not count:
 
 - *on track*: better than the best by more than the noise. The bound grows by ``up``.
 - *behind*: worse by more than the noise, with the accuracy below its own best by more than the
-  tolerance; or not finite. The bound shrinks by ``down``. A loss that grows while the accuracy
-  stays is overfitting, which no bound helps against.
+  tolerance and three times its noise; or not finite. The bound shrinks by ``down``. A loss that
+  grows while the accuracy stays is overfitting, which no bound helps against; and the best of many
+  noisy rounds is always better than the last.
 - *stuck*: not on track for ``patience`` rounds. The bound shrinks by ``down``.
 
 Noise is what second differences of the metric leave: they are blind to a steady rise. Those of
@@ -27,6 +28,7 @@ from fedsz.control.rule import Past, Rule, because, check_positive, scaled
 from fedsz.errors import ConfigError
 
 MEMORY: Final = 8  # rounds whose noise counts
+SURE: Final = 3.0  # standard deviations of the accuracy's noise that it must fall by to be behind
 _MEDIAN: Final = 0.6745  # of the magnitude of a normal variable, in standard deviations
 
 
@@ -40,6 +42,7 @@ class Accuracy(Rule):
         low, high: limits of the factor, around 1.
         noise: how many standard deviations of the metric's noise mean something.
         patience: rounds without progress until the bound is tightened.
+        ease: the factor's step while it is neither on track nor behind, from 1 to ``up``.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -53,13 +56,16 @@ class Accuracy(Rule):
     high: float = 8.0
     noise: float = 1.0
     patience: int = 3
+    ease: float = 1.0
 
     def __post_init__(self) -> None:
         check_positive(self.name, **{key: float(value) for key, value in vars(self).items()})
-        if min(self.up, self.down) < 1 or not self.low <= 1 <= self.high:
+        steps = 1 <= self.ease <= self.up and self.down >= 1
+        if not steps or not self.low <= 1 <= self.high:
             raise ConfigError(
-                "accuracy needs up and down of at least 1, and low <= 1 <= high; got "
-                f"up={self.up:g}, down={self.down:g}, low={self.low:g}, high={self.high:g}"
+                "accuracy needs 1 <= ease <= up, down of at least 1, and low <= 1 <= high; got "
+                f"ease={self.ease:g}, up={self.up:g}, down={self.down:g}, low={self.low:g}, "
+                f"high={self.high:g}"
             )
 
     def refine(self, decision: Decision, past: Past, /) -> Decision:
@@ -87,7 +93,8 @@ class Accuracy(Rule):
             best, noise = max(values[:i]), self.noise * noise_of(values[:i])
             # From rounds before this one alone, so that a worse round cannot excuse itself.
             rise = values[i] - best if math.isfinite(values[i]) else -math.inf
-            short = accuracies[i] < max(accuracies[:i]) - tolerance / 100
+            least = max(accuracies[:i]) - tolerance / 100 - SURE * noise_of(accuracies[:i])
+            short = accuracies[i] < least
             since = 0 if rise > noise else since + 1
             if rise > noise:
                 factor, verdict = factor * self.up, "on track"
@@ -96,7 +103,7 @@ class Accuracy(Rule):
             elif since >= self.patience:
                 factor, verdict, since = factor / self.down, "stuck", 0
             else:
-                verdict = "steady"
+                factor, verdict = factor * self.ease, "steady"
             factor = min(max(factor, self.low), self.high)
             told = f"{verdict}, {rise:+.4g} on the best, noise {noise:.4g}"
         return factor, told

@@ -41,9 +41,9 @@ SHORT: Final = 10  # and beyond so many rounds, in proportion to them
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
-# Tightens where the metric falls, and comes back. That it stays where it is is no reason: what is
-# late by half a round holds nothing up.
-GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000)
+# Tightens where the metric falls, and comes back, also where the loss never gets better again since
+# the model overfits. That it stays where it is is no reason: what is late holds nothing up.
+GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1)
 
 
 @dataclass(frozen=True)
