@@ -99,6 +99,26 @@ def test_a_step_takes_fewer_bytes_than_the_weights() -> None:
     assert weights[8] == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_weights_that_lie_further_apart_than_the_bound_come_back_exactly(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    base = (0.02 * rng.normal(size=(200, 300))).astype(dtype)
+    base[0, :100] *= 100
+    spacing = np.abs(np.spacing(base).astype(np.float64))
+    x = (base.astype(np.float64) + spacing[0, 0] / 20 * rng.normal(size=base.shape)).astype(dtype)
+    x[0, 7] = np.nextafter(base[0, 7], base[0, 8])
+    bound = float(np.median(spacing[0, :100])) / 8
+
+    stream = fedsz.compress({"w": x}, f"abs:{bound}", reference={"w": base})
+    back = fedsz.decompress(stream, reference={"w": base}, as_numpy=True)["w"]
+
+    assert x.nbytes > 5 * len(stream)
+    assert 0 < errors(x, back) <= bound
+    far = spacing > 2 * bound
+    assert np.array_equal(x[far], back[far])
+    assert np.count_nonzero(x[far] != base[far])
+
+
 def test_std_is_of_the_difference() -> None:
     before, after = models()
 

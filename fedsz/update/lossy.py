@@ -7,6 +7,11 @@ reference's and d' what the difference decodes to, y = r + d'. So
 
 where d is x - r as it is rounded, and the last two terms are half the distance between neighbouring
 numbers at most: the codec gets what they leave of the bound.
+
+In half precision that is often nothing: the largest weights are further apart than the bound is
+wide. But there d is a multiple of that distance, and of any smaller power of two. So such tensors
+take a power of two as their step: large weights come back as they were, and small ones within the
+bound.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,9 +28,11 @@ from fedsz.arrays import Buffer, NDArray, chunks
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
-from fedsz.codecs.uniform import compare
+from fedsz.codecs.uniform import Uniform, compare
 from fedsz.errors import CorruptStream
 from fedsz.spread import finfo, half_ulp
+
+OCTAVES: Final = (1e-30, 1e30)  # bounds whose steps `Uniform.encode_multiples` takes
 
 
 class Within(NamedTuple):
@@ -76,18 +83,48 @@ def encode_difference(
     spread = seen.deviation if error_bound.kind == "std" else seen.high - seen.low
     bound = error_bound.absolute_of(spread)
     reach = max(-seen.low, seen.high) + bound
+    # Beyond the largest number, a sum of two finite ones is infinite.
+    if reach > float(finfo(whole.dtype).max):
+        return None
     rounding = half_ulp(max(-seen.least, seen.greatest), whole.dtype) + half_ulp(reach, whole.dtype)
     if x.dtype != whole.dtype:
         rounding += half_ulp(reach, x.dtype)
+        if isinstance(codec, Uniform) and OCTAVES[0] < bound < OCTAVES[1]:
+            step = power_below(bound)
+            if bound - rounding < step / 2:
+                return _encode_half(x, base, bound, step, codec)
     spare = bound - rounding
-    # Beyond the largest number, a sum of two finite ones is infinite.
-    if not spare > 0 or reach > float(finfo(whole.dtype).max):
+    if not spare > 0:
         return None
     if whole.dtype in codec.dtypes:
         encoded = codec.encode_difference(whole, start, spare)
         return Within(encoded.payload, bound, encoded.max_error + rounding)
     coded = encode_within(np.asarray(whole - start), spare, codec)
     return coded and Within(coded.payload, bound, coded.max_error + rounding)
+
+
+def _encode_half(
+    x: NDArray, base: NDArray, bound: float, step: float, codec: Uniform
+) -> Within | None:
+    """Code x - base in half precision, in multiples of a power of two; all else goes exactly."""
+    wanted = x.astype(FLOAT32)
+    with np.errstate(over="ignore"):
+        difference = wanted - base.astype(FLOAT32)
+        multiples = np.rint(difference / np.float32(step)) * np.float32(step)
+    kept = np.abs(moved(base, multiples).astype(FLOAT32) - wanted) <= bound
+    np.copyto(multiples, difference, where=~kept)  # a tie of the last rounding
+    error = float(np.abs(moved(base, multiples).astype(FLOAT32) - wanted).max())
+    if not error <= bound:
+        return None
+    return Within(codec.encode_multiples(multiples, None, step), bound, error)
+
+
+def power_below(bound: float) -> float:
+    """Return the largest power of two of which halves, and the rounding of a sum, keep a bound.
+
+    The rounding is by a quarter of it at most: numbers that lie further apart are its multiples.
+    """
+    return math.ldexp(1.0, math.floor(math.log2(bound * 4 / 3)))
 
 
 class Decoder(Protocol):
