@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import struct
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,7 +15,12 @@ from cryptography.hazmat.primitives import serialization
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.transport.probe import probe
-from fedsz.transport.tls import channel_credentials, mismatch, server_credentials
+from fedsz.transport.tls import (
+    asks_for_certificate,
+    channel_credentials,
+    mismatch,
+    server_credentials,
+)
 from tests.certificates import Authority, private_bytes
 from tests.links import LONG, Client, Server
 
@@ -130,13 +137,45 @@ def test_a_server_with_a_ca_takes_only_clients_it_signed(
             channel_credentials(ours.ca, *theirs.issue("bad")),
             channel_credentials(ours.ca, *ours.issue("server-too", purpose="server")),
         ):
-            client = Client(server.address, "bad", credentials=bad, max_wait=0.1)
+            client = Client(server.address, "bad", credentials=bad, max_wait=2.0)
             assert isinstance(client.ended(), LinkError)
             assert "the server asks for a certificate that its --tls-ca" in str(client.error)
         server.client("good", credentials=good)
 
         (reply,) = server.grid.send_and_receive(server.requests(), timeout=LONG)
         assert reply.has_content()
+
+
+@pytest.mark.parametrize("ends", ["reset", "required", "stays"])
+def test_however_a_server_hangs_up_it_asks_for_a_certificate(
+    ours: Authority, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*ours.issue("server"))
+    context.set_alpn_protocols(["h2"])
+    if ends == "required":
+        context.load_verify_locations(ours.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    over = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        plain, _ = listener.accept()
+        if ends == "reset":  # what closing does while something is unread
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(ssl.SSLError), context.wrap_socket(plain, server_side=True):
+            if ends == "stays":
+                over.wait(LONG)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        if ends == "stays":
+            monkeypatch.setattr("fedsz.transport.tls._ANSWER_SECONDS", 0.5)
+        asked = asks_for_certificate(f"127.0.0.1:{listener.getsockname()[1]}")
+        over.set()
+        thread.join()
+
+    assert asked == (ends != "stays")
 
 
 def test_files_are_checked(ours: Authority, theirs: Authority, tmp_path: Path) -> None:

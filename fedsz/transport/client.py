@@ -266,12 +266,13 @@ class _Link:
             try:
                 self._listen(call, outbox)
             except grpc.RpcError as err:
-                self._trouble = channel.explain(err)
-                if err.code() in _FINAL_CODES or any(map(self._trouble.count, _WRONG_SERVER)):
-                    raise LinkError(f"no link to {self._server}: {self._trouble}") from err
+                trouble = channel.explain(err)
+                if err.code() in _FINAL_CODES or any(map(trouble.count, _WRONG_SERVER)):
+                    raise LinkError(f"no link to {self._server}: {trouble}") from err
                 # A server that has let this client in before does not change its mind.
                 if self._alone_since is not None:
-                    self._check_tls(err)
+                    trouble += self._told_by_tls(err)
+                self._trouble = trouble  # once it is all known: the app's side may give up with it
             except CorruptStream as err:
                 raise LinkError(f"{self._server} breaks the protocol: {err.what}") from err
             finally:
@@ -280,14 +281,15 @@ class _Link:
                 outbox.put(None)
                 call.cancel()
 
-    def _check_tls(self, err: grpc.RpcError) -> None:
-        """Raise LinkError if one end speaks TLS and the other plain text; say what else may be."""
+    def _told_by_tls(self, err: grpc.RpcError) -> str:
+        """Say what TLS has against this client; LinkError if only one end speaks it."""
         secure = self._credentials is not None
         wrong = tls.mismatch(self._server, secure=secure)
         if wrong:
             raise LinkError(f"no link to {self._server}: {wrong}") from err
         if secure and tls.asks_for_certificate(self._server):
-            self._trouble += "; the server asks for a certificate that its --tls-ca has signed"
+            return "; the server asks for a certificate that its --tls-ca has signed"
+        return ""
 
     def _listen(self, call: grpc.Call, outbox: _Outbox) -> None:
         if self._closed.is_set():

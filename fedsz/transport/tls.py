@@ -15,7 +15,7 @@ from fedsz.errors import ConfigError
 from fedsz.transport.private_files import Pathish, read_file, read_private
 from fedsz.transport.tokens import Token
 
-_ANSWER_SECONDS: Final = 2.0
+_ANSWER_SECONDS: Final = 5.0
 _HANDSHAKE, _ALERT = 22, 21  # content types of TLS records: RFC 8446, section 5.1
 
 
@@ -117,10 +117,16 @@ def asks_for_certificate(server: str) -> bool:
     certificate. So gRPC tells of a closed socket, of a wrong certificate as of none.
     """
     try:
-        with _trusting_context().wrap_socket(_connect(server)) as link:
-            return not link.recv(1)
+        link = _trusting_context().wrap_socket(_connect(server))
     except (OSError, OverflowError, UnicodeError):
         return False
+    with link:
+        try:
+            return not link.recv(1)
+        except TimeoutError:
+            return False
+        except OSError:  # it says why, or hangs up before it has read what the handshake sent
+            return True
 
 
 def _speaks_tls(server: str) -> bool | None:
