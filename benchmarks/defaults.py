@@ -1,10 +1,11 @@
 """What fedsz's defaults cost and save on unlike tasks, beside the same runs uncompressed.
 
-    python -m benchmarks.defaults docs/results/defaults.parquet --data-dir DIR [--only gpt,lstm]
+    python -m benchmarks.defaults docs/results/defaults.parquet --data-dir DIR [--only "gpt;lstm"]
     python -m benchmarks.defaults docs/results/defaults.parquet --table
 
-The first makes the rows that the file lacks, a sweep for each task; the second prints the table of
-docs/choosing.md from them. Pairs share the seed: of the model, the shares and the examples' order.
+The first makes the rows of configs/portfolio.toml that the file lacks, task by task; the second
+prints the table of docs/choosing.md from them. Pairs share the seed: of the model, the shares and
+the examples' order.
 """
 
 from __future__ import annotations
@@ -29,55 +30,9 @@ from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
 
+CONFIG: Final = Path(__file__).parents[1] / "configs" / "portfolio.toml"
 TUNED: Final = "mobilenetv2, tuned"
-TEXT: Final = {
-    "task": "benchmarks.tasks:Characters", "datasets": "shakespeare", "learning_rate": 1e-3,
-    "samples": 2560, "test_samples": 300, "rounds": 12, "clients": 4,
-}  # fmt: skip
-QUESTIONS: Final = {
-    "task": "benchmarks.tasks:Questions", "datasets": "shakespeare", "samples": 384,
-    "test_samples": 300, "clients": 4, "rounds": 8, "batch_size": 8,
-}  # fmt: skip
-# By the names of the table; what a task does not say is as `fedsz sweep` has it.
-TASKS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "quickstart": {
-        "task": "benchmarks.tasks:Quickstart", "models": "lenet", "datasets": "cifar10",
-        "clients": 5, "rounds": 5, "batch_size": 32, "samples": 40_000, "seeds": 5,
-    },
-    "resnet8": {
-        "task": "benchmarks.tasks:ResNet8", "models": "resnet8", "datasets": "cifar10",
-        "clients": 4, "rounds": 10, "samples": 3840, "test_samples": 4000, "learning_rate": 0.05,
-        "image_size": 16, "seeds": 5,
-    },
-    "mobilenetv2": {
-        "models": "mobilenetv2", "datasets": "fashion_mnist", "clients": 4, "rounds": 8,
-        "samples": 1600, "test_samples": 1000, "learning_rate": 0.02, "seeds": 3,
-    },
-    TUNED: {
-        "models": "mobilenetv2", "datasets": "fashion_mnist", "clients": 4, "rounds": 5,
-        "samples": 1200, "test_samples": 1000, "learning_rate": 0.005, "seeds": 5,
-    },
-    "gpt": TEXT | {"models": "gpt", "learning_rate": 2e-3},
-    "lstm": TEXT | {"models": "lstm", "learning_rate": 3e-3},
-    "minilm": QUESTIONS | {"models": "minilm", "learning_rate": 1e-4},
-    "minilm, LoRA": QUESTIONS | {"models": "minilm-lora", "learning_rate": 2e-3},
-    "mlp": {
-        "task": "tabular", "models": "mlp", "datasets": "digits", "clients": 4, "rounds": 10,
-        "learning_rate": 0.02, "seeds": 5,
-    },
-    "logistic regression": {
-        "task": "benchmarks.tasks:Clothes", "models": "logistic", "datasets": "fashion_mnist",
-        "clients": 4, "samples": 8000, "test_samples": 5000, "rounds": 10, "learning_rate": 0.005,
-        "seeds": 5,
-    },
-}  # fmt: skip
-
-
-def plan(name: str, data_dir: str, tuned_from: Path) -> SweepConfig:
-    """Return the runs of a task, plain and by default."""
-    usual = {"rule": RunConfig.rule, "seeds": 3, "ways": [RAW, AUTO], "data_dir": data_dir}
-    initial = {"initial": str(tuned_from)} if name == TUNED else {}
-    return SweepConfig.of(usual | initial | TASKS[name])
+TASKS: Final[Mapping[str, SweepConfig]] = SweepConfig.read(CONFIG).tasks
 
 
 def pretrain(path: Path, data_dir: str) -> None:
@@ -167,15 +122,12 @@ def _text(line: Line) -> str:
 
 def _task(row: Mapping[str, Any]) -> str:
     """Return the name that a row's task has in `TASKS`."""
-    for name, options in TASKS.items():
-        shares = options.get("partitions", "iid")
+    for name, sweep in TASKS.items():
         if (
-            row["model"] == options["models"]
-            and row["dataset"] == options["datasets"]
-            and row["task"] == options.get("task", RunConfig.task)
-            and shares.startswith(row["partitioner"])
-            and (row["initial"] is not None) == (name == TUNED)
-        ):
+            (row["task"], row["model"], row["dataset"])
+            == (sweep.task, sweep.models, sweep.datasets)
+            and (row["initial"] is not None) == bool(sweep.initial)
+        ):  # fmt: skip
             return name
     raise ValueError(f"rows of {row['model']} on {row['dataset']}, which no task makes")
 
@@ -186,15 +138,15 @@ def main() -> None:
     parser.add_argument("rows", type=Path, help="Parquet file of the rows")
     parser.add_argument("--data-dir", default="", help="folder of the data sets")
     parser.add_argument("--only", default=";".join(TASKS), help="tasks, separated by semicolons")
-    parser.add_argument("--tuned-from", type=Path, default=Path("runs/mobilenetv2.safetensors"))
     parser.add_argument("--table", action="store_true", help="print the table, run nothing")
     options = parser.parse_args()
     if not options.table:
+        tasks = SweepConfig.read(CONFIG, data_dir=options.data_dir).tasks
         for name in options.only.split(";"):
             if name == TUNED:
-                pretrain(options.tuned_from, options.data_dir)
+                pretrain(Path(tasks[name].initial), options.data_dir)
             with Results(options.rows, SWEEP) as results:
-                for step in Sweep(plan(name, options.data_dir, options.tuned_from), results).run():
+                for step in Sweep(tasks[name], results).run():
                     if step.over:
                         run = step.run
                         print(name, run.policy, run.seed, step.error or "", flush=True)

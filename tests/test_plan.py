@@ -80,6 +80,51 @@ def test_settings_are_written_with_their_defaults() -> None:
     assert "effort=5" in settings_of("uniform").split(",")
 
 
+def test_tables_of_tasks_are_sweeps_one_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text(
+        """
+        ways = ["raw", "auto"]
+        seeds = 2
+        rounds = 7
+        [tasks.small]
+        models = "mlp"
+        task = "tabular"
+        seeds = 1
+        [tasks."and large"]
+        models = ["cnn", "alexnet"]
+        rounds = 3
+        """
+    )
+
+    sweep = SweepConfig.read(path, clients=6, rounds=5)
+
+    assert list(sweep.tasks) == ["small", "and large"]
+    small, large = (table.runs for table in sweep.tasks.values())
+    assert sweep.runs == (*small, *large)
+    assert (len(small), len(large)) == (1 * 2, 2 * 2 * 2)
+    assert {(run.task, run.rounds, run.clients) for run in small} == {("tabular", 5, 6)}
+    assert {(run.task, run.rounds, run.clients) for run in large} == {("images", 3, 6)}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tasks = 3", "tasks must be tables"),
+        ("tasks.a = 3", "tasks must be tables"),
+        ("[tasks.a]\nmodel = 'cnn'", r"\[tasks.a\]: a sweep has 'models', not 'model'"),
+        ("[tasks.a]\nrouns = 3", r"\[tasks.a\]: no option 'rouns' .did you mean 'rounds'"),
+        ("[tasks.a]\nresults = 'x'", r"\[tasks.a\]: results is for the whole sweep"),
+        ("[tasks.a.tasks.b]\nrounds = 1", r"\[tasks.a\]: tasks is for the whole sweep"),
+    ],
+)
+def test_tables_that_are_none(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        SweepConfig.read(path)
+
+
 def test_every_combination_once() -> None:
     sweep = SweepConfig(
         models="cnn,alexnet",

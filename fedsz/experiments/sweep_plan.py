@@ -39,6 +39,12 @@ def _swept(default: Any, says: str, **span: float) -> Any:
 class SweepConfig(RunConfig):
     """Many training runs. TOML files and flags have these names and those of `RunConfig`.
 
+    A file may have tables ``[tasks.NAME]``. It is then a sweep for each: with the table's options,
+    and the file's and the flags' for those that the table has not.
+
+    Attributes:
+        tasks: the sweeps of the tables, by their names.
+
     Raises:
         ConfigError: a value is out of range or does not exist.
     """
@@ -70,6 +76,7 @@ class SweepConfig(RunConfig):
     grid: str = _swept("local", "Clients: local, all in one process, or grpc, a process each.")
     jobs: int = _swept(1, "Runs at a time; they share the processors.", low=1, high=256)
     results: str = _swept("runs/sweep.parquet", "Parquet file that rows are added to.")
+    tasks: Mapping[str, SweepConfig] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,8 +86,11 @@ class SweepConfig(RunConfig):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Do as `RunConfig.of`; lists may stand for text with commas."""
+        """Do as `RunConfig.of`; lists may stand for text with commas, and ``tasks`` be tables."""
         named = {name.replace("-", "_"): value for name, value in values.items()}
+        tables = named.pop("tasks", {})
+        if tables:
+            return dataclasses.replace(cls.of(named), tasks=cls._of_tables(named, tables))
         for one, many in PLURAL.items():
             if one in named:
                 raise ConfigError(f"a sweep has {many!r}, not {one!r}")
@@ -91,6 +101,20 @@ class SweepConfig(RunConfig):
                 named[many] = ",".join(map(str, named[many]))
         return super().of(named)
 
+    @classmethod
+    def _of_tables(cls, shared: Mapping[str, Any], tables: Any) -> dict[str, Self]:
+        if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+            raise ConfigError(f"tasks must be tables, each [tasks.NAME], got {tables!r}")
+        sweeps = {}
+        for name, table in tables.items():
+            if elsewhere := {"results", "grid", "jobs", "tasks"} & table.keys():
+                raise ConfigError(f"[tasks.{name}]: {min(elsewhere)} is for the whole sweep")
+            try:
+                sweeps[name] = cls.of({**shared, **table})
+            except ConfigError as err:
+                raise ConfigError(f"[tasks.{name}]: {err}") from None
+        return sweeps
+
     @property
     def runs(self) -> tuple[RunConfig, ...]:
         """Every run, all combinations of a seed before those of the next.
@@ -98,6 +122,8 @@ class SweepConfig(RunConfig):
         What no bound steers runs once, not once for each bound; what is not compressed runs as
         it did before there were steps and bounds on the way down, so that all compare with it.
         """
+        if self.tasks:
+            return tuple(dict.fromkeys(run for own in self.tasks.values() for run in own.runs))
         axes = product(
             range(self.seed, self.seed + self.seeds),
             names(self.datasets or self.dataset, "data sets"),

@@ -336,7 +336,8 @@ def is_own_task(name: str) -> bool:
 
 def options(of: type[RunConfig] = RunConfig) -> dict[str, Option]:
     """Return the options of a kind of run, by their names, in order."""
-    return {field.name: field.metadata["option"] for field in dataclasses.fields(of)}
+    fields = dataclasses.fields(of)
+    return {field.name: field.metadata["option"] for field in fields if "option" in field.metadata}
 
 
 def otherwise(name: str, default: Any) -> Any:
