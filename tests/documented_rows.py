@@ -117,6 +117,11 @@ def both_ways(row: Row) -> list[float]:
     return [seeds(way), way.up, way.down, way.total, *interval(way)]
 
 
+def long_runs(row: Row) -> list[float]:
+    way = ways("horizon", dataset="cifar10")[row.labels[0]]
+    return [seeds(way), way.up, way.down, way.total, *interval(way)]
+
+
 def by_bound(row: Row) -> list[float]:
     model, dataset = row.labels[0].partition(" (")[0].split(", ")
     prefix = "weights" if row.labels[1] == "uniform" else f"weights:{row.labels[1]}"

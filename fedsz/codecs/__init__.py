@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fedsz.codecs.base import Codec, Encoded
 from fedsz.codecs.baselines import Fp16, Int8
+from fedsz.codecs.exponents import Exponents
 from fedsz.codecs.lossless import Blosclz, Gzip, LosslessCodec, Raw, Xz, Zlib, Zstd
 from fedsz.codecs.sz2 import Sz2
 from fedsz.codecs.sz3 import Sz3
@@ -19,7 +20,7 @@ from fedsz.errors import ConfigError, UnsupportedStream
 from fedsz.spec_strings import chosen
 
 CODECS: Final[tuple[Codec, ...]] = (
-    Raw(), Blosclz(), Zstd(), Zlib(), Gzip(), Xz(),
+    Raw(), Blosclz(), Zstd(), Zlib(), Gzip(), Xz(), Exponents(),
     Sz2(), Sz3(), Zfp(), Szx(), Uniform(), Fp16(), Int8(),
 )  # fmt: skip
 
