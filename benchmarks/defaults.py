@@ -138,10 +138,12 @@ def main() -> None:
     parser.add_argument("rows", type=Path, help="Parquet file of the rows")
     parser.add_argument("--data-dir", default="", help="folder of the data sets")
     parser.add_argument("--only", default=";".join(TASKS), help="tasks, separated by semicolons")
+    parser.add_argument("--ways", default="", help="in place of raw and auto, as in fedsz sweep")
     parser.add_argument("--table", action="store_true", help="print the table, run nothing")
     options = parser.parse_args()
     if not options.table:
-        tasks = SweepConfig.read(CONFIG, data_dir=options.data_dir).tasks
+        other = {"ways": options.ways} if options.ways else {}
+        tasks = SweepConfig.read(CONFIG, data_dir=options.data_dir, **other).tasks
         for name in options.only.split(";"):
             if name == TUNED:
                 pretrain(Path(tasks[name].initial), options.data_dir)

@@ -145,14 +145,16 @@ def serve(what: str, layers: int, rounds: int) -> None:
         start = time.monotonic()
 
         def keep(record: RoundRecord) -> None:
+            if not record.round:
+                return  # before any training
             sent = {"up": record.sent_up, "down": record.sent_down, "lossy": record.lossy}
-            told.append({"at": time.monotonic() - start, **sent})
+            told.append({"round": record.round, "at": time.monotonic() - start, **sent})
 
         grid = FedSZGrid(link, on_round=keep)
         strategy = StreamingFedAvg(fraction_evaluate=0, min_train_nodes=1, min_available_nodes=1)
         result = strategy.start(grid, initial, num_rounds=rounds, timeout=TIMEOUT)
         grid.end_round()
-    assert len(told) == rounds
+    assert [each["round"] for each in told] == list(range(1, rounds + 1)), told
     assert size_of(arrays_of(result.arrays)) == size
     memory = (resident("VmHWM") - before) / size
     print(json.dumps({"size": size, "rounds": told, "memory": memory}), flush=True)

@@ -28,7 +28,7 @@ from fedsz.arrays import Buffer, NDArray, chunks
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
-from fedsz.codecs.uniform import Uniform, compare
+from fedsz.codecs.uniform import Comparison, Uniform, compare
 from fedsz.errors import CorruptStream
 from fedsz.spread import finfo, half_ulp
 
@@ -74,9 +74,8 @@ def encode_difference(
     """
     if not x.size:
         return None
-    whole, start = (side.astype(wide(x.dtype), copy=False) for side in (x, base))
-    threads = getattr(codec, "threads", 0)
-    seen = compare(whole, start, deviation=error_bound.kind == "std", threads=threads)
+    dtype, threads = wide(x.dtype), getattr(codec, "threads", 0)
+    seen = _compared(x, base, deviation=error_bound.kind == "std", threads=threads)
     # NaN and infinities come back exactly only as they are.
     if not (math.isfinite(seen.least) and math.isfinite(seen.greatest)):
         return None
@@ -84,10 +83,10 @@ def encode_difference(
     bound = error_bound.absolute_of(spread)
     reach = max(-seen.low, seen.high) + bound
     # Beyond the largest number, a sum of two finite ones is infinite.
-    if reach > float(finfo(whole.dtype).max):
+    if reach > float(finfo(dtype).max):
         return None
-    rounding = half_ulp(max(-seen.least, seen.greatest), whole.dtype) + half_ulp(reach, whole.dtype)
-    if x.dtype != whole.dtype:
+    rounding = half_ulp(max(-seen.least, seen.greatest), dtype) + half_ulp(reach, dtype)
+    if x.dtype != dtype:
         rounding += half_ulp(reach, x.dtype)
         if isinstance(codec, Uniform) and OCTAVES[0] < bound < OCTAVES[1]:
             step = power_below(bound)
@@ -96,7 +95,8 @@ def encode_difference(
     spare = bound - rounding
     if not spare > 0:
         return None
-    if whole.dtype in codec.dtypes:
+    whole, start = (side.astype(dtype, copy=False) for side in (x, base))
+    if dtype in codec.dtypes:
         encoded = codec.encode_difference(whole, start, spare)
         return Within(encoded.payload, bound, encoded.max_error + rounding)
     coded = encode_within(np.asarray(whole - start), spare, codec)
@@ -107,16 +107,44 @@ def _encode_half(
     x: NDArray, base: NDArray, bound: float, step: float, codec: Uniform
 ) -> Within | None:
     """Code x - base in half precision, in multiples of a power of two; all else goes exactly."""
-    wanted = x.astype(FLOAT32)
-    with np.errstate(over="ignore"):
-        difference = wanted - base.astype(FLOAT32)
-        multiples = np.rint(difference / np.float32(step)) * np.float32(step)
-    kept = np.abs(moved(base, multiples).astype(FLOAT32) - wanted) <= bound
-    np.copyto(multiples, difference, where=~kept)  # a tie of the last rounding
-    error = float(np.abs(moved(base, multiples).astype(FLOAT32) - wanted).max())
+    multiples, error = np.empty(x.shape, FLOAT32), 0.0
+    flat = multiples.reshape(-1)
+    for here, wanted, start in _in_single(x, base):
+        difference = wanted - start
+        part = np.rint(difference / np.float32(step)) * np.float32(step)
+        kept = _distance(start, part, wanted, x.dtype) <= bound
+        np.copyto(part, difference, where=~kept)  # a tie of the last rounding
+        error = max(error, float(_distance(start, part, wanted, x.dtype).max()))
+        flat[here] = part
     if not error <= bound:
         return None
     return Within(codec.encode_multiples(multiples, None, step), bound, error)
+
+
+def _distance(start: NDArray, step: NDArray, wanted: NDArray, dtype: np.dtype) -> NDArray:
+    """Return how far start + step is from what is wanted, once it is of a narrower dtype."""
+    return np.abs(narrow(start + step, dtype).astype(FLOAT32) - wanted)
+
+
+def _compared(x: NDArray, base: NDArray, *, deviation: bool, threads: int) -> Comparison:
+    """Compare in the dtype of differences; slice by slice where that is not the arrays' own."""
+    dtype = wide(x.dtype)
+    if x.dtype == dtype or deviation:
+        sides = (side.astype(dtype, copy=False) for side in (x, base))
+        return compare(*sides, deviation=deviation, threads=threads)
+    seen = [compare(a, b, deviation=False, threads=1) for _, a, b in _in_single(x, base)]
+    low, high, least, greatest, _ = np.array(seen).T
+    # By numpy, whose least and greatest of a NaN and others is NaN.
+    return Comparison(
+        float(low.min()), float(high.max()), float(least.min()), float(greatest.max()), 0.0
+    )
+
+
+def _in_single(x: NDArray, base: NDArray) -> Iterator[tuple[slice, NDArray, NDArray]]:
+    """Yield slices of two arrays, in float32."""
+    flat, start = x.reshape(-1), base.reshape(-1)
+    for here in chunks(flat.size):
+        yield here, flat[here].astype(FLOAT32), start[here].astype(FLOAT32)
 
 
 def power_below(bound: float) -> float:
