@@ -18,6 +18,7 @@ from fedsz.errors import CodecError, ConfigError, CorruptStream
 from fedsz.methods import METHODS, Shared, TensorSpec, Transform, parse
 from fedsz.methods.base import Part, add_parts, dense
 from fedsz.methods.combinators import Chain
+from fedsz.methods.compressed_sum import CompressedSum
 from fedsz.methods.payload import read, write
 from fedsz.methods.threshold import Estimate
 from tests.strategies import weights
@@ -187,13 +188,28 @@ def test_what_is_declared_to_contract_does(text: str) -> None:
 @pytest.mark.parametrize("text", [t for t in CHAINS if parse(t).linear])
 def test_what_is_declared_linear_adds_up_compressed(text: str) -> None:
     transform, x, y = parse(text), ordinary(5), ordinary(6)
-    shared = shared_of(x)
+    ours, theirs = shared_of(x, sender=3), shared_of(y, sender=4)
 
-    (one, _), (other, _) = (transform.encode(v, {}, shared) for v in (x, y))
-    together = dense(transform.decode(add_parts(one, other), shared, summands=2))
+    one, _ = transform.encode(x, {}, ours)
+    other, _ = transform.encode(y, {}, theirs)
+    together = dense(transform.decode(add_parts(one, other), shared_of(x, sender=0), summands=2))
 
-    apart = dense(transform.decode(one, shared)) + dense(transform.decode(other, shared))
+    apart = dense(transform.decode(one, ours)) + dense(transform.decode(other, theirs))
     assert np.allclose(together, apart, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", [t for t in CHAINS if parse(t).linear])
+def test_a_gain_tells_the_energy_of_what_is_decoded(text: str) -> None:
+    transform, shared = parse(text), shared_of(ordinary(5))
+    assert isinstance(transform, Chain)
+    total = CompressedSum(transform, shared)
+    parts, _ = transform.encode(ordinary(5), {}, shared)
+    decoded = dense(transform.decode(parts, shared)).astype(np.float64)
+
+    if total.tells_energy:
+        assert total.open(parts["values"]).energy == pytest.approx(np.square(decoded).sum(), 1e-5)
+    else:
+        assert "sketch" in text
 
 
 def test_at_least_one_part_is_linear_and_one_unbiased() -> None:

@@ -21,7 +21,9 @@ from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
 from fedsz.flower.refusal import NormSum, Refusal, told
-from fedsz.update.lossy import CodedTensor
+from fedsz.methods.compressed_sum import CompressedSums
+from fedsz.update.chained import ChainDecoder
+from fedsz.update.lossy import CodedTensor, located
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +147,7 @@ class Mean:
 
     Of tensors that came as differences it adds up the differences alone; what they refer to is
     added once, in the end, by the weight of all that do. The sums are of smaller numbers so, too.
+    Of differences by chains of methods, what is linear is decoded once, in the end.
 
     All of an update is decoded as far as that can fail, and judged, before any of it is added. What
     is kept of it meanwhile is a byte an element, of tensors that `uniform` has coded, and else the
@@ -159,6 +162,7 @@ class Mean:
     def __init__(self, *, steps: bool = False) -> None:
         self._steps = steps
         self._sums: dict[str, NDArray] = {}
+        self._compressed: dict[str, CompressedSums] = {}
         self._bases: dict[str, dict[int, Base]] = {}  # what differences refer to, by its id()
         self._template: Layout | None = None
         self.weight = 0.0
@@ -178,7 +182,8 @@ class Mean:
             with update.clock():
                 sums = self._sums.get(name)
                 wide = sum_dtype(x.dtype) if sums is None else sums.dtype
-                opened.append(_open(name, x, update.sent(name, x), wide))
+                compressed = self._compressed.setdefault(name, CompressedSums())
+                opened.append(_open(name, x, update.sent(name, x), wide, compressed))
                 norm.add(x.dtype, opened[-1].values.energy)
         update.judge(norm.total())
         if self._steps and any(tensor.start is None for tensor in opened):
@@ -217,6 +222,7 @@ class Mean:
         record = ArrayRecord()
         for name in self._template.shapes:
             mean = self._sums.pop(name)
+            self._compressed.pop(name).add_to(mean)
             mean /= self.weight
             for base in self._bases.pop(name, {}).values():
                 add_scaled(base.x, base.weight / self.weight, mean)
@@ -238,16 +244,29 @@ class _OpenedTensor(NamedTuple):
 
 
 def _open(
-    name: str, x: NDArray | CodedTensor, sent: NDArray | None, wide: np.dtype
+    name: str,
+    x: NDArray | CodedTensor,
+    sent: NDArray | None,
+    wide: np.dtype,
+    compressed: CompressedSums,
 ) -> _OpenedTensor:
     """Decode a tensor as far as that can fail, to be added to sums of dtype ``wide``."""
     if isinstance(x, CodedTensor) and wide == sum_dtype(x.dtype):
         if x.reference is not None:
-            return _OpenedTensor(name, x.dtype, x.open(sent), x.reference, is_difference=True)
+            opened = _open_compressed(x, compressed) or x.open(sent)
+            return _OpenedTensor(name, x.dtype, opened, x.reference, is_difference=True)
         return _OpenedTensor(name, x.dtype, x.open(sent), sent, is_difference=False)
     decoded = x.decode() if isinstance(x, CodedTensor) else x
     values = OpenedArray(decoded, sent)
     return _OpenedTensor(name, x.dtype, values, sent, is_difference=False)
+
+
+def _open_compressed(x: CodedTensor, compressed: CompressedSums) -> Opened | None:
+    """Decode a difference but for what is linear of its chain; None where nothing is."""
+    if not isinstance(x.codec, ChainDecoder):
+        return None
+    with located(x.offset):
+        return x.codec.open_compressed(x.payload, x.shape, x.dtype, compressed)
 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:

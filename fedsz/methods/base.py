@@ -162,7 +162,8 @@ class Transform(ABC):
     Attributes:
         planes: by name, the kinds of what it writes, in the order of the wire. One of kind
             ``VALUES`` is coded by the next part of a chain, or as it is.
-        linear: whether decode(a + b) = decode(a) + decode(b), given equal ``shared``.
+        linear: whether what several senders have sent can be added up before it is decoded:
+            decode(a + b) = decode(a) + decode(b), where ``shared`` differs by its sender at most.
         biased: whether the mean of what is decoded is another than what was encoded. Such a part
             belongs into `feedback`.
         contracts: whether its error is smaller than what it codes. Any other part must stay outside
@@ -246,6 +247,17 @@ class Part(Transform):
     def sent(self, spec: TensorSpec) -> tuple[Part, ...]:  # noqa: ARG002, D102
         return (self,)
 
+    def gain(self, shared: Shared) -> NDArray | float | None:  # noqa: ARG002
+        """Return g of |decode(v)|^2 = sum of g v^2: a number for each value, or one for all.
+
+        By it the norm of what a linear part sends is known without decoding it. None where there is
+        no such g.
+
+        Raises:
+            CodecError: the tensor has more elements than the part decodes.
+        """
+        return None
+
     def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
         """Return d of E|x - decode(encode(x))|^2 <= (1 - d)|x|^2; 0 where none is known."""
         return 0.0
@@ -263,6 +275,12 @@ def subtract(x: NDArray, decoded: Decoded) -> NDArray:
     left = x.copy()
     left.reshape(-1)[decoded.indices] -= decoded.values
     return left
+
+
+def require_drawable(spec: TensorSpec) -> None:
+    """Raise `CodecError` if a tensor has more elements than words can choose among."""
+    if spec.size > MOST_ELEMENTS:
+        raise CodecError(f"{spec.size} elements; draws are among up to {MOST_ELEMENTS}")
 
 
 def require_count(what: str, plane: NDArray, count: int) -> None:

@@ -86,6 +86,15 @@ class Chain(Transform):
     def contracts(self) -> bool:  # noqa: D102
         return all(part.contracts for part in self.parts)
 
+    def split(self) -> tuple[Chain, Chain]:
+        """Return its first parts, as far as they are linear and send only values, and the rest.
+
+        Values of several senders can be added up before they are decoded by the first parts.
+        """
+        adds_up = [part.linear and part.planes.keys() == {VALUES} for part in self.parts]
+        end = [*adds_up, False].index(False)
+        return Chain(self.parts[:end]), Chain(self.parts[end:])
+
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
         return self.parts[0].init(spec) if self.parts else {}
 

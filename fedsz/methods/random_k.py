@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.errors import CodecError
 from fedsz.methods.base import (
-    MOST_ELEMENTS,
     VALUES,
     Kind,
     Part,
@@ -19,6 +17,7 @@ from fedsz.methods.base import (
     State,
     TensorSpec,
     require_count,
+    require_drawable,
 )
 from fedsz.methods.settings import Count, Flag
 
@@ -41,17 +40,26 @@ class RandomK(Part):
     name = "randk"
     summary = "k elements at random positions, which are drawn by both sides and not sent"
     planes = {VALUES: Kind.VALUES}  # noqa: RUF012
-    linear = True
-
     k: Count = Count("1%")  # noqa: RUF009
     unbiased: Flag = Flag(1)  # noqa: RUF009
     own: Flag = Flag(0)  # noqa: RUF009
     block: Flag = Flag(0)  # noqa: RUF009
 
     @property
+    def linear(self) -> bool:
+        """Whether all senders have the same positions."""
+        return not self.own
+
+    @property
     def biased(self) -> bool:
         """Whether elements are decoded as they are."""
         return not self.unbiased
+
+    def gain(self, shared: Shared) -> float:
+        """Return the square of what each value is multiplied by; raises as `Part.gain`."""
+        require_drawable(shared.spec)
+        size = shared.spec.size
+        return (size / self.k.of(size)) ** 2 if self.unbiased and size else 1.0
 
     def contraction(self, spec: TensorSpec) -> float:
         """Return k/d, in expectation (Stich et al. 2018)."""
@@ -110,9 +118,8 @@ def subset(shared: Shared, k: int, *, own: bool) -> NDArray:
 
 
 def _positions(shared: Shared, start: int, count: int, *, own: bool) -> NDArray:
+    require_drawable(shared.spec)
     size = shared.spec.size
-    if size > MOST_ELEMENTS:
-        raise CodecError(f"{size} elements; positions are drawn among up to {MOST_ELEMENTS}")
     words = shared.words(count, start, own=own)
     positions = (words >> np.uint64(32)) * np.uint64(size) >> np.uint64(32)
     return positions.astype(np.int64)

@@ -50,6 +50,10 @@ class Rotate(Part):
         if self.block not in [1 << i for i in range(21)]:
             raise ConfigError(f"rotate block must be a power of two up to 2^20, got {self.block}")
 
+    def gain(self, shared: Shared) -> float:  # noqa: ARG002
+        """Return 1: lengths stay."""
+        return 1.0
+
     def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
         """Return 1 less what rounding takes."""
         return 1 - 1e-6

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.errors import CodecError
 from fedsz.methods.base import (
-    MOST_ELEMENTS,
     VALUES,
     Kind,
     Part,
@@ -18,6 +16,7 @@ from fedsz.methods.base import (
     State,
     TensorSpec,
     require_count,
+    require_drawable,
 )
 from fedsz.methods.settings import Count, Flag, check_setting
 
@@ -64,6 +63,17 @@ class Sketch(Part):
         """Return 1 / (1 + w) where it is biased."""
         return 0.0 if self.unbiased else 1 / (1 + self.variance(spec))
 
+    def gain(self, shared: Shared) -> NDArray | None:
+        """Return how many elements each column is decoded to, times the square of their scale.
+
+        None for several rows: an element is a sum over them, whose square no such numbers tell.
+        """
+        if self.rows > 1:
+            return None
+        ((column, _),) = self._hashed(shared)
+        elements = np.bincount(column, minlength=self.columns.of(shared.spec.size))
+        return elements * self._scale(shared.spec) ** 2
+
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         flat, width = x.reshape(-1), self.columns.of(x.size)
         rows = [
@@ -79,18 +89,21 @@ class Sketch(Part):
         spec = shared.spec
         require_count("values", parts[VALUES], self.rows * self.columns.of(spec.size))
         rows = parts[VALUES].reshape(self.rows, -1)
-        share = 1 / self.rows / (1 if self.unbiased else 1 + self.variance(spec))
         total = np.zeros(spec.size)
         for row, (column, sign) in zip(rows, self._hashed(shared), strict=True):
             total += row[column] * sign
-        decoded: NDArray = (total * share).astype(spec.dtype).reshape(spec.shape)
+        decoded: NDArray = (total * self._scale(spec)).astype(spec.dtype).reshape(spec.shape)
         return decoded
+
+    def _scale(self, spec: TensorSpec) -> float:
+        """Return what the sum over rows is multiplied by."""
+        shrink = 1.0 if self.unbiased or not spec.size else 1 + self.variance(spec)
+        return 1 / (self.rows * shrink)
 
     def _hashed(self, shared: Shared) -> list[tuple[NDArray, NDArray]]:
         """Return, by row, the column and the sign of each element."""
+        require_drawable(shared.spec)
         size = shared.spec.size
-        if size > MOST_ELEMENTS:
-            raise CodecError(f"{size} elements; columns are drawn for up to {MOST_ELEMENTS}")
         width = np.uint64(self.columns.of(size))
         hashed = []
         for row in range(self.rows):

@@ -16,6 +16,7 @@ from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStrea
 from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform
 from fedsz.methods.base import DTYPES, Decoded, Part, dense
 from fedsz.methods.combinators import RESIDUAL, Chain
+from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.payload import read, write
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE
 from fedsz.stream import Chain as ChainRecord
@@ -178,13 +179,40 @@ class ChainDecoder:
             return decoded
         return OpenedArray(dense(decoded), base)
 
+    def open_compressed(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, sums: CompressedSums
+    ) -> Opened | None:
+        """Decode all but the linear parts, whose values are to be added to one of ``sums``.
+
+        None where there are no such parts, or where their values do not tell their norm.
+
+        Raises:
+            CorruptStream, CodecUnavailable: as `decode_as`.
+            CodecError: the tensor has more elements than these parts decode.
+        """
+        head, tail = Chain(self.parts).split()
+        shared = self._shared(shape, dtype)
+        total = sums.of(head, shared) if head.parts else None
+        if total is None:
+            return None
+        for part in head.parts:
+            shared = shared.of(part.values_spec({}, shared.spec))
+        return total.open(_finite(tail, payload, shared))
+
     def _decoded(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> Decoded:
+        return _finite(Chain(self.parts), payload, self._shared(shape, dtype))
+
+    def _shared(self, shape: Sequence[int], dtype: np.dtype) -> Shared:
         spec = TensorSpec(tuple(shape), wide(dtype), self.name)
         drawn = self.record.seed, self.record.round, self.record.sender
-        shared = Shared(spec, *drawn, self.reference)
-        with np.errstate(over="ignore", invalid="ignore"):
-            decoded = Chain(self.parts).decode(read(self.parts, payload, spec), shared)
-        values = decoded.values if isinstance(decoded, Sparse) else decoded
-        if not np.isfinite(values).all():
-            raise CorruptStream("an element that is not finite")
-        return decoded
+        return Shared(spec, *drawn, self.reference)
+
+
+def _finite(chain: Chain, payload: Buffer, shared: Shared) -> Decoded:
+    """Return what a payload decodes to by a chain, or raise `CorruptStream` if it is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        decoded = chain.decode(read(chain.parts, payload, shared.spec), shared)
+    values = decoded.values if isinstance(decoded, Sparse) else decoded
+    if not np.isfinite(values).all():
+        raise CorruptStream("an element that is not finite")
+    return decoded

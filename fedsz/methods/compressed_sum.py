@@ -1,0 +1,130 @@
+"""Sums of what several senders have sent, which are decoded once for all of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedsz.arrays import NDArray, add_scaled
+from fedsz.methods.base import VALUES, Decoded, Shared, Sparse, dense
+from fedsz.methods.combinators import Chain
+from fedsz.spread import energy
+
+
+class CompressedSum:
+    """A weighted sum of the values that the linear parts of a chain have sent of one tensor.
+
+    Args:
+        head: one or more linear parts that send nothing but values, see `Chain.split`.
+        shared: of the tensor; its ``sender`` does not matter.
+
+    Raises:
+        CodecError: the tensor has more elements than they decode.
+    """
+
+    def __init__(self, head: Chain, shared: Shared) -> None:
+        self._head, self._shared = head, shared
+        self._gain = _gain(head, shared)
+        self._total: NDArray | None = None
+
+    @property
+    def tells_energy(self) -> bool:
+        """Whether values tell the norm of what they decode to."""
+        return self._gain is not None
+
+    def open(self, values: Decoded) -> Addend:
+        """Return the values of one sender, which may be added; only if this `tells_energy`."""
+        return Addend(values, self, self._energy(values))
+
+    def add(self, values: Decoded, weight: float) -> None:
+        """Add ``weight`` times the values of a sender."""
+        if self._total is None:
+            spec = self._shared.spec
+            for part in self._head.parts:
+                spec = part.values_spec({}, spec)
+            self._total = np.zeros(spec.shape, spec.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # of values that no element decodes
+            if isinstance(values, Sparse):
+                values.add(self._total, weight)
+            else:
+                add_scaled(values, weight, self._total)
+
+    def decoded(self) -> Decoded | None:
+        """Return the sum of the tensors; None if none has been added."""
+        if self._total is None:
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):  # likewise
+            return self._head.decode({VALUES: self._total}, self._shared)
+
+    def _energy(self, values: Decoded) -> float:
+        """Return the sum of squares of what values decode to; inf if one of these may overflow."""
+        if isinstance(self._gain, np.ndarray):
+            doubles = dense(values).astype(np.float64).reshape(-1)
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = float(np.dot(self._gain, doubles * doubles))
+        else:
+            assert self._gain is not None
+            total = self._gain * (values.energy if isinstance(values, Sparse) else energy(values))
+        # No element is larger than the root of the sum.
+        return total if total <= np.finfo(self._shared.spec.dtype).max else math.inf
+
+
+@dataclass(frozen=True)
+class Addend:
+    """What one sender adds to a `CompressedSum`; a `fedsz.codecs.base.Opened`.
+
+    Attributes:
+        values: finite, as many as the linear parts leave.
+        total: to which they are added.
+        energy: the sum of squares of the tensor that they decode to.
+    """
+
+    values: Decoded
+    total: CompressedSum
+    energy: float
+
+    def add(self, sums: NDArray, weight: float) -> None:  # noqa: ARG002 - those wait for the total
+        """Add ``weight`` times the values to the total, which is added to ``sums`` in the end."""
+        self.total.add(self.values, weight)
+
+
+class CompressedSums:
+    """Those of one tensor: one for each way in which senders have drawn and coded it."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[Chain, Shared], CompressedSum] = {}
+
+    def of(self, head: Chain, shared: Shared) -> CompressedSum | None:
+        """Return the one that a sender's values go into; None if these do not tell their norm.
+
+        Raises:
+            CodecError: as `CompressedSum`.
+        """
+        key = head, replace(shared, sender=0)
+        if key not in self._sums:
+            self._sums[key] = CompressedSum(*key)
+        found = self._sums[key]
+        return found if found.tells_energy else None
+
+    def add_to(self, sums: NDArray) -> None:
+        """Add all of them, decoded, to ``sums``, as `fedsz.codecs.base.Opened.add` does."""
+        for total in self._sums.values():
+            decoded = total.decoded()
+            if isinstance(decoded, Sparse):
+                decoded.add(sums, 1.0)
+            elif decoded is not None:
+                add_scaled(decoded, 1.0, sums)
+
+
+def _gain(head: Chain, shared: Shared) -> NDArray | float | None:
+    """Return `Part.gain` of all parts together; None if one has none."""
+    total: NDArray | float = 1.0
+    for part in head.parts:
+        own = part.gain(shared)
+        if own is None or isinstance(total, np.ndarray):  # nothing tells what mixes such values
+            return None
+        total = total * own
+        shared = shared.of(part.values_spec({}, shared.spec))
+    return total

@@ -1,0 +1,186 @@
+"""Replies by linear chains: they are added up compressed, and decoded once for all clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsz.arrays import Layout
+from fedsz.errors import CorruptStream, RefusedReply
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import sealed
+from fedsz.flower.refusal import Norm
+from fedsz.flower.strategy import Mean
+from fedsz.methods import Shared, TensorSpec, parse
+from fedsz.methods.base import VALUES, Part
+from fedsz.methods.payload import write
+from fedsz.methods.random_k import RandomK
+from fedsz.methods.rotation import Rotate
+from fedsz.methods.sketch import Sketch
+from fedsz.stream import CHAIN_DIFFERENCE, Chain, Tensor
+from fedsz.stream import Part as Payload
+from fedsz.stream import write as write_stream
+from fedsz.update.chained import ChainEncoder
+from fedsz.update.compress import compress_measured
+from fedsz.update.config import CompressionConfig
+from fedsz.update.reference import Reference
+from tests.federation import to_arrays
+
+SHAPE = (60, 70)
+BASE = {"fc.weight": np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)}
+WEIGHTS = [1.0, 5.0, 2.0, 3.0]
+CHAINS = [
+    "randk:k=20%",
+    "randk:k=20%,unbiased=0,block=1",
+    "sketch:columns=30%",
+    "rotate>randk:k=20%",
+    "rotate>sketch",
+    "rotate>topk:k=5%",
+    "rotate>sign",
+    "randk:k=20%>qsgd",
+    "sketch>uniform@std:0.5",
+]
+
+
+def step(client: int) -> np.ndarray:
+    return np.random.default_rng(client + 1).laplace(size=SHAPE).astype(np.float32)
+
+
+def reply(client: int, chain: str, *, round_: int = 4) -> ReceivedUpdate:
+    after = {"fc.weight": BASE["fc.weight"] + step(client)}
+    encoder = ChainEncoder(parse(chain), seed=3, round=round_, sender=client)
+    config = CompressionConfig.of(1e-2, threshold=0)
+    return received(compress_measured(after, config, Reference(BASE), encoder=encoder)[0])
+
+
+def received(blob: bytes) -> ReceivedUpdate:
+    held = Reference(BASE)
+    return ReceivedUpdate(sealed([blob]), Layout.of(BASE), {held.digest: held}, sent=BASE)
+
+
+def mean_of(updates: list[ReceivedUpdate], **settings: Any) -> np.ndarray:
+    mean = Mean(**settings)
+    for update, weight in zip(updates, WEIGHTS, strict=True):
+        mean.add(update, weight)
+    return to_arrays(mean.result(BASE if settings else None))["fc.weight"]
+
+
+def decoded_and_added(updates: list[ReceivedUpdate]) -> np.ndarray:
+    """The average of replies that are decoded, and scaled, one by one."""
+    decoded = [update.arrays()["fc.weight"].astype(np.float64) for update in updates]
+    return np.average(decoded, axis=0, weights=WEIGHTS)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("settings", [{}, {"steps": True}], ids=["FedAvg", "FedBuff"])
+def test_the_sum_is_that_of_what_is_decoded(chain: str, settings: dict[str, bool]) -> None:
+    updates = [reply(client, chain) for client in range(4)]
+
+    assert np.allclose(mean_of(updates, **settings), decoded_and_added(updates), atol=2e-5)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_it_is_decoded_once_for_all_clients(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(part for part in (RandomK, Sketch, Rotate) if chain.startswith(part.name))
+    decode: Any = first.decode
+    decodes: list[tuple[int, ...]] = []
+
+    def counted(part: Any, parts: Any, shared: Any, summands: int = 1) -> Any:
+        decodes.append(shared.spec.shape)
+        return decode(part, parts, shared, summands)
+
+    updates = [reply(client, chain) for client in range(4)]
+    monkeypatch.setattr(first, "decode", counted)
+
+    mean_of(updates)
+
+    assert decodes.count(SHAPE) == 1
+
+
+def test_replies_of_other_rounds_and_chains_have_sums_of_their_own() -> None:
+    updates = [
+        reply(0, "sketch"),
+        reply(1, "sketch", round_=5),
+        reply(2, "rotate"),
+        reply(3, "topk"),
+    ]
+
+    assert np.allclose(mean_of(updates), decoded_and_added(updates), atol=2e-5)
+
+
+@pytest.mark.parametrize("chain", ["randk:k=20%,own=1", "sketch:rows=3"])
+def test_what_does_not_add_up_or_tell_its_norm_is_decoded_for_each(chain: str) -> None:
+    updates = [reply(client, chain) for client in range(4)]
+
+    assert np.allclose(mean_of(updates), decoded_and_added(updates), atol=2e-5)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_the_norm_is_known_and_a_large_update_is_clipped(chain: str) -> None:
+    updates = [reply(client, chain) for client in range(4)]
+    for update in updates:
+        update.limit, update.clips = Norm(30.0, 30.0), True
+
+    mean = mean_of(updates)
+
+    assert all(update.clipped < 1 for update in updates)
+    for update in updates:
+        assert update.norm is not None
+        assert update.norm.floats == pytest.approx(update.measured().floats, rel=1e-5)
+    assert np.allclose(mean, decoded_and_added(updates), atol=2e-5)
+    assert np.linalg.norm(mean - BASE["fc.weight"]) <= 30.001
+
+
+def by_hand(chain: str, values: np.ndarray) -> ReceivedUpdate:
+    """A reply of these values, whatever they would be of an honest client."""
+    spec = TensorSpec(SHAPE)
+    data = write(parse(chain).sent(spec) or (), {VALUES: values.astype(np.float32)})
+    tensors = [Tensor("fc.weight", 0, SHAPE)]
+    parts = [Payload(0, data, None, (0,), CHAIN_DIFFERENCE)]
+    digest = Reference(BASE).digest
+    return received(write_stream(tensors, parts, digest, [Chain(chain, 3, 4, 0)]))
+
+
+COUNTS = {"randk:k=20%": 840, "sketch:columns=30%": 1260, "rotate:block=64": 4200}
+
+
+@pytest.mark.parametrize("chain", COUNTS)
+@pytest.mark.parametrize(
+    ("size", "missing", "why"),
+    [(1e25, 0, "values near"), (1e18, 0, "values near"), (1e6, 0, "most is"), (1, 1, "needed")],
+    ids=["squares overflow", "their sum does", "above the limit", "one too few"],
+)
+def test_a_refused_reply_changes_no_bit_of_the_sum(
+    chain: str, size: float, missing: int, why: str
+) -> None:
+    honest = [reply(client, chain) for client in range(4)]
+    hostile = by_hand(chain, np.full(COUNTS[chain] - missing, size))
+    hostile.limit = Norm(1e4, 1e4)
+    mean, without = Mean(), Mean()
+
+    for update in honest:
+        mean.add(update, 1.0)
+        without.add(update, 1.0)
+    with pytest.raises((RefusedReply, CorruptStream), match=why):
+        mean.add(hostile, 1.0)
+
+    ours, theirs = (to_arrays(each.result())["fc.weight"] for each in (mean, without))
+    assert np.array_equal(ours, theirs)
+
+
+def test_columns_that_no_element_has_reach_no_model() -> None:
+    """They count for no norm, so a hostile client may write anything there."""
+    chain, columns = "sketch:columns=4200", 4200
+    (sketch,) = parse(chain).sent(TensorSpec(SHAPE)) or ()
+    assert isinstance(sketch, Part)
+    gain = np.asarray(sketch.gain(Shared(TensorSpec(SHAPE, name="fc.weight"), 3, 4)))
+    largest = np.where(gain == 0, np.finfo(np.float32).max, 0)
+    assert 0 < np.count_nonzero(largest) < columns
+    mean = Mean()
+
+    for _ in range(3):
+        mean.add(by_hand(chain, largest), 1.0)
+
+    assert np.array_equal(to_arrays(mean.result())["fc.weight"], BASE["fc.weight"])
