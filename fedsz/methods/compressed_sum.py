@@ -68,7 +68,7 @@ class CompressedSum:
             assert self._gain is not None
             total = self._gain * (values.energy if isinstance(values, Sparse) else energy(values))
         # No element is larger than the root of the sum.
-        return total if total <= np.finfo(self._shared.spec.dtype).max else math.inf
+        return total if total <= float(np.finfo(self._shared.spec.dtype).max) else math.inf
 
 
 @dataclass(frozen=True)
