@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "corrupt.hpp"
+#include "methods.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
 #include "szx.hpp"
@@ -148,9 +149,43 @@ void mode() {
     expect(all, "a payload of another size was decoded");
 }
 
+// The kernels of methods touch their own elements alone, of any number, and gaps of any bytes are
+// refused or are no less than 0.
+void kernels() {
+    for (std::size_t n = 0; n < 200; ++n) {
+        const methods::Draws draws(n * 0x0123456789ABCDEF);
+        std::vector<std::uint64_t> words(n);
+        methods::words(draws, n, words);
+        std::vector<float> x(n, 1.5f);
+        std::vector<double> columns(n / 3 + 1), sums(n);
+        methods::flip_signs<float>(draws, x);
+        methods::add_to_sketch<float>(draws, n, x, columns);
+        methods::add_from_sketch<double>(draws, n, columns, sums);
+        methods::hadamard<float>(std::span(x).first(n / 8 * 8), 8);
+        methods::hadamard<double>(sums, 1);
+        std::vector<std::int64_t> indices(n), gaps(n % 40);
+        for (std::size_t i = 0; i < n; ++i) indices[i] = std::int64_t(i);
+        methods::add_sparse<float>(indices, std::vector<float>(n, 2.0f), 0.5f, x);
+        for (unsigned width = 0; width < 50; ++width) {
+            const auto code = std::as_bytes(std::span(words)).first(words.size() * 8 / (width + 1));
+            const bool corrupt = throws<CorruptPayload>(
+                [&] { methods::decode_gaps(code, width, gaps); });
+            for (const std::int64_t gap : gaps) expect(corrupt || gap >= 0, "a gap below 0");
+        }
+    }
+    std::vector<float> sums(3);
+    const auto adds = [&](std::int64_t index) {
+        return [&sums, index] {
+            methods::add_sparse<float>(std::vector<std::int64_t>{index}, std::vector<float>{1}, 1, sums);
+        };
+    };
+    expect(throws<std::out_of_range>(adds(3)), "an index may lie behind the sums");
+    expect(throws<std::out_of_range>(adds(-1)), "an index may lie before the sums");
+}
+
 const std::map<std::string, std::function<void()>> kChecks{
     {"misaligned", misaligned}, {"threads", threads}, {"widths", widths},
-    {"mode", mode},
+    {"mode", mode}, {"kernels", kernels},
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -16,6 +16,8 @@ import numpy as np
 from fedsz import codecs
 from fedsz.codecs.base import AnyArray, Array
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform, matrix_shape
+from fedsz.methods.base import Kind
+from fedsz.methods.planes import pack
 
 DECODE, ENCODE, PRODUCT = 0, 1, 2
 
@@ -102,13 +104,28 @@ def uniform_seeds() -> Iterator[bytes]:
         yield to_encode(PRODUCT, factors, 0.01, 9, 260, 260, 1, 1) + factors.tobytes()
 
 
+def gaps_seeds() -> Iterator[bytes]:
+    """Yield codes of gaps, for the fuzzer of `methods`: the width comes before the count."""
+    rng = np.random.default_rng(5)
+    for mean in (1, 20, 3000, 1 << 40):
+        plane = np.cumsum(rng.geometric(1 / mean, 50)) - 1
+        packed = pack(Kind.INDICES, plane)
+        yield struct.pack("<BI", packed[1], plane.size) + packed[2:]
+
+
+SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "uniform": uniform_seeds,
+    "methods": gaps_seeds,
+    "szx": lambda: seeds(codecs.get("szx")),
+}
+
+
 def main(folder: str, *names: str) -> None:
     """Write the seeds of the codecs of these names."""
     for name in names:
         corpus = Path(folder) / f"corpus_{name}"
         corpus.mkdir(parents=True, exist_ok=True)
-        inputs = uniform_seeds() if name == "uniform" else seeds(codecs.get(name))
-        for number, seed in enumerate(inputs):
+        for number, seed in enumerate(SEEDS[name]()):
             (corpus / f"seed-{number:03}").write_bytes(seed)
 
 

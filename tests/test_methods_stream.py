@@ -127,6 +127,17 @@ def test_indices_beyond_the_tensor(indices: list[int], fits: bool) -> None:
         fedsz.decompress(blob, as_numpy=True)
 
 
+def test_a_gap_that_is_no_number_of_63_bits_is_no_index() -> None:
+    """In 48 bits and a unary rest it would be -2^48, an index of no element."""
+    width, unary = 48, np.packbits(np.arange(1 << 16) == (1 << 16) - 1, bitorder="little")
+    gaps = bytes([0, width]) + bytes(width) + unary.tobytes()
+    length = bytes([len(gaps) & 0x7F | 0x80, len(gaps) >> 7 & 0x7F])
+    data = b"\1" + length + gaps + raw((1, ONE))
+
+    with pytest.raises(CorruptStream, match="gap out of range"):
+        fedsz.decompress(stream(data), as_numpy=True)
+
+
 def raw(*planes: tuple[int, bytes]) -> bytes:
     """Planes by their claimed counts; both numbers below 128."""
     return b"".join(bytes([count, len(data)]) + data for count, data in planes)
@@ -141,7 +152,7 @@ FIRST = pack(Kind.INDICES, INDICES[:1])
     [
         (raw((1, FIRST), (1, np.array(np.inf, "<f4").tobytes())), "finite"),
         (raw((1, FIRST), (0, b"")), "0 values where 1"),
-        (raw((1, pack(Kind.INDICES, INDICES)), (1, ONE)), "3 gaps where there are 1"),
+        (raw((1, pack(Kind.INDICES, INDICES)), (1, ONE)), "gaps do not decode"),
         (raw((1, FIRST), (1, ONE)) + b"\0", "behind the last plane"),
         (raw((1, FIRST)), "ends early"),
         (raw((1, b"\7\0")), "mode 7"),

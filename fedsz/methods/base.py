@@ -14,6 +14,8 @@ import numpy.typing as npt
 import xxhash
 
 from fedsz.arrays import NDArray
+from fedsz.codecs import _methods
+from fedsz.codecs.base import flat
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import spelled
 from fedsz.spread import energy
@@ -97,27 +99,20 @@ class Shared:
             start: number of the first.
             own: whether each sender draws others.
         """
-        gamma, m1, m2 = (np.uint64(c) for c in _SPLITMIX64)
-        z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
-        z *= gamma
-        z += np.uint64(self._key(own=own))
-        z = (z ^ z >> np.uint64(30)) * m1
-        z = (z ^ z >> np.uint64(27)) * m2
-        mixed: Words = z ^ z >> np.uint64(31)
-        return mixed
+        words: Words = np.empty(count, np.uint64)
+        _methods.words(self.key(own=own), start, words)
+        return words
 
     def draws(self) -> np.random.Generator:
         """Return random numbers of this sender alone, for rounding that no receiver repeats."""
-        return np.random.Generator(np.random.SFC64(self._key(own=True)))
+        return np.random.Generator(np.random.SFC64(self.key(own=True)))
 
-    def _key(self, *, own: bool) -> int:
+    def key(self, *, own: bool = False) -> int:
+        """Return what `words` are drawn from, 0 to 2^64 - 1."""
         numbers = (self.seed, self.round, self.sender if own else 0, int(own))
         hashed = xxhash.xxh3_64(b"".join(n.to_bytes(8, "little") for n in numbers))
         hashed.update(self.spec.name.encode("utf-8", "surrogatepass"))
         return hashed.intdigest()
-
-
-_SPLITMIX64: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 @dataclass(frozen=True)
@@ -147,8 +142,8 @@ class Sparse:
 
     def add(self, sums: NDArray, weight: float) -> None:
         """Add ``weight`` times the tensor to ``sums``, at a cost that follows its non-zeros."""
-        scaled = self.values.astype(sums.dtype, copy=False) * sums.dtype.type(weight)
-        sums.reshape(-1)[self.indices] += scaled
+        values = flat(self.values.astype(sums.dtype, copy=False))
+        _methods.add_sparse(flat(self.indices), values, weight, sums.reshape(-1))
 
 
 Decoded = NDArray | Sparse

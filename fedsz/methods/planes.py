@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsz.arrays import Buffer, NDArray
+from fedsz.codecs import _methods
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.methods.base import Kind, TensorSpec
@@ -137,15 +138,14 @@ def _pack_gaps(gaps: NDArray) -> bytes:
 
 
 def _unpack_gaps(data: memoryview, count: int) -> Integers:
-    width, length = _width(data), -(-count // 8)
-    low, unary = data[1 : 1 + width * length], data[1 + width * length :]
-    _require(len(low) == width * length, f"{len(data)} bytes of {count} gaps")
-    bits = np.unpackbits(np.frombuffer(unary, np.uint8), bitorder="little").view(np.bool_)
-    found = np.count_nonzero(bits)  # before their places take eight bytes each
-    _require(found == count, f"{found} gaps where there are {count}")
-    ones = np.flatnonzero(bits)
-    _require(len(unary) == (int(ones[-1]) // 8 + 1 if count else 0), "bytes behind the last gap")
-    return np.diff(ones, prepend=-1) - 1 << width | _low_bits(low, count, width)
+    width, code = _width(data), data[1:]
+    _require(count <= 8 * len(code), f"{len(data)} bytes of {count} gaps")  # before they take more
+    gaps: Integers = np.empty(count, np.int64)
+    try:
+        _methods.decode_gaps(code, width, gaps)
+    except _methods.CorruptPayload as err:
+        raise CorruptStream(f"gaps do not decode: {err}") from err
+    return gaps
 
 
 def _low_bits(data: memoryview, count: int, width: int) -> Integers:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from fedsz.arrays import NDArray
+from fedsz.codecs import _methods
+from fedsz.codecs.base import flat
 from fedsz.errors import ConfigError
 from fedsz.methods.base import (
     VALUES,
@@ -59,24 +58,25 @@ class Rotate(Part):
         return 1 - 1e-6
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        return {VALUES: self._rotated(x.reshape(-1) * _signs(shared))}, state
+        rotated = flat(x).copy()
+        _methods.flip_signs(shared.key(), rotated)
+        self._transform(rotated)
+        return {VALUES: rotated}, state
 
     def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
         return spec.values(spec.size)
 
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
         require_count("values", parts[VALUES], shared.spec.size)
-        rotated = self._rotated(parts[VALUES]) * _signs(shared)
-        return rotated.reshape(shared.spec.shape)
+        y = flat(parts[VALUES]).copy()
+        self._transform(y)
+        _methods.flip_signs(shared.key(), y)
+        return y.reshape(shared.spec.shape)
 
-    def _rotated(self, x: NDArray) -> NDArray:
-        """Return H x, which is its own inverse."""
-        y = x.copy()
+    def _transform(self, x: NDArray) -> None:
+        """Multiply a flat array by H, which is its own inverse, in place."""
         for at, end, width in self._blocks(x.size):
-            rows = y[at:end].reshape(-1, width)
-            rows *= rows.dtype.type(1 / math.sqrt(width))
-            hadamard(rows)
-        return y
+            _methods.hadamard(x[at:end], width)
 
     def _blocks(self, size: int) -> Iterator[tuple[int, int, int]]:
         """Yield runs of blocks: where they begin and end, and how wide each is."""
@@ -86,24 +86,3 @@ class Rotate(Part):
             if end > at:
                 yield at, end, width
             at, width = end, width // 2
-
-
-def hadamard(rows: NDArray) -> None:
-    """Multiply each row, of a power of two elements, by the matrix of +-1, in place.
-
-    Sums and differences at distance 1, then 2, 4 and so on, each rounded: all machines agree.
-    """
-    distance = 1
-    while distance < rows.shape[1]:
-        pairs = rows.reshape(len(rows), -1, 2, distance)
-        left, right = pairs[:, :, 0], pairs[:, :, 1]
-        sums = left + right
-        np.subtract(left, right, out=right)
-        left[...] = sums
-        distance *= 2
-
-
-def _signs(shared: Shared) -> NDArray:
-    words = shared.words(shared.spec.size)
-    signs: NDArray = np.where(words >> np.uint64(63), -1, 1).astype(shared.spec.dtype)
-    return signs

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
+from fedsz.codecs import _methods
+from fedsz.codecs.base import flat
 from fedsz.methods.base import (
     VALUES,
     Kind,
@@ -70,17 +72,18 @@ class Sketch(Part):
         """
         if self.rows > 1:
             return None
-        ((column, _),) = self._hashed(shared)
-        elements = np.bincount(column, minlength=self.columns.of(shared.spec.size))
+        require_drawable(shared.spec)
+        width = self.columns.of(shared.spec.size)
+        column = (shared.words(shared.spec.size) >> np.uint64(32)) * np.uint64(width)
+        elements = np.bincount((column >> np.uint64(32)).astype(np.int64), minlength=width)
         return elements * self._scale(shared.spec) ** 2
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        flat, width = x.reshape(-1), self.columns.of(x.size)
-        rows = [
-            np.bincount(column, weights=flat * sign, minlength=width)
-            for column, sign in self._hashed(shared)
-        ]
-        return {VALUES: np.concatenate(rows).astype(x.dtype)}, state
+        require_drawable(shared.spec)
+        rows = np.zeros((self.rows, self.columns.of(x.size)))
+        for i, row in enumerate(rows):
+            _methods.add_to_sketch(shared.key(), i * x.size, flat(x), row)
+        return {VALUES: rows.reshape(-1).astype(x.dtype)}, state
 
     def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
         return spec.values(self.rows * self.columns.of(spec.size))
@@ -88,10 +91,11 @@ class Sketch(Part):
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
         spec = shared.spec
         require_count("values", parts[VALUES], self.rows * self.columns.of(spec.size))
-        rows = parts[VALUES].reshape(self.rows, -1)
-        total = np.zeros(spec.size)
-        for row, (column, sign) in zip(rows, self._hashed(shared), strict=True):
-            total += row[column] * sign
+        require_drawable(spec)
+        width, total = self.columns.of(spec.size), np.zeros(spec.size)
+        for i in range(self.rows):
+            row = flat(parts[VALUES][i * width : (i + 1) * width])
+            _methods.add_from_sketch(shared.key(), i * spec.size, row, total)
         decoded: NDArray = (total * self._scale(spec)).astype(spec.dtype).reshape(spec.shape)
         return decoded
 
@@ -99,15 +103,3 @@ class Sketch(Part):
         """Return what the sum over rows is multiplied by."""
         shrink = 1.0 if self.unbiased or not spec.size else 1 + self.variance(spec)
         return 1 / (self.rows * shrink)
-
-    def _hashed(self, shared: Shared) -> list[tuple[NDArray, NDArray]]:
-        """Return, by row, the column and the sign of each element."""
-        require_drawable(shared.spec)
-        size = shared.spec.size
-        width = np.uint64(self.columns.of(size))
-        hashed = []
-        for row in range(self.rows):
-            words = shared.words(size, row * size)
-            column = ((words >> np.uint64(32)) * width >> np.uint64(32)).astype(np.int64)
-            hashed.append((column, np.where(words & np.uint64(1), -1.0, 1.0)))
-        return hashed

@@ -1,0 +1,62 @@
+// What is hot in the methods of fedsz/methods. Everything rounds as numpy does, one operation at a
+// time and in this order, so that the two give equal bits: tests/test_native_methods.py.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace fedsz::methods {
+
+// Random words that two sides can both draw, SplitMix64 (Steele, Lea and Flood 2014) of a key: word
+// i is mix(key + (i + 1) gamma).
+class Draws {
+public:
+    explicit Draws(std::uint64_t key) : key_(key) {}
+
+    std::uint64_t word(std::uint64_t i) const {
+        std::uint64_t z = key_ + (i + 1) * 0x9E3779B97F4A7C15;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+        z = (z ^ z >> 27) * 0x94D049BB133111EB;
+        return z ^ z >> 31;
+    }
+
+private:
+    std::uint64_t key_;
+};
+
+// Fills `out` with the words from number `start` on.
+void words(Draws draws, std::uint64_t start, std::span<std::uint64_t> out);
+
+// Negates x[i] where the highest bit of word i is set.
+template <class T>
+void flip_signs(Draws draws, std::span<T> x);
+
+// One row of a count sketch: element i goes to column floor((word >> 32) columns / 2^32) of word
+// start + i, negated if the lowest bit is set. Throws std::invalid_argument for elements without a
+// column, and for more than 2^32 columns.
+template <class T>
+void add_to_sketch(Draws draws, std::uint64_t start, std::span<const T> x, std::span<double> columns);
+
+// Adds to each element what its column holds, with its sign; likewise.
+template <class T>
+void add_from_sketch(Draws draws, std::uint64_t start, std::span<const T> columns,
+                     std::span<double> x);
+
+// Multiplies each block of `width` elements by the Hadamard matrix over the root of its width: sums
+// and differences at distance 1, then 2, 4 and so on. Throws std::invalid_argument unless `width` is
+// a power of two that divides the elements.
+template <class T>
+void hadamard(std::span<T> x, std::size_t width);
+
+// Adds weight values[k] to sums[indices[k]], for each k. Throws std::out_of_range for an index that
+// is none, with the sums before it added.
+template <class T>
+void add_sparse(std::span<const std::int64_t> indices, std::span<const T> values, T weight,
+                std::span<T> sums);
+
+// Fills `gaps` from their code after Golomb and Rice: docs/format.md, "Planes", without the byte of
+// the width. Throws CorruptPayload for any other bytes.
+void decode_gaps(std::span<const std::byte> code, unsigned width, std::span<std::int64_t> gaps);
+
+}  // namespace fedsz::methods

@@ -1,0 +1,100 @@
+// fedsz.codecs._methods: see fedsz/codecs/_methods.pyi.
+
+#include <utility>
+
+#include "aligned.hpp"
+#include "corrupt.hpp"
+#include "floats.hpp"
+#include "methods.hpp"
+#include "python.hpp"
+
+namespace {
+
+using namespace fedsz;
+using methods::Draws;
+
+template <class T>
+using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::span<T> span_of(const Flat<T>& x, const char* what) {
+    if (x.size() > 0) check_aligned<T>(x.data(), what);
+    return {x.data(), x.size()};
+}
+
+// Does `work` without the GIL, in the arithmetic that numpy has.
+template <class Work>
+void unlocked(const Work& work) {
+    const nb::gil_scoped_release released;
+    const DefaultFloats floats;
+    work();
+}
+
+void words(std::uint64_t key, std::uint64_t start, Flat<std::uint64_t> out) {
+    const auto to = span_of(out, "out");
+    unlocked([&] { methods::words(Draws(key), start, to); });
+}
+
+template <class T>
+void flip_signs(std::uint64_t key, Flat<T> x) {
+    const auto values = span_of(x, "x");
+    unlocked([&] { methods::flip_signs(Draws(key), values); });
+}
+
+template <class T>
+void add_to_sketch(std::uint64_t key, std::uint64_t start, Flat<const T> x, Flat<double> columns) {
+    const auto from = span_of(x, "x");
+    const auto to = span_of(columns, "columns");
+    unlocked([&] { methods::add_to_sketch(Draws(key), start, from, to); });
+}
+
+template <class T>
+void add_from_sketch(std::uint64_t key, std::uint64_t start, Flat<const T> columns, Flat<double> x) {
+    const auto from = span_of(columns, "columns");
+    const auto to = span_of(x, "x");
+    unlocked([&] { methods::add_from_sketch(Draws(key), start, from, to); });
+}
+
+template <class T>
+void hadamard(Flat<T> x, std::size_t width) {
+    const auto values = span_of(x, "x");
+    unlocked([&] { methods::hadamard(values, width); });
+}
+
+template <class T>
+void add_sparse(Flat<const std::int64_t> indices, Flat<const T> values, T weight, Flat<T> sums) {
+    const auto where = span_of(indices, "indices");
+    const auto what = span_of(values, "values");
+    const auto to = span_of(sums, "sums");
+    unlocked([&] { methods::add_sparse(where, what, weight, to); });
+}
+
+void decode_gaps(nb::handle code, unsigned width, Flat<std::int64_t> gaps) {
+    const Bytes bytes(code);
+    const auto to = span_of(gaps, "gaps");
+    unlocked([&] { methods::decode_gaps(bytes.span(), width, to); });
+}
+
+template <class T>
+void define(nb::module_& m) {
+    const auto exact = [](const char* name) { return nb::arg(name).noconvert(); };
+    m.def("flip_signs", &flip_signs<T>, nb::arg("key"), exact("x"));
+    m.def("add_to_sketch", &add_to_sketch<T>, nb::arg("key"), nb::arg("start"), exact("x"),
+          exact("columns"));
+    m.def("add_from_sketch", &add_from_sketch<T>, nb::arg("key"), nb::arg("start"),
+          exact("columns"), exact("x"));
+    m.def("hadamard", &hadamard<T>, exact("x"), nb::arg("width"));
+    m.def("add_sparse", &add_sparse<T>, exact("indices"), exact("values"), nb::arg("weight"),
+          exact("sums"));
+}
+
+}  // namespace
+
+NB_MODULE(_methods, m) {
+    nb::exception<CorruptPayload>(m, "CorruptPayload", PyExc_ValueError);
+    m.def("words", &words, nb::arg("key"), nb::arg("start"), nb::arg("out").noconvert());
+    m.def("decode_gaps", &decode_gaps, nb::arg("code"), nb::arg("width"),
+          nb::arg("gaps").noconvert());
+    define<float>(m);
+    define<double>(m);
+}

@@ -1,0 +1,51 @@
+"""What is hot in `fedsz.methods`, in C++: compressors/methods.
+
+Arrays are flat, contiguous and aligned. Floats are float32 or float64, all of one call alike but
+where a dtype is said. An array of another kind is a TypeError, sizes that do not fit together are a
+ValueError.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsz.arrays import Buffer
+
+Floats = npt.NDArray[Any]
+Doubles = npt.NDArray[np.float64]
+
+class CorruptPayload(ValueError):
+    """The bytes are no code of that many gaps."""
+
+def words(key: int, start: int, out: npt.NDArray[np.uint64]) -> None:
+    """Fill ``out`` with random words of a key, from number ``start`` on; see `Shared.words`."""
+
+def flip_signs(key: int, x: Floats) -> None:
+    """Negate x[i], in place, where the highest bit of word i is set."""
+
+def add_to_sketch(key: int, start: int, x: Floats, columns: Doubles) -> None:
+    """Add each element to its column, with the sign of its word: one row of `Sketch`."""
+
+def add_from_sketch(key: int, start: int, columns: Floats, x: Doubles) -> None:
+    """Add to each element its column, with the sign of its word."""
+
+def hadamard(x: Floats, width: int) -> None:
+    """Multiply blocks of ``width`` elements by the Hadamard matrix over sqrt(width), in place.
+
+    Sums and differences at distance 1, then 2, 4 and so on, each rounded: all machines agree.
+    """
+
+def add_sparse(indices: npt.NDArray[np.int64], values: Floats, weight: float, sums: Floats) -> None:
+    """Add ``weight`` times values[k], rounded, to sums[indices[k]].
+
+    Raises:
+        IndexError: there is no such sum; those of the indices before have been added.
+    """
+
+def decode_gaps(code: Buffer, width: int, gaps: npt.NDArray[np.int64]) -> None:
+    """Fill ``gaps`` from their code after Golomb and Rice, of which ``width`` bits are plain.
+
+    Raises:
+        CorruptPayload: it is another code.
+    """
