@@ -284,14 +284,6 @@ def require_count(what: str, plane: NDArray, count: int) -> None:
         raise CorruptStream(f"{plane.size} {what} where {count} are needed")
 
 
-def require_array(x: NDArray, spec: TensorSpec) -> None:
-    """Raise `CodecError` unless ``x`` is finite, and as its spec says."""
-    if x.dtype not in DTYPES or (x.shape, x.dtype) != (spec.shape, spec.dtype):
-        raise CodecError(f"{x.dtype} {x.shape} where {spec.dtype} {spec.shape} is to be coded")
-    if not np.isfinite(x).all():
-        raise CodecError(f"{spec.name!r} holds NaN or infinity")
-
-
 def add_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, NDArray]:
     """Return the sum of what a linear transform has sent, plane by plane."""
     return {name: np.asarray(one[name] + other[name]) for name in one}

@@ -1,0 +1,98 @@
+"""What methods make of tensors, settings, states and claims that do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from fedsz.errors import ConfigError
+from fedsz.methods import Shared, TensorSpec, parse
+from fedsz.methods.base import dense
+from fedsz.methods.random_k import RandomK
+from fedsz.methods.settings import Flag
+from fedsz.update.chained import ChainEncoder
+from fedsz.update.lossless import Entry
+from tests.test_methods_laws import assert_adds_up, coded, ordinary, shared_of
+
+
+@pytest.mark.parametrize("k", ["0", "0%", "101%", "-1", "1.5", "nan", "inf", "few"])
+@pytest.mark.parametrize("name", ["topk", "rtopk", "randk", "sbc", "threshold"])
+def test_counts_that_are_none(name: str, k: str) -> None:
+    with pytest.raises(ConfigError, match="a number of elements or a share"):
+        parse(f"{name}:k={k}")
+
+
+@pytest.mark.parametrize("text", ["topk:k=700", "rtopk:k=700,among=900", "randk:k=700"])
+def test_more_elements_than_there_are_is_all_of_them(text: str) -> None:
+    x = ordinary(1)
+
+    _, y, _ = coded(parse(text), x, shared_of(x))
+
+    assert np.array_equal(x, y)
+
+
+@pytest.mark.parametrize("text", ["powersgd:rank=256", "atomo:rank=256"])
+@pytest.mark.parametrize("shape", [(30, 20), (1, 600), (600,), ()])
+def test_a_rank_above_the_shape_sends_the_tensor_as_it_is(
+    text: str, shape: tuple[int, ...]
+) -> None:
+    x = np.random.default_rng(2).normal(size=shape).astype(np.float32)
+
+    _, y, _ = coded(parse(text), x, shared_of(x))
+
+    assert np.array_equal(x, y)
+
+
+def test_a_rank_that_is_none() -> None:
+    with pytest.raises(ConfigError, match=r"must lie in 1\.\.256"):
+        parse("powersgd:rank=0")
+
+
+@pytest.mark.parametrize("text", ["feedback>topk", "feedback>powersgd", "dgc>topk"])
+def test_a_state_of_another_model_is_begun_anew(text: str) -> None:
+    ours, theirs = ordinary(3), ordinary(4, 900)
+    before = ChainEncoder(parse(text))
+    before.encode(Entry(0, "fc.weight", theirs), None)
+    assert before.state
+
+    goes_on, fresh = ChainEncoder(parse(text), kept=before.state), ChainEncoder(parse(text))
+    payloads = [encoder.encode(Entry(0, "fc.weight", ours), None) for encoder in (goes_on, fresh)]
+
+    assert payloads[0] == payloads[1]
+    assert payloads[0] is not None
+
+
+def test_a_tensor_with_nan_forgets_its_state() -> None:
+    x = ordinary(5)
+    x[3, 4] = np.nan
+    encoder = ChainEncoder(parse("feedback>topk"))
+
+    assert encoder.encode(Entry(0, "fc.weight", x), None) is None
+    assert encoder.state == {}
+
+
+@pytest.mark.parametrize("text", ["randk:k=20%", "sketch", "rotate>sign"])
+def test_another_seed_decodes_something_else(text: str) -> None:
+    x, transform = ordinary(6), parse(text)
+    spec = TensorSpec(x.shape, name="fc.weight")
+    parts, _ = transform.encode(x, {}, Shared(spec, seed=1))
+
+    decoded = [dense(transform.decode(parts, Shared(spec, seed=seed))) for seed in (1, 2)]
+
+    same, other = (float(np.vdot(y, x) / np.vdot(x, x)) for y in decoded)
+    assert same > 0.5
+    assert abs(other) < 0.3
+
+
+@dataclass(frozen=True)
+class Claimed(RandomK):
+    """Says that it adds up, though each sender has positions of its own."""
+
+    linear = True
+
+
+def test_a_claim_to_be_linear_that_does_not_hold_fails_the_law() -> None:
+    with pytest.raises(AssertionError):
+        assert_adds_up(Claimed(own=Flag(1)))
