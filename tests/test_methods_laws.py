@@ -25,7 +25,7 @@ from tests.strategies import weights
 
 # Settings beside the defaults, by name of the method.
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "topk": ("k=20%", "k=7", "k=5,chunk=64"),
+    "topk": ("k=20%", "k=7", "k=5,chunk=64", "k=1%,warmup=3"),
     "rtopk": ("k=5%,among=50%",),
     "threshold": (
         "k=20%,by=sample",

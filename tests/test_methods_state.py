@@ -64,6 +64,16 @@ def test_large_steps_are_clipped_before_they_become_momentum() -> None:
     assert np.allclose(decoded, 2 * x / np.linalg.norm(x), atol=1e-6)
 
 
+def test_a_warm_up_keeps_fewer_elements_in_each_round() -> None:
+    """Of 10,000 those shares that deep gradient compression names, 25 % to 0.1 %."""
+    x = np.random.default_rng(7).laplace(size=10_000).astype(np.float32)
+    spec, transform = TensorSpec(x.shape), parse("topk:k=0.1%,warmup=4")
+
+    kept = [transform.encode(x, {}, Shared(spec, round=r))[0]["values"].size for r in range(1, 8)]
+
+    assert kept == [2512, 631, 159, 40, 10, 10, 10]
+
+
 def test_momentum_with_feedback_finds_the_minimum_of_a_quadratic() -> None:
     target, state = matrix(6), None
     w = np.zeros_like(target)

@@ -19,7 +19,7 @@ MOMENTUM: Final = "momentum"
 
 @dataclass(frozen=True)
 class Dgc(Feedback):
-    """Deep gradient compression (Lin et al. 2018), without its warm-up.
+    """Deep gradient compression (Lin et al. 2018); its warm-up is a setting of `TopK`.
 
     With x the tensor, u the momentum and r the residual, n rounds old:
 

@@ -48,9 +48,11 @@ class TopK(Sparsifier):
         k: how many, or which share of a tensor.
         chunk: elements among which k are taken, in C order; the last chunk may be smaller. 0 for
             all of a tensor.
+        warmup: rounds before that of k (Lin et al. 2018). Round r, from 1, keeps a share of
+            (k/d)^(r / (warmup + 1)): for 0.1 % and 4 rounds 25, 6.3, 1.6 and 0.4 %.
 
     Raises:
-        ConfigError: the chunk is out of range.
+        ConfigError: the chunk or the warm-up is out of range.
     """
 
     name = "topk"
@@ -58,9 +60,11 @@ class TopK(Sparsifier):
 
     k: Count = Count("1%")  # noqa: RUF009
     chunk: int = 0
+    warmup: int = 0
 
     def __post_init__(self) -> None:
         check_setting("topk chunk", self.chunk, 0, 1 << 40)
+        check_setting("topk warmup", self.warmup, 0, 1000)
 
     def contraction(self, spec: TensorSpec) -> float:
         """Return k/d (Stich et al. 2018), of the chunk where that is least."""
@@ -68,11 +72,16 @@ class TopK(Sparsifier):
         sizes = {width, spec.size % width or width}
         return min(self.k.of(size) / size for size in sizes)
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: ARG002, D102
+    def _kept(self, size: int, round_: int) -> int:
+        """Return how many of ``size`` elements are kept in a round."""
+        k, done = self.k.of(size), max(round_, 1) / (self.warmup + 1)
+        return k if done >= 1 else math.ceil(size * (k / size) ** done)
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         flat = x.reshape(-1)
         width = self.chunk or max(flat.size, 1)
         chunks = ((at, flat[at : at + width]) for at in range(0, flat.size, width))
-        found = [at + largest(chunk, self.k.of(chunk.size)) for at, chunk in chunks]
+        found = [at + largest(chunk, self._kept(chunk.size, shared.round)) for at, chunk in chunks]
         indices = np.concatenate([np.empty(0, np.int64), *found])
         return {"indices": indices, VALUES: flat[indices]}, state
 
