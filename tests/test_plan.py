@@ -185,6 +185,12 @@ def test_what_a_way_leaves_open_is_an_option() -> None:
     ]  # fmt: skip
 
 
+def test_ways_may_have_settings_alike() -> None:
+    written = ["raw", "feedback>randk:k=10%,unbiased=0", "feedback>randk:k=2%,unbiased=0"]
+
+    assert ways(",".join([*written, *written])) == written
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -187,10 +187,7 @@ def names(text: str, what: str) -> tuple[str, ...]:
     Raises:
         ConfigError: there is none.
     """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(parts):
-        raise ConfigError(f"{what} must be names separated by commas, got {text!r}")
-    return tuple(dict.fromkeys(parts))
+    return tuple(dict.fromkeys(_parts(text, what)))
 
 
 def codecs(text: str) -> tuple[str, ...]:
@@ -249,12 +246,19 @@ def error_bounds(text: str) -> tuple[ErrorBound, ...]:
     return tuple(dict.fromkeys(bounds))
 
 
+def _parts(text: str, what: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ConfigError(f"{what} must be names separated by commas, got {text!r}")
+    return parts
+
+
 def _items(text: str, what: str) -> list[str]:
-    """Return what stands between commas; a setting belongs to what is before it."""
+    """Return what stands between commas, each once; a setting belongs to what is before it."""
     items: list[str] = []
-    for part in names(text, what):
+    for part in _parts(text, what):
         if re.match(r"\w+=", part) and items and ":" in items[-1]:
             items[-1] += f",{part}"
         else:
             items.append(part)
-    return items
+    return list(dict.fromkeys(items))
