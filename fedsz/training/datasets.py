@@ -3,7 +3,7 @@
 A client works out its own share. What decides it - the seeded order of the training set, the
 subset taken from its front, the partitioner's draw - is a function of the arguments alone, so
 clients that agree on those and differ in ``partition`` hold disjoint shares that cover the subset.
-Only labels are looked at to get there; images are decoded once it is known which are wanted.
+Only labels are looked at to get there; images are read once it is known which are wanted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,11 @@ import numpy.typing as npt
 import torch
 
 from fedsz.errors import ConfigError, DataError
-from fedsz.training.examples import Examples
+from fedsz.training.encoded_images import EncodedImages
+from fedsz.training.examples import Examples, Inputs
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from PIL import Image
 
 Ints = npt.NDArray[np.int64]
 PARTITIONERS = ("iid", "dirichlet")
@@ -70,10 +70,10 @@ class _Split:
     """The training or the test images of a set: labels in memory, images on demand."""
 
     labels: Ints
-    decode: Callable[[Ints], torch.Tensor]
+    read: Callable[[Ints], Inputs]
 
     def take(self, rows: Ints) -> Examples:
-        return Examples(self.decode(rows), torch.from_numpy(self.labels[rows]))
+        return Examples(self.read(rows), torch.from_numpy(self.labels[rows]))
 
     def divided(self, split: str) -> _Split:
         """Four fifths of it to train with, or one fifth to test with, by class."""
@@ -84,7 +84,7 @@ class _Split:
             np.arange(len(y)), test_size=0.2, stratify=y, random_state=_HOLD_OUT_SEED
         )
         rows: Ints = train if split == "train" else test
-        return _Split(y[rows], lambda wanted: self.decode(rows[wanted]))
+        return _Split(y[rows], lambda wanted: self.read(rows[wanted]))
 
 
 def get(name: str) -> DatasetSpec:
@@ -110,7 +110,7 @@ def load_partition(
     seed: int = 0,
     samples: int | None = None,
 ) -> Examples:
-    """Load one client's share of the training images.
+    """Load one client's share of the training images, which are decoded as they are trained on.
 
     Args:
         name: one of `DATASETS`.
@@ -176,6 +176,8 @@ def share_rows(
 def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Examples:
     """Load the test images, which no partition contains; ``data_dir`` is as in `load_partition`.
 
+    They are decoded once: the server tests on them in each round.
+
     ``samples`` loads only so many, always the same ones in the same order; None loads all.
 
     Raises:
@@ -184,7 +186,7 @@ def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -
     """
     split = _open(get(name), "test", data_dir)
     rows = _subset(len(split.labels), samples, _TEST_SUBSET_SEED, f"test images of {name}")
-    return split.take(rows)
+    return split.take(rows).first(None)
 
 
 def find_parquet(spec: DatasetSpec, split: str, data_dir: Path) -> Path:
@@ -263,22 +265,22 @@ def _open_file(spec: DatasetSpec, path: Path) -> _Split:
     from fedsz.training.parquet_images import ParquetImages
 
     file = ParquetImages(path, spec.image_column, spec.label_column)
-    _check_columns(spec, file.columns, path)
+    _check_columns(spec, file.contents.columns, path)
     try:
         labels = file.labels()
-    except (TypeError, ValueError) as err:
+    except ValueError as err:
         raise DataError(f"{path} holds no labelled images: {_first_line(err)}") from err
-    _check_labels(spec, labels, file.num_classes, path)
-    return _Split(labels, lambda rows: _pixels(spec, len(rows), file.images(rows, spec.mode), path))
+    _check_labels(spec, labels, file.contents.num_classes, path)
+    return _Split(labels, lambda rows: EncodedImages(file.images(rows), spec, path))
 
 
 def _open_table(spec: DatasetSpec, dataset: Dataset, hub_id: str) -> _Split:
-    """Check that what the hub has is what ``spec`` says, and that its images will be decoded."""
+    """Check that what the hub has is what ``spec`` says, its images aside."""
     import datasets
 
     _check_columns(spec, dataset.column_names, hub_id)
     # Files written by other means than `datasets` do not say that their structs are images.
-    image = datasets.Image(mode=spec.mode)
+    image = datasets.Image(decode=False)
     try:
         dataset = dataset.cast_column(spec.image_column, image)
         labels = np.array(dataset[spec.label_column][:], dtype=np.int64)
@@ -287,12 +289,11 @@ def _open_table(spec: DatasetSpec, dataset: Dataset, hub_id: str) -> _Split:
     classes = getattr(dataset.features[spec.label_column], "num_classes", None)
     _check_labels(spec, labels, classes, hub_id)
 
-    def decode(rows: Ints) -> torch.Tensor:
-        table = dataset.select(rows).select_columns(spec.image_column)
-        images = ((i, row[spec.image_column]) for i, row in enumerate(table))
-        return _pixels(spec, len(rows), images, hub_id)
+    def read(rows: Ints) -> EncodedImages:
+        files = dataset.select(rows)[spec.image_column][:]
+        return EncodedImages([file["bytes"] or b"" for file in files], spec, hub_id)
 
-    return _Split(labels, decode)
+    return _Split(labels, read)
 
 
 def _check_columns(spec: DatasetSpec, columns: list[str], where: Path | str) -> None:
@@ -309,29 +310,6 @@ def _check_labels(spec: DatasetSpec, labels: Ints, classes: int | None, where: P
             f"{where} has {classes} classes and labels {labels.min()} ... {labels.max()}; "
             f"{spec.name} has labels 0 ... {spec.num_classes - 1}"
         )
-
-
-def _pixels(
-    spec: DatasetSpec, count: int, images: Iterable[tuple[int, Image.Image]], where: Path | str
-) -> torch.Tensor:
-    """Return images as one uint8 tensor [count, C, H, W]; each comes with its place."""
-    from PIL import Image, ImageOps
-
-    channels, height, width = spec.shape
-    x = np.empty((count, *spec.shape), dtype=np.uint8)
-    try:
-        for place, image in images:
-            if spec.crop:  # the short side to size, then the middle
-                image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-            elif image.size != (width, height):
-                raise DataError(
-                    f"{where} has an image of {image.width}x{image.height} pixels; "
-                    f"those of {spec.name} have {width}x{height}"
-                )
-            x[place] = np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
-    except OSError as err:
-        raise DataError(f"{where} has an image that cannot be decoded: {_first_line(err)}") from err
-    return torch.from_numpy(x)
 
 
 def _load(source: str, options: dict[str, Any], trouble: Callable[[str], str]) -> Dataset:

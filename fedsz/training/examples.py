@@ -1,11 +1,19 @@
-"""Labelled examples in memory: what `fedsz.training.loop` trains and tests on."""
+"""Labelled examples: what `fedsz.training.loop` trains and tests on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 import torch
+
+
+class Inputs(Protocol):
+    """Inputs, of which some are taken at a time: a tensor, or what makes one when it is asked."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: torch.Tensor | slice, /) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,12 +26,12 @@ class Examples:
         y: int64 classes [N] or [N, T], or float32 targets [N, 1].
     """
 
-    x: torch.Tensor
+    x: Inputs
     y: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.y)
 
     def first(self, count: int | None) -> Self:
-        """Return the first ``count`` of them; all if there are fewer, or it is None."""
+        """Return the first ``count`` of them, as tensors; all if there are fewer, or it is None."""
         return type(self)(self.x[:count], self.y[:count])

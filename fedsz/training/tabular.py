@@ -42,7 +42,7 @@ class TabularTask:
 
     def build_model(self) -> nn.Module:
         """Return a network of two hidden layers, or a linear one."""
-        inputs, outputs = self._train.x.shape[1], self._classes or 1
+        inputs, outputs = self._train.x[:1].shape[1], self._classes or 1
         if self._config.model == "linear":
             return nn.Linear(inputs, outputs).to(self._device)
         return nn.Sequential(
@@ -61,7 +61,7 @@ class TabularTask:
             partitioner=config.partitioner, alpha=config.alpha, seed=config.seed,
             samples=config.samples or None,
         )  # fmt: skip
-        return Examples(self._train.x[rows], labels[rows])
+        return Examples(self._train.x[torch.from_numpy(rows)], labels[rows])
 
     def load_test(self) -> Examples:
         """Return the fifth of the rows that no share contains, or so many of them."""

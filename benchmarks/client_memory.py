@@ -1,0 +1,79 @@
+"""The memory of one `fedsz client` that trains `cnn` on CIFAR-10, beside a real `fedsz server`.
+
+    python -m benchmarks.client_memory --data-dir DIR [--images 5000] [--rounds 3] [--limit-mb 512]
+
+The client is in a cgroup with the limit, if this machine lets us make one; else it has no limit.
+Prints JSON: the client's peak after joining and after each round (VmHWM, in MB), and what the group
+took at most, which has the process that reads the data set and files in the page cache. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.link import machine
+from benchmarks.load import PATIENCE, memory
+from benchmarks.memory_cgroup import memory_group
+from fedsz.child_process import Child
+from fedsz.control.record import RoundRecord
+from fedsz.training.events import Failed, Listening, from_json
+
+
+def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, Any]:
+    """Return the peaks of a client, ``limit`` in bytes."""
+    data = ("--insecure", "--dataset=cifar10", f"--data-dir={data_dir.resolve()}")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-")))
+        group = stack.enter_context(memory_group(limit))
+        run = ("--port=0", "--json", "--min-clients=1", f"--rounds={rounds}", "--model=cnn")
+        run += (f"--samples={images}", "--test-samples=100", f"--run-dir={folder / 'run'}")
+        log = folder / "server.log"
+        server = stack.enter_context(Child("fedsz", "server", *data, *run, log=log))
+        client, peaks = None, []
+        for line in server.lines():
+            event = from_json(line)
+            if isinstance(event, Failed):
+                raise SystemExit(event.error)
+            if isinstance(event, Listening):
+                place = f"--server=127.0.0.1:{event.port}"
+                log = folder / "client.log"
+                client = Child("fedsz", "client", *data, place, "--partition=0/1", log=log)
+                stack.enter_context(client)
+                if group:
+                    group.take(client.pid)
+            if isinstance(event, RoundRecord) and client:
+                if not client.is_running:
+                    raise SystemExit(f"the client died: {client.last_words()}")
+                peaks.append(round(memory(client.pid, "VmHWM"), 1))
+        assert client is not None
+        if client.wait(PATIENCE) or server.wait(PATIENCE):
+            raise SystemExit(f"client: {client.last_words()}; server: {server.last_words()}")
+        return {
+            "images": images,
+            "peaks_MB": peaks,
+            "peak_MB": peaks[-1],
+            "limit_MB": limit / 1e6 if group else None,
+            "group_peak_MB": round(group.peak / 1e6, 1) if group else None,
+            "machine": machine(),
+        }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit-mb", type=float, default=512.0)
+    asked = parser.parse_args()
+    found = measure(asked.data_dir, asked.images, asked.rounds, int(1e6 * asked.limit_mb))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What a small device needs: its share as files, no library it does not train with, and 350 MB."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from benchmarks import client_memory
+from fedsz.child_process import Child
+from fedsz.errors import DataError
+from fedsz.training import datasets, loop, models, parquet_images
+from fedsz.training.encoded_images import EncodedImages
+from fedsz.training.examples import Examples
+from tests.test_imports import modules_after
+
+MB = 1_000_000
+pytestmark = [
+    pytest.mark.repository,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"),
+]
+
+
+def share(data_dir: Path, samples: int) -> Examples:
+    return datasets.load_partition(
+        "cifar10", data_dir=data_dir, partition=0, num_partitions=1, samples=samples
+    )
+
+
+@pytest.mark.slow
+def test_a_client_trains_on_5000_images_in_350_mb(data_dir: Path) -> None:
+    found = client_memory.measure(data_dir, images=5000, rounds=3, limit=512 * MB)
+
+    assert len(found["peaks_MB"]) == 4  # the model before training, and three rounds
+    assert found["peak_MB"] <= 350
+
+
+def test_a_share_is_trained_on_without_pyarrow_in_this_process(data_dir: Path) -> None:
+    code = (
+        "from pathlib import Path; from fedsz.training import datasets;"
+        f" datasets.load_partition('cifar10', data_dir=Path({str(data_dir)!r}), partition=0,"
+        " num_partitions=9, samples=90).x[:]"
+    )
+
+    used = modules_after(code)
+
+    assert "PIL" in used
+    assert not used & {"pyarrow", "pandas", "datasets", "sklearn"}
+
+
+def test_a_share_is_kept_as_files_and_trains_as_its_pixels_do(data_dir: Path) -> None:
+    lazy = share(data_dir, 64)
+    eager = lazy.first(None)
+    assert isinstance(lazy.x, EncodedImages)
+    assert isinstance(eager.x, torch.Tensor)
+
+    trained = []
+    for images in (lazy, eager):
+        model = models.build("cnn", num_classes=10, in_channels=3, seed=0)
+        loop.train(model, images, epochs=1, lr=0.1, momentum=0.9, batch_size=16, seed=5)
+        trained.append(model.state_dict())
+
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+
+
+def test_images_come_in_the_order_that_was_asked_for(data_dir: Path) -> None:
+    path = datasets.find_parquet(datasets.get("cifar10"), "test", data_dir)
+    file = parquet_images.ParquetImages(path, "img", "label")
+    rows = np.array([9000, 3, 9000, 5])
+
+    together = file.images(rows)
+
+    assert together == [file.images(rows[i : i + 1])[0] for i in range(4)]
+    assert together[0] == together[2] != together[1]
+
+
+def test_a_reader_that_is_killed_is_one_line(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Child):
+        def __init__(self, *arguments: str) -> None:
+            super().__init__(*arguments)
+            self.kill()
+
+    monkeypatch.setattr(parquet_images, "Child", Killed)
+
+    with pytest.raises(DataError, match=r"cannot read .*train\.parquet"):
+        share(data_dir, 10)
