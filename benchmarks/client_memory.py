@@ -3,8 +3,9 @@
     python -m benchmarks.client_memory --data-dir DIR [--images 5000] [--rounds 3] [--limit-mb 512]
 
 The client is in a cgroup with the limit, if this machine lets us make one; else it has no limit.
-Prints JSON: the client's peak after joining and after each round (VmHWM, in MB), and what the group
-took at most, which has the process that reads the data set and files in the page cache. Linux only.
+Prints JSON: the client's peak after joining and after each round (VmHWM, in MB); what the group took
+at most, which has the process that reads the data set and files in the page cache; and the bytes of
+each round on the wire. Linux only.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
         run += (f"--samples={images}", "--test-samples=100", f"--run-dir={folder / 'run'}")
         log = folder / "server.log"
         server = stack.enter_context(Child("fedsz", "server", *data, *run, log=log))
-        client, peaks = None, []
+        client, peaks, up, down = None, [], [], []
         for line in server.lines():
             event = from_json(line)
             if isinstance(event, Failed):
@@ -50,6 +51,8 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
                 if not client.is_running:
                     raise SystemExit(f"the client died: {client.last_words()}")
                 peaks.append(round(memory(client.pid, "VmHWM"), 1))
+                up.append(event.wire_up)
+                down.append(event.wire_down)
         assert client is not None
         if client.wait(PATIENCE) or server.wait(PATIENCE):
             raise SystemExit(f"client: {client.last_words()}; server: {server.last_words()}")
@@ -59,6 +62,8 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
             "peak_MB": peaks[-1],
             "limit_MB": limit / 1e6 if group else None,
             "group_peak_MB": round(group.peak / 1e6, 1) if group else None,
+            "bytes_up": up[1:],
+            "bytes_down": down[1:],
             "machine": machine(),
         }
 
