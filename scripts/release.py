@@ -1,0 +1,143 @@
+"""Make what a release consists of, from a clean checkout whose version is the same everywhere.
+
+    python -m pip install --group release
+    python scripts/release.py [--out dist] [--python python3.11 python3.12] [--aarch64] [--check]
+
+Writes the sdist, a wheel for each interpreter, an SBOM of what the first wheel brings (CycloneDX),
+and SHA256SUMS. Each wheel is repaired for manylinux, so no Docker is needed; it runs where glibc is
+as new as here. It is installed into a clean environment and tested with the codecs' tests.
+--aarch64 also compiles each wheel for aarch64, by aarch64-linux-gnu-g++; these are not run.
+--check only says whether there could be a release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+CROSS: Final = "aarch64-linux-gnu"
+TESTS: Final = "szx uniform uniform_format native_arguments golden"
+
+
+def problems(root: Path) -> list[str]:
+    """Return what keeps a checkout from being released, a line each."""
+    found = []
+    changed = _output("git", "-C", str(root), "status", "--porcelain").splitlines()
+    if changed:
+        names = ", ".join(line.split(maxsplit=1)[1] for line in changed)
+        found.append(f"the tree is not clean: {names}")
+    version = version_of(root)
+    heading = re.search(r"^## (.+?) - (.+)$", (root / "CHANGELOG.md").read_text("utf-8"), re.M)
+    noted, date = heading.groups() if heading else ("none", "")
+    if noted != version:
+        found.append(f"pyproject.toml has version {version}, CHANGELOG.md begins with {noted}")
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):
+        found.append(f"CHANGELOG.md has no date for {noted}: {date or 'nothing'}")
+    citation = (root / "CITATION.cff").read_text("utf-8")
+    for key, wanted in (("version", version), ("date-released", date)):
+        cited = re.search(rf'^{key}: "?([^"\n]+)"?$', citation, re.M)
+        if not cited or cited[1] != wanted:
+            found.append(f"CITATION.cff has {key} {cited[1] if cited else 'none'}, not {wanted}")
+    return found
+
+
+def version_of(root: Path) -> str:
+    """Return the version that pyproject.toml names."""
+    return str(tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+
+
+def make_sdist(out: Path) -> Path:
+    """Write the sdist, and return its path."""
+    _run(sys.executable, "-m", "build", "--sdist", "--outdir", str(out), str(ROOT))
+    return out / f"fedsz-{version_of(ROOT)}.tar.gz"
+
+
+def make_wheel(python: str, sdist: Path, out: Path, *, aarch64: bool) -> Path:
+    """Write the wheel of an interpreter, repaired for manylinux, and return its path."""
+    environment = _cross_environment(python) if aarch64 else {}
+    with tempfile.TemporaryDirectory() as folder:
+        build = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder)
+        _run(python, *build, str(sdist), **environment)
+        (wheel,) = Path(folder).glob("*.whl")
+        repaired = Path(folder, "repaired")
+        _run(sys.executable, "-m", "auditwheel", "repair", "-w", str(repaired), str(wheel))
+        (wheel,) = repaired.glob("*.whl")
+        return Path(shutil.move(wheel, out))
+
+
+def _cross_environment(python: str) -> dict[str, str]:
+    """Return what makes scikit-build-core and CMake compile for aarch64."""
+    suffix = _output(python, "-c", "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX'))")
+    tools = {"SYSTEM_NAME": "Linux", "SYSTEM_PROCESSOR": "aarch64", "CXX_COMPILER": f"{CROSS}-g++"}
+    return {
+        "_PYTHON_HOST_PLATFORM": "linux-aarch64",
+        "SETUPTOOLS_EXT_SUFFIX": suffix.replace("x86_64", "aarch64"),
+        "CMAKE_ARGS": " ".join(f"-DCMAKE_{name}={value}" for name, value in tools.items()),
+    }
+
+
+def test_wheel(python: str, wheel: Path, sbom: Path) -> None:
+    """Install a wheel where nothing else is, test its codecs, and write what came with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        _run(python, "-m", "venv", f"{folder}/venv")
+        inside = f"{folder}/venv/bin/python"
+        pip = (inside, "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"))
+        _run(*pip, str(wheel))
+        _run(sys.executable, "-m", "cyclonedx_py", "environment", inside, "-o", str(sbom))
+        _run(*pip, "pytest", "hypothesis")
+        shutil.copytree(ROOT / "tests", f"{folder}/tests")  # away from the sources
+        _run(f"{folder}/venv/bin/fedsz", "codecs")
+        pytest = ("-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "--rootdir", folder)
+        chosen = [f"{folder}/tests/test_{name}.py" for name in TESTS.split()]
+        _run(inside, *pytest, "-m", "not repository and not slow", *chosen)
+
+
+def write_sums(out: Path) -> None:
+    """Write SHA256SUMS of a folder, as sha256sum does."""
+    files = sorted(path for path in out.iterdir() if path.name != "SHA256SUMS")
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
+    (out / "SHA256SUMS").write_text("".join(lines))
+
+
+def _run(*command: str, **environment: str) -> None:
+    subprocess.run(command, check=True, env={**os.environ, **environment})
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    """Check, build, test and write; exit with 1 if there can be no release."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--python", nargs="+", default=[sys.executable])
+    parser.add_argument("--aarch64", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    if found := problems(ROOT):
+        raise SystemExit("\n".join(f"no release: {problem}" for problem in found))
+    if asked.check:
+        return
+    asked.out.mkdir(parents=True)  # a release is not mixed with another
+    sdist = make_sdist(asked.out)
+    for python in asked.python:
+        wheel = make_wheel(python, sdist, asked.out, aarch64=False)
+        test_wheel(python, wheel, asked.out / f"fedsz-{version_of(ROOT)}.cdx.json")
+        if asked.aarch64:
+            make_wheel(python, sdist, asked.out, aarch64=True)
+    write_sums(asked.out)
+
+
+if __name__ == "__main__":
+    main()
