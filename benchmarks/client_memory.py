@@ -3,9 +3,9 @@
     python -m benchmarks.client_memory --data-dir DIR [--images 5000] [--rounds 3] [--limit-mb 512]
 
 The client is in a cgroup with the limit, if this machine lets us make one; else it has no limit.
-Prints JSON: the client's peak after joining and after each round (VmHWM, in MB); what the group took
-at most, which has the process that reads the data set and files in the page cache; and the bytes of
-each round on the wire. Linux only.
+Prints JSON: the client's peak after joining and after each round (VmHWM, in MB); what the group
+took at most, which has the process that reads the data set and files in the page cache; and the
+bytes of each round on the wire. Linux only.
 """
 
 from __future__ import annotations

