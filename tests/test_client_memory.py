@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from benchmarks import client_memory
 from fedsz.child_process import Child
 from fedsz.errors import DataError
 from fedsz.training import datasets, loop, models, parquet_images
@@ -21,10 +20,6 @@ from fedsz.training.examples import Examples
 from tests.test_imports import modules_after
 
 MB = 1_000_000
-pytestmark = [
-    pytest.mark.repository,
-    pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"),
-]
 
 
 def share(data_dir: Path, samples: int) -> Examples:
@@ -34,7 +29,10 @@ def share(data_dir: Path, samples: int) -> Examples:
 
 
 @pytest.mark.slow
+@pytest.mark.repository
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_client_trains_on_5000_images_in_350_mb(data_dir: Path) -> None:
+    client_memory = pytest.importorskip("benchmarks.client_memory", reason="needs benchmarks")
     found = client_memory.measure(data_dir, images=5000, rounds=3, limit=512 * MB)
 
     assert len(found["peaks_MB"]) == 4  # the model before training, and three rounds

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import release
 from tests.conftest import ROOT
 
+release = pytest.importorskip("scripts.release", reason="needs scripts")
 pytestmark = [
     pytest.mark.repository,
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),

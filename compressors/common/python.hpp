@@ -48,6 +48,17 @@ inline std::span<std::byte> bytes_to_fill(const nb::bytes& object) {
     return {reinterpret_cast<std::byte*>(PyBytes_AsString(object.ptr())), object.size()};
 }
 
+// The first `size` bytes of an object that nobody else has seen. The stable ABI has to copy them.
+inline nb::bytes shortened(nb::bytes object, std::size_t size) {
+#ifdef Py_LIMITED_API
+    return nb::bytes(object.c_str(), size);
+#else
+    PyObject* bytes = object.release().ptr();
+    if (_PyBytes_Resize(&bytes, static_cast<Py_ssize_t>(size)) != 0) throw nb::python_error();
+    return nb::steal<nb::bytes>(bytes);
+#endif
+}
+
 // An uninitialised float32 array. By numpy, which asks for huge pages and lets the caller resize it.
 inline ArrayOut new_array(std::size_t n) {
     return nb::cast<ArrayOut>(nb::module_::import_("numpy").attr("empty")(n, "float32"));

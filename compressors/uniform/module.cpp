@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
+#include <utility>
 
 #include "kernels.hpp"
 #include "python.hpp"
@@ -77,19 +78,15 @@ std::pair<nb::object, double> encode_array(In x, unsigned id, std::size_t rows, 
     const Geometry geometry = geometry_of(n, rows, columns, planes, width);
     const void* from = elements_of(base, dtype, x.size());
     // What is not written is not touched: an operating system gives it no memory.
-    PyObject* bytes = new_bytes(capacity(dtype, n)).release().ptr();
-    auto* data = reinterpret_cast<std::uint8_t*>(PyBytes_AsString(bytes));
+    nb::bytes payload = new_bytes(capacity(dtype, n));
+    const auto room = bytes_to_fill(payload);
     Encoded encoded{};
-    try {
+    {
         const nb::gil_scoped_release released;
-        encoded = encode(dtype, x.data(), geometry, bound, settings, {data, capacity(dtype, n)},
-                         from, step);
-    } catch (...) {
-        Py_DECREF(bytes);
-        throw;
+        encoded = encode(dtype, x.data(), geometry, bound, settings,
+                         {reinterpret_cast<std::uint8_t*>(room.data()), room.size()}, from, step);
     }
-    if (_PyBytes_Resize(&bytes, Py_ssize_t(encoded.size)) != 0) throw nb::python_error();
-    return {nb::steal(bytes), encoded.max_error};
+    return {shortened(std::move(payload), encoded.size), encoded.max_error};
 }
 
 void decode_array(nb::handle payload, unsigned id, Out y, unsigned threads,
