@@ -15,14 +15,16 @@ import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.link import machine
 from benchmarks.load import PATIENCE, memory
 from benchmarks.memory_cgroup import memory_group
 from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
-from fedsz.training.events import Failed, Listening, from_json
+from fedsz.training.events import Client, Failed, Listening, from_json
+
+ALIVE: Final = ("joined", "received")  # what a client waits after; a received reply, once trained
 
 
 def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
         run += (f"--samples={images}", "--test-samples=100", f"--run-dir={folder / 'run'}")
         log = folder / "server.log"
         server = stack.enter_context(Child("fedsz", "server", *data, *run, log=log))
-        client, peaks, up, down = None, [], [], []
+        client, peak, peaks, up, down = None, 0.0, [], [], []
         for line in server.lines():
             event = from_json(line)
             if isinstance(event, Failed):
@@ -47,10 +49,10 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
                 stack.enter_context(client)
                 if group:
                     group.take(client.pid)
-            if isinstance(event, RoundRecord) and client:
-                if not client.is_running:
-                    raise SystemExit(f"the client died: {client.last_words()}")
-                peaks.append(round(memory(client.pid, "VmHWM"), 1))
+            if isinstance(event, Client) and event.what in ALIVE and client:
+                peak = memory(client.pid, "VmHWM")
+            if isinstance(event, RoundRecord):
+                peaks.append(round(peak, 1))
                 up.append(event.wire_up)
                 down.append(event.wire_down)
         assert client is not None
