@@ -45,9 +45,8 @@ from netem_link import (
 )
 from netem_report import Cell, Exchange, as_json, modelled_table, rounds_table, ways_table
 
-from fedsz import formatting
+from fedsz import formatting, quantities
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments import link_model as links
 from fedsz.experiments.environment import environment
 from fedsz.experiments.link_model import Link
 from fedsz.update.config import CompressionConfig
@@ -102,7 +101,7 @@ class Plan:
         latencies = options.latencies or (QUICK_LATENCIES if quick else LATENCIES)
         return cls(
             links=[
-                Link(links.bandwidth(bandwidth), links.latency(latency))
+                Link(quantities.bandwidth(bandwidth), quantities.latency(latency))
                 for bandwidth in bandwidths.split(",")
                 for latency in latencies.split(",")
             ],

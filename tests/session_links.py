@@ -16,7 +16,8 @@ from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.identity import Identity
 from fedsz.transport.messages import EncodedMessage
 from fedsz.transport.node import node_id
-from fedsz.transport.server_session import Delivery, Send, ServerSession, Settle, Stored
+from fedsz.transport.peer import Delivery, Stored
+from fedsz.transport.server_session import Send, ServerSession, Settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

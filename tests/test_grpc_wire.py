@@ -22,6 +22,7 @@ from flwr.app import (
 )
 
 from fedsz import flower_compat as compat
+from fedsz.data_share import Share
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.transport import frames as grpc_wire
 from fedsz.transport import messages as message_bytes
@@ -320,8 +321,12 @@ def test_the_protocol_stays_what_it_is() -> None:
     assert grpc_wire.PROTOCOL == 1
     # Releases before session keys end after the message ids; each side reads the other's.
     assert unpack(bytes.fromhex("019401a16381a1700191a16d")) == Hello(1, "c", {"p": 1}, ["m"])
-    assert pack(Hello(1, "c", {"p": 1}, ["m"], b"k")).hex() == "019501a16381a1700191a16dc4016b"
-    assert pack(Welcome(7, 8, ["m"])).hex() == "0293070891a16d"
+    # Releases before shares end after these; a client that asks for none reads as it did.
+    keyed = Hello(1, "c", {"p": 1}, ["m"], b"k")
+    assert unpack(bytes.fromhex("019501a16381a1700191a16dc4016b")) == keyed
+    assert pack(keyed).hex() == "019601a16381a1700191a16dc4016bc2"
+    assert unpack(bytes.fromhex("0293070891a16d")) == Welcome(7, 8, ["m"])
+    assert pack(Welcome(7, 8, ["m"], Share(1, 2))).hex() == "0294070891a16d920102"
     assert pack(Begin("m", 9)).hex() == "0392a16d09"
     assert pack(Ack("m", received=True)).hex() == "0592a16dc3"
     # Nor did a BYE say whether the run had failed.

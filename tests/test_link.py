@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedsz import formatting
 from fedsz.errors import ConfigError
-from fedsz.experiments.link_model import Link, bandwidth, latency
+from fedsz.experiments.link_model import Link
+from fedsz.quantities import bandwidth, latency
 
 
 def test_a_message_takes_its_latency_and_its_bits() -> None:

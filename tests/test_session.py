@@ -18,7 +18,7 @@ from fedsz.transport import frames
 from fedsz.transport.frames import ByeKind
 from fedsz.transport.identity import Identity
 from fedsz.transport.node import node_id
-from fedsz.transport.server_session import Stored
+from fedsz.transport.peer import Stored
 from tests.session_links import FRAMES, GRACE, Device, Sink, World
 
 CLIENTS = ("a", "b")

@@ -79,7 +79,7 @@ def _bandwidth(config: RunConfig, bandwidth: str, server: str) -> tuple[float, P
     """Return the bits a second of the link up, as they are said to be or as a probe measures."""
     from fedsz.errors import ConfigError
     from fedsz.experiments.link_model import Link
-    from fedsz.experiments.link_model import bandwidth as read_bandwidth
+    from fedsz.quantities import bandwidth as read_bandwidth
 
     if bool(bandwidth) == bool(server):
         raise ConfigError("give --bandwidth such as 10mbps, or --server HOST:PORT to measure it")

@@ -10,9 +10,9 @@ import typer
 
 from fedsz.cli.options import Json, configured
 from fedsz.cli.output import print_table, say
-from fedsz.experiments.link_model import bandwidth as read_bandwidth
 from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
 from fedsz.paper.options import MeasurementOptions, PaperConfig
+from fedsz.quantities import bandwidth as read_bandwidth
 from fedsz.training.options import PAPER
 
 if TYPE_CHECKING:

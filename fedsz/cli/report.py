@@ -55,22 +55,22 @@ def command(
     """
     from rich.console import Console
 
+    from fedsz import quantities
     from fedsz.cli.files import check_free
     from fedsz.errors import ConfigError
-    from fedsz.experiments import link_model as link
     from fedsz.report import BANDWIDTHS, default_target, write_report
 
     target = output or default_target(sources[0])
     check_free(target, force=force)
     if figures and figures.is_dir() and any(figures.iterdir()) and not force:
         raise ConfigError(f"{figures} is not empty; --force writes over what has the same names")
-    bandwidths = [link.bandwidth(text) for text in bandwidth] if bandwidth else BANDWIDTHS
+    bandwidths = [quantities.bandwidth(text) for text in bandwidth] if bandwidth else BANDWIDTHS
     with Console(stderr=True).status("drawing"):
         write_report(
             sources,
             target,
             bandwidths=bandwidths,
-            latency=link.latency(latency),
+            latency=quantities.latency(latency),
             figures=figures,
             scaling=scaling,
             reach=reach,

@@ -81,6 +81,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         run_id=resumed.checkpoint.run_id if resumed else None,
         on_event=tell_link,
         max_connections_per_address=config.max_connections_per_address or None,
+        shares=config.shares or config.min_clients,
     )
     if grid.max_connections < config.min_clients:
         have = f"{grid.max_connections} connections, --min-clients {config.min_clients}"
@@ -131,19 +132,20 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
         TaskError: the task cannot be made here.
         LinkError: the server cannot be reached for `max_wait` seconds, or refuses this client.
     """
-    index, count = config.share
+    share = config.share
     _check_task(config)
     credentials = client_credentials(config)
     named = own_name(config.tls_cert or None, config.token_file or None) if credentials else ""
     limit = _MessageLimit(int(1e6 * config.max_message_mb))
+    default = "" if share is None else f"{socket.gethostname()}/{share}"
     caps = {f"max-{name}".replace("_", "-"): getattr(config, f"max_{name}") for name in CAPPED}
     run_client(
         make_client_app(limit.follow),
         config.server,
-        client_id=config.client_id or named or f"{socket.gethostname()}/{config.partition}",
+        client_id=config.client_id or named or default,
+        wants_share=share is None,
         node_config={
-            "partition-id": index,
-            "num-partitions": count,
+            **({} if share is None else share.as_config()),
             "task": config.task,
             "dataset": config.dataset,
             "data-dir": config.data_dir,
@@ -154,6 +156,7 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
         credentials=credentials,
         max_wait=config.max_wait,
         max_message_bytes=limit,
+        max_bits=config.max_bits,
         state_dir=Path(config.state_dir) if config.state_dir else None,
         on_event=on_event,
     )

@@ -12,8 +12,10 @@ from typing import Any, Final, Self, get_type_hints
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.rule import AUTO, FIXED
+from fedsz.data_share import Share
 from fedsz.errors import ConfigError
 from fedsz.formatting import did_you_mean
+from fedsz.quantities import bandwidth
 from fedsz.update.config import DEFAULT, CompressionConfig
 
 # Panels of --help, in its order.
@@ -33,6 +35,8 @@ SHARED: Final = (RUN, SERVER, SWEEP)
 TRAINING: Final = (*SHARED, PAPER)
 TENSORS: Final = (*SHARED, PAPER, COMPRESS, BENCH, ADVISE)
 LINK: Final = (SERVER, CLIENT, ADVISE)
+
+ANY_SHARE: Final = "auto"  # a partition: the one that the server gives
 
 
 # Options that are of no use to a policy that decides them; "" where they are not named.
@@ -191,10 +195,12 @@ class RunConfig:
         TRAVEL, (SERVER,), low=0, high=65535)
     server: str = option("127.0.0.1:8080", "HOST:PORT that a client connects to.",
         TRAVEL, (CLIENT,))
-    partition: str = option("0/1", "This client's share of the data: I/N, from 0/N to N-1/N.",
-        TRAVEL, (CLIENT,))
+    shares: int = option(0, "Shares of the data that the server gives to clients with --partition "
+        "auto; 0 for as many as --min-clients.", TRAVEL, (SERVER,), low=0, high=1_000_000)
+    partition: str = option("0/1", "This client's share of the data: I/N, from 0/N to N-1/N; or "
+        "auto, for one that the server gives.", TRAVEL, (CLIENT,))
     client_id: str = option("", "Name of this client; by default the one that its certificate or "
-        "token is for, or else HOSTNAME/PARTITION.",
+        "token is for, or else HOSTNAME/PARTITION; with --partition auto a name that is drawn.",
         TRAVEL, (CLIENT,))
     max_epochs: int = option(100, "Refuse a server that asks this client for more epochs a round.",
         TRAVEL, (CLIENT,), low=1, high=10_000)
@@ -207,6 +213,8 @@ class RunConfig:
         low=0.1, high=1e6)
     max_wait: float = option(300.0, "Seconds a client keeps trying to reach the server.",
         TRAVEL, (CLIENT,), low=0, high=1e9)
+    limit_rate: str = option("", "Send and receive no faster than this, such as 10mbps; no limit "
+        "by default.", TRAVEL, (CLIENT,))
     reconnect_grace: float = option(10.0, "Seconds that a client may take to connect again.",
         TRAVEL, ALONE, low=0, high=1e6)
     max_connections_per_address: int = option(0, "Connections that one address may hold; 0 for "
@@ -254,7 +262,7 @@ class RunConfig:
         for name, usual in zip(("dataset", "model"), USUAL.get(self.task, OWN), strict=True):
             object.__setattr__(self, name, getattr(self, name) or usual)
         self._choose_compression()
-        _ = self.share
+        _ = self.share, self.max_bits
 
     def _choose_compression(self) -> None:
         """Fill in what was not named: whoever names a bound, or what it is of, gets exactly that.
@@ -272,12 +280,22 @@ class RunConfig:
         object.__setattr__(self, "downlink", self.compression.downlink)
 
     @property
-    def share(self) -> tuple[int, int]:
-        """``partition`` as two numbers: which share, of how many."""
-        index, _, count = self.partition.partition("/")
-        if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-            raise ConfigError(f"partition must be I/N with I from 0 to N-1, got {self.partition!r}")
-        return int(index), int(count)
+    def share(self) -> Share | None:
+        """What ``partition`` names; None if the server is to give one."""
+        if self.partition == ANY_SHARE:
+            return None
+        if (share := Share.parse(self.partition)) is None:
+            wanted = f"I/N with I from 0 to N-1, or {ANY_SHARE}"
+            raise ConfigError(f"partition must be {wanted}, got {self.partition!r}")
+        return share
+
+    @property
+    def max_bits(self) -> float:
+        """``limit_rate`` in bits a second; infinite for none."""
+        bits = bandwidth(self.limit_rate) if self.limit_rate else math.inf
+        if not bits >= 1:
+            raise ConfigError(f"limit_rate must be at least 1bps, got {self.limit_rate!r}")
+        return bits
 
     @property
     def compression(self) -> CompressionConfig:

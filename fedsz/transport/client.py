@@ -6,9 +6,11 @@ What the client owes and says is `ClientSession`'s business; here are its thread
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import random
 import secrets
+import socket
 import threading
 import time
 from collections import deque
@@ -19,7 +21,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
-import msgspec
 from flwr.app import Message, UserConfig
 from flwr.clientapp import ClientApp
 
@@ -31,6 +32,7 @@ from fedsz.transport.events import EventKind, LinkEvent, OnEvent, percent_passed
 from fedsz.transport.frames import CHUNK_BYTES, PROTOCOL, ByeKind, Hello, frames, pack, unpack
 from fedsz.transport.messages import EncodedMessage, decode_message
 from fedsz.transport.node import Node
+from fedsz.transport.pace import Pace
 from fedsz.transport.state_folder import StateFolder
 
 # Messages of a connection as they are to be written, each an iterable of frames; None ends it.
@@ -59,11 +61,13 @@ def run_client(
     *,
     client_id: str,
     node_config: UserConfig | None = None,
+    wants_share: bool = False,
     credentials: grpc.ChannelCredentials | None = None,
     run_config: UserConfig | None = None,
     max_wait: float | None = None,
     state_dir: Path | None = None,
     max_message_bytes: int | Callable[[], int] = DEFAULT_MAX_MESSAGE_BYTES,
+    max_bits: float = math.inf,
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> None:
@@ -80,14 +84,18 @@ def run_client(
         app: a Flower ClientApp; what it raises becomes an error reply.
         server: ``host:port``.
         client_id: names this client. While a process of this name is connected, the server lets
-            no other one in; a second one waits, as it does for a server that is not there.
+            no other one in; a second one waits, as it does for a server that is not there. "" draws
+            a name, which ``state_dir`` keeps.
         node_config: the app's ``context.node_config``; also told to the server.
+        wants_share: ask the server for a share of the data, which ``context.node_config`` then has
+            as "partition-id" and "num-partitions". If ``state_dir`` has kept one, ask for that.
         credentials: for TLS, see `fedsz.transport.tls.channel_credentials`; None sends plain text.
         run_config: the app's ``context.run_config``.
         max_wait: seconds to go on without a server, at first and later; None never gives up.
         state_dir: a folder for the Context's state, to go on with after a crash; it is emptied
             when the run is over. None keeps it in memory alone.
         max_message_bytes: the largest message taken from the server; a function is asked for each.
+        max_bits: a second, to send and as many to receive.
         on_event: told of the link and of messages, from several threads: must not block.
         stop: ends the client when set, after the message in work.
 
@@ -98,7 +106,9 @@ def run_client(
     """
     channel.check_address(server)
     session_key = secrets.token_bytes(_SESSION_KEY_BYTES)
-    hello = Hello(PROTOCOL, client_id, dict(node_config or {}), [], session_key)
+    drawn = f"{socket.gethostname()}/{secrets.token_hex(4)}"
+    named = client_id or drawn
+    hello = Hello(PROTOCOL, named, dict(node_config or {}), [], session_key, wants_share)
     try:
         unpack(pack(hello))
     except (TypeError, ValueError) as err:
@@ -109,9 +119,9 @@ def run_client(
         folder = None
         if state_dir is not None:
             folder = stack.enter_context(StateFolder(state_dir))
-            hello = msgspec.structs.replace(hello, session_key=folder.session_key(session_key))
+            hello = folder.remember(hello, named=bool(client_id))
         session = ClientSession(hello, max_message_bytes=max_message_bytes)
-        link = stack.enter_context(_Link(server, session, credentials, on_event))
+        link = stack.enter_context(_Link(server, session, credentials, on_event, max_bits))
         node = Node(app, hello.node_config, run_config, folder)
         while stop is None or not stop.is_set():
             link.raise_if_over(max_wait)
@@ -130,6 +140,7 @@ def run_client(
             except CorruptStream as err:
                 raise LinkError(f"{server} sent a message that cannot be read: {err}") from err
             link.tell_work(message)
+            node.configure(session.node_config)
             link.hand_in(node.answer(message, limit=request.reply_limit))
 
 
@@ -142,6 +153,7 @@ class _Link:
         session: ClientSession,
         credentials: grpc.ChannelCredentials | None,
         on_event: OnEvent | None,
+        max_bits: float,
     ) -> None:
         # For the app; None wakes the reader up to look at how things stand.
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
@@ -152,6 +164,7 @@ class _Link:
         self._alone_since: float | None = time.monotonic()
         self._trouble = "no answer yet"
         self._closed = threading.Event()
+        self._up, self._down = (Pace(max_bits, self._closed) for _ in range(2))
         self._call: grpc.Call | None = None
         self._outbox: _Outbox = queue.SimpleQueue()  # of the connection
         self._lock = threading.Lock()  # over _session, and what it says goes to _outbox
@@ -216,6 +229,7 @@ class _Link:
             if not i or percent_passed(passed, CHUNK_BYTES, size):
                 self._tell(EventKind.SENDING, message_id=message_id, passed=passed, size=size)
             yield frame
+            self._up.passed(len(frame))
 
     def _run(self) -> None:
         try:
@@ -297,6 +311,7 @@ class _Link:
         for raw in call:
             with self._lock:
                 self._do(self._session.receive(raw))
+            self._down.passed(len(raw))
             if self._session.bye is not None:
                 # Let the server end the stream in good order, in a moment.
                 impatience = threading.Timer(_PART_SECONDS, call.cancel)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fedsz.errors import CorruptStream
+from fedsz.data_share import Share
+from fedsz.errors import CorruptStream, LinkError
 from fedsz.transport import frames
 from fedsz.transport.events import EventKind, LinkEvent, percent_passed
 from fedsz.transport.messages import Buffer, EncodedMessage
@@ -47,6 +48,11 @@ class ClientSession:
         self._arrival: frames.Arrival | None = None
         self._buffer = Buffer()  # of what arrives
 
+    @property
+    def node_config(self) -> dict[str, bool | int | float | str]:
+        """What the server knows of this client; its share of the data too, once it has one."""
+        return self._hello.node_config
+
     def connect(self) -> bytes:
         """Begin a new connection; return its first frame."""
         self.disconnect()
@@ -74,6 +80,7 @@ class ClientSession:
 
         Raises:
             CorruptStream: the server breaks the rules.
+            LinkError: it gives no shares, and this client needs one.
         """
         frame = frames.unpack(raw)
         if isinstance(frame, memoryview) and self._arrival is not None:
@@ -87,6 +94,7 @@ class ClientSession:
             self._buffer = Buffer()
             return self._arriving(self._arrival, 0)
         if isinstance(frame, frames.Welcome):
+            self._take_share(frame.share)
             self._welcome = frame
             # Those that have a reply may have arrived: it is the acknowledgement that was lost.
             late = [i for i, r in self._owed.items() if r is None and i not in frame.wanted]
@@ -99,6 +107,15 @@ class ClientSession:
             raise CorruptStream(f"a frame of type {raw[0]} out of place")
         self.bye = frame
         return []
+
+    def _take_share(self, share: Share | None) -> None:
+        """Note the share of the data that the server gives, and claim it from now on."""
+        if not self._hello.wants_share:
+            return
+        if share is None:
+            raise LinkError("the server gives no shares of the data: name one by --partition I/N")
+        config = {**self._hello.node_config, **share.as_config()}
+        self._hello = msgspec.structs.replace(self._hello, node_config=config)
 
     def _arriving(self, arrival: frames.Arrival, piece: int) -> list[Output]:
         """Take a message that is whole; else tell of it, at its start and at each percent."""

@@ -27,6 +27,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import megabytes, one_line
 from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage
@@ -66,6 +67,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     have: list[_MessageId]  # received before, and the reply not yet acknowledged
     # Random bytes of this process: who has them may replace a connection that came with them.
     session_key: _SessionKey = b""
+    wants_share: bool = False  # of the data; the one that node_config names if it is to be had
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
@@ -75,6 +77,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     node_id: int
     max_message_bytes: _Size  # what the server accepts
     wanted: list[_MessageId]  # the part of `Hello.have` whose replies are still awaited
+    share: Share | None = None  # that the client asked for
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True):
@@ -152,6 +155,8 @@ def _readable(frame: Control) -> Control:
             for name, value in frame.node_config.items()
         }
         return msgspec.structs.replace(frame, node_config=config)
+    if isinstance(frame, Welcome) and frame.share is not None and not frame.share.is_possible:
+        raise CorruptStream(f"no data has a share {frame.share}")
     return frame
 
 

@@ -27,9 +27,10 @@ from fedsz.transport.channel import (
 from fedsz.transport.events import Counters, OnEvent
 from fedsz.transport.grid_base import GridBase, open_reply
 from fedsz.transport.identity import Identities
+from fedsz.transport.peer import Delivery, Outcome, Settler, Stored
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
-from fedsz.transport.server_session import Delivery, Outcome, Settler, Stored
+from fedsz.transport.shares import Shares
 from fedsz.transport.visitors import Visitors, connections_for, raise_descriptor_limit
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class GrpcGrid(GridBase):
             as many as it may have.
         max_connections_per_address: of these; None takes half. Clients on this machine are not
             limited by it.
+        shares: of the data, to give to clients that ask for one. No two clients that are here have
+            the same share, asked for or named. None gives none and checks none.
     """
 
     _parks = True
@@ -83,6 +86,7 @@ class GrpcGrid(GridBase):
         on_event: OnEvent | None = None,
         max_connections: int | None = None,
         max_connections_per_address: int | None = None,
+        shares: int | None = None,
     ) -> None:
         super().__init__(run_id)
         if not 0 <= port < 1 << 16:
@@ -99,6 +103,7 @@ class GrpcGrid(GridBase):
             identities=self._identities,
             on_event=on_event,
             visitors=Visitors(most, max_connections_per_address or max(1, most // 2)),
+            shares=None if shares is None else Shares(shares),
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving

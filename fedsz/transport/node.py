@@ -39,10 +39,19 @@ class Node:
         folder: StateFolder | None = None,
     ) -> None:
         self._app, self._folder = app, folder
-        self._make_context = partial(
-            Context, node_config=dict(node_config), run_config=dict(run_config or {})
-        )
+        self._node_config = node_config
+        self._make_context = partial(Context, run_config=dict(run_config or {}))
         self._context: Context | None = None
+
+    def configure(self, node_config: UserConfig) -> None:
+        """Have the app see another ``node_config`` from now on; the server may have changed it."""
+        if node_config == self._node_config:
+            return
+        self._node_config = node_config
+        if self._context is not None:
+            self._context.node_config = dict(node_config)
+        if self._folder is not None:
+            self._folder.keep_share(node_config)
 
     def answer(self, message: Message, *, limit: int) -> EncodedMessage:
         """Run the app and return its reply, or an error reply, ready for the wire.
@@ -73,5 +82,8 @@ class Node:
         if self._context is None or self._context.run_id != asked.run_id:
             run, node = asked.run_id, asked.dst_node_id
             state = self._folder.read(run, node) if self._folder is not None else RecordDict()
-            self._context = self._make_context(run_id=run, node_id=node, state=state)
+            own = dict(self._node_config)
+            self._context = self._make_context(
+                run_id=run, node_id=node, state=state, node_config=own
+            )
         return self._context

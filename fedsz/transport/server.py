@@ -18,7 +18,9 @@ from fedsz.errors import LinkError
 from fedsz.transport.events import Counters, EventKind, LinkEvent, OnEvent, tell
 from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
 from fedsz.transport.identity import Identities
-from fedsz.transport.server_session import Delivery, Output, Send, ServerSession, Settle
+from fedsz.transport.peer import Delivery
+from fedsz.transport.server_session import Output, Send, ServerSession, Settle
+from fedsz.transport.shares import Shares
 from fedsz.transport.visitors import Visit, Visitors
 
 logger = logging.getLogger(__name__)
@@ -98,11 +100,13 @@ class Hub:
         identities: Identities,
         on_event: OnEvent | None,
         visitors: Visitors,
+        shares: Shares | None = None,
     ) -> None:
         self.session = ServerSession(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
             open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
+            shares=shares,
         )
         self.counters = Counters()  # of what has crossed the links
         self._identities, self._on_event, self._visitors = identities, on_event, visitors

@@ -7,91 +7,25 @@ reads no clock, so a test can take it through any order of events.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass, field
 from typing import IO, Final, NamedTuple
 
 from flwr.app import Error
 
+from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
-from fedsz.formatting import megabytes
 from fedsz.transport import frames
 from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Welcome
-from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.identity import Claims, Identity
 from fedsz.transport.node import node_id
+from fedsz.transport.peer import Delivery, Outcome, Peer, Stored, Taken
+from fedsz.transport.shares import Shares
 from fedsz.transport.upload import Upload
 
 MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
 _NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE
-
-
-class Stored(NamedTuple):
-    """A complete reply: the ``size`` bytes written to ``file``, which its reader closes."""
-
-    file: IO[bytes]
-    size: int
-
-
-Outcome = Stored | Error
-Settler = Callable[["Delivery", Outcome], None]
-
-
-@dataclass(eq=False)
-class Delivery:
-    """One message for a client, until it has its outcome."""
-
-    out: Outgoing
-    timeout: float  # seconds in which the reply is awaited, once it is posted
-    settle: Settler  # called once
-    client_id: str = ""  # whom it is for, once it is posted
-    sent: bool = False  # all of it is out, to a client that still has it
-    done: bool = False  # nobody waits for the reply, so what is left of it need not be sent
-    expires: float = 0.0
-    mishap: str = ""  # what was going on when the connection broke
-
-    @property
-    def message_id(self) -> str:
-        """The id of the message."""
-        return self.out.encoded.message_id
-
-
-@dataclass(eq=False)
-class Peer:
-    """A client by its id, connected or not."""
-
-    client_id: str
-    node_id: int
-    session_key: bytes = b""  # of the process that was connected last
-    connection: Hashable | None = None
-    pending: dict[str, Delivery] = field(default_factory=dict)
-    upload: Upload | None = None  # in progress; without a sink it is read and dropped
-    grace_ends: float | None = None  # while it may still return
-
-    def gives_way_to(self, hello: Hello, identity: Identity | None) -> bool:
-        """Return whether a connection may take this client's place.
-
-        The process that was connected last may at any time: it lost its link before the server
-        noticed. Another one with the same identity may when the link is dead, and a stranger when
-        the client has not come back in time either.
-        """
-        if self.session_key and hmac.compare_digest(hello.session_key, self.session_key):
-            return True
-        return self.connection is None and (identity is not None or self.grace_ends is None)
-
-    def upload_of(self, delivery: Delivery) -> Upload | None:
-        """Return the upload in progress if it is the reply to this message."""
-        upload = self.upload
-        return upload if upload and upload.message_id == delivery.message_id else None
-
-    def progress(self, delivery: Delivery) -> str:
-        """Say how far an exchange has come."""
-        if (upload := self.upload_of(delivery)) is not None:
-            return f"during upload ({upload.received / 1e6:.1f} of {megabytes(upload.size)})"
-        return "before it replied" if delivery.sent else "before the message reached it"
 
 
 class Send(NamedTuple):
@@ -125,15 +59,21 @@ class ServerSession:
         reconnect_grace: seconds that a client has to come back.
         open_sink: makes a place for the bytes of one reply. The session closes those it drops; an
             OSError on writing fails the delivery.
+        shares: who has which share of the data; None leaves that to the clients.
     """
 
     def __init__(
-        self, *, max_message_bytes: int, reconnect_grace: float, open_sink: Callable[[], IO[bytes]]
+        self,
+        *,
+        max_message_bytes: int,
+        reconnect_grace: float,
+        open_sink: Callable[[], IO[bytes]],
+        shares: Shares | None = None,
     ) -> None:
         self.connected: tuple[int, ...] = ()  # node ids; replaced, never changed
         self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
         self._max_message_bytes, self._open_sink = max_message_bytes, open_sink
-        self._reconnect_grace = reconnect_grace
+        self._reconnect_grace, self._shares = reconnect_grace, shares
         self._peers: dict[int, Peer] = {}
         self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
         self._identities: dict[Hashable, Identity | None] = {}  # of the connections
@@ -307,10 +247,14 @@ class ServerSession:
         if node not in self._peers and len(self._peers) >= MAX_PEERS:
             self._forget_those_who_left()
         peer = self._peers.setdefault(node, Peer(hello.client_id, node))
-        if not peer.gives_way_to(hello, identity):
+        try:
+            if not peer.gives_way_to(hello, identity):
+                raise Taken(f"the client id {hello.client_id!r} is in use")
+            share = self._share_of(peer, hello)
+        except Taken as err:
             # A client of an earlier release knows no other word for it than REFUSED.
             kind = ByeKind.TAKEN if hello.session_key else ByeKind.REFUSED
-            self._turn_away(connection, f"the client id {hello.client_id!r} is in use", kind)
+            self._turn_away(connection, str(err), kind)
             return
         if peer.connection is not None:
             reason = f"another connection came with the client id {peer.client_id!r}"
@@ -322,7 +266,8 @@ class ServerSession:
         peer.grace_ends = None
         self.connected = (*self.connected, node)
         have = peer.pending.keys() & set(hello.have)
-        self._send(peer, Welcome(node, self._max_message_bytes, sorted(have)))
+        given = share if hello.wants_share else None
+        self._send(peer, Welcome(node, self._max_message_bytes, sorted(have), given))
         for delivery in peer.pending.values():
             if delivery.message_id not in have:
                 delivery.sent = False
@@ -332,11 +277,24 @@ class ServerSession:
         if self._closing is not None:
             self._send(peer, self._closing)
 
+    def _share_of(self, peer: Peer, hello: Hello) -> Share | None:
+        """Return the share of the data that a client has from now on; Taken if none is free."""
+        if self._shares is None or self._closing is not None:
+            return None
+
+        def rival(node: int) -> str:
+            other = self._peers.get(node)
+            return other.client_id if other is not None and other.live else ""
+
+        return self._shares.claim(peer.node_id, hello, rival)
+
     def _forget_those_who_left(self) -> None:
         """Make room for clients of other ids."""
-        left = [p for p in self._peers.values() if p.connection is None and p.grace_ends is None]
+        left = [peer for peer in self._peers.values() if not peer.live]
         for peer in left:
             del self._peers[peer.node_id]
+            if self._shares is not None:
+                self._shares.forget(peer.node_id)
             self.bandwidths.pop(peer.node_id, None)
         if not left:
             raise CorruptStream(f"the server has its {MAX_PEERS} clients")

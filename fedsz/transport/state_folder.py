@@ -7,18 +7,24 @@ import logging
 from pathlib import Path
 from typing import Any, Final, Self
 
-from flwr.app import ConfigRecord, RecordDict
+import msgspec
+from flwr.app import ConfigRecord, RecordDict, UserConfig
 
+from fedsz.data_share import Share
 from fedsz.errors import ConfigError, FedszError
+from fedsz.transport.frames import Hello
 from fedsz.transport.private_files import read_private, write_private
 from fedsz.transport.records_file import read_records, write_records
-from fedsz.whole_files import lock_folder, remove_parts
+from fedsz.whole_files import lock_folder, remove_parts, write_whole
 
 logger = logging.getLogger(__name__)
 
 STATE: Final = "state"
 KEY: Final = "session-key"
+CLIENT_ID: Final = "client-id"  # that was drawn
+SHARE: Final = "share"  # of the data, that the server gave
 _ABOUT: Final = "fedsz.client"
+_LONGEST: Final = 256  # characters of what is remembered
 
 
 class StateFolder:
@@ -59,6 +65,42 @@ class StateFolder:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
 
+    def remember(self, hello: Hello, *, named: bool) -> Hello:
+        """Return what the process before would say: its session key, its drawn id, its share.
+
+        Args:
+            hello: what is said, and kept, where nothing is remembered.
+            named: the client id in it was not drawn.
+
+        Raises:
+            ConfigError: the folder cannot be written, or others can read the key.
+        """
+        key = self.session_key(hello.session_key)
+        client_id = hello.client_id if named else self._kept(CLIENT_ID) or hello.client_id
+        if not named:
+            write_whole(self.path.with_name(CLIENT_ID), client_id.encode())
+        config = hello.node_config
+        if hello.wants_share and (share := Share.parse(self._kept(SHARE))) is not None:
+            config = {**config, **share.as_config()}
+        changed = {"session_key": key, "client_id": client_id, "node_config": config}
+        return msgspec.structs.replace(hello, **changed)
+
+    def keep_share(self, node_config: UserConfig) -> None:
+        """Remember the share of the data that the server gave."""
+        share = Share.of(node_config)
+        try:
+            write_whole(self.path.with_name(SHARE), str(share or "").encode())
+        except ConfigError as err:
+            logger.error("%s; after a crash this client asks for any share", err)
+
+    def _kept(self, name: str) -> str:
+        """Return the text of a file; "" if it is missing or no line of text."""
+        try:
+            text = self.path.with_name(name).read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+        return text if text.isprintable() and len(text) <= _LONGEST else ""
+
     def session_key(self, fresh: bytes) -> bytes:
         """Return the key of the process before, whose place this one may take; or make one.
 
@@ -78,10 +120,10 @@ class StateFolder:
         return fresh
 
     def clear(self) -> None:
-        """Remove the state, and the key with it."""
-        for path in (self.path, self.path.with_name(KEY)):
+        """Remove the state, and all that is remembered with it."""
+        for name in (STATE, KEY, CLIENT_ID, SHARE):
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+                self.path.with_name(name).unlink()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,265 @@
+"""Shares of the data: each is of one live client, and comes back with it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsz.data_share import Share
+from fedsz.errors import LinkError
+from fedsz.transport.events import EventKind
+from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, Welcome, pack
+from fedsz.transport.server_session import ServerSession
+from fedsz.transport.shares import Shares
+from fedsz.transport.state_folder import CLIENT_ID, SHARE, StateFolder
+from tests.fleets import LIMIT
+from tests.links import LONG, Client
+from tests.session_links import GRACE, Sink
+from tests.test_session_claims import told
+
+if TYPE_CHECKING:
+    from tests.fleets import Fleet
+    from tests.links import Serve
+
+COUNT = 3
+
+reporter = ClientApp()
+
+
+@reporter.train()
+def report_share(message: Message, context: Context) -> Message:
+    """Reply with the share of the data that this client has."""
+    share = Share.of(context.node_config)
+    assert share is not None
+    return Message(RecordDict({"share": MetricRecord(share._asdict())}), reply_to=message)
+
+
+def shares_of(server: Any) -> dict[str, tuple[int, int]]:
+    """Ask all clients for their shares."""
+    replies = server.grid.send_and_receive(server.requests())
+    told_shares = {}
+    for reply in replies:
+        metrics = reply.content["share"]
+        name = server.grid.client_name(reply.metadata.src_node_id)
+        told_shares[name] = (metrics["partition"], metrics["num_partitions"])
+    return told_shares
+
+
+class Desk:
+    """A server session that gives shares, and the clients that are in."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.session = ServerSession(
+            max_message_bytes=1000, reconnect_grace=GRACE, open_sink=Sink, shares=Shares(COUNT)
+        )
+        self.links = itertools.count()
+
+    def come(self, client_id: str, named: Share | None = None) -> tuple[int, Any]:
+        """Return a connection of a client and the answer to its HELLO."""
+        config = {} if named is None else named.as_config()
+        key = client_id.encode()
+        hello = Hello(PROTOCOL, client_id, dict(config), [], key, wants_share=named is None)
+        link = next(self.links)
+        self.session.connect(link)
+        return link, told(link, self.session.receive(link, pack(hello), self.now))[0]  # type: ignore[arg-type]
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.session.tick(self.now)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["comes", "leaves", "waits"]),
+        st.sampled_from("abcde"),
+        st.none() | st.integers(0, COUNT - 1),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_no_two_live_clients_have_one_share(history: list[tuple[str, str, int | None]]) -> None:
+    desk, links, shares = Desk(), {}, {}  # type: ignore[var-annotated]
+    for what, client_id, number in history:
+        if what == "waits":
+            desk.pass_time(GRACE / 2)
+        elif what == "leaves" and client_id in links:
+            desk.session.lost(links.pop(client_id), desk.now)
+        elif what == "comes":
+            named = None if number is None else Share(number, COUNT)
+            link, answer = desk.come(client_id, named)
+            if isinstance(answer, Welcome):
+                links[client_id] = link
+                shares[client_id] = named or answer.share
+                assert (answer.share is None) == (named is not None)
+            else:
+                assert answer.kind == ByeKind.TAKEN
+        held = [shares[client_id] for client_id in links]
+        assert len(held) == len(set(held))
+
+
+def test_a_client_gets_its_share_back_while_others_take_what_is_left() -> None:
+    desk = Desk()
+    links = {name: desk.come(name) for name in "abc"}
+    assert [answer.share for _, answer in links.values()] == [Share(i, COUNT) for i in range(COUNT)]
+
+    desk.session.lost(links["b"][0], desk.now)
+    _, spare = desk.come("spare")
+    assert isinstance(spare, Bye)
+    assert spare.reason == f"all {COUNT} shares of the data are taken"
+    assert desk.come("b")[1].share == Share(1, COUNT)
+
+    desk.session.lost(links["c"][0], desk.now)
+    desk.pass_time(GRACE)
+    assert desk.come("spare")[1].share == Share(2, COUNT)
+    assert isinstance(desk.come("c")[1], Bye)
+
+
+def test_two_clients_cannot_name_one_share() -> None:
+    desk = Desk()
+    desk.come("a", Share(1, COUNT))
+
+    _, second = desk.come("b", Share(1, COUNT))
+
+    assert isinstance(second, Bye)
+    assert (second.kind, second.reason) == (ByeKind.TAKEN, "share 1/3 of the data is client 'a''s")
+    assert isinstance(desk.come("c", Share(1, 2))[1], Welcome)  # of other shares nothing is known
+    assert isinstance(desk.come("d", Share(0, 1))[1], Welcome)  # all of its own data
+    assert isinstance(desk.come("e", Share(0, 1))[1], Welcome)
+
+
+@pytest.mark.parametrize("config", [{"partition-id": "0"}, {"partition-id": True}, {}])
+def test_what_is_no_share_is_none(config: dict[str, Any]) -> None:
+    assert Share.of({"num-partitions": 3, **config}) is None
+
+
+def test_each_client_trains_on_the_share_it_was_given(serve: Serve) -> None:
+    server = serve(shares=2)
+    server.client("a", reporter, wants_share=True)
+    server.client("b", reporter, node_config={"partition-id": 1, "num-partitions": 2})
+
+    assert shares_of(server) == {"a": (0, 2), "b": (1, 2)}
+
+
+def test_a_second_client_of_a_share_waits_until_the_first_has_left(serve: Serve) -> None:
+    server = serve(shares=2, reconnect_grace=0.0)
+    mine = {"partition-id": 1, "num-partitions": 2}
+    first = server.client("a", reporter, node_config=mine)
+    second = Client(server.address, "b", reporter, node_config=mine)
+    server.clients.append(second)
+    waiting = second.events.wait(EventKind.WAITING).detail
+    assert waiting.startswith("share 1/2 of the data is client 'a''s; next try in ")
+
+    first.stop.set()
+    assert first.ended() is None
+    server.events.wait(EventKind.JOINED, "b")
+
+    assert shares_of(server) == {"b": (1, 2)}
+
+
+def test_a_process_has_the_share_and_the_name_of_the_one_before(
+    serve: Serve, tmp_path: Path
+) -> None:
+    server = serve(shares=2, reconnect_grace=0.0)
+    options: dict[str, Any] = {"wants_share": True, "state_dir": tmp_path}
+    before = Client(server.address, "", reporter, **options)
+    name = server.events.wait(EventKind.JOINED).client_id
+    assert shares_of(server) == {name: (0, 2)}
+    before.stop.set()
+    assert before.ended() is None
+
+    # Another server, which knows of nobody: all that is known is in the folder.
+    other = serve(shares=2)
+    other.client("first to come", reporter, node_config={"partition-id": 1, "num-partitions": 2})
+    after = Client(other.address, "", reporter, **options)
+    other.clients.append(after)
+    other.events.wait(EventKind.JOINED, name)
+
+    assert shares_of(other) == {"first to come": (1, 2), name: (0, 2)}
+
+
+def test_a_share_that_is_given_anew_replaces_the_one_before(serve: Serve, tmp_path: Path) -> None:
+    with StateFolder(tmp_path) as folder:
+        folder.keep_share({"partition-id": 1, "num-partitions": 2})
+    server = serve(shares=2)
+    server.client("a", reporter, node_config={"partition-id": 1, "num-partitions": 2})
+    server.client("b", reporter, wants_share=True, state_dir=tmp_path)
+
+    assert shares_of(server)["b"] == (0, 2)
+    assert (tmp_path / SHARE).read_text() == "0/2"
+
+
+@pytest.mark.parametrize("kept", [b"", b"5", b"3/2", b"\xff", b"9" * 5000 + b"/1"])
+def test_a_damaged_share_is_forgotten(tmp_path: Path, kept: bytes) -> None:
+    (tmp_path / SHARE).write_bytes(kept)
+    with StateFolder(tmp_path) as folder:
+        hello = Hello(PROTOCOL, "a", {}, [], b"k" * 16, wants_share=True)
+
+        assert folder.remember(hello, named=True).node_config == {}
+
+
+def test_a_server_that_gives_no_shares_is_no_use_to_a_client_without(serve: Serve) -> None:
+    server = serve()
+    error = Client(server.address, "a", reporter, wants_share=True).ended()
+
+    assert isinstance(error, LinkError)
+    assert str(error) == "the server gives no shares of the data: name one by --partition I/N"
+
+
+def test_a_link_is_no_faster_than_it_may_be(serve: Serve) -> None:
+    server = serve()
+    bits = 2e6
+    server.client("slow", max_bits=bits)
+
+    (reply,) = server.grid.send_and_receive(server.requests(size=100_000))
+
+    assert not reply.has_error()
+    (measured,) = server.grid.bandwidths.values()
+    assert measured < 1.5 * bits  # the first of its chunks is not held up
+
+
+@pytest.mark.slow
+def test_a_client_killed_in_mid_upload_comes_back_with_its_share(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    # Without compression an update has several chunks.
+    run = ("--rounds", 2, "--min-clients", 2, "--codec", "raw", "--reconnect-grace", LONG)
+    server = fleet.server(*run)
+    address = f"127.0.0.1:{server.port}"
+
+    def client(name: str, *more: str) -> Any:
+        auto = ("--partition", "auto", "--server", address)
+        return fleet.start("client", "--insecure", *auto, "--state-dir", tmp_path / name, *more)
+
+    steady = client("steady")
+    server.wait_for(lambda event: event.get("what") == "joined")
+    victim = client("victim", "--limit-rate", "2mbps")
+    folder = tmp_path / "victim"
+
+    def is_mid_upload(event: dict[str, Any]) -> bool:
+        name = (folder / CLIENT_ID).read_text() if (folder / CLIENT_ID).exists() else ""
+        return event["event"] == "receiving" and event["client_id"] == name
+
+    event = server.wait_for(is_mid_upload)
+    assert 0 < event["passed"] < event["size"]
+    given = (folder / SHARE).read_text()
+    victim.kill()
+    victim.wait()
+    again = client("victim", "--limit-rate", "20mbps")
+    server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
+    assert (folder / SHARE).read_text() == given
+
+    assert {process.wait(LIMIT) for process in (steady, again, server.process)} == {0}
+    names = [event["client_id"] for event in server.events if event.get("what") == "joined"]
+    assert len(names) == 3
+    assert len(set(names)) == 2
+    assert [record["replies"] for record in server.rounds() if record["round"]] == [2, 2]
