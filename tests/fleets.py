@@ -25,8 +25,12 @@ class Fleet:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: Any, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        return self.run("-m", "fedsz", *arguments, prefix=prefix)
+
+    def run(self, *arguments: Any, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """Start Python with arguments."""
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "fedsz", *map(str, arguments)],
+            [*prefix, sys.executable, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

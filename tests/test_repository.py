@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -111,37 +109,6 @@ def test_entry_points_load() -> None:
         "assert (type(s).__name__, type(c).__name__) == ('ServerApp', 'ClientApp')"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
-
-
-def compose() -> Any:
-    yaml = pytest.importorskip("yaml")
-    return yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
-
-
-def test_compose_gives_each_client_its_share() -> None:
-    services = compose()["services"]
-    clients = [s["environment"] for name, s in services.items() if name != "server"]
-
-    shares = [client["FEDSZ_PARTITION"] for client in clients]
-    assert shares == [f"{i}/{len(shares)}" for i in range(len(shares))]
-
-
-def test_compose_names_options_that_exist() -> None:
-    known = {f"FEDSZ_{field.name.upper()}" for field in dataclasses.fields(RunConfig)}
-
-    for service in compose()["services"].values():
-        assert {name for name in service["environment"] if name.startswith("FEDSZ_")} <= known
-
-
-def test_containers_are_configured_by_their_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from tests.test_cli import refuse
-
-    monkeypatch.setenv("FEDSZ_INSECURE", "true")
-    monkeypatch.setenv("FEDSZ_PARTITION", "9/4")
-
-    assert "got '9/4'" in refuse("client")
 
 
 def test_the_citation_is_of_this_version() -> None:

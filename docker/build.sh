@@ -1,0 +1,41 @@
+#!/bin/bash
+# Build the images without Docker and without an image registry: docker/build.sh [ARCH] [TARGET...]
+#
+# Needs root, buildah and debootstrap; for arm64 on another machine also qemu-aarch64-static, registered with binfmt_misc.
+# Other settings are variables of the environment: TORCH, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS (a
+# folder), BASE, WORK, and DRIVER: vfs works everywhere, overlay is faster.
+set -euo pipefail
+
+arch=${1:-amd64}
+targets=("${@:2}")
+[ ${#targets[@]} -gt 0 ] || targets=(client-slim client server)
+work=${WORK:-/var/tmp/fedsz-images}
+buildah=(buildah --storage-driver "${DRIVER:-vfs}" --root "$work/storage" --runroot "$work/run")
+cd "$(dirname "$0")/.."
+mkdir -p "$work"
+
+base=${BASE:-localhost/debian-$arch}
+if [ -z "${BASE:-}" ] && ! "${buildah[@]}" inspect "$base" >/dev/null 2>&1; then
+    [ -d "$work/debian-$arch" ] || debootstrap --arch="$arch" --variant=minbase bookworm "$work/debian-$arch"
+    made=$("${buildah[@]}" from --arch "$arch" scratch)
+    "${buildah[@]}" add -q "$made" "$work/debian-$arch" /
+    "${buildah[@]}" config --arch "$arch" "$made"
+    "${buildah[@]}" commit -q --rm "$made" "$base"
+fi
+
+options=(--isolation chroot --format docker --layers --arch "$arch" --build-arg "BASE=$base")
+for name in TORCH PIP_EXTRA_INDEX_URL PIP_FIND_LINKS; do
+    [ -z "${!name:-}" ] || options+=(--build-arg "$name=${!name}")
+done
+[ ! -d "${PIP_FIND_LINKS:-}" ] || options+=(--volume "$PIP_FIND_LINKS:$PIP_FIND_LINKS:ro")
+# So that a proxy's certificate, where there is a proxy, is trusted in the build as it is here.
+options+=(--volume /etc/ssl/certs:/etc/ssl/certs:ro)
+for target in "${targets[@]}"; do
+    "${buildah[@]}" build "${options[@]}" --target "$target" -f docker/Dockerfile -t "fedsz-$target:$arch" .
+    container=$("${buildah[@]}" from --pull-never "fedsz-$target:$arch")
+    root=$("${buildah[@]}" mount "$container")
+    rm -rf "$work/$target-$arch"
+    cp -a "$root" "$work/$target-$arch"
+    "${buildah[@]}" rm "$container" >/dev/null
+    echo "fedsz-$target:$arch $(du -s --block-size=1MB --apparent-size "$work/$target-$arch" | cut -f1) MB"
+done

@@ -1,0 +1,230 @@
+"""docker/ and deploy/: what they say is true of fedsz, and their scripts run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from fedsz.training.options import CLIENT, SERVER, options_of
+from tests.conftest import ROOT
+from tests.fleets import Fleet, Server, complaints
+from tests.links import free_port
+
+pytestmark = pytest.mark.repository
+
+DOCKER, MANIFESTS = ROOT / "docker", ROOT / "deploy" / "kubernetes"
+REQUIREMENTS = sorted(DOCKER.glob("requirements*.txt"))
+KUBERNETES = "1.32"
+NOT_ROOT = {"runAsNonRoot": True, "runAsUser": 1000}
+SANDBOX = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def variables(*commands: str) -> set[str]:
+    """Return the variables that fedsz reads for a command."""
+    return {f"FEDSZ_{name.upper()}" for name in options_of(*commands)}
+
+
+def of_fedsz(names: Any) -> set[str]:
+    return {name for name in names if name.startswith("FEDSZ_")}
+
+
+def compose() -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml")
+    services: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
+    return services
+
+
+def manifests() -> Iterator[dict[str, Any]]:
+    yaml = pytest.importorskip("yaml")
+    for path in sorted(MANIFESTS.glob("*.yaml")):
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def manifest(kind: str, name: str) -> Any:
+    return next(m for m in manifests() if m["kind"] == kind and m["metadata"]["name"] == name)
+
+
+def pinned() -> Iterator[Requirement]:
+    for path in REQUIREMENTS:
+        lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
+        yield from map(Requirement, filter(None, lines))
+
+
+@pytest.mark.parametrize("service", [SERVER, CLIENT])
+def test_compose_names_options_that_exist(service: str) -> None:
+    assert of_fedsz(compose()[service]["environment"]) <= variables(service)
+
+
+def test_compose_has_a_replica_for_each_share() -> None:
+    services = compose()
+
+    replicas = services["client"]["deploy"]["replicas"]
+    assert services["server"]["environment"]["FEDSZ_MIN_CLIENTS"] == replicas
+    assert "FEDSZ_INSECURE" not in str(services)
+
+
+@pytest.mark.parametrize("service", ["keys", SERVER, CLIENT])
+def test_containers_may_do_little(service: str) -> None:
+    about = compose()[service]
+
+    assert about["read_only"]
+    assert about["cap_drop"] == ["ALL"]
+    assert about["security_opt"] == ["no-new-privileges:true"]
+    assert "USER 1000" in (DOCKER / "Dockerfile").read_text()
+
+
+def test_the_dockerfile_names_options_that_exist() -> None:
+    text = (DOCKER / "Dockerfile").read_text()
+
+    names = {name.partition("=")[0] for name in of_fedsz(text.split())}
+    assert names
+    assert names <= variables(SERVER) | variables(CLIENT)
+
+
+def test_images_have_versions_that_fedsz_takes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["train"], *extras["metrics"]]
+    ranges = {Requirement(line).name: Requirement(line).specifier for line in wanted}
+    held = (ROOT / "constraints.txt").read_text().splitlines()
+    ranges |= {r.name: r.specifier for r in map(Requirement, filter(lambda x: "==" in x, held))}
+
+    for one in pinned():
+        ((operator, version),) = [(pin.operator, pin.version) for pin in one.specifier]
+        assert operator == "=="
+        if one.name in ranges:
+            assert ranges[one.name].contains(version), one
+    (torch,) = re.findall(r"^ARG TORCH=(.*)", (DOCKER / "Dockerfile").read_text(), re.M)
+    assert ranges["torch"].contains(torch)
+
+
+def test_manifests_are_as_kubernetes_has_them() -> None:
+    check = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
+
+    checked = [m["kind"] for m in manifests() if m["kind"] != "Kustomization"]
+    for one in manifests():
+        if one["kind"] != "Kustomization":  # of kubectl alone
+            check.validate(one, KUBERNETES, strict=True)
+
+    assert {"StatefulSet", "Deployment", "NetworkPolicy", "Service"} <= set(checked)
+
+
+def test_the_kustomization_lists_all_manifests() -> None:
+    (listed,) = [m for m in manifests() if m["kind"] == "Kustomization"]
+
+    assert {*listed["resources"], "kustomization.yaml"} == {p.name for p in MANIFESTS.iterdir()}
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert {image["newTag"] for image in listed["images"]} == {version}
+    (replicas,) = listed["replicas"]
+    settings = manifest("ConfigMap", "fedsz-server")["data"]
+    assert settings["FEDSZ_MIN_CLIENTS"] == str(replicas["count"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"), [("StatefulSet", SERVER), ("Deployment", CLIENT)], ids=[SERVER, CLIENT]
+)
+def test_pods_may_do_little_and_name_options_that_exist(kind: str, command: str) -> None:
+    pod = manifest(kind, f"fedsz-{command}")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    assert NOT_ROOT.items() <= pod["securityContext"].items()
+    assert container["securityContext"] == SANDBOX
+    # Else each service's address comes as a variable of fedsz, which no option has.
+    assert pod["enableServiceLinks"] is False
+    settings = manifest("ConfigMap", container["envFrom"][0]["configMapRef"]["name"])
+    assert of_fedsz(settings["data"]) <= variables(command)
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    claims = manifest(kind, f"fedsz-{command}")["spec"].get("volumeClaimTemplates", [])
+    assert mounted == volumes | {claim["metadata"]["name"] for claim in claims}
+
+
+def test_containers_are_configured_by_their_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tests.test_cli import refuse
+
+    monkeypatch.setenv("FEDSZ_INSECURE", "true")
+    monkeypatch.setenv("FEDSZ_PARTITION", "9/4")
+
+    assert "got '9/4'" in refuse("client")
+
+
+def script(name: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, DOCKER / name, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_the_first_start_makes_keys_and_the_second_leaves_them(tmp_path: Path) -> None:
+    keys, trust = tmp_path / "keys", tmp_path / "trust"
+    arguments = ("first_start.py", keys, trust, "server", "localhost")
+    assert script(*arguments).returncode == 0
+    made = {path: path.read_bytes() for path in keys.rglob("*") if path.is_file()}
+
+    assert script(*arguments).returncode == 0
+
+    assert {path: path.read_bytes() for path in keys.rglob("*") if path.is_file()} == made
+    assert {path.name for path in trust.iterdir()} == {"ca.pem"}
+    assert (trust / "ca.pem").read_bytes() == (keys / "ca.pem").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_server_of_a_container_begins_goes_on_and_ends(fleet: Fleet, tmp_path: Path) -> None:
+    folder, port = tmp_path / "run", free_port()
+    keys, trust = tmp_path / "keys", tmp_path / "trust"
+    assert script("first_start.py", keys, trust, "localhost").returncode == 0
+
+    def serve() -> subprocess.Popen[str]:
+        link = ("--tls-cert", keys / "server.pem", "--tls-key", keys / "server.key")
+        size = ("--min-clients", 1, "--rounds", 3, "--port", port, "--json")
+        return fleet.run(DOCKER / "serve.py", folder, *link, *size)
+
+    first = Server(serve())
+    link = ("--server", f"localhost:{port}", "--tls-ca", trust / "ca.pem")
+    client = fleet.start("client", "--partition", "auto", *link)
+    first.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
+    first.process.kill()
+    first.process.wait()
+    second = Server(serve())
+
+    assert second.process.wait() == client.wait() == 0
+    assert second.rounds()[-1]["round"] == 3
+    assert first.rounds()[0]["round"] == 0
+    assert second.rounds()[0]["round"] > 0
+    third = serve()
+    told = third.communicate()[0]
+    assert third.returncode == 0
+    assert told == f"the run in {folder} has finished; name another folder for another run\n"
+    assert complaints(client) == []
+
+
+def test_health_is_of_what_runs_here() -> None:
+    done = script("health.py", "server")  # nobody listens on the port of a container's server
+
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_trimming_leaves_what_is_imported(tmp_path: Path) -> None:
+    package = tmp_path / "numpy"
+    for name in ("core.py", "core.pyi", "tests/test_core.py", "lib/tests/data.txt"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("x")
+
+    assert script("trim.py", tmp_path).returncode == 0
+
+    left = {str(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
+    assert left == {"core.py"}
