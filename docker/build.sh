@@ -1,7 +1,7 @@
 #!/bin/bash
 # Build the images without Docker and without an image registry: docker/build.sh [ARCH] [TARGET...]
 #
-# Needs root, buildah and debootstrap; for arm64 on another machine also qemu-aarch64-static, registered with binfmt_misc.
+# Needs root, buildah and debootstrap. An image for another machine, ARCH arm64, is built without an emulator.
 # Other settings are variables of the environment: TORCH, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS (a
 # folder), BASE, WORK, and DRIVER: vfs works everywhere, overlay is faster.
 set -euo pipefail
@@ -14,16 +14,17 @@ buildah=(buildah --storage-driver "${DRIVER:-vfs}" --root "$work/storage" --runr
 cd "$(dirname "$0")/.."
 mkdir -p "$work"
 
-base=${BASE:-localhost/debian-$arch}
+base=${BASE:-localhost/debian}
 if [ -z "${BASE:-}" ] && ! "${buildah[@]}" inspect "$base" >/dev/null 2>&1; then
-    [ -d "$work/debian-$arch" ] || debootstrap --arch="$arch" --variant=minbase bookworm "$work/debian-$arch"
-    made=$("${buildah[@]}" from --arch "$arch" scratch)
-    "${buildah[@]}" add -q "$made" "$work/debian-$arch" /
-    "${buildah[@]}" config --arch "$arch" "$made"
+    [ -d "$work/debian" ] || debootstrap --variant=minbase bookworm "$work/debian"
+    made=$("${buildah[@]}" from scratch)
+    "${buildah[@]}" add -q "$made" "$work/debian" /
     "${buildah[@]}" commit -q --rm "$made" "$base"
 fi
 
-options=(--isolation chroot --format docker --layers --arch "$arch" --build-arg "BASE=$base")
+# The stages that build are of this machine whatever the image is for, which is said at the end.
+options=(--isolation chroot --format docker --layers --pull-never)
+options+=(--build-arg "TARGETARCH=$arch" --build-arg "BASE=$base")
 for name in TORCH PIP_EXTRA_INDEX_URL PIP_FIND_LINKS; do
     [ -z "${!name:-}" ] || options+=(--build-arg "$name=${!name}")
 done
@@ -33,6 +34,10 @@ options+=(--volume /etc/ssl/certs:/etc/ssl/certs:ro)
 for target in "${targets[@]}"; do
     "${buildah[@]}" build "${options[@]}" --target "$target" -f docker/Dockerfile -t "fedsz-$target:$arch" .
     container=$("${buildah[@]}" from --pull-never "fedsz-$target:$arch")
+    if [ "$arch" != "$(dpkg --print-architecture)" ]; then
+        "${buildah[@]}" config --arch "$arch" "$container"
+        "${buildah[@]}" commit -q --format docker "$container" "fedsz-$target:$arch" >/dev/null
+    fi
     root=$("${buildah[@]}" mount "$container")
     rm -rf "$work/$target-$arch"
     cp -a "$root" "$work/$target-$arch"

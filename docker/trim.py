@@ -1,30 +1,30 @@
-"""Delete what no running server or client reads from a folder of packages: trim.py FOLDER."""
+"""Delete what no running server or client reads: trim.py FOLDER_OF_PACKAGES [--bytecode].
+
+With --bytecode, packages other than fedsz keep no source: tracebacks have line numbers of them and
+no text. That is a tenth of a small image.
+"""
 
 from __future__ import annotations
 
+import compileall
 import shutil
 import sys
 from pathlib import Path
 
 UNREAD = (
-    "bin",  # commands, which name the interpreter of the build
-    "**/*.pyi",  # for type checkers
-    "**/*.pyx",
-    "**/*.pxd",
-    "**/tests",
-    "numpy/f2py",
-    "numpy/_core/include",
-    "numpy/_core/lib",
-    "Crypto/SelfTest",
-    "flwr/supercore/cli",
-    "torch/include",  # for extensions in C++, as are the three below
-    "torch/share",
-    "torch/bin",
-    "torch/lib/*.a",
-    "torch/test",
-    "torch/lib/libtorch_global_deps.a",
-    "sklearn/datasets/images",
-    "sympy/*/tests",
+    *("bin", "include", "lib64"),  # commands and headers; blosc's library is in its module too
+    *("**/*.pyi", "**/*.pyx", "**/*.pxd", "**/*.h", "**/*.a"),
+    *("**/tests", "Crypto/SelfTest"),
+    # Of numpy and zstandard: what builds or tests extensions, and a second back end.
+    *("numpy/f2py", "numpy/distutils", "numpy/_core/_simd.*", "numpy/_core/_*_tests.*"),
+    "zstandard/_cffi.*",
+    # Flower's SuperLink, SuperNode, simulation and commands.
+    *("flwr/cli", "flwr/simulation", "flwr/superlink", "flwr/supernode"),
+    *("Crypto/PublicKey", "Crypto/Signature", "Crypto/IO"),
+    # Of all programming languages, tracebacks have Python.
+    *("pygments/lexers/[a-oq-z]*.py", "pygments/lexers/p[a-xz]*.py"),
+    *("pygments/lexers/__pycache__/[a-oq-z]*", "pygments/lexers/__pycache__/p[a-xz]*"),
+    *("torch/include", "torch/share", "torch/bin", "torch/test", "sklearn/datasets/images"),
 )
 
 
@@ -33,8 +33,24 @@ def trim(folder: Path) -> int:
     before = size(folder)
     for pattern in UNREAD:
         for path in list(folder.glob(pattern)):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
     return before - size(folder)
+
+
+def keep_bytecode(folder: Path) -> None:
+    """Compile all packages but fedsz, and delete their source."""
+    for package in folder.iterdir():
+        if package.name == "fedsz" or package.suffix == ".dist-info":
+            continue
+        sources = [package] if package.suffix == ".py" else list(package.rglob("*.py"))
+        for source in sources:
+            if compileall.compile_file(source, legacy=True, quiet=1):
+                source.unlink()
+        for cache in list(package.rglob("__pycache__")):
+            shutil.rmtree(cache)
 
 
 def size(folder: Path) -> int:
@@ -43,4 +59,7 @@ def size(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    print(f"{trim(Path(sys.argv[1])) / 1e6:.0f} MB trimmed")
+    packages = Path(sys.argv[1])
+    print(f"{trim(packages) / 1e6:.0f} MB trimmed")
+    if sys.argv[2:] == ["--bytecode"]:
+        keep_bytecode(packages)

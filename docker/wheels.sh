@@ -1,0 +1,35 @@
+#!/bin/sh
+# Wheels for an image, which may be for another kind of machine than this one:
+#
+#   wheels.sh download ARCH REQUIREMENT   of all that requirements*.txt name, and of one more, into /wheels
+#   wheels.sh build ARCH                  of fedsz, from this folder, into /wheels
+#   wheels.sh install ARCH FOLDER WHAT... from /wheels into a folder of packages
+set -eu
+
+does=$1 arch=$2
+shift 2
+case $arch in
+    amd64) machine=x86_64 ;;
+    arm64) machine=aarch64 ;;
+    *) echo "no wheels for $arch; have amd64, arm64" >&2; exit 2 ;;
+esac
+abi=cp311
+suffix=.cpython-311-$machine-linux-gnu.so
+for glibc in linux manylinux2014 manylinux_2_17 manylinux_2_24 manylinux_2_26 manylinux_2_27 manylinux_2_28; do
+    platforms="${platforms:-} --platform ${glibc}_$machine"
+done
+wheels="--no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi $abi --abi abi3 --abi none $platforms"
+
+case $does in
+    download) cat docker/requirements*.txt > /tmp/all.txt
+        pip download --no-cache-dir $wheels --dest /wheels -r /tmp/all.txt "$1" ;;
+    build) [ "$machine" = "$(uname -m)" ] || {
+            export _PYTHON_HOST_PLATFORM=linux-$machine SETUPTOOLS_EXT_SUFFIX=$suffix
+            export CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$machine
+                -DCMAKE_CXX_COMPILER=$machine-linux-gnu-g++"
+        }
+        pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . ;;
+    install) folder=$1
+        shift
+        pip install $wheels --no-index --find-links /wheels --target "$folder" "$@" ;;
+esac
