@@ -1,4 +1,4 @@
-"""Containers of crun from root file systems that docker/build.sh has left, for try_*.py."""
+"""Containers of runc from root file systems that docker/build.sh has left, for try_images.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "HOME": "/tmp",  # noqa: S108 - the container's own
     "OMP_NUM_THREADS": "1",
 }
-CRUN = "/usr/bin/crun"
+RUNC = "/usr/sbin/runc"
 NAMESPACES = ("pid", "ipc", "uts", "mount")
 
 
@@ -61,24 +61,24 @@ class Container:
         self.log = log
         self._sink: TextIO = log.open("a")
         self.begun = time.monotonic()
-        run = [CRUN, "--cgroup-manager=disabled", "run", "--bundle", str(self.bundle), name]
+        run = [RUNC, "run", "--bundle", str(self.bundle), name]
         self.process = subprocess.Popen(run, stdout=self._sink, stderr=subprocess.STDOUT)
 
     def ask(self, *command: str) -> int:
         """Return the exit status of another process in the container."""
-        return subprocess.run([CRUN, "exec", self.name, *command], check=False).returncode
+        return subprocess.run([RUNC, "exec", self.name, *command], check=False).returncode
 
     @property
     def peak_bytes(self) -> int:
         """The most memory that its first process has held so far, with its emulator if any."""
-        state = subprocess.run([CRUN, "state", self.name], capture_output=True, check=True)
+        state = subprocess.run([RUNC, "state", self.name], capture_output=True, check=True)
         status = Path(f"/proc/{json.loads(state.stdout)['pid']}/status").read_text()
         (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
         return int(kilobytes) * 1024
 
     def send(self, signal: str) -> int:
         """Send the first process a signal; return the container's exit status."""
-        subprocess.run([CRUN, "kill", self.name, signal], check=True)
+        subprocess.run([RUNC, "kill", self.name, signal], check=True)
         return self.wait()
 
     def wait(self, seconds: float | None = None) -> int:
@@ -103,15 +103,15 @@ def events(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
-def wait_for(log: Path, what: str, seconds: float = 300.0, **fields: Any) -> dict[str, Any]:
+def wait_for(log: Path, kind: str, seconds: float = 300.0, **fields: Any) -> dict[str, Any]:
     """Return the first event of a kind with these fields."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for event in events(log):
-            if event["event"] == what and fields.items() <= event.items():
+            if event["event"] == kind and fields.items() <= event.items():
                 return event
         time.sleep(0.02)
-    raise TimeoutError(f"no {what} {fields} in {log}:\n{log.read_text()[-2000:]}")
+    raise TimeoutError(f"no {kind} {fields} in {log}:\n{log.read_text()[-2000:]}")
 
 
 def free_port() -> int:

@@ -16,7 +16,7 @@ UNREAD = (
     *("**/*.pyi", "**/*.pyx", "**/*.pxd", "**/*.h", "**/*.a"),
     *("**/tests", "Crypto/SelfTest"),
     # Of numpy and zstandard: what builds or tests extensions, and a second back end.
-    *("numpy/f2py", "numpy/distutils", "numpy/_core/_simd.*", "numpy/_core/_*_tests.*"),
+    *("numpy/distutils", "numpy/_core/_simd.*", "numpy/_core/_*_tests.*"),
     "zstandard/_cffi.*",
     # Flower's SuperLink, SuperNode, simulation and commands.
     *("flwr/cli", "flwr/simulation", "flwr/superlink", "flwr/supernode"),
@@ -24,7 +24,7 @@ UNREAD = (
     # Of all programming languages, tracebacks have Python.
     *("pygments/lexers/[a-oq-z]*.py", "pygments/lexers/p[a-xz]*.py"),
     *("pygments/lexers/__pycache__/[a-oq-z]*", "pygments/lexers/__pycache__/p[a-xz]*"),
-    *("torch/include", "torch/share", "torch/bin", "torch/test", "sklearn/datasets/images"),
+    *("torch/include", "torch/share", "torch/bin/[!t]*", "torch/bin/test*", "sklearn/datasets/images"),
 )
 
 

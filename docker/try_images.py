@@ -1,4 +1,4 @@
-"""Run a server and four clients from images that docker/build.sh has built, in containers of crun.
+"""Run a server and four clients from images that docker/build.sh has built, in containers of runc.
 
     python docker/try_images.py FOLDER [--clients client-slim-amd64 ...]
 
