@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -67,14 +66,6 @@ class Container:
     def ask(self, *command: str) -> int:
         """Return the exit status of another process in the container."""
         return subprocess.run([RUNC, "exec", self.name, *command], check=False).returncode
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most memory that its first process has held so far, with its emulator if any."""
-        state = subprocess.run([RUNC, "state", self.name], capture_output=True, check=True)
-        status = Path(f"/proc/{json.loads(state.stdout)['pid']}/status").read_text()
-        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
-        return int(kilobytes) * 1024
 
     def send(self, signal: str) -> int:
         """Send the first process a signal; return the container's exit status."""

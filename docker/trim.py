@@ -24,7 +24,13 @@ UNREAD = (
     # Of all programming languages, tracebacks have Python.
     *("pygments/lexers/[a-oq-z]*.py", "pygments/lexers/p[a-xz]*.py"),
     *("pygments/lexers/__pycache__/[a-oq-z]*", "pygments/lexers/__pycache__/p[a-xz]*"),
-    *("torch/include", "torch/share", "torch/bin/[!t]*", "torch/bin/test*", "sklearn/datasets/images"),
+    *(
+        "torch/include",
+        "torch/share",
+        "torch/bin/[!t]*",
+        "torch/bin/test*",
+        "sklearn/datasets/images",
+    ),
 )
 
 

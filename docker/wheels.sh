@@ -23,12 +23,16 @@ wheels="--no-deps --only-binary=:all: --python-version 3.11 --implementation cp 
 case $does in
     download) cat docker/requirements*.txt > /tmp/all.txt
         pip download --no-cache-dir $wheels --dest /wheels -r /tmp/all.txt "$1" ;;
-    build) [ "$machine" = "$(uname -m)" ] || {
+    build) # What builds is of this machine, so it comes before the variables that name another one.
+        pip install --no-cache-dir "scikit-build-core>=0.11" "nanobind>=3.0" cmake ninja
+        [ "$machine" = "$(uname -m)" ] || {
+            (cd /tmp && apt-get download "libpython3.11-dev:$arch")
+            dpkg-deb --fsys-tarfile /tmp/libpython3.11-dev_*.deb | tar -x -C / --wildcards "./usr/include/*"
             export _PYTHON_HOST_PLATFORM=linux-$machine SETUPTOOLS_EXT_SUFFIX=$suffix
             export CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$machine
                 -DCMAKE_CXX_COMPILER=$machine-linux-gnu-g++"
         }
-        pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . ;;
+        pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . ;;
     install) folder=$1
         shift
         pip install $wheels --no-index --find-links /wheels --target "$folder" "$@" ;;
