@@ -110,8 +110,9 @@ SENTENCES = [
     ),
     Sentence(
         EXPERIMENTS,
-        "uploads take N times the model at 100 Mbps and 50 ms, N at 500 Mbps, N at 1 Gbps; a plain"
-        " socket on a connection of its own N, N and N. Warm connections (down) take N, N and N",
+        "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps. A plain"
+        " socket on its own connection takes N, N and N times. Warm connections (down) take N, N"
+        " and N",
         rows.slow_start,
     ),
     Sentence(
