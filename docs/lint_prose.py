@@ -84,17 +84,22 @@ def grade(found: list[str]) -> float:
     return 0.39 * len(words) / len(found) + 11.8 * spoken / len(words) - 15.59
 
 
-def findings(page: str, *, newcomers: bool) -> Iterator[str]:
-    """Yield what is wrong with a Markdown text."""
-    found = list(sentences(page))
-    lengths = [len(WORD.findall(sentence)) for sentence in found]
-    for sentence, length in zip(found, lengths, strict=True):
-        if length > LONGEST:
+def sentence_findings(found: list[str]) -> Iterator[str]:
+    """Yield what is wrong with sentences, each by itself."""
+    for sentence in found:
+        if (length := len(WORD.findall(sentence))) > LONGEST:
             yield f"a sentence of {length} words: {sentence[:60]}..."
         for pattern, better in HOUSE.items():
             if match := re.search(pattern, sentence, re.IGNORECASE):
                 yield f"{match[0]!r}: write {better}: {sentence[:60]}"
-    if found and (median := statistics.median(lengths)) > MEDIAN:
+
+
+def findings(page: str, *, newcomers: bool) -> Iterator[str]:
+    """Yield what is wrong with a Markdown text."""
+    found = list(sentences(page))
+    yield from sentence_findings(found)
+    median = statistics.median(len(WORD.findall(sentence)) for sentence in found) if found else 0
+    if median > MEDIAN:
         yield f"the median length of its sentences is {median:g} words"
     if newcomers and found and (level := grade(found)) > GRADE:
         yield f"its Flesch-Kincaid grade is {level:.1f}"

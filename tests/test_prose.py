@@ -41,6 +41,24 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize(
+    "page", ["README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/tutorials/*.md"))]
+)
+def test_a_newcomer_can_read_it(page: str, lint: ModuleType) -> None:
+    """By a program that is not ours, which counts syllables by hyphenation."""
+    textstat = pytest.importorskip("textstat")
+    found = lint.sentences((ROOT / page).read_text("utf-8"))
+    prose = " ".join(sentence.rstrip(".:!?") + "." for sentence in found)
+
+    assert textstat.flesch_kincaid_grade(prose) <= lint.GRADE
+
+
+def test_a_text_for_scholars_is_found() -> None:
+    textstat = pytest.importorskip("textstat")
+
+    assert textstat.flesch_kincaid_grade("Heterogeneous federations need interoperability.") > 10
+
+
+@pytest.mark.parametrize(
     ("page", "finding"),
     [
         ("A word " * 18 + ".", "a sentence of 36 words"),
@@ -84,6 +102,9 @@ def test_help_is_plain(lint: ModuleType) -> None:
     told = {name: about.says for name, about in options().items()}
     group: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
     told |= {name: command.help or "" for name, command in group.commands.items()}
-    found = {name: list(lint.findings(text, newcomers=False)) for name, text in told.items()}
+    found = {
+        name: list(lint.sentence_findings(list(lint.sentences(text))))
+        for name, text in told.items()
+    }
 
     assert {name: what for name, what in found.items() if what} == {}
