@@ -27,7 +27,16 @@ from fedsz.training.options import RunConfig, options
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "examples" / "compare_codecs.ipynb"
 MARKUP = re.compile(r"\[/?[a-z ]*\]")  # of Rich
+CODE = re.compile(r"(?<!<pre>)<code>([^<\n]{1,28})</code>")  # that fits a line of a phone
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
+
+
+def bound(end: float) -> str:
+    """Return an end of an option's range, with large powers of two as such; "" for infinity."""
+    if math.isinf(end):
+        return ""
+    power = math.frexp(end)[1] - 1
+    return f"2^{power}" if end == 2**power > 10**4 else f"{end:,.10g}"
 
 
 def plain(text: str) -> str:
@@ -77,13 +86,12 @@ def option_table() -> str:
     for name, about in options().items():
         if about.panel != panel:
             panel = about.panel
-            page += ["", f"## {panel}", "", "| name | default | range | meaning | commands |"]
+            page += ["", f"## {panel}", "", "| name | meaning | default | range | commands |"]
             page += ["| --- | --- | --- | --- | --- |"]
-        ends = ("" if math.isinf(end) else f"{end:g}" for end in (about.low, about.high))
-        limits = " to ".join(ends) if about.low > -math.inf else ""
+        limits = f"{bound(about.low)} to {bound(about.high)}" if about.low > -math.inf else ""
         default = f"`{defaults[name]}`" if defaults[name] != "" else ""
         who = ", ".join(about.commands)
-        page += [f"| `{name}` | {default} | {limits} | {plain(about.says)} | {who} |"]
+        page += [f"| `{name}` | {plain(about.says)} | {default} | {limits} | {who} |"]
     return "\n".join(page)
 
 
@@ -136,3 +144,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return f"{link[1]} (`{target.relative_to(ROOT)}`)"
 
     return LINK.sub(shown, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep short code, such as an option, on one line; and show a pipe of a table as one."""
+    return CODE.sub(lambda code: f'<code class="whole">{code[1]}</code>', html.replace("\\|", "|"))

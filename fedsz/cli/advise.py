@@ -31,11 +31,11 @@ def command(
         Path | None, typer.Argument(help="A .pt or .safetensors file, such as clients send.")
     ] = None,
     model: Annotated[
-        str, typer.Option(help="A model with its initial weights instead, such as alexnet.")
+        str, typer.Option(help="A model with initial weights, not a file, such as alexnet.")
     ] = "",
-    bandwidth: Annotated[str, typer.Option(help="Of the link up, such as 10mbps.")] = "",
+    bandwidth: Annotated[str, typer.Option(help="Bandwidth of the uplink, such as 10mbps.")] = "",
     server: Annotated[
-        str, typer.Option(help="HOST:PORT of a running fedsz server to measure the link to.")
+        str, typer.Option(help="HOST:PORT of a running fedsz server: measure the link to it.")
     ] = "",
     codecs: bench.Codecs = "",
     error_bounds: bench.Bounds = "1e-2",
@@ -44,10 +44,10 @@ def command(
     threads: bench.Threads = 1,
     json: Json = False,
 ) -> None:
-    """Say whether compressing is worth it on a link, which codec is best, and where that changes.
+    """Say whether compression is worth it on a link, which codec is best, and where that changes.
 
-    Measures all codecs on this machine, compressing and decompressing, and sets both against the
-    seconds that fewer bytes save.
+    It measures how fast each codec compresses and decompresses on this machine, and compares that
+    with the time that fewer bytes save.
     """
     from fedsz.cli.files import read_state_dict
     from fedsz.codecs import get_lossless
@@ -76,7 +76,7 @@ def command(
 
 
 def _bandwidth(config: RunConfig, bandwidth: str, server: str) -> tuple[float, Probed | None]:
-    """Return the bits a second of the link up, as they are said to be or as a probe measures."""
+    """Return the uplink in bits a second, as it was given or as a probe measures it."""
     from fedsz.errors import ConfigError
     from fedsz.experiments.link_model import Link
     from fedsz.quantities import bandwidth as read_bandwidth
@@ -97,7 +97,7 @@ def _bandwidth(config: RunConfig, bandwidth: str, server: str) -> tuple[float, P
 
 @dataclass(frozen=True)
 class _Advice:
-    """Everything there is to say; ``bandwidth`` in bits a second."""
+    """The measurements and the advice; ``bandwidth`` in bits a second."""
 
     data: str
     rows: list[Row]

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 Codecs = Annotated[str, typer.Option(help="Codecs, separated by commas; all by default.")]
 Bounds = Annotated[
-    str, typer.Option(help="Bounds: 1e-4..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1.")
+    str, typer.Option(help="Error bounds: 1e-4..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1.")
 ]
 Repeats = Annotated[int, typer.Option(help="Timed passes, after one that warms up and checks.")]
 Seconds = Annotated[
     float,
-    typer.Option(help="For all passes of a codec; slow ones make fewer, or take part of the data."),
+    typer.Option(
+        help="Seconds for all passes of a codec; a slow one makes fewer, or takes part of the data."
+    ),
 ]
 Threads = Annotated[int, typer.Option(help="Threads of a codec; 0 for one on each core.")]
 
@@ -38,7 +40,8 @@ def command(
     *,
     files: Annotated[list[Path] | None, typer.Argument(help=".pt or .safetensors files.")] = None,
     model: Annotated[
-        str, typer.Option(help="Models with their initial weights instead, such as alexnet,cnn.")
+        str,
+        typer.Option(help="Models with initial weights, not files, such as alexnet,cnn."),
     ] = "",
     codecs: Codecs = "",
     error_bounds: Bounds = "1e-2",
@@ -77,7 +80,7 @@ def command(
 
 
 def named_codecs(text: str) -> tuple[str, ...]:
-    """Return the codecs of a comma list, all there are for an empty one.
+    """Return the codecs of a comma list, all codecs for an empty one.
 
     Raises:
         ConfigError: one of them does not exist.

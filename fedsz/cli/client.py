@@ -9,7 +9,7 @@ from fedsz.training.options import CLIENT, RunConfig
 
 @configured(CLIENT)
 def command(config: RunConfig, *, json: Json = False) -> None:
-    """Train on this device for a server, until its run is over."""
+    """Train on this device for a server, until the run ends."""
     from fedsz.cli.client_lines import lines_shown
 
     with failure_as_json(json=json), lines_shown(config.server, json=json) as on_event:

@@ -9,7 +9,7 @@ from fedsz.cli.output import print_json
 
 
 def command(*, json: Json = False) -> None:
-    """List the codecs, their settings, and what this machine lacks."""
+    """List the codecs with their settings, and the libraries that are missing here."""
     import dataclasses
 
     from fedsz.codecs import CODECS

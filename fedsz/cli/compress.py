@@ -19,9 +19,9 @@ def command(
     *,
     model: Annotated[Path, typer.Argument(help="A .pt or .safetensors file.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="MODEL.fsz by default.")
+        Path | None, typer.Option("--output", "-o", help="Stream to write; MODEL.fsz by default.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Write over OUTPUT.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace OUTPUT.")] = False,
     json: Json = False,
 ) -> None:
     """Compress a file of weights within an error bound."""

@@ -14,20 +14,18 @@ def command(
     listen: Annotated[
         str,
         typer.Option(
-            help="HOST:PORT, or one of the two. [dim]Default: 127.0.0.1:8265.[/]",
+            help="HOST:PORT to serve on, or one of the two. [dim]Default: 127.0.0.1:8265.[/]",
             show_default=False,
         ),
     ] = "",
     token: Annotated[
         str,
-        typer.Option(
-            help="File with the token that a browser needs; other hosts than loopback do."
-        ),
+        typer.Option(help="File with the token that browsers need; not required on loopback."),
     ] = "",
 ) -> None:
     """Show a run in a browser: its rounds as they end, its decisions and its clients.
 
-    The page needs no network but the way to this machine.
+    The page loads nothing but from this machine.
     """
     import time
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def command(
     run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")], *, json: Json = False
 ) -> None:
-    """Show how each round of a run was sent and why, and decide it again from its record.
+    """Show how each round of a run was compressed and why, and check it against its record.
 
     The exit code is 1 if a policy would not decide as it did.
     """

@@ -17,9 +17,9 @@ def command(
         typer.Option("--output", "-o", help="A .pt or .safetensors file; STREAM.pt by default."),
     ] = None,
     *,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Write over OUTPUT.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace OUTPUT.")] = False,
     max_bytes: Annotated[
-        int, typer.Option(help="Refuse streams that decode to more; 0: 1 GB or 1024 x STREAM.")
+        int, typer.Option(help="Refuse streams that decode to more; 0 for 1 GiB or 1024 x STREAM.")
     ] = 0,
 ) -> None:
     """Decompress a stream into a file of weights."""

@@ -50,7 +50,7 @@ def server(*, host: Hosts, folder: Folder = KEYS, days: Days = 365) -> None:
 
 @app.command("client")
 def client(client_ids: Ids, *, folder: Folder = KEYS, days: Days = 365) -> None:
-    """Make a certificate for each client. One that has some gets another, beside it."""
+    """Make a certificate for each client. A client that has one gets another."""
     from fedsz.transport.authority import Authority
 
     authority = Authority(folder)
@@ -60,7 +60,7 @@ def client(client_ids: Ids, *, folder: Folder = KEYS, days: Days = 365) -> None:
 
 @app.command("token")
 def token(client_ids: Ids, *, folder: Folder = KEYS) -> None:
-    """Make a token for each client. One that has some gets another, beside it."""
+    """Make a token for each client. A client that has one gets another."""
     from fedsz.transport.authority import Authority
 
     authority = Authority(folder)
@@ -74,7 +74,7 @@ def revoke(
     *,
     folder: Folder = KEYS,
 ) -> None:
-    """Revoke a certificate or token, or all that a client has. A running server refuses it."""
+    """Revoke a certificate or token, or all of a client. A running server refuses it."""
     from fedsz.transport.authority import Authority
 
     authority = Authority(folder)
@@ -89,7 +89,7 @@ def list_issued(
     folder: Folder = KEYS,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
 ) -> None:
-    """List what has been issued, and what of it is revoked."""
+    """List the certificates and tokens, and say which are revoked."""
     from fedsz.transport.authority import Authority
 
     authority = Authority(folder)

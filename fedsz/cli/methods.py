@@ -9,7 +9,7 @@ from fedsz.cli.output import print_json
 
 
 def command(*, json: Json = False) -> None:
-    """List the methods that ``--update`` composes with their settings, and names of chains."""
+    """List the methods that --update composes, their settings, and the chains that have names."""
     from fedsz.methods import METHODS, PRESETS
     from fedsz.spec_strings import settings_of
 

@@ -33,11 +33,11 @@ def command(
     everything: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
     weights: Annotated[
         Path | None,
-        typer.Option(help="Folder with MODEL[-DATASET].safetensors, rather than train here."),
+        typer.Option(help="Folder with MODEL[-DATASET].safetensors, instead of training here."),
     ] = None,
     sweep: Annotated[
         Path | None,
-        typer.Option(help="File of `fedsz sweep` for Figures 4 to 6, rather than run here."),
+        typer.Option(help="File of `fedsz sweep` for Figures 4 to 6, instead of running them."),
     ] = None,
     folder: Annotated[
         Path, typer.Option(help="Folder for figures, trained weights and runs.")
@@ -53,10 +53,10 @@ def command(
     ] = MeasurementOptions.seconds,
     json: Json = False,
 ) -> None:
-    """Make the FedSZ paper's tables and figures, and print ours beside its numbers.
+    """Make the FedSZ paper's tables and figures, and print our numbers beside its own.
 
-    What each needs is run: weights are trained, or taken by --weights; runs are made, or taken by
-    --sweep. Figures are written to --folder.
+    It trains weights, or takes those of --weights. It makes runs, or takes those of --sweep.
+    Figures are written to --folder.
     """
     from rich.console import Console
 

@@ -21,7 +21,7 @@ def command(
         typer.Option(
             "--output",
             "-o",
-            help="The HTML file. Default: beside the first sweep, report.html in a run.",
+            help="HTML file. Default: beside the first sweep; report.html in a run's folder.",
         ),
     ] = None,
     figures: Annotated[
@@ -30,7 +30,7 @@ def command(
     bandwidth: Annotated[
         list[str] | None,
         typer.Option(
-            help="Link that times are calculated for, such as 10mbps or 1gbps; may be repeated, and"
+            help="Bandwidth that times are calculated for, such as 10mbps; may be repeated, and"
             " figures of one link take the first. [dim]Default: 10mbps.[/]"
         ),
     ] = None,
@@ -38,16 +38,17 @@ def command(
         str, typer.Option(help="One-way latency of these links, such as 50ms.")
     ] = "0s",
     scaling: Annotated[
-        Path | None, typer.Option(help="Parquet file with scaling, to be part of the report.")
+        Path | None,
+        typer.Option(help="File of fedsz paper --figure 9, to add to the report."),
     ] = None,
     reach: Annotated[
         float | None,
         typer.Option(
-            help="Accuracy, 0 to 1, that bytes are counted to. [dim]Default: 95 % of the"
-            " uncompressed run's best, seed by seed.[/]"
+            help="Accuracy, 0 to 1, up to which bytes are counted. [dim]Default: 95 % of the"
+            " best of the uncompressed run of the same seed.[/]"
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")] = False,
 ) -> None:
     """Write one HTML page with the figures and tables of runs or sweeps.
 

@@ -24,11 +24,9 @@ def command(
     config: SweepConfig,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and about how long it takes.")
+        bool, typer.Option("--dry-run", help="Print the plan and an estimate of its time.")
     ] = False,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Run again what the file says has failed.")
-    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run the runs again that failed.")] = False,
     json: Json = False,
 ) -> None:
     """Run every combination of models, data sets, schemes and seeds, and keep the results.

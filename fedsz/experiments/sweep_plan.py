@@ -1,4 +1,4 @@
-"""What a sweep runs: every combination of models, data, ways of updating and seeds, in order."""
+"""What a sweep runs: every combination of models, data, schemes and seeds, in order."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ class SweepConfig(RunConfig):
     models: str = _swept("", "Models, separated by commas; the task's first by default.")
     datasets: str = _swept("", "Data sets, separated by commas; the task's first by default.")
     partitions: str = _swept(
-        "", "In place of --partitioner: such as iid,dirichlet:0.5,dirichlet:0.1."
+        "", "Partitions, such as iid,dirichlet:0.5,dirichlet:0.1, instead of --partitioner."
     )
     codecs: str = _swept(
         "raw,sz2,szx,uniform", "Codecs, separated by commas; raw is the uncompressed baseline."
     )
     error_bounds: str = _swept(
-        "1e-3..1e-1", "Bounds: 1e-5..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1."
+        "1e-3..1e-1", "Error bounds: 1e-5..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1."
     )
     ways: str = _swept(
-        "", "In place of --codecs: whole ways of updating, UPDATE:CODEC@BOUND/DOWNLINK each, such"
-        " as raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto or 'feedback>topk>ternary'."
+        "", "Schemes, UPDATE:CODEC@BOUND/DOWNLINK each, instead of --codecs and --update, such as"
+        " raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto or 'feedback>topk>ternary'."
     )  # fmt: skip
     seeds: int = _swept(
-        1, "Seeds that every combination runs with, from --seed on.", low=1, high=10_000
+        1, "How many seeds every combination runs with, from --seed on.", low=1, high=10_000
     )
     grid: str = _swept("local", "Clients: local, all in one process, or grpc, a process each.")
-    jobs: int = _swept(1, "Runs at a time; they share the processors.", low=1, high=256)
+    jobs: int = _swept(1, "Runs at the same time; they share the processors.", low=1, high=256)
     results: str = _swept("runs/sweep.parquet", "Parquet file that rows are added to.")
     tasks: Mapping[str, SweepConfig] = dataclasses.field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class SweepConfig(RunConfig):
         """Every run, all combinations of a seed before those of the next.
 
         What no bound steers runs once, not once for each bound; what is not compressed runs as
-        it did before there were steps and bounds on the way down, so that all compare with it.
+        it did before there were steps and bounds on the downlink, so that all compare with it.
         """
         if self.tasks:
             return tuple(dict.fromkeys(run for own in self.tasks.values() for run in own.runs))

@@ -19,13 +19,13 @@ from fedsz.quantities import bandwidth
 from fedsz.update.config import DEFAULT, CompressionConfig
 
 # Panels of --help, in its order.
-LEARNED: Final = "What is learned"
-LEARNING: Final = "How it is learned"
-COMPRESSION: Final = "How updates are compressed"
-TRUST: Final = "What a reply must keep to"
-TRAVEL: Final = "How they travel"
+LEARNED: Final = "Task and data"
+LEARNING: Final = "Training"
+COMPRESSION: Final = "Compression"
+TRUST: Final = "Admission of replies"
+TRAVEL: Final = "Network"
 RESULTS: Final = "Results"
-WATCHING: Final = "How it is watched"
+WATCHING: Final = "Monitoring"
 
 # Commands that take options of a run.
 RUN, SERVER, CLIENT, SWEEP, PAPER = "run", "server", "client", "sweep", "paper"
@@ -62,7 +62,7 @@ OWN: Final = ("own", "own")  # of somebody's own task, which need not heed these
 
 @dataclass(frozen=True)
 class Option:
-    """What there is to know of an option besides its name, type and default.
+    """All of an option besides its name, type and default.
 
     ``defines_run``: runs that differ in it are different runs to a sweep; so are those that differ
     in an axis of the sweep, which is not among these.
@@ -97,25 +97,25 @@ class RunConfig:
 
     # Two lines an option: what it is; its panel, its commands, and the rest.
     # fmt: off
-    task: str = option("images", "What is learned: images, text, tabular, or module:Class of your "
-        "own.", LEARNED, (*SHARED, CLIENT), sent=True)
+    task: str = option("images", "Task: images, text, tabular, or module:Class of your own.",
+        LEARNED, (*SHARED, CLIENT), sent=True)
     dataset: str = option("", "Data set. images: digits, cifar10, fashion_mnist, caltech101; text: "
         "shakespeare, or any text file's name; tabular: breast_cancer, digits, iris, wine, "
         "diabetes. [dim]Default: the task's first.[/]", LEARNED, (RUN, SERVER, CLIENT), sent=True)
-    data_dir: str = option("", "Folder with the data set's files; images come from the hub without "
-        "it.", LEARNED, (*TRAINING, CLIENT))
-    samples: int = option(0, "Take this many training examples in all; 0 for all there are.",
+    data_dir: str = option("", "Folder with the data set's files; without it, images come from the "
+        "Hugging Face Hub.", LEARNED, (*TRAINING, CLIENT))
+    samples: int = option(0, "Training examples in all; 0 for the whole data set.",
         LEARNED, TRAINING, low=0, high=1 << 40, sent=True, defines_run=True)
-    image_size: int = option(0, "Scale images to this many pixels a side; 0 leaves them alone.",
+    image_size: int = option(0, "Scale images to this many pixels a side; 0 keeps their size.",
         LEARNED, TRAINING, low=0, high=4096, sent=True, defines_run=True)
-    test_samples: int = option(0, "Test the model on this many examples; 0 for all there "
-        "are.", LEARNED, TRAINING, low=0, high=1 << 40, defines_run=True)
+    test_samples: int = option(0, "Examples that the model is tested on; 0 for the whole data "
+        "set.", LEARNED, TRAINING, low=0, high=1 << 40, defines_run=True)
     model: str = option("", "Model. images: cnn, alexnet, mobilenetv2, resnet50; text: gpt, lstm; "
         "tabular: mlp, linear. [dim]Default: the task's first.[/]", LEARNED, ALONE, sent=True)
-    initial: str = option("", "Start from the weights in this .safetensors file, not from random.",
-        LEARNED, (*TRAINING, CLIENT))
-    partitioner: str = option("iid", "How examples are shared out: iid; dirichlet, by labels; or "
-        "speaker, by who speaks in a text.", LEARNED, TRAINING, sent=True, defines_run=True)
+    initial: str = option("", "Start from the weights in this .safetensors file, instead of random "
+        "ones.", LEARNED, (*TRAINING, CLIENT))
+    partitioner: str = option("iid", "How clients share the examples: iid; dirichlet, by labels; "
+        "or speaker, by who speaks in a text.", LEARNED, TRAINING, sent=True, defines_run=True)
     alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.",
         LEARNED, TRAINING, low=1e-6, high=1e6, sent=True, defines_run=True)
     seed: int = option(0, "Seed of the model, the partition and the order of the examples.",
@@ -133,48 +133,48 @@ class RunConfig:
         LEARNING, TRAINING, low=0, high=0.9999, sent=True, defines_run=True)
     device: str = option("cpu", "Where to train and test: cpu, cuda or cuda:1, as torch names it.",
         LEARNING, (*TRAINING, CLIENT), defines_run=True)
-    min_clients: int = option(2, "Start as soon as this many clients are there.",
+    min_clients: int = option(2, "Start as soon as this many clients are connected.",
         LEARNING, (SERVER,), low=1, high=1_000_000)
     clients: int = option(4, "Client processes that `fedsz run` starts.",
         LEARNING, (RUN, SWEEP, PAPER), low=1, high=1000, defines_run=True)
-    clients_per_round: int = option(0, "Clients that train in a round, drawn anew for each; 0 for "
-        "all.", LEARNING, SHARED, low=0, high=1_000_000)
-    min_replies: int = option(1, "Usable replies that a round needs. With fewer it does not count: "
-        "the model stays as it is. Three such rounds in a row end the run.",
+    clients_per_round: int = option(0, "Clients that train in a round, drawn again for each round; "
+        "0 for all.", LEARNING, SHARED, low=0, high=1_000_000)
+    min_replies: int = option(1, "Usable replies that a round needs. With fewer, the round does "
+        "not count: the model stays as it is. Three such rounds in a row end the run.",
         LEARNING, SHARED, low=1, high=1_000_000)
-    round_timeout: float = option(3600.0, "Seconds that a round waits for its slowest client "
-        "at most.",
-        LEARNING, SHARED, low=1, high=1e9)
+    round_timeout: float = option(3600.0, "Longest time, in seconds, that a round waits for its "
+        "slowest client.", LEARNING, SHARED, low=1, high=1e9)
     deadline_factor: float = option(3.0, "How long a round waits for slow clients, as a multiple "
-        "of the time that nine in ten clients took in recent rounds; 0 waits --round-timeout.",
+        "of the time that nine in ten clients took in recent rounds; 0 for --round-timeout alone.",
         LEARNING, SHARED, low=0, high=1e6)
 
-    buffer: int = option(0, "Asynchronous rounds (FedBuff): make a new model of this many updates "
-        "and wait for no other client; 0 for rounds that wait for all.",
+    buffer: int = option(0, "Asynchronous rounds (FedBuff): make a new model from this many "
+        "updates, without waiting for other clients; 0 for rounds that wait for all.",
         LEARNING, ALONE, low=0, high=1_000_000)
     max_staleness: int = option(20, "With --buffer: refuse an update if more than this many models "
         "are newer than the one that it started from.", LEARNING, ALONE, low=0, high=1_000_000)
 
     policy: str = option("", "Compression policy: auto chooses bounds that keep accuracy within "
-        "--tolerance; fixed takes the options given here; docs/choosing.md has the others. auto "
-        "by default, fixed if one of the options below is named.", COMPRESSION, SHARED)
+        "--tolerance; fixed uses the options given here; docs/choosing.md has the others. Default: "
+        "auto, or fixed if --update, --error-bound, --downlink or --rule is given.",
+        COMPRESSION, SHARED)
     tolerance: float = option(0.5, "Points of accuracy that compression may cost, for policies "
-        "that ask.", COMPRESSION, SHARED, low=0, high=100)
-    update: str = option("", "What clients send: weights; delta, the step from the model they "
-        "were sent; or delta+ef, the default, which adds what earlier rounds left out. A chain of "
-        "methods is possible too, such as 'feedback>topk:k=1%>ternary': see fedsz methods.",
+        "that use it.", COMPRESSION, SHARED, low=0, high=100)
+    update: str = option("", "What clients send: weights; delta, the difference from the model "
+        "that they received; or delta+ef, the default, which adds what earlier rounds left out. It "
+        "may be a chain of methods, such as 'feedback>topk:k=1%>ternary': see fedsz methods.",
         COMPRESSION, SHARED)
     error_bound: float | str = option("", "Largest error: 1e-2 (of each tensor's range), "
         "abs:1e-3, std:0.1 or step:1 (of the whole step). 1e-2 by default if the policy is fixed.",
         COMPRESSION, (*ALONE, COMPRESS))
-    decay: float = option(DEFAULT.decay, "With delta+ef: what a client's residual is multiplied "
-        "with for each round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
-    downlink: str = option("", "The model that clients are sent: exact, or within a bound, such "
+    decay: float = option(DEFAULT.decay, "With delta+ef: factor of a client's residual for each "
+        "round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
+    downlink: str = option("", "Model that clients receive: exact, or within a bound, such "
         "as std:1. exact by default if the policy is fixed.", COMPRESSION, SHARED)
-    codec: str = option(DEFAULT.codec, "Codec for weights, such as uniform:effort=9, sz2, "
+    codec: str = option(DEFAULT.codec, "Codec for lossy tensors, such as uniform:effort=9, sz2, "
         "zfp:precision=14 or raw.", COMPRESSION, (*ALONE, COMPRESS))
-    lossless: str = option(DEFAULT.lossless, "Codec for everything else, such as blosclz, zstd or "
-        "raw.", COMPRESSION, (*TRAINING, COMPRESS, ADVISE), defines_run=True)
+    lossless: str = option(DEFAULT.lossless, "Codec for all other tensors, such as blosclz, zstd "
+        "or raw.", COMPRESSION, (*TRAINING, COMPRESS, ADVISE), defines_run=True)
     threshold: int = option(DEFAULT.threshold, "Tensors of up to this many elements stay lossless.",
         COMPRESSION, TENSORS, defines_run=True)
     rule: str = option("", "Which tensors may be lossy: shape (all but BatchNorm's statistics), "
@@ -184,14 +184,14 @@ class RunConfig:
     max_client_share: float = option(0.5, "Largest share of a round's weight for one client, if "
         "all others have the median weight. A larger weight is lowered. 1 for no limit.",
         TRUST, ALONE, low=1e-6, high=1)
-    max_update_norm: str = option("10x", "Updates of a larger norm are clipped to it: a number, "
-        "one with x for times the median of recent rounds, or none. refuse:10x refuses them.",
+    max_update_norm: str = option("10x", "Updates of a larger norm are clipped to it: a number; "
+        "10x for ten times the median of recent rounds; or none. refuse:10x refuses them instead.",
         TRUST, ALONE)
-    allow_codecs: str = option("", "Codecs that clients may use beside the one that the "
-        "server asks for, separated by commas.", TRUST, ALONE)
+    allow_codecs: str = option("", "Codecs that clients may use besides the one that the server "
+        "asks for, separated by commas.", TRUST, ALONE)
 
-    host: str = option("127.0.0.1", "Address the server listens on.", TRAVEL, (SERVER,))
-    port: int = option(8080, "Port the server listens on; 0 for any that is free.",
+    host: str = option("127.0.0.1", "Address that the server listens on.", TRAVEL, (SERVER,))
+    port: int = option(8080, "Port that the server listens on; 0 for any free port.",
         TRAVEL, (SERVER,), low=0, high=65535)
     server: str = option("127.0.0.1:8080", "HOST:PORT that a client connects to.",
         TRAVEL, (CLIENT,))
@@ -211,7 +211,7 @@ class RunConfig:
     max_message_mb: float = option(512.0, "Largest message, in MB, before this client has built "
         "its model; later ones may have twice the model's size.", TRAVEL, (CLIENT,),
         low=0.1, high=1e6)
-    max_wait: float = option(300.0, "Seconds a client keeps trying to reach the server.",
+    max_wait: float = option(300.0, "Seconds that a client keeps trying to reach the server.",
         TRAVEL, (CLIENT,), low=0, high=1e9)
     limit_rate: str = option("", "Send and receive no faster than this, such as 10mbps; no limit "
         "by default.", TRAVEL, (CLIENT,))
@@ -222,9 +222,9 @@ class RunConfig:
     insecure: bool = option(False, "Send plaintext: anyone on the path can read and change it.",
         TRAVEL, LINK)
     tls_cert: str = option("", "PEM file with this side's certificate.", TRAVEL, LINK)
-    tls_key: str = option("", "PEM file with its private key.", TRAVEL, LINK)
-    tls_ca: str = option("", "PEM file with the authority that the other side's must come from.",
-        TRAVEL, LINK)
+    tls_key: str = option("", "PEM file with this side's private key.", TRAVEL, LINK)
+    tls_ca: str = option("", "PEM file with the authority that signs the other side's "
+        "certificate.", TRAVEL, LINK)
     token_file: str = option("", "File with this client's token, for a server that asks for one.",
         TRAVEL, (CLIENT, ADVISE))
     tokens: str = option("", "File with the hashes of clients' tokens: each client needs one.",
@@ -233,22 +233,22 @@ class RunConfig:
         "refused, or disconnected within seconds.", TRAVEL, (SERVER,))
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
-    keep_updates: bool = option(False, "Keep each update that passes admission in RUN_DIR/updates, "
-        "under the SHA-256 by which rounds.jsonl lists those that counted.", RESULTS, ALONE)
-    resume: str = option("", "Continue the run in this folder of results after its last finished "
-        "round, with its own options.", RESULTS, ALONE)
-    state_dir: str = option("", "Folder where this client keeps the model it holds and what "
-        "compression left out, to go on with after a crash; none by default.", RESULTS, (CLIENT,))
+    keep_updates: bool = option(False, "Keep each update that passes admission in RUN_DIR/updates. "
+        "Its name is its SHA-256, as in rounds.jsonl.", RESULTS, ALONE)
+    resume: str = option("", "Continue the run in this folder after its last finished round, with "
+        "the options that it began with.", RESULTS, ALONE)
+    state_dir: str = option("", "Folder where this client keeps its model and residual, to "
+        "continue after a crash; none by default.", RESULTS, (CLIENT,))
 
-    dashboard: str = option("", "Serve a live page of the run on HOST:PORT; without a value on "
+    dashboard: str = option("", "Serve a live page of the run on HOST:PORT; without a value, on "
         "127.0.0.1:8265.", WATCHING, ALONE, alone="127.0.0.1:8265")
-    dashboard_token: str = option("", "File with the token that browsers need. A dashboard on "
-        "another host than loopback needs one.", WATCHING, ALONE)
+    dashboard_token: str = option("", "File with the token that browsers need. A dashboard that is "
+        "not on loopback needs one.", WATCHING, ALONE)
     metrics_port: int = option(0, "Serve metrics for Prometheus, /healthz and /readyz on this "
         "port; 0 for none.", WATCHING, ALONE, low=0, high=65535)
-    metrics_host: str = option("127.0.0.1", "Address that these are served on.", WATCHING, ALONE)
-    track: str = option("", "Tell experiment trackers of each round: tensorboard, mlflow or wandb, "
-        "with commas between.", WATCHING, ALONE)
+    metrics_host: str = option("127.0.0.1", "Address that metrics are served on.", WATCHING, ALONE)
+    track: str = option("", "Report each round to experiment trackers: tensorboard, mlflow or "
+        "wandb, separated by commas.", WATCHING, ALONE)
     # fmt: on
 
     def __post_init__(self) -> None:
