@@ -23,8 +23,19 @@ class ErrorBound:
 
     Make one with `rel`, `abs`, `std` or `step`; a plain float given to fedsz means `rel`.
 
+    Attributes:
+        kind: "rel", "abs", "std" or "step".
+        value: in the tensor's unit for "abs"; for all others a multiple of what they are named for.
+
     Raises:
         ConfigError: the value is not finite or not above 0, or is 1 or more for `rel`.
+
+    Examples:
+        >>> import fedsz, numpy as np
+        >>> fedsz.ErrorBound.of("abs:1e-3") == fedsz.ErrorBound.abs(1e-3)
+        True
+        >>> fedsz.ErrorBound.rel(0.25).absolute(np.array([0.0, 2.0, 8.0]))
+        2.0
     """
 
     kind: str

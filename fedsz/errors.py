@@ -27,7 +27,16 @@ from fedsz.formatting import one_line
 
 
 class FedszError(Exception):
-    """Base of every error raised by fedsz."""
+    """Base of every error raised by fedsz.
+
+    Examples:
+        >>> import fedsz
+        >>> try:
+        ...     fedsz.decompress(b"anything")
+        ... except fedsz.FedszError as err:
+        ...     print(f"{type(err).__name__}: {err}")
+        CorruptStream: not a fedsz stream: wrong magic (at byte 0)
+    """
 
 
 class ConfigError(FedszError, ValueError):

@@ -1,6 +1,14 @@
 """The codecs, and how to name one.
 
 `CODECS` is the one list: the CLI's choices, the wire ids and the tests are derived from it.
+
+Examples:
+    >>> import numpy as np
+    >>> from fedsz import codecs
+    >>> codec, x = codecs.get("uniform:effort=9"), np.linspace(0, 1, 5000, dtype=np.float32)
+    >>> payload = codec.encode(x, 1e-3)
+    >>> bool(np.abs(codec.decode(memoryview(payload), x.shape) - x).max() <= 1e-3)
+    True
 """
 
 from __future__ import annotations

@@ -115,6 +115,11 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         raw_aside, sent_aside: bytes of arrays in replies that were not for training, such as those
             to evaluate messages; not among the above.
         clients: what each update took.
+
+    Examples:
+        >>> from fedsz.flower import Traffic
+        >>> Traffic(replies=2, raw_up=8_000_000, sent_up=400_000).ratio
+        20.0
     """
 
     replies: int = 0

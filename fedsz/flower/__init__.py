@@ -1,14 +1,18 @@
 """fedsz for Flower: compress any app's traffic, one line each side.
 
-    app = ClientApp(mods=[fedsz.flower.FedSZMod()])
-    strategy.start(grid=fedsz.flower.FedSZGrid(grid), ...)
-
-Where Flower starts the strategy, as in apps with a ``server_fn``, the second line is
-
-    app = fedsz.flower.compressed(ServerApp(server_fn=server_fn))
+The client's line is ``ClientApp(mods=[FedSZMod()])``, and the server's is ``FedSZGrid(grid)``. If
+Flower starts the strategy, as in apps with a ``server_fn``, the server's is ``compressed(app)``.
 
 `StreamingFedAvg` averages in memory that does not grow with the number of clients; `GrpcGrid` and
 `run_client` carry Flower's messages over gRPC, `LocalGrid` within a process.
+
+Examples:
+    >>> from flwr.clientapp import ClientApp
+    >>> from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
+    >>> app = ClientApp(mods=[FedSZMod()])
+    >>> grid = FedSZGrid(LocalGrid(app, [{"partition-id": 0}, {"partition-id": 1}]))
+    >>> len(list(grid.get_node_ids()))
+    2
 """
 
 from importlib import import_module

@@ -74,6 +74,11 @@ class AdmissionRules:
 
     Raises:
         ConfigError: a limit is out of range, or there is no such codec.
+
+    Examples:
+        >>> from fedsz.flower import AdmissionRules, FedSZGrid, LocalGrid, make_client_app
+        >>> rules = AdmissionRules(max_client_share=0.2, max_update_norm="refuse:5x")
+        >>> grid = FedSZGrid(LocalGrid(make_client_app(), [{}]), rules=rules)
     """
 
     max_client_share: float = 0.5

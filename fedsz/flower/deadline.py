@@ -43,6 +43,11 @@ class Deadlines:
 
     Raises:
         ConfigError: one of these is out of range.
+
+    Examples:
+        >>> from fedsz.flower import Deadlines, FedSZGrid, GrpcGrid
+        >>> deadlines = Deadlines(factor=2, quorum=3)  # twice what nine in ten clients take
+        >>> grid = FedSZGrid(GrpcGrid(port=0), deadlines=deadlines)
     """
 
     def __init__(self, factor: float = FACTOR, quorum: int = 1) -> None:

@@ -44,6 +44,12 @@ class FedBuff(StreamingFedAvg):
     Raises:
         ConfigError: one of these is out of range, ``min_replies`` is above ``buffer``, or clients
             were to evaluate.
+
+    Examples:
+        >>> from fedsz.flower import FedBuff
+        >>> strategy = FedBuff(buffer=4, max_staleness=10, fraction_evaluate=0)
+        >>> strategy.buffer
+        4
     """
 
     def __init__(

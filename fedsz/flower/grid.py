@@ -45,12 +45,8 @@ class FedSZGrid(WrappedGrid):
     """A Grid for any strategy whose clients run `FedSZMod`.
 
     What goes out is packed once for all, with the settings by which clients compress their replies;
-    what comes back is decoded before the strategy sees it::
-
-        strategy.start(grid=FedSZGrid(grid), initial_arrays=...)
-
-    So it keeps an app's accuracy, and each round is logged with what it saved. Whoever names an
-    error bound gets exactly that, and a warning where it loses most of an update.
+    what comes back is decoded before the strategy sees it. Each round is logged with what it saved.
+    An error bound that is named holds exactly; a warning says if it loses most of an update.
 
     A reply that does not decode, or that has other names or shapes than the model last sent,
     becomes an error reply: counted, logged with its reason, left out by the strategy. Arrays go out
@@ -87,6 +83,12 @@ class FedSZGrid(WrappedGrid):
     Raises:
         ConfigError: one of these is out of range or does not exist.
         CodecUnavailable: a codec's library is not installed here.
+
+    Examples:
+        >>> from fedsz.flower import FedSZGrid, LocalGrid, make_client_app
+        >>> grid = FedSZGrid(LocalGrid(make_client_app(), [{}]), error_bound="std:1")
+        >>> grid.take_traffic().replies  # strategy.start(grid=grid, ...) has not been called
+        0
     """
 
     def __init__(

@@ -56,9 +56,7 @@ class FedSZMod:
     """A Flower mod that unpacks what a `FedSZGrid` sent and compresses what the app replies.
 
     The server chooses codec, error bound and all else and sends them with every message; a message
-    from a server without `FedSZGrid` passes through as it is, and so does its reply::
-
-        app = ClientApp(mods=[FedSZMod()])
+    from a server without `FedSZGrid` passes through as it is, and so does its reply.
 
     Put it first among the mods: those after it see plain arrays.
 
@@ -67,6 +65,11 @@ class FedSZMod:
             or a function that returns a state_dict. A `FedSZGrid` with ``shared_initial`` and a
             downlink that is not exact names its first model and does not send it. A client that
             has another, or none, says so, logs a warning, and is sent it in the same round.
+
+    Examples:
+        >>> from flwr.clientapp import ClientApp
+        >>> from fedsz.flower import FedSZMod
+        >>> app = ClientApp(mods=[FedSZMod()])
     """
 
     def __init__(self, initial: str | Path | Callable[[], StateDict] | None = None) -> None:

@@ -13,14 +13,20 @@ from fedsz.flower.grid import FedSZGrid
 def compressed(app: ServerApp, *args: Any, **options: Any) -> ServerApp:
     """Return an app that does what ``app`` does on a `FedSZGrid`.
 
-    For apps made of a ``server_fn``, or of a strategy and a config, which Flower itself starts::
-
-        app = compressed(ServerApp(server_fn=server_fn))
+    For apps made of a ``server_fn``, or of a strategy and a config, which Flower itself starts.
 
     Args:
         app: any ServerApp.
         *args: of `FedSZGrid`, after its Grid.
         **options: likewise.
+
+    Raises:
+        ConfigError: as `FedSZGrid`, when the app runs.
+
+    Examples:
+        >>> from flwr.serverapp import ServerApp
+        >>> from fedsz.flower import compressed
+        >>> app = compressed(ServerApp(), error_bound="std:1")
     """
     outer = ServerApp()
 

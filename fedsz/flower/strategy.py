@@ -47,6 +47,27 @@ class StreamingFedAvg(FedAvg):
 
     Attributes:
         on_update: told of each update of a FedSZGrid's client before it is decoded.
+
+    Raises:
+        ConfigError: ``min_replies`` is below 1.
+
+    Examples:
+        >>> import numpy as np
+        >>> from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+        >>> from flwr.clientapp import ClientApp
+        >>> from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+        >>> app = ClientApp(mods=[FedSZMod()])
+        >>> @app.train()
+        ... def train(message, context):  # adds 1 to each weight
+        ...     arrays = ArrayRecord([message.content["arrays"].to_numpy_ndarrays()[0] + 1])
+        ...     content = RecordDict({"a": arrays, "m": MetricRecord({"num-examples": 1})})
+        ...     return Message(content, reply_to=message)
+        >>> strategy = StreamingFedAvg(fraction_evaluate=0)
+        >>> first = ArrayRecord([np.zeros(2000, np.float32)])
+        >>> grid = FedSZGrid(LocalGrid(app, [{}, {}]))
+        >>> result = strategy.start(grid=grid, initial_arrays=first, num_rounds=1)
+        >>> result.arrays.to_numpy_ndarrays()[0][:2]
+        array([1., 1.], dtype=float32)
     """
 
     def __init__(self, *arguments: Any, min_replies: int = 1, **named: Any) -> None:

@@ -50,6 +50,13 @@ class Limits:
         tensor_bytes: of the stream, that each tensor must take if there are more than
             `FREE_TENSORS`; the header may then have `TENSOR_HEADER_BYTES` for each tensor. 0 asks
             for nothing.
+
+    Examples:
+        >>> import fedsz, numpy as np
+        >>> blob = fedsz.compress({"weight": np.zeros(1000, np.float32)})
+        >>> fedsz.decompress(blob, limits=fedsz.Limits(decoded_bytes=100, expansion=0))
+        Traceback (most recent call last):
+        fedsz.errors.LimitExceeded: tensors of 4000 bytes; limit 100 (at byte 20)
     """
 
     decoded_bytes: int = 1 << 30

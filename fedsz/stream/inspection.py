@@ -66,8 +66,18 @@ class Info:
 def inspect(blob: bytes | bytearray | memoryview, *, limits: Limits | None = None) -> Info:
     """Return what a stream holds, from its header alone: no payload is decoded or checked.
 
+    Args:
+        blob: a whole stream.
+        limits: how much memory the header may ask for; by default `Limits()`.
+
     Raises:
         CorruptStream: the header is damaged, or the stream shorter or longer than it says.
+
+    Examples:
+        >>> import fedsz, numpy as np
+        >>> blob = fedsz.compress({"weight": np.linspace(0, 1, 10_000)}, error_bound=1e-2)
+        >>> [(t.name, t.dtype, t.codec, t.bound) for t in fedsz.inspect(blob).tensors]
+        [('weight', 'float64', 'uniform', 0.01)]
     """
     header = Reader(blob, limits).header
     infos: dict[int, TensorInfo] = {}

@@ -37,17 +37,22 @@ def _loaded(config: RunConfig) -> tuple[LoadedTask, Callable[[int, int], Any]]:
 
 
 def make_client_app(on_model: Callable[[Layout], None] | None = None) -> ClientApp:
-    """Return the ClientApp: it trains the model it is sent on its share of the data.
-
-    ``on_model`` is told what the arrays of the model look like that this client has built.
+    """Return the ClientApp: it trains the model that it receives on its share of the data.
 
     ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets
-    them), "task", "data-dir", "device" and "dataset"; another task or data set than the server's is
-    refused. A task that is not one of fedsz runs only where "task" names it: no server can make a
-    client import what it was not started with. "initial" is a file with the weights that the server
-    starts from; without it they are built from the run's seed. "max-epochs", "max-image-size" and
-    "max-batch-size" are the most of each that a server may ask for; without one, that is not
-    limited.
+    them), "task", "data-dir", "device" and "dataset". Another task or data set than the server's is
+    refused. A task that is not one of fedsz runs only if "task" names it: no server can make a
+    client import other code. "initial" is a file with the weights that the server starts from;
+    without it they are built from the run's seed. "max-epochs", "max-image-size" and
+    "max-batch-size" are the most of each that a server may ask for; without one there is no limit.
+
+    Args:
+        on_model: called with the names, shapes and dtypes of the model that this client has built.
+
+    Examples:
+        >>> from fedsz.flower import LocalGrid, make_client_app
+        >>> halves = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
+        >>> grid = LocalGrid(make_client_app(), halves)
     """
     app = ClientApp(mods=[TaskMod()])
 
@@ -110,7 +115,15 @@ def _require_modest(config: RunConfig, node: UserConfig) -> None:
 
 
 def make_server_app() -> ServerApp:
-    """Return the ServerApp: it runs the rounds that its run config describes (`RunConfig`)."""
+    """Return the ServerApp: it runs the rounds that its run config describes (`RunConfig`).
+
+    Examples:
+        >>> from flwr.app import Context, RecordDict
+        >>> from fedsz.flower import LocalGrid, make_client_app, make_server_app
+        >>> options = {"task": "tabular", "rounds": 1, "min-clients": 1}
+        >>> context = Context(1, 0, node_config={}, state=RecordDict(), run_config=options)
+        >>> make_server_app()(LocalGrid(make_client_app(), [{}]), context)
+    """
     app = ServerApp()
 
     @app.main()

@@ -103,6 +103,21 @@ def run_client(
         ConfigError: ``server``, ``client_id``, ``node_config`` or ``state_dir`` is not usable.
         LinkError: the server cannot be reached, refuses this client, took another in its place, or
             speaks TLS where this client does not, or the other way round.
+
+    Examples:
+        >>> import threading, time
+        >>> from flwr.clientapp import ClientApp
+        >>> from fedsz.flower import FedSZMod, GrpcGrid, run_client
+        >>> app = ClientApp(mods=[FedSZMod()])
+        >>> with GrpcGrid(port=0) as grid:
+        ...     server, name = f"127.0.0.1:{grid.port}", {"client_id": "pi-1"}
+        ...     client = threading.Thread(target=run_client, args=(app, server), kwargs=name)
+        ...     client.start()
+        ...     while not (nodes := list(grid.get_node_ids())):
+        ...         time.sleep(0.1)
+        >>> client.join()  # the run is over
+        >>> len(nodes)
+        1
     """
     channel.check_address(server)
     session_key = secrets.token_bytes(_SESSION_KEY_BYTES)

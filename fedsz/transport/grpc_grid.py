@@ -69,6 +69,15 @@ class GrpcGrid(GridBase):
             limited by it.
         shares: of the data, to give to clients that ask for one. No two clients that are here have
             the same share, asked for or named. None gives none and checks none.
+
+    Raises:
+        ConfigError: the port is out of range, or tokens are to travel without TLS.
+
+    Examples:
+        >>> from fedsz.flower import GrpcGrid
+        >>> with GrpcGrid(port=0) as grid:
+        ...     (grid.port > 0, list(grid.get_node_ids()))
+        (True, [])
     """
 
     _parks = True

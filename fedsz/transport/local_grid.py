@@ -28,9 +28,12 @@ class LocalGrid(GridBase):
         node_configs: one per node, each node's ``context.node_config``.
         run_config: every node's ``context.run_config``.
 
-    Example:
-        >>> grid = LocalGrid(app, [{"partition-id": i, "num-partitions": 8} for i in range(8)])
-        >>> FedAvg().start(grid, initial_arrays=arrays)
+    Examples:
+        >>> from fedsz.flower import LocalGrid, make_client_app
+        >>> nodes = [{"partition-id": i, "num-partitions": 8} for i in range(8)]
+        >>> grid = LocalGrid(make_client_app(), nodes)
+        >>> len(grid.get_node_ids())
+        8
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def decompress(
         blob: a whole stream.
         reference: what the stream's differences refer to, if it holds any.
         as_numpy: return numpy arrays (bfloat16 and float8 by ml_dtypes), which needs no torch.
-        limits: how much the stream may ask for.
+        limits: how much memory the stream may ask for; by default `Limits()`.
 
     Returns:
         Names to torch tensors, or numpy arrays; each owns its memory.
@@ -39,6 +39,13 @@ def decompress(
         ReferenceMismatch: it holds differences from another state_dict, or from one that was not
             given.
         CodecUnavailable: a codec's library is not installed here.
+
+    Examples:
+        >>> import fedsz, numpy as np
+        >>> before = {"weight": np.ones(2000, np.float32)}
+        >>> blob = fedsz.compress({"weight": np.full(2000, 1.5, np.float32)}, reference=before)
+        >>> fedsz.decompress(blob, reference=before, as_numpy=True)["weight"][:2]
+        array([1.5, 1.5], dtype=float32)
     """
     reader = Reader(blob, limits)
     decoded = dict(decode(reader, Reference.of(reference)))
