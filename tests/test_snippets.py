@@ -26,6 +26,7 @@ from tests.snippets import PAGES, Snippet, file_name, named, snippets
 
 pytestmark = pytest.mark.repository
 TUTORIALS = {  # and what it prints if all went well
+    "docs/tutorials/compress-a-file.md": "back.pt: 2 tensors",
     "docs/tutorials/flower-app.md": "fedsz: round 2: 2 replies",
     "docs/tutorials/fleet-with-tls.md": "revoked",
     "docs/tutorials/lora.md": "fedsz: round 2: 2 replies",
