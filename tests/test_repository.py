@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import html
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsz.cli.table import HEADS
 from fedsz.codecs import CODECS
 from fedsz.experiments.sweep_plan import SWEPT, SweepConfig
 from fedsz.paper.options import PaperConfig
@@ -111,6 +114,16 @@ def test_entry_points_load() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
 
+def test_the_picture_of_a_run_shows_what_a_run_prints_today() -> None:
+    """Its columns are those of the table, and it loads nothing."""
+    picture = (ROOT / "docs" / "run.svg").read_text("utf-8")
+    shown = html.unescape(picture).replace("\xa0", " ")
+
+    assert all(" ".join(filter(None, heads)) in " ".join(shown.split()) for heads in HEADS)
+    assert re.findall(r"https?://[^\s\"]+", picture) == ["http://www.w3.org/2000/svg"]
+    assert len(picture) < 100_000
+
+
 def test_the_citation_is_of_this_version() -> None:
     yaml = pytest.importorskip("yaml")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
@@ -128,8 +141,6 @@ def test_documents_name_every_codec() -> None:
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_a_page_links_to_what_exists(page: str) -> None:
     """Links in docs/ are checked where the site is built: tests/test_site.py."""
-    import re
-
     text = (ROOT / page).read_text("utf-8")
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert {target for target in targets if not (ROOT / target).exists()} == set()
