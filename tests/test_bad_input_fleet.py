@@ -154,7 +154,7 @@ def test_a_checkpoint_that_is_not_whole_is_not_resumed(fleet: Fleet, stopped: Pa
     for says, damage in damages.items():
         checkpoint.write_bytes(damage(whole))
         line = refused(fleet, "server", "--insecure", "--port", 0, "--resume", "out")
-        assert line.startswith("cannot go on from out/checkpoint: ")
+        assert line.startswith("cannot resume from out/checkpoint: ")
         assert says in line
     checkpoint.write_bytes(whole)
     other = shutil.copytree(stopped, fleet.folder / "other")

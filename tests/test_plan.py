@@ -194,14 +194,14 @@ def test_ways_may_have_settings_alike() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("detla@1e-2", "no way 'detla@1e-2'; have raw, auto"),
+        ("detla@1e-2", "no scheme 'detla@1e-2'; have raw, auto"),
         ("delta@", "no way"),
         ("delta by", "no way"),
         ("automatic", "no way"),
         ("auto@tight", "no way"),
         ("raw,,delta", "separated by commas"),
-        ("raw@1e-2", "no bound steers it"),
-        ("delta:zstd@1e-2", "no bound steers it"),
+        ("raw@1e-2", "its codec takes no bound"),
+        ("delta:zstd@1e-2", "its codec takes no bound"),
         ("raw by layers", "leaves a policy nothing to decide"),
         ("delta@tight", "'tight' is no error bound"),
         ("delta/0", "above 0"),

@@ -247,5 +247,5 @@ def test_a_run_of_too_few_clients_does_not_begin(options: dict[str, int], says: 
 
 
 def test_a_buffer_asks_whoever_is_free() -> None:
-    with pytest.raises(ConfigError, match="--clients-per-round does not combine with --buffer"):
+    with pytest.raises(ConfigError, match="--clients-per-round cannot be used with --buffer"):
         strategy_of(RunConfig(clients=4, clients_per_round=2, buffer=2))

@@ -180,13 +180,13 @@ def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(tmp_path: Pa
 
     assert fact("all.parquet", [*plain, *close, *worse]) == (
         "weights:szx@0.1 sends 1.60 times fewer bytes over whole runs (4.00 up, 1.00 down), the"
-        " fewest of those with a mean accuracy within 0.5 points of uncompressed (2 of 3 ways); its"
-        " accuracy: -0.50 points (mean of 1 seed)."
+        " fewest of those with a mean accuracy within 0.5 points of uncompressed (2 of 3 schemes);"
+        " its accuracy: -0.50 points (mean of 1 seed)."
     )
     assert fact("worse.parquet", [*plain, *worse]) == (
         "none of 1 way has a mean accuracy within 0.5 points of uncompressed."
     )
     assert fact("alone.parquet", [*close, *worse]) == (
         "weights:szx@0.3 sends 1.82 times fewer bytes over whole runs (10.0 up, 1.00 down), the"
-        " fewest of 3 ways."
+        " fewest of 3 schemes."
     )

@@ -186,7 +186,7 @@ def test_a_truncated_checkpoint_is_refused(copy: Path, share: float) -> None:
     data = (copy / CHECKPOINT).read_bytes()
     (copy / CHECKPOINT).write_bytes(data[: int(share * len(data))])
 
-    with pytest.raises(ConfigError, match=rf"cannot go on from {copy}/checkpoint: .* bytes"):
+    with pytest.raises(ConfigError, match=rf"cannot resume from {copy}/checkpoint: .* bytes"):
         resumed(copy)
 
 
@@ -196,7 +196,7 @@ def test_a_changed_byte_anywhere_is_refused(copy: Path) -> None:
         changed = bytearray(data)
         changed[at] ^= 0x10
         (copy / CHECKPOINT).write_bytes(changed)
-        with pytest.raises(ConfigError, match=f"cannot go on from {copy}/checkpoint: "):
+        with pytest.raises(ConfigError, match=f"cannot resume from {copy}/checkpoint: "):
             resumed(copy)
 
 

@@ -167,7 +167,7 @@ def test_nothing_is_added_to_the_wrong_model() -> None:
     blob = fedsz.compress(after, 1e-2, reference=before)
     digest = Reference(before).digest.hex()[:16]
 
-    with pytest.raises(ReferenceMismatch, match=f"differences from model {digest}: give it"):
+    with pytest.raises(ReferenceMismatch, match=f"differences from model {digest}: pass it"):
         fedsz.decompress(blob)
     other = {**before, "fc.weight": np.nextafter(before["fc.weight"], np.float32(9))}
     reordered = dict(reversed(before.items()))

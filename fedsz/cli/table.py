@@ -47,7 +47,7 @@ class RunTable:
         if self._done:
             self._summary(self._done)
         elif self._listening and self._rows:
-            way_on = f"go on by --resume {self._listening.run_dir}"
+            way_on = f"continue with --resume {self._listening.run_dir}"
             self._say(f"stopped in round {self._live.number}; {way_on}", style="")
 
     def show(self, event: Event) -> None:

@@ -52,7 +52,7 @@ class Worker:
                     status, data = read_part(process.stdout), read_part(process.stdout)
             except (OSError, EOFError):
                 self.stop()
-                raise CorruptStream(f"the {codec} decoder died of {len(native)} bytes") from None
+                raise CorruptStream(f"{len(native)} bytes ended the {codec} decoder") from None
         if status != OK:
             raise CorruptStream(f"{codec} payload does not decode: {data.decode(errors='replace')}")
         if len(data) != 4 * n:

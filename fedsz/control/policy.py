@@ -84,7 +84,7 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int | N
     if not 0 <= tolerance < math.inf:
         raise ConfigError(f"tolerance must be finite and not below 0, got {tolerance:g}")
     if rounds is not None and rounds < 1:
-        raise ConfigError(f"rounds must be at least 1, or None if nobody knows, got {rounds}")
+        raise ConfigError(f"rounds must be at least 1, or None if unknown, got {rounds}")
     # A plus before a digit is an exponent's.
     rules = tuple(chosen("policy", part, POLICIES) for part in re.split(r"\+(?!\d)", spec))
     policy = Policy(rules, Decision(config=base), tolerance, rounds)

@@ -149,13 +149,13 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
         try:
             methods.parse(update)
         except ConfigError as err:
-            raise ConfigError(f"no way {text!r}; have {FORM}: {err}") from None
+            raise ConfigError(f"no scheme {text!r}; have {FORM}: {err}") from None
     if any(bool(mark) != bool(part) for mark, part in written):
-        raise ConfigError(f"no way {text!r}; have {FORM}")
+        raise ConfigError(f"no scheme {text!r}; have {FORM}")
     try:
         tolerance = float(points) if of else usual.tolerance
     except ValueError:
-        raise ConfigError(f"no way {text!r}: {points!r} is no number of points") from None
+        raise ConfigError(f"no scheme {text!r}: {points!r} is no number of points") from None
     raw = RAW in (update, codec)
     config = usual.config.replace(
         update=WEIGHTS if raw else update,
@@ -164,7 +164,7 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
     )
     scheme = Scheme(config, policy or (FIXED if raw else usual.policy), tolerance)
     if bounds and scheme.bound is None:
-        raise ConfigError("no bound steers it")
+        raise ConfigError("its codec takes no bound")
     if raw and scheme.policy != FIXED:
         raise ConfigError(f"{RAW} leaves a policy nothing to decide")
     return scheme, bounds

@@ -81,9 +81,9 @@ class Instructions:
             counted = int(told["counted"]) if "counted" in told else None
             read = msgspec.convert(config, CompressionConfig)
         except KeyError as err:
-            raise ConfigError(f"the server sent no {err} to compress by") from None
+            raise ConfigError(f"the server's instructions lack {err}") from None
         except (TypeError, ValueError) as err:  # msgspec's own are ValueErrors
-            raise ConfigError(f"the server sent instructions that make no sense: {err}") from None
+            raise ConfigError(f"the server's instructions are not valid: {err}") from None
         holds = {key.removeprefix(_HOLDS): told[key] for key in told if key.startswith(_HOLDS)}
         # Older servers say neither.
         run, trains = told.get("run", b""), bool(told.get("trains", True))

@@ -189,7 +189,7 @@ def _received(
     for stream in streams:
         model = Reference(decompress(stream, reference=model, as_numpy=True))
     if model is None:
-        raise ReferenceMismatch("the message holds nothing new, and nothing is held here")
+        raise ReferenceMismatch("the server sent no model, and this client holds none")
     require_reference(told.holds[key], model)
     return model
 

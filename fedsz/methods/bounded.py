@@ -44,7 +44,7 @@ class Bounded(Part):
         if steered and self.bound is None:
             raise ConfigError(f"{self.codec} needs a bound: write {self.codec}{AT}std:1")
         if self.bound and not steered:
-            raise ConfigError(f"no bound steers {self.codec}: leave {AT}{self.bound} out")
+            raise ConfigError(f"codec {self.codec} takes no bound: leave {AT}{self.bound} out")
         if self.bound and self.bound.kind == "step":
             raise ConfigError(f"{self.bound} is of a whole update, not of what {self.codec} codes")
 

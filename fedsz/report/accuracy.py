@@ -45,7 +45,7 @@ def bounds_chart(setting: Setting, styles: series.Styles) -> Chart | Omitted:
     level = Spread.of(run.accuracy for run in setting.baseline)
     more = f"; uncompressed {spread(level, percent)}" if level else ""
     caption = (
-        "Accuracy of the averaged model after the last round. What no bound steers is a level."
+        "Accuracy of the averaged model after the last round. A codec without a bound is a level."
         f" {series.spread_note(setting.runs)}"
     )
     says = partial(_says, where="at the largest bound", more=more)

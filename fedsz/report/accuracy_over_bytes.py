@@ -1,4 +1,4 @@
-"""Accuracy over bytes, up plus down: what ways of updating cost, and what they give for it."""
+"""Accuracy over bytes, up plus down: what schemes cost, and what they give for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SEEDS: Final = " Interval: 95 %, Student's t over the seeds."
 
 @dataclass(frozen=True)
 class RateAccuracy:
-    """What a way of updating costs in bytes and in accuracy, over all seeds."""
+    """What a scheme costs in bytes and in accuracy, over all seeds."""
 
     name: str  # "uncompressed", or as sweeps write it
     up: float  # how many times fewer bytes than uncompressed, over whole runs
@@ -109,7 +109,7 @@ def bytes_items(settings: Sequence[Setting], reach: float | None) -> Iterator[It
 
 
 def rounds_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) -> Chart | Omitted:
-    """Draw accuracy over the bytes so far, a line for each way."""
+    """Draw accuracy over the bytes so far, a line for each scheme."""
     title = f"Accuracy over bytes, {setting.title}"
     courses = {way.name: way.course for way in ways if way.course}
     if not courses:
@@ -163,7 +163,7 @@ def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) ->
     near = {name: end for name, end in known.items() if end[1].mean > -LOSS}
     shown = near if len(near) > 1 else known
     far = len(known) - len(shown)
-    left = f" {count(far, 'way')} that lost more than {100 * LOSS:g} points: in the table."
+    left = f" {count(far, 'scheme')} that lost more than {100 * LOSS:g} points: in the table."
     says = "Points from uncompressed: " + "; ".join(
         f"{name} {difference(end)} at {digits(total)}" for name, (total, end) in known.items()
     )
@@ -199,7 +199,7 @@ def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) ->
 
 def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -> Table | Omitted:
     """Return ratios, differences, and bytes to an accuracy."""
-    title = f"Ways of updating, {setting.title}"
+    title = f"Schemes, {setting.title}"
     if not any(math.isfinite(way.up) for way in ways):
         return Omitted(title, NO_BYTES)
     goal = (
@@ -216,12 +216,12 @@ def table(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -
     caption = (
         "Ratios are uncompressed bytes over sent ones, of all rounds and seeds. Points are the mean"
         f" difference to the uncompressed run of the same seed, after the last round.{SEEDS} Fewer"
-        f" up: bytes up of {USUAL_WAY} over this way's, of the same seeds. Bytes to reach: up plus"
-        f" down until {goal}, on a straight line between rounds; median over the seeds (least …"
-        f" greatest). {setting.provenance}"
+        f" up: bytes up of {USUAL_WAY} over this scheme's, of the same seeds. Bytes to reach: up"
+        f" plus down until {goal}, on a straight line between rounds; median over the seeds"
+        f" (least … greatest). {setting.provenance}"
     )
     head = (
-        *("way", "ratio up", "ratio down", "ratio of all", "points", "seeds"),
+        *("scheme", "ratio up", "ratio down", "ratio of all", "points", "seeds"),
         *("times fewer up", "bytes to reach"),
     )
     return Table(f"{setting.name}-ways", title, caption, head, rows)
@@ -247,7 +247,7 @@ def _reached(found: Sequence[float]) -> str:
 
 
 def _grey(drawn: Iterable[str], styles: Styles) -> str:
-    return " Grey: other ways, which the table names." if set(drawn) - set(styles) else ""
+    return " Grey: other schemes, which the table names." if set(drawn) - set(styles) else ""
 
 
 def _bytes_axes(

@@ -60,7 +60,7 @@ def weights_chart(setting: Setting) -> Chart | Omitted:
 
 
 def errors_chart(setting: Setting) -> Chart | Omitted:
-    """Draw the error of the same tensor, a panel for each way and bound."""
+    """Draw the error of the same tensor, a panel for each scheme and bound."""
     title = "Errors"
     found = [(run, error) for run, error in _errors(setting) if error.laws]
     if not found:
@@ -99,7 +99,8 @@ def fits(setting: Setting) -> Table | Omitted:
         ks = (digits(known.get(law, math.nan)) for law in LAW_STYLES)
         limits = (f"{error.low:.3g}", f"{error.high:.3g}")
         rows.append((setting.label(run), named(run.bound), best, *ks, *limits))
-    head = ("way", "bound", "best fit", *(f"KS {law}" for law in LAW_STYLES), "least", "greatest")
+    laws = (f"KS {law}" for law in LAW_STYLES)
+    head = ("scheme", "bound", "best fit", *laws, "least", "greatest")
     return Table(f"{setting.name}-fits", title, caption, head, rows, words=3)
 
 
@@ -108,7 +109,7 @@ def _found(runs: Iterable[Run], what: str) -> list[Found]:
 
 
 def _errors(setting: Setting) -> list[Found]:
-    """Return the error of each way and bound, of its first seed."""
+    """Return the error of each scheme and bound, of its first seed."""
     found = []
     for group in setting.groups:
         known = _found(group.runs, "error")

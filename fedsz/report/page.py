@@ -119,7 +119,7 @@ def _fewest_bytes(setting: Setting) -> str:
         return ""
     # Rounded, because accuracies are shares of whole images, and 0.5 points exactly are equal.
     equal = [way for way in ways if round(way.points, 6) >= -EQUAL] if setting.baseline else ways
-    near, all_ways = f"within {100 * EQUAL:g} points of uncompressed", count(len(ways), "way")
+    near, all_ways = f"within {100 * EQUAL:g} points of uncompressed", count(len(ways), "scheme")
     if not equal:
         return f"{setting.title}: none of {all_ways} has a mean accuracy {near}."
     best = max(equal, key=lambda way: way.total)

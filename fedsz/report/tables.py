@@ -13,7 +13,7 @@ from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, named_li
 
 
 def ratios(settings: Sequence[Setting]) -> Table | Omitted:
-    """Return how much smaller updates become, by model, data set, way and bound."""
+    """Return how much smaller updates become, by model, data set, scheme and bound."""
     title = "Ratio"
     found = {
         (setting.title, group.label, group.bound): spread(group.ratio)
@@ -31,7 +31,7 @@ def ratios(settings: Sequence[Setting]) -> Table | Omitted:
         "Bytes of the updates over bytes of their streams, the lossless part and all headers"
         " counted, over all rounds of a run; the median over seeds (least … greatest)."
     )
-    head = ("run", "way", *(named(bound, "no bound") for bound in bounds))
+    head = ("run", "scheme", *(named(bound, "no bound") for bound in bounds))
     rows = [
         (run, way, *(found.get((run, way, bound), NOTHING) for bound in bounds))
         for run, way in dict.fromkeys((run, way) for run, way, _ in found)
@@ -61,7 +61,7 @@ def accuracies(setting: Setting) -> Table:
         f"In percent, the median over seeds (least … greatest).{note} Error / bound is the largest"
         f" error of any client in any round. {setting.provenance}"
     )
-    head = ("way", "bound", "accuracy, %", "difference, points", "pairs", "error / bound")
+    head = ("scheme", "bound", "accuracy, %", "difference, points", "pairs", "error / bound")
     name, title = f"{setting.name}-accuracies", "Accuracy after the last round"
     return Table(name, title, caption, head, rows, words=2)
 
@@ -92,7 +92,8 @@ def timings(setting: Setting, link: Link) -> Table | Omitted:
         " uncompressed, it is the transfer alone. Compressing pays at the bandwidths in the last"
         f" column. {setting.provenance}"
     )
-    head = ("way", "bound", "training", "encode", "decode", "sent", "sum", "times faster", "pays")
+    sums = ("sum", "times faster", "pays")
+    head = ("scheme", "bound", "training", "encode", "decode", "sent", *sums)
     return Table(f"{setting.name}-timings", title, caption, head, rows, words=2)
 
 
@@ -104,6 +105,6 @@ def failures(runs: Sequence[Run]) -> Table | None:
         for run in runs
         if run.error
     ]
-    head = (*conditions, "way", "seed", "error")
+    head = (*conditions, "scheme", "seed", "error")
     caption = "They are in no figure and in no other table."
     return Table("failures", "Runs that failed", caption, head, rows, words=7) if rows else None

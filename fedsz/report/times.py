@@ -62,7 +62,7 @@ def named_link(link: Link, of: str = "") -> str:
 
 
 def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
-    """Draw what a client's round is made of, a bar for each way at the usual bound."""
+    """Draw what a client's round is made of, a bar for each scheme at the usual bound."""
     title = "Where the time of a round goes"
     if not setting.updates:
         return Omitted(title, NO_UPDATE)
@@ -76,7 +76,7 @@ def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
     )
     caption = (
         f"One client's round at {named(setting.usual, 'no bound')}: training and encoding as"
-        f" clients measured them, the way up calculated for {named_link(link)}, decoding as the"
+        f" clients measured them, the uplink calculated for {named_link(link)}, decoding as the"
         " server measured it; medians over seeds, and a whisker from the least to the greatest sum."
         + ("" if trained else " The run did not record how long training took.")
     )
@@ -102,7 +102,7 @@ def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link])
             setting, time, styles, _says, series.time_axis, name, plain=plain
         )
     caption = (
-        "Encoding by the client, the way up calculated from bytes, bandwidth and latency, decoding"
+        "Encoding by the client, the uplink calculated from bytes, bandwidth and latency, decoding"
         f" by the server. {series.spread_note(setting.runs)}"
     )
     return Chart.of(setting, "transfer-bound", title, caption, *panels)
@@ -148,7 +148,7 @@ def bandwidths_chart(
 
     delay = f"{seconds(latency)} of" if latency else "no"
     caption = (
-        f"At {named(setting.usual, 'no bound')}: encoding, the way up with {delay} latency,"
+        f"At {named(setting.usual, 'no bound')}: encoding, the uplink with {delay} latency,"
         f" decoding. Dots are where compressing takes as long as not compressing: {says}."
         f" {series.spread_note(setting.runs)}"
     )

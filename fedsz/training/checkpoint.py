@@ -90,7 +90,7 @@ class Checkpoint:
             raise
         except (OSError, KeyError, TypeError, AttributeError, FedszError) as err:
             why = getattr(err, "strerror", None) or str(err)
-            raise ConfigError(f"cannot go on from {path}: {why}") from err
+            raise ConfigError(f"cannot resume from {path}: {why}") from err
 
 
 class Resumed(NamedTuple):

@@ -245,7 +245,7 @@ def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
     if not config.buffer:
         return ResumableFedAvg(done, config.seed, config.clients_per_round)
     if config.clients_per_round:
-        raise ConfigError("--clients-per-round does not combine with --buffer: it has no rounds")
+        raise ConfigError("--clients-per-round cannot be used with --buffer")
     strategy = FedBuff(
         buffer=config.buffer,
         max_staleness=config.max_staleness,
@@ -280,7 +280,7 @@ def deadlines_of(config: RunConfig) -> Deadlines:
         ConfigError: the factor is between 0 and 1; or there is one, and rounds wait for nobody.
     """
     if config.buffer and config.deadline_factor not in (0, RunConfig.deadline_factor):
-        raise ConfigError("--deadline-factor does not combine with --buffer: nobody waits for all")
+        raise ConfigError("--deadline-factor cannot be used with --buffer")
     return Deadlines(config.deadline_factor or math.inf, config.min_replies)
 
 

@@ -58,7 +58,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
             on_event(Client(event.client_id, str(event.kind), event.detail))
 
     if not config.insecure and not config.tls_cert:
-        raise ConfigError("give --tls-cert and --tls-key, or ask for plaintext by --insecure")
+        raise ConfigError("give --tls-cert and --tls-key, or --insecure for plaintext")
     folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
     resumed = folder.resumed if folder else None
     # The weights to start from are in the checkpoint, if there is one.

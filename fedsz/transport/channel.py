@@ -53,7 +53,7 @@ CHANNEL_OPTIONS = (
 
 def warn_of_plaintext(where: str) -> None:
     """Say that a link is not secret, to those who read logs."""
-    security.warning("plaintext %s: anybody on the way can read and change what is sent", where)
+    security.warning("plaintext %s: anyone on the path can read and change what is sent", where)
 
 
 def check_address(server: str) -> None:

@@ -105,7 +105,7 @@ class GrpcGrid(GridBase):
         self.max_connections = most
         self._identities = identities or Identities()
         if self._identities.by_token and credentials is None:
-            raise ConfigError("tokens need TLS: over plaintext anybody on the way could read them")
+            raise ConfigError("tokens need TLS: without it, anyone on the path can read them")
         self._hub = Hub(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,

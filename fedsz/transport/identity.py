@@ -120,7 +120,7 @@ def _token_of(context: grpc.aio.ServicerContext, hashes: Mapping[int, TokenHash]
     try:
         token = Token.parse(str(sent).removeprefix(_BEARER))
     except ConfigError:
-        raise LinkError("the token is not one of fedsz") from None
+        raise LinkError("this is not a token of fedsz") from None
     known = hashes.get(token.serial)
     if known is None or not known.fits(token):
         raise LinkError("the token is not one that this server knows")

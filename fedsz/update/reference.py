@@ -71,7 +71,7 @@ class Reference:
 def require_reference(digest: bytes, reference: Reference | None) -> None:
     """Raise `ReferenceMismatch` unless ``reference`` is the model of this digest."""
     if reference is None:
-        raise ReferenceMismatch(f"the stream holds differences from model {shown(digest)}: give it")
+        raise ReferenceMismatch(f"the stream holds differences from model {shown(digest)}: pass it")
     if digest != reference.digest:
         raise ReferenceMismatch(
             f"the stream's differences refer to model {shown(digest)}; this is model"
