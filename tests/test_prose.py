@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -11,6 +13,8 @@ import click
 import pytest
 import typer
 
+import fedsz
+import fedsz.flower
 from fedsz.cli import app
 from fedsz.training.options import options
 from tests.conftest import ROOT
@@ -95,6 +99,19 @@ def test_a_sentence_ends_at_its_paragraph(lint: ModuleType) -> None:
 )
 def test_syllables(word: str, count: int, lint: ModuleType) -> None:
     assert lint.syllables(word) == count
+
+
+def test_public_docstrings_are_plain(lint: ModuleType) -> None:
+    """What the Python reference shows, up to the examples; each argument is an item of a list."""
+    found = {}
+    for module in (fedsz, fedsz.flower):
+        for name in module.__all__:
+            text = (inspect.getdoc(getattr(module, name)) or "").partition("Examples:")[0]
+            text = re.sub(r"(?m)^    (?=\S)", "- ", text.replace("``", "`"))
+            page = re.sub(r"(?m)^        ", "  ", text)
+            found[name] = list(lint.sentence_findings(list(lint.sentences(page))))
+
+    assert {name: what for name, what in found.items() if what} == {}
 
 
 def test_help_is_plain(lint: ModuleType) -> None:

@@ -29,8 +29,8 @@ class FedBuff(StreamingFedAvg):
     A round ends when ``buffer`` updates are there, or everybody who was asked has replied. The mean
     of their steps, each times 1 / sqrt(1 + s), is added to the newest model; s is the number of
     models that are newer than the one its sender started from. Steps are weighted by examples, so
-    for equal weights this is algorithm 1 of the paper, with a server learning rate of 1. Who is
-    idle is sent the new model; whoever is training goes on. A client gets each model once.
+    for equal weights this is algorithm 1 of the paper, with a server learning rate of 1. An idle
+    client gets the new model; a client that trains goes on. A client gets each model once.
 
     Needs a `FedSZGrid`, which keeps each model that somebody trains on until that client's reply or
     timeout. Memory is that of these models, the sums, and the replies that wait as they were sent.

@@ -55,10 +55,10 @@ class FedSZGrid(WrappedGrid):
     Args:
         inner: the Grid that carries the messages.
         error_bound: as in `fedsz.compress`; so are codec, lossless, threshold and rule.
-        update: what clients send: "weights"; "delta", what they differ by from the model that the
-            message held, within the same bound on the weights; "delta+ef", the default, which
-            adds to it what earlier rounds left out; or a chain of methods such as "feedback>topk",
-            see `fedsz.methods`. A client whose reply is of another model sends weights.
+        update: what clients send: "weights"; "delta", the difference from the model in the message,
+            within the same bound on the weights; "delta+ef", the default. It adds what earlier
+            rounds left out. Or a chain of methods such as "feedback>topk", see `fedsz.methods`.
+            A client whose reply is of another model sends weights.
         decay: what a client's residual is multiplied with for each round that it waits, in [0, 1].
         downlink: how the model is sent: "exact", or as what it differs by from the one that a
             client holds, within a bound such as "std:1" or 1e-2.

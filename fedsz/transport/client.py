@@ -75,9 +75,9 @@ def run_client(
 
     A server that fails or is killed has not finished: the client waits for it to come back.
 
-    The app runs in the calling thread, one message after another; another thread keeps the
-    connection meanwhile and restores it whenever it breaks, waiting longer after each failure
-    (half a second at first, half a minute at most). A reply is kept until the server has
+    The app runs in the calling thread, one message after another. Another thread keeps the
+    connection and restores it whenever it breaks. It waits longer after each failure (half a second
+    at first, half a minute at most). A reply is kept until the server has
     acknowledged it, so a broken upload is repeated and not trained again.
 
     Args:

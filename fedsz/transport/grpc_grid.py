@@ -44,9 +44,9 @@ _CLOSE_SECONDS = 5.0  # for clients to hear that the run is over
 class GrpcGrid(GridBase):
     """A Flower Grid over gRPC: unmodified ServerApps and strategies run on it.
 
-    Clients connect with `fedsz.transport.client.run_client` and stay connected; messages of any
-    size go out in chunks and replies wait in temporary files (where `tempfile` puts them, see
-    TMPDIR) until they are asked for, so the server's memory does not grow with its clients.
+    Clients connect with `fedsz.transport.client.run_client` and stay connected. Messages of any
+    size go out in chunks. Replies wait in temporary files until they are asked for (`tempfile` puts
+    them into TMPDIR), so the server's memory does not grow with its clients.
 
     The grid serves between `start` and `close`, or inside a ``with`` block. Its methods may be
     called from any thread.
