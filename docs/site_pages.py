@@ -112,7 +112,8 @@ def notebook() -> str:
 
 def changelog() -> str:
     """Return the changelog, whose links are those of the repository's root."""
-    return (ROOT / "CHANGELOG.md").read_text("utf-8").replace("](docs/", "](../")
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    return re.sub(r"\]\((?!https?:)", "](../../", text).replace("](../../docs/", "](../")
 
 
 MADE = {

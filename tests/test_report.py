@@ -85,7 +85,7 @@ def test_the_same_sweep_gives_the_same_bytes(small: Path, tmp_path: Path) -> Non
 def test_ratios_are_those_of_the_bytes(sweep: Path, tmp_path: Path) -> None:
     table = cells(report(sweep, tmp_path), "ratios")
 
-    assert table[0] == ["run", "way", "rel:0.01", "rel:0.1", "no bound"]
+    assert table[0] == ["run", "scheme", "rel:0.01", "rel:0.1", "no bound"]
     assert [row[:2] for row in table[1:]] == [
         ["cnn on digits", codec] for codec in ("zstd", "szx", "uniform")
     ]

@@ -31,7 +31,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def uplink(rows_: Rows, name: str, seed: int | None = None) -> tuple[float, float]:
-    """Bytes of a way up, before and after compression."""
+    """Bytes of an uplink, before and after compression."""
     mine = [row for row in rows_ if str(Scheme.of_row(row)) == name and seed in (None, row["seed"])]
     raw, sent = (sum(row.get(column) or 0 for row in mine) for column in ("raw_up", "sent_up"))
     return raw, raw if name == "raw" else sent
@@ -184,7 +184,7 @@ def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(tmp_path: Pa
         " its accuracy: -0.50 points (mean of 1 seed)."
     )
     assert fact("worse.parquet", [*plain, *worse]) == (
-        "none of 1 way has a mean accuracy within 0.5 points of uncompressed."
+        "none of 1 scheme has a mean accuracy within 0.5 points of uncompressed."
     )
     assert fact("alone.parquet", [*close, *worse]) == (
         "weights:szx@0.3 sends 1.82 times fewer bytes over whole runs (10.0 up, 1.00 down), the"
