@@ -1,13 +1,13 @@
-"""The predictor that benchmarks/eblc.py measures: what it decodes to, on both sides."""
+"""The predictor that benchmarks/eblc_coding.py has: what it decodes to, on both sides."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.eblc import Eblc, Signs, pack_signs, unpack_signs
+from benchmarks.eblc_coding import Eblc, Signs, pack_signs, unpack_signs
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError
@@ -31,6 +31,7 @@ def rounds(draw: st.DrawFn) -> list[np.ndarray]:
     return [x.reshape(shape).astype(np.float32) for x in made]
 
 
+@settings(max_examples=40)
 @given(updates=rounds(), ways=st.sampled_from(WAYS))
 def test_the_receiver_decodes_every_round_within_the_bound(
     updates: list[np.ndarray], ways: tuple[Signs, ...]
