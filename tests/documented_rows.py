@@ -32,6 +32,9 @@ WAYS = {
     "steps, rel 1e-2 of the weights": "delta@0.01",
     "steps, one standard deviation of the step": "delta@std:1",
     "uncompressed": "uncompressed",
+    "eden": "feedback>rotate>centroids/0.015",
+    "sparseloco": "feedback:decay=0.95>topk:k=64,chunk=4096>centroids/0.015",
+    "top-k of 1 %, ternary": "feedback>topk>ternary/0.015",
     "sz2, --update weights": "weights:sz2@0.01",
     "uniform, --update weights": "weights@0.01",
     "uniform, --update delta": "delta@0.01",
@@ -119,6 +122,14 @@ def both_ways(row: Row) -> list[float]:
 
 def long_runs(row: Row) -> list[float]:
     way = ways("horizon", dataset="cifar10")[row.labels[0]]
+    return [seeds(way), way.up, way.down, way.total, *interval(way)]
+
+
+def portfolio(row: Row) -> list[float]:
+    """A way of ways.parquet, or of defaults.parquet, by a label such as ``gpt: auto``."""
+    task, _, name = row.labels[0].partition(": ")
+    data = {"mlp": "digits", "logistic": "fashion_mnist"}.get(task, "shakespeare")
+    way = ways("defaults", "ways", dataset=data, model=task)[WAYS.get(name, name)]
     return [seeds(way), way.up, way.down, way.total, *interval(way)]
 
 
