@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.eblc_coding import Eblc, Signs, pack_signs, unpack_signs
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError
 from tests.strategies import KIND
 
 pytestmark = pytest.mark.repository
+pytest.importorskip("benchmarks", reason="needs benchmarks")
+
+from benchmarks.eblc_coding import Eblc, Signs, pack_signs, unpack_signs  # noqa: E402
 
 BOUND = ErrorBound.rel(1e-2)
 SHAPES = ((3, 2, 3, 3), (4, 5), (7,), (2, 3, 1, 1), (0,), (0, 2, 3, 3))
