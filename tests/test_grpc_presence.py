@@ -139,7 +139,7 @@ def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="host:port"):
         run_client(app, "localhost", client_id="c")
     with pytest.raises(ConfigError, match="client_id"):
-        run_client(app, "localhost:1", client_id="")
+        run_client(app, "localhost:1", client_id="\ud800")
     with pytest.raises(ConfigError, match="node_config"):
         run_client(app, "localhost:1", client_id="c", node_config={"x": [1]})  # type: ignore[dict-item]
 
