@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +50,8 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
                 if group:
                     group.take(client.pid)
             if isinstance(event, Client) and event.what in ALIVE and client:
-                peak = memory(client.pid, "VmHWM")
+                with suppress(StopIteration, OSError):  # it has ended: its last peak is known
+                    peak = memory(client.pid, "VmHWM")
             if isinstance(event, RoundRecord):
                 peaks.append(round(peak, 1))
                 up.append(event.wire_up)

@@ -36,7 +36,7 @@ def test_a_client_trains_on_5000_images_in_350_mb(data_dir: Path) -> None:
     found = client_memory.measure(data_dir, images=5000, rounds=3, limit=512 * MB)
 
     assert len(found["peaks_MB"]) == 4  # the model before training, and three rounds
-    assert found["peak_MB"] <= 350
+    assert 200 < found["peak_MB"] <= 350
 
 
 def test_a_share_is_trained_on_without_pyarrow_in_this_process(data_dir: Path) -> None:
