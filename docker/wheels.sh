@@ -1,12 +1,14 @@
 #!/bin/sh
 # Wheels for an image, which may be for another kind of machine than this one:
 #
-#   wheels.sh download ARCH REQUIREMENT   of all that requirements*.txt name, and of one more, into /wheels
-#   wheels.sh build ARCH                  of fedsz, from this folder, into /wheels
-#   wheels.sh install ARCH FOLDER WHAT... from /wheels into a folder of packages
+#   wheels.sh download ARCH REQUIREMENT   of all that requirements*.txt name, and of one more, into WHEELS
+#   wheels.sh build ARCH                  of fedsz, from this folder, into WHEELS
+#   wheels.sh install ARCH FOLDER WHAT... from WHEELS into a folder of packages
+#
+# WHEELS is a variable of the environment, and /wheels by default.
 set -eu
 
-does=$1 arch=$2
+does=$1 arch=$2 wheelhouse=${WHEELS:-/wheels}
 shift 2
 case $arch in
     amd64) machine=x86_64 ;;
@@ -22,7 +24,7 @@ wheels="--no-deps --only-binary=:all: --python-version 3.11 --implementation cp 
 
 case $does in
     download) cat docker/requirements*.txt > /tmp/all.txt
-        pip download --no-cache-dir $wheels --dest /wheels -r /tmp/all.txt "$1" ;;
+        pip download --no-cache-dir $wheels --dest "$wheelhouse" -r /tmp/all.txt "$1" ;;
     build) # What builds is of this machine, so it comes before the variables that name another one.
         pip install --no-cache-dir "scikit-build-core>=0.11" "nanobind>=3.0" cmake ninja
         [ "$machine" = "$(uname -m)" ] || {
@@ -32,8 +34,8 @@ case $does in
             export CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$machine
                 -DCMAKE_CXX_COMPILER=$machine-linux-gnu-g++"
         }
-        pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . ;;
+        pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir "$wheelhouse" . ;;
     install) folder=$1
         shift
-        pip install $wheels --no-index --find-links /wheels --target "$folder" "$@" ;;
+        pip install $wheels --no-index --find-links "$wheelhouse" --target "$folder" "$@" ;;
 esac

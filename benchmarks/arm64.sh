@@ -1,0 +1,99 @@
+#!/bin/bash
+# Run a client of arm64 under QEMU beside a server and a client of this machine, and compare streams:
+#
+#   python scripts/release.py --aarch64
+#   sudo benchmarks/arm64.sh dist/fedsz-*-cp311-*aarch64.whl > docs/results/arm64.txt
+#
+# Needs root, apt, qemu-user-static, and an interpreter 3.11 with fedsz[train], which PYTHON names. The root file system has the
+# packages of docker/Dockerfile's client. TORCH is the version there. QEMU_CPU is the processor: cortex-a76 is that of a Pi 5, and
+# torch 2.10 is killed on the cortex-a72 of a Pi 4. WORK is deleted at the end.
+set -euo pipefail
+
+wheel=$(realpath "$1")
+cd "$(dirname "$0")/.."
+python=$(realpath -s "${PYTHON:-.venv/bin/python}")
+work=${WORK:-/var/tmp/fedsz-arm64}
+root=$work/root
+export PATH=$(dirname "$python"):$PATH WHEELS=$work/wheels OMP_NUM_THREADS=1 QEMU_CPU=${QEMU_CPU:-cortex-a76}
+emulator=/proc/sys/fs/binfmt_misc/qemu-aarch64
+
+clean() {
+    jobs -p | xargs -r kill 2>/dev/null || true
+    for name in proc sys; do ! mountpoint -q "$root/$name" || umount "$root/$name"; done
+    [ -z "${registered:-}" ] || echo -1 > $emulator
+    [ -z "${mounted:-}" ] || umount /proc/sys/fs/binfmt_misc
+    rm -rf "$work"
+}
+trap clean EXIT
+
+unpack_root() {
+    local apt="$work/apt" names name
+    mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs} "$root"/{proc,sys,dev/shm,tmp,work,opt}
+    touch "$apt/status"
+    names=$(sed -n '/^RUN for name in /,/; do /{s/^RUN for name in//; s/; do .*//; s/\\$//; p}' docker/Dockerfile)
+    local options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
+        -o Dir::State="$apt/state" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache")
+    apt-get "${options[@]}" update
+    (cd "$apt/debs" && apt-get "${options[@]}" download $names)
+    for name in bin sbin lib lib64; do mkdir -p "$root/usr/$name" && ln -s "usr/$name" "$root/$name"; done
+    for name in "$apt"/debs/*.deb; do dpkg-deb --fsys-tarfile "$name" | tar -x --keep-directory-symlink -C "$root"; done
+    ln -s python3.11 "$root/usr/bin/python3"
+    mknod -m 666 "$root/dev/null" c 1 3
+    mknod -m 666 "$root/dev/urandom" c 1 9
+}
+
+emulate() {
+    mountpoint -q /proc/sys/fs/binfmt_misc || { mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc && mounted=1; }
+    [ -e $emulator ] || { grep '^:' /usr/lib/binfmt.d/qemu-aarch64.conf > /proc/sys/fs/binfmt_misc/register && registered=1; }
+    mount -t proc proc "$root/proc"
+    mount -t sysfs -o ro sysfs "$root/sys"
+}
+
+there=(env HOME=/tmp PYTHONPATH=/opt/fedsz chroot "$root" /usr/bin/python3)
+
+size() { echo "$1: $(du -s --block-size=1MB --apparent-size "$2" | cut -f1) MB"; }
+
+mkdir -p "$WHEELS"
+{
+    unpack_root
+    docker/wheels.sh download arm64 "torch==${TORCH:-2.10.0}"
+    cp "$wheel" "$WHEELS"
+    docker/wheels.sh install arm64 "$root/opt/fedsz" fedsz torch -r docker/requirements.txt -r docker/requirements-torch.txt
+} >&2
+emulate
+size "root file system without packages" "$root/usr"
+size "packages" "$root/opt/fedsz"
+size "of these torch" "$root/opt/fedsz/torch"
+"${there[@]}" -c "import platform, sys; print(platform.machine(), 'Python', sys.version.split()[0])"
+echo "qemu: $QEMU_CPU; torch: ${TORCH:-2.10.0} there, $("$python" -c "import torch; print(torch.__version__)") here"
+
+echo; echo "== a fleet"
+"$python" -m fedsz keys init --host 127.0.0.1 --dir "$work/keys" >&2
+"$python" -m fedsz keys client amd64 arm64 --dir "$work/keys" >&2
+cp -r "$work/keys" "$root/work/keys"
+"$python" -m fedsz server --json --port 8471 --min-clients 2 --rounds 3 --deadline-factor 0 --reconnect-grace 120 \
+    --run-dir "$work/run" --tls-cert "$work/keys/server.pem" --tls-key "$work/keys/server.key" --tls-ca "$work/keys/ca.pem" \
+    > "$work/server.log" 2>&1 &
+server=$!
+client() {  # its name, its share, and where the keys are
+    echo -m fedsz client --server 127.0.0.1:8471 --client-id "$1" --partition "$2" --max-wait 600 --tls-ca "$3/ca.pem" \
+        --tls-cert "$3/clients/$1.pem" --tls-key "$3/clients/$1.key"
+}
+"$python" $(client amd64 0/2 "$work/keys") > "$work/amd64.log" 2>&1 &
+"${there[@]}" $(client arm64 1/2 /work/keys) > "$work/arm64.log" 2>&1 &
+emulated=$!
+while peak=$(grep -h VmHWM "/proc/$emulated/status"); do last=$peak; sleep 1; done 2>/dev/null
+wait $emulated; wait $server
+"$python" -c "import json; [print('round {round}: {replies} replies, accuracy {accuracy:.4f}'.format(**json.loads(line)))
+    for line in open('$work/run/rounds.jsonl')]"
+cat "$work/arm64.log"
+echo "the arm64 client's peak of resident memory, with the emulator's own: $last"
+
+echo; echo "== streams of its model"
+cp "$work/run/model.safetensors" "$root/work/"
+cp benchmarks/stream_digests.py "$root/work/"
+"$python" benchmarks/stream_digests.py encode "$work/run/model.safetensors" "$work/streams" | tee "$work/encoded.txt"
+"${there[@]}" /work/stream_digests.py encode /work/model.safetensors /work/streams | diff "$work/encoded.txt" - && echo "arm64: the same"
+"$python" benchmarks/stream_digests.py decode "$root/work/streams" | tee "$work/decoded.txt"
+cp -r "$work/streams" "$root/work/of-amd64"
+"${there[@]}" /work/stream_digests.py decode /work/of-amd64 | diff "$work/decoded.txt" - && echo "arm64: the same"
