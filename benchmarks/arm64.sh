@@ -8,7 +8,6 @@
 # packages of docker/Dockerfile's client. TORCH is the version there. QEMU_CPU is the processor: cortex-a76 is that of a Pi 5, and
 # torch 2.10 is killed on the cortex-a72 of a Pi 4. WORK is deleted at the end.
 set -euo pipefail
-
 wheel=$(realpath "$1")
 cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
@@ -50,7 +49,6 @@ emulate() {
 }
 
 there=(env HOME=/tmp PYTHONPATH=/opt/fedsz chroot "$root" /usr/bin/python3)
-
 size() { echo "$1: $(du -s --block-size=1MB --apparent-size "$2" | cut -f1) MB"; }
 
 mkdir -p "$WHEELS"
@@ -87,6 +85,7 @@ wait $emulated; wait $server
 "$python" -c "import json; [print('round {round}: {replies} replies, accuracy {accuracy:.4f}'.format(**json.loads(line)))
     for line in open('$work/run/rounds.jsonl')]"
 cat "$work/arm64.log"
+grep -q "3 rounds trained" "$work/arm64.log"
 echo "the arm64 client's peak of resident memory, with the emulator's own: $last"
 
 echo; echo "== streams of its model"

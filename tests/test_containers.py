@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from fedsz.training.options import CLIENT, SERVER, options_of
 from tests.conftest import ROOT
@@ -61,6 +63,25 @@ def pinned() -> Iterator[Requirement]:
     for path in REQUIREMENTS:
         lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
         yield from map(Requirement, filter(None, lines))
+
+
+def test_images_that_train_have_all_that_their_packages_require() -> None:
+    """joblib needs cloudpickle where there is a /dev/shm, and pip is told to add nothing."""
+    named = {canonicalize_name(each.name) for each in pinned()}
+    lines = (DOCKER / "requirements-torch.txt").read_text().splitlines()
+    required = [
+        Requirement(line)
+        for name in lines
+        if not name.startswith("#")
+        for line in metadata.requires(Requirement(name).name) or []
+    ]
+
+    missing = {
+        canonicalize_name(each.name)
+        for each in required
+        if each.marker is None or each.marker.evaluate({"extra": ""})
+    } - named
+    assert not missing
 
 
 @pytest.mark.parametrize("service", [SERVER, CLIENT])
