@@ -6,7 +6,7 @@
 #
 # Needs root, apt, qemu-user-static, and an interpreter 3.11 with fedsz[train], which PYTHON names. The root file system has the
 # packages of docker/Dockerfile's client. TORCH is the version there. QEMU_CPU is the processor: cortex-a76 is that of a Pi 5, and
-# torch 2.10 is killed on the cortex-a72 of a Pi 4. WORK is deleted at the end.
+# torch 2.10 ends on the cortex-a72 of a Pi 4. WORK is deleted at the end.
 set -euo pipefail
 wheel=$(realpath "$1")
 cd "$(dirname "$0")/.."
