@@ -21,13 +21,13 @@ clean() {
     for name in proc sys; do ! mountpoint -q "$root/$name" || umount "$root/$name"; done
     [ -z "${registered:-}" ] || echo -1 > $emulator
     [ -z "${mounted:-}" ] || umount /proc/sys/fs/binfmt_misc
-    rm -rf "$work"
+    rm -rf --one-file-system "$work"  # should a mount be left
 }
 trap clean EXIT
 
 unpack_root() {
     local apt="$work/apt" names name
-    mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs} "$root"/{proc,sys,dev/shm,tmp,work,opt}
+    mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs} "$root"/{proc,sys,dev/shm,tmp,srv,opt}
     touch "$apt/status"
     names=$(sed -n '/^RUN for name in /,/; do /{s/^RUN for name in//; s/; do .*//; s/\\$//; p}' docker/Dockerfile)
     local options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
@@ -68,7 +68,7 @@ echo "qemu: $QEMU_CPU; torch: ${TORCH:-2.10.0} there, $("$python" -c "import tor
 echo; echo "== a fleet"
 "$python" -m fedsz keys init --host 127.0.0.1 --dir "$work/keys" >&2
 "$python" -m fedsz keys client amd64 arm64 --dir "$work/keys" >&2
-cp -r "$work/keys" "$root/work/keys"
+cp -r "$work/keys" "$root/srv/keys"
 "$python" -m fedsz server --json --port 8471 --min-clients 2 --rounds 3 --deadline-factor 0 --reconnect-grace 120 \
     --run-dir "$work/run" --tls-cert "$work/keys/server.pem" --tls-key "$work/keys/server.key" --tls-ca "$work/keys/ca.pem" \
     > "$work/server.log" 2>&1 &
@@ -78,7 +78,7 @@ client() {  # its name, its share, and where the keys are
         --tls-cert "$3/clients/$1.pem" --tls-key "$3/clients/$1.key"
 }
 "$python" $(client amd64 0/2 "$work/keys") > "$work/amd64.log" 2>&1 &
-"${there[@]}" $(client arm64 1/2 /work/keys) > "$work/arm64.log" 2>&1 &
+"${there[@]}" $(client arm64 1/2 /srv/keys) > "$work/arm64.log" 2>&1 &
 emulated=$!
 while peak=$(grep -h VmHWM "/proc/$emulated/status"); do last=$peak; sleep 1; done 2>/dev/null
 wait $emulated; wait $server
@@ -89,10 +89,10 @@ grep -q "3 rounds trained" "$work/arm64.log"
 echo "the arm64 client's peak of resident memory, with the emulator's own: $last"
 
 echo; echo "== streams of its model"
-cp "$work/run/model.safetensors" "$root/work/"
-cp benchmarks/stream_digests.py "$root/work/"
+cp "$work/run/model.safetensors" "$root/srv/"
+cp benchmarks/stream_digests.py "$root/srv/"
 "$python" benchmarks/stream_digests.py encode "$work/run/model.safetensors" "$work/streams" | tee "$work/encoded.txt"
-"${there[@]}" /work/stream_digests.py encode /work/model.safetensors /work/streams | diff "$work/encoded.txt" - && echo "arm64: the same"
-"$python" benchmarks/stream_digests.py decode "$root/work/streams" | tee "$work/decoded.txt"
-cp -r "$work/streams" "$root/work/of-amd64"
-"${there[@]}" /work/stream_digests.py decode /work/of-amd64 | diff "$work/decoded.txt" - && echo "arm64: the same"
+"${there[@]}" /srv/stream_digests.py encode /srv/model.safetensors /srv/streams | diff "$work/encoded.txt" - && echo "arm64: the same"
+"$python" benchmarks/stream_digests.py decode "$root/srv/streams" | tee "$work/decoded.txt"
+cp -r "$work/streams" "$root/srv/of-amd64"
+"${there[@]}" /srv/stream_digests.py decode /srv/of-amd64 | diff "$work/decoded.txt" - && echo "arm64: the same"

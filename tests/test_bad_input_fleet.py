@@ -205,3 +205,9 @@ def test_a_decompress_that_fails_leaves_no_file(fleet: Fleet) -> None:
     assert line == "cannot write model.safetensors: File too large"
     refused(fleet, "decompress", "cut.fsz", "-o", "model.safetensors")
     assert sorted(path.name for path in fleet.folder.iterdir()) == before
+
+
+def test_fewer_shares_than_clients_are_refused_before_a_port_is_taken(fleet: Fleet) -> None:
+    said = refused(fleet, "server", "--insecure", "--min-clients", 3, "--shares", 2)
+
+    assert said.startswith("--shares 2 is less than --min-clients 3")

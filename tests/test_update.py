@@ -119,6 +119,19 @@ def test_weights_that_lie_further_apart_than_the_bound_come_back_exactly(dtype: 
     assert np.count_nonzero(x[far] != base[far])
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_difference_beyond_all_multiples_of_a_step_goes_exactly() -> None:
+    base = (1e30 * np.random.default_rng(0).normal(size=3000)).astype(ml_dtypes.bfloat16)
+    x = base.copy()
+    x[:5] = 1e37
+
+    stream = fedsz.compress({"w": x}, "abs:1e-20", threshold=0, reference={"w": base})
+    back = fedsz.decompress(stream, reference={"w": base}, as_numpy=True)["w"]
+
+    assert x.nbytes > 20 * len(stream)
+    assert back.tobytes() == x.tobytes()
+
+
 def test_std_is_of_the_difference() -> None:
     before, after = models()
 

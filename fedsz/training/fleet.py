@@ -59,6 +59,9 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
 
     if not config.insecure and not config.tls_cert:
         raise ConfigError("give --tls-cert and --tls-key, or --insecure for plaintext")
+    if 0 < config.shares < config.min_clients:
+        few = f"--shares {config.shares} is less than --min-clients {config.min_clients}"
+        raise ConfigError(f"{few}: a client beyond the shares is refused, so no round would start")
     folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
     resumed = folder.resumed if folder else None
     # The weights to start from are in the checkpoint, if there is one.

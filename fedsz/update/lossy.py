@@ -111,7 +111,8 @@ def _encode_half(
     flat = multiples.reshape(-1)
     for here, wanted, start in _in_single(x, base):
         difference = wanted - start
-        part = np.rint(difference / np.float32(step)) * np.float32(step)
+        with np.errstate(over="ignore"):  # what is beyond all multiples is not kept
+            part = np.rint(difference / np.float32(step)) * np.float32(step)
         kept = _distance(start, part, wanted, x.dtype) <= bound
         np.copyto(part, difference, where=~kept)  # a tie of the last rounding
         error = max(error, float(_distance(start, part, wanted, x.dtype).max()))
