@@ -97,6 +97,16 @@ def test_a_seed_decides_a_share(partitioner: str) -> None:
     assert not same(share, digits(2, partitioner=partitioner, seed=8, samples=500))
 
 
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_shares_of_an_open_set_are_those_of_clients_alone(partitioner: str) -> None:
+    shares = datasets.open_shares(
+        "digits", data_dir=None, num_partitions=5, partitioner=partitioner, seed=3
+    )
+
+    for index in (4, 0, 2):
+        assert same(shares(index), digits(index, partitioner=partitioner, seed=3))
+
+
 @pytest.mark.parametrize(("partitioner", "crc"), [("iid", 2078583410), ("dirichlet", 2979220150)])
 def test_shares_are_those_of_every_other_machine(partitioner: str, crc: int) -> None:
     # A client whose numpy or scikit-learn divides differently would train on others' images.

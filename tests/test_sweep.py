@@ -144,6 +144,16 @@ def test_equal_seeds_give_equal_results(
     assert [r["loss"] for r in again] == pytest.approx([r["loss"] for r in first], rel=1e-3)
 
 
+def test_a_run_has_no_more_threads_than_its_user_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    rows = run(tiny(tmp_path / "x.parquet", codecs="raw"))
+
+    assert rows.column("threads").to_pylist() == [1] * 3
+
+
 def test_a_finished_sweep_has_nothing_to_do(swept: tuple[SweepConfig, list[dict]]) -> None:
     config, rows = swept
 

@@ -38,6 +38,15 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def threads() -> int:
+    """Return how many threads computations may have: `cores`, or OMP_NUM_THREADS if that is less.
+
+    Threads of OpenMP that wait for each other spin: on a busy machine one may be faster than two.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores(), int(asked)) if asked.isdecimal() and int(asked) else cores()
+
+
 def processor() -> str:
     """Return the processor's name, where the system tells one."""
     with suppress(OSError):

@@ -20,7 +20,7 @@ from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import FIXED
 from fedsz.errors import FedszError
-from fedsz.experiments.environment import cores, dataset_digest, file_digest, stamp
+from fedsz.experiments.environment import dataset_digest, file_digest, stamp, threads
 from fedsz.experiments.results import OPTION_COLUMNS, Results, round_columns
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of
@@ -70,7 +70,7 @@ class Sweep:
             FedszError: rows cannot be written.
         """
         jobs = max(min(self.config.jobs, len(self.pending)), 1)
-        threads = max(1, cores() // jobs)
+        each = max(1, threads() // jobs)
         told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
         idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
 
@@ -87,7 +87,7 @@ class Sweep:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
             pool = stack.enter_context(ThreadPoolExecutor(jobs))
             for i in range(jobs):
-                worker = _Worker(folder / f"{i}.log", threads, self.config.grid)
+                worker = _Worker(folder / f"{i}.log", each, self.config.grid)
                 idle.put(stack.enter_context(closing(worker)))
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             for run in self.pending:
@@ -102,7 +102,7 @@ class Sweep:
                     continue
                 left -= 1
                 made = rounds.pop(run, [])
-                rows = rows_of(run, self.config, made, news, threads)
+                rows = rows_of(run, self.config, made, news, each)
                 self.results.add(rows)
                 last, seconds = made[-1] if made else None, sum(row.seconds for row in made)
                 yield Step(run, last, news.error, over=True, rows=rows, seconds=seconds)

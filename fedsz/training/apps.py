@@ -33,7 +33,7 @@ _SENT: Final = [name for name, about in options().items() if about.sent]
 def _loaded(config: RunConfig) -> tuple[LoadedTask, Callable[[int, int], Any]]:
     """Return a task, and how shares are loaded: each once, since clients of a process share it."""
     task = load_task(config)
-    return task, lru_cache(maxsize=64)(task.load_share)
+    return task, lru_cache(maxsize=None)(task.load_share)
 
 
 def make_client_app(on_model: Callable[[Layout], None] | None = None) -> ClientApp:

@@ -131,17 +131,33 @@ def load_partition(
         DataError: the data set is not there or not what it should be, or there are too few
             images for every share to have one.
     """
+    return open_shares(
+        name, data_dir=data_dir, num_partitions=num_partitions, partitioner=partitioner,
+        alpha=alpha, seed=seed, samples=samples,
+    )(partition)  # fmt: skip
+
+
+def open_shares(
+    name: str,
+    *,
+    data_dir: Path | None,
+    num_partitions: int,
+    partitioner: str = "iid",
+    alpha: float = 0.5,
+    seed: int = 0,
+    samples: int | None = None,
+) -> Callable[[int], Examples]:
+    """Return what `load_partition` does for one share after the other, with the set opened once."""
     split = _open(get(name), "train", data_dir)
-    rows = share_rows(
-        split.labels, partition, num_partitions, what=f"images of {name}",
+    rows_of = divide(
+        split.labels, num_partitions, what=f"images of {name}",
         partitioner=partitioner, alpha=alpha, seed=seed, samples=samples,
     )  # fmt: skip
-    return split.take(rows)
+    return lambda partition: split.take(rows_of(partition))
 
 
-def share_rows(
+def divide(
     labels: npt.NDArray[Any],
-    partition: int,
     num_partitions: int,
     *,
     what: str,
@@ -149,8 +165,8 @@ def share_rows(
     alpha: float,
     seed: int,
     samples: int | None,
-) -> Ints:
-    """Return the rows of one share of labelled examples; see `load_partition`.
+) -> Callable[[int], Ints]:
+    """Return what gives the rows of a share of labelled examples; see `load_partition`.
 
     ``what`` names the examples in errors.
     """
@@ -158,19 +174,21 @@ def share_rows(
         raise ConfigError(f"no partitioner {partitioner!r}; have {', '.join(PARTITIONERS)}")
     if num_partitions < 1:
         raise ConfigError(f"num_partitions must be at least 1, got {num_partitions}")
-    if not 0 <= partition < num_partitions:
-        raise ConfigError(f"partition must lie in [0, {num_partitions}), got {partition}")
     if not 0 < alpha < math.inf:
         raise ConfigError(f"alpha must be positive and finite, got {alpha}")
 
     rows = _subset(len(labels), samples, seed, f"training {what}")
     if len(rows) < num_partitions:
         raise DataError(f"{len(rows)} {what} cannot fill {num_partitions} partitions")
-    if partitioner == "iid":
-        share = np.array_split(np.arange(len(rows)), num_partitions)[partition]
-    else:
-        share = _dirichlet(labels[rows], partition, num_partitions, alpha, seed)
-    return rows[share]
+    equal = np.array_split(np.arange(len(rows)), num_partitions)
+    drawn = _dirichlet(labels[rows], num_partitions, alpha, seed) if partitioner != "iid" else None
+
+    def rows_of(partition: int) -> Ints:
+        if not 0 <= partition < num_partitions:
+            raise ConfigError(f"partition must lie in [0, {num_partitions}), got {partition}")
+        return rows[drawn(partition) if drawn else equal[partition]]
+
+    return rows_of
 
 
 def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Examples:
@@ -212,7 +230,7 @@ def _subset(total: int, samples: int | None, seed: int, what: str) -> Ints:
     return np.random.default_rng(seed).permutation(total)[:samples]
 
 
-def _dirichlet(labels: Ints, partition: int, num_partitions: int, alpha: float, seed: int) -> Ints:
+def _dirichlet(labels: Ints, num_partitions: int, alpha: float, seed: int) -> Callable[[int], Ints]:
     from datasets import Dataset
     from flwr_datasets.partitioner import DirichletPartitioner
 
@@ -223,15 +241,19 @@ def _dirichlet(labels: Ints, partition: int, num_partitions: int, alpha: float, 
     )
     # It is shown positions in place of images: it would copy a table that has been shuffled.
     split.dataset = Dataset.from_dict({"position": np.arange(len(labels)), "label": labels})
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one for each redraw
-            return np.asarray(split.load_partition(partition)["position"], dtype=np.int64)
-    except ValueError as err:
-        raise DataError(
-            f"{len(labels)} images drawn with alpha {alpha} leave one of {num_partitions} "
-            "partitions empty; use a larger alpha, more samples or fewer partitions"
-        ) from err
+
+    def share_of(partition: int) -> Ints:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # one for each redraw
+                return np.asarray(split.load_partition(partition)["position"], dtype=np.int64)
+        except ValueError as err:
+            raise DataError(
+                f"{len(labels)} images drawn with alpha {alpha} leave one of {num_partitions} "
+                "partitions empty; use a larger alpha, more samples or fewer partitions"
+            ) from err
+
+    return share_of
 
 
 def _open(spec: DatasetSpec, split: str, data_dir: Path | None) -> _Split:

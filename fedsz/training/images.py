@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,9 +16,13 @@ from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
 from fedsz.training.task import Metrics
 
-# Images are decoded once, not once a run: runs of a sweep follow each other in one process.
-_load_partition = lru_cache(maxsize=64)(datasets.load_partition)
+# Data is read once, not once a run: runs of a sweep follow each other in one process.
 _load_test = lru_cache(maxsize=2)(datasets.load_test)
+
+
+@lru_cache(maxsize=16)
+def _shares(name: str, **division: Any) -> Callable[[int], Examples]:
+    return lru_cache(maxsize=None)(datasets.open_shares(name, **division))
 
 
 class ImagesTask:
@@ -42,16 +48,16 @@ class ImagesTask:
     def load_share(self, index: int, count: int) -> Examples:
         """Return a client's share; see `datasets.load_partition`."""
         config = self._config
-        return _load_partition(
+        shares = _shares(
             config.dataset,
             data_dir=self._data_dir,
-            partition=index,
             num_partitions=count,
             partitioner=config.partitioner,
             alpha=config.alpha,
             seed=config.seed,
             samples=config.samples or None,
         )
+        return shares(index)
 
     def load_test(self) -> Examples:
         """Return the test images; see `datasets.load_test`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -10,7 +12,7 @@ from torch import nn
 
 from fedsz.errors import ConfigError, DataError
 from fedsz.training import loop
-from fedsz.training.datasets import PARTITIONERS, share_rows
+from fedsz.training.datasets import PARTITIONERS, Ints, divide
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
 from fedsz.training.task import Metrics
@@ -38,6 +40,7 @@ class TabularTask:
                 raise ConfigError(f"no {name} {given!r} for tables; have {', '.join(have)}")
         self._config, self._device = config, loop.check_device(config.device)
         self._train, self._test = _table(config.dataset)
+        self._division = lru_cache(maxsize=1)(self._divide)  # many clients may be in this process
         self._classes = 0 if self._train.y.is_floating_point() else int(self._train.y.max()) + 1
 
     def build_model(self) -> nn.Module:
@@ -56,12 +59,16 @@ class TabularTask:
         config, labels = self._config, self._train.y
         if config.partitioner == "dirichlet" and not self._classes:
             raise ConfigError(f"{config.dataset} has no labels that dirichlet could share out by")
-        rows = share_rows(
-            labels.numpy().ravel(), index, count, what=f"rows of {config.dataset}",
+        rows = self._division(count)(index)
+        return Examples(self._train.x[torch.from_numpy(rows)], labels[rows])
+
+    def _divide(self, count: int) -> Callable[[int], Ints]:
+        config = self._config
+        return divide(
+            self._train.y.numpy().ravel(), count, what=f"rows of {config.dataset}",
             partitioner=config.partitioner, alpha=config.alpha, seed=config.seed,
             samples=config.samples or None,
         )  # fmt: skip
-        return Examples(self._train.x[torch.from_numpy(rows)], labels[rows])
 
     def load_test(self) -> Examples:
         """Return the fifth of the rows that no share contains, or so many of them."""
