@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,3 +97,22 @@ class Claimed(RandomK):
 def test_a_claim_to_be_linear_that_does_not_hold_fails_the_law() -> None:
     with pytest.raises(AssertionError):
         assert_adds_up(Claimed(own=Flag(1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ecx:smooth=0>topk", "ecx smooth must lie above 0, up to 0.5, got 0.0"),
+        ("ecx:smooth=1>topk", "ecx smooth must lie above 0, up to 0.5, got 1.0"),
+        ("ecx>qsgd", "write qsgd:unbiased=0"),
+        ("adaptive>feedback>sign", "adaptive needs a part with a k, such as topk"),
+        ("adaptive>randk", "adaptive needs a part with a k, such as topk"),
+        ("adaptive:times=0.5>topk", "adaptive times must be at least 1, got 0.5"),
+        ("adaptive:threshold=nan>topk", "adaptive threshold must be above 0, got nan"),
+        ("adaptive:by=luck>topk", "must be one of change, variance, got 'luck'"),
+        ("feedback>adaptive>topk", "adaptive must stand before feedback"),
+    ],
+)
+def test_feedback_of_other_kinds_is_refused_where_it_makes_no_sense(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        parse(text)

@@ -75,7 +75,12 @@ BIASED = [
     for text in CHAINS
     if well_formed(("feedback", text)) and not isinstance(parse(text), methods.Feedback)
 ]
-FEEDBACK = [f"feedback:decay=0.9>{text}" for text in BIASED]
+AROUND = [
+    f"{around}>{text}"
+    for around in ("ecx", "ecx:smooth=0.4", "dgc", "adaptive>feedback", "adaptive:by=variance>ecx")
+    for text in ("topk:k=20%", "threshold:k=20%", "topk:k=20%>ternary", "topk>centroids")
+]
+FEEDBACK = [*AROUND, *(f"feedback:decay=0.9>{text}" for text in BIASED)]
 
 chains = st.sampled_from([*CHAINS, *FEEDBACK])
 tensors = st.one_of(weights(np.float32), weights(np.float64))
@@ -219,11 +224,17 @@ def test_at_least_one_part_is_linear_and_one_unbiased() -> None:
     assert not all(part.biased for part in PARTS)
 
 
-@pytest.mark.parametrize("text", [text for text in BIASED if text not in PAIRS])
+SETTLES = [
+    *(f"feedback>{text}" for text in BIASED if text not in PAIRS),
+    *(text for text in AROUND if not text.startswith("dgc")),
+]
+
+
+@pytest.mark.parametrize("text", SETTLES)
 def test_feedback_around_a_biased_part_finds_the_minimum_of_a_quadratic(text: str) -> None:
     target = ordinary(7, 200)
     # Steps small beside the share that a round sends, as error feedback needs them.
-    w, state, transform = np.zeros_like(target), None, parse(f"feedback>{text}")
+    w, state, transform = np.zeros_like(target), None, parse(text)
     spec = TensorSpec(target.shape, target.dtype, "fc.weight")
     start, rate = float(np.square(target).sum()), 0.005
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from fedsz.methods import Shared, State, TensorSpec, parse
+from fedsz.methods import Shared, State, TensorSpec, parse, texts_sent
 from fedsz.methods.base import add_parts, dense
 
 SPEC = TensorSpec((60, 40), name="fc.weight")
@@ -95,3 +96,61 @@ def test_sketches_of_many_senders_are_decoded_at_once() -> None:
     together = dense(sketch.decode(total, shared, summands=len(senders)))
     apart = sum(dense(sketch.decode(sketch.encode(x, {}, shared)[0], shared)) for x in senders)
     assert np.allclose(together, apart, rtol=1e-4, atol=1e-4)
+
+
+def test_extrapolated_errors_are_those_of_the_formula_and_none_is_lost() -> None:
+    text, state = "ecx:smooth=0.3>centroids:bits=3", None
+    sent = given = owed = last = before = np.zeros(SPEC.shape, np.float32)
+
+    for round_ in range(1, 30):
+        x = matrix(round_)
+        decoded, state = coded(text, x, state, round_)
+        owed = 0.7 * owed + 0.3 * (2 * last - before)
+        assert np.allclose(state["owed"], owed, atol=1e-4)
+        last, before = x + owed - decoded, last
+        assert np.allclose(state["residual"], last, atol=1e-4)
+        sent, given = sent + decoded, given + x
+
+    for round_ in range(30, 60):  # what is owed arrives when nothing is added
+        decoded, state = coded(text, np.zeros_like(sent), state, round_)
+        sent = sent + decoded
+    assert np.abs(sent - given).max() < 1e-3 * np.abs(given).max()
+
+
+@pytest.mark.parametrize("text", ["topk:k=20%", "sign", "powersgd:rank=1"])
+def test_extrapolated_errors_with_a_smoothing_of_a_half_are_feedback(text: str) -> None:
+    ours = theirs = None
+    for round_ in range(1, 20):
+        one, ours = coded(f"ecx:smooth=0.5>{text}", matrix(round_), ours, round_)
+        other, theirs = coded(f"feedback>{text}", matrix(round_), theirs, round_)
+        assert np.allclose(one, other, atol=1e-3)
+
+
+def kept(text: str, factors: list[float]) -> list[int]:
+    """Return how many elements are sent of an update that is multiplied by each factor."""
+    transform, counts, x = parse(text), [], matrix(1)
+    state = transform.init(SPEC)
+    for round_, factor in enumerate(factors, 1):
+        shared = Shared(SPEC, 1, round_)
+        parts, state = transform.encode(np.float32(factor) * x, state, shared)
+        counts.append(parts["values"].size)
+    return counts
+
+
+def test_accordion_keeps_more_where_the_norm_changes() -> None:
+    few, many = 24, 240
+    assert kept("adaptive>topk:k=1%", [1, 1, 1.4, 0.4, 0.4, 0, 1]) == [
+        many, few, few, many, few, many, many,
+    ]  # fmt: skip
+    assert kept("adaptive:times=2,threshold=0.1>topk:k=24", [1, 1, 1.2]) == [48, 24, 48]
+
+
+def test_an_adaptive_k_follows_the_variance_within_its_limits() -> None:
+    assert kept("adaptive:by=variance,times=4>topk:k=1%", [1, 1, 1.1, 10, 0.01]) == [
+        24, 24, 29, 96, 6,
+    ]  # fmt: skip
+
+
+def test_a_receiver_needs_no_word_of_what_was_adapted() -> None:
+    text = "adaptive>feedback>topk:k=1%>ternary"
+    assert texts_sent(parse(text)) == {"topk>ternary"}

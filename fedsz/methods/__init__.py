@@ -12,6 +12,7 @@ from typing import Final
 
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError
+from fedsz.methods.adaptive import Adaptive
 from fedsz.methods.base import Part, Shared, Sparse, State, TensorSpec, Transform
 from fedsz.methods.binary import SparseBinary
 from fedsz.methods.bounded import AT, Bounded
@@ -32,6 +33,7 @@ from fedsz.methods.combinators import (
     texts_sent,
 )
 from fedsz.methods.dgc import Dgc
+from fedsz.methods.ecx import Ecx
 from fedsz.methods.lattice import Uveqfed
 from fedsz.methods.low_rank import Atomo, PowerSgd
 from fedsz.methods.natural import Natural
@@ -46,7 +48,7 @@ from fedsz.methods.top_k import RandomTopK, TopK
 from fedsz.spec_strings import chosen
 
 METHODS: Final[tuple[Part | Wrapper, ...]] = (
-    Feedback(), Dgc(), Difference(),
+    Adaptive(), Feedback(), Ecx(), Dgc(), Difference(),
     PowerSgd(), Atomo(), Sketch(), Rotate(),
     TopK(), RandomTopK(), Threshold(), RandomK(), SparseBinary(),
     Sign(), Ternary(), Qsgd(), Natural(), Uveqfed(), Centroids(),

@@ -30,6 +30,8 @@ PRESETS: Final = (
     Preset("fedzip", "topk:k=10%>centroids:bits=4", "Malekijoo et al. 2021"),
     Preset("sparseloco", "feedback:decay=0.95>topk:k=64,chunk=4096>centroids", "Sarfi et al. 2025"),
     Preset("drive", "feedback>rotate>sign", "Vargaftik et al. 2021, with the scale of least error"),
+    Preset("accordion", "adaptive>feedback>topk", "Agarwal et al. 2021, by top-k"),
+    Preset("hybrid", "adaptive:by=variance>feedback>topk>qsgd:unbiased=0", "after Sato 2025"),
     Preset("eden", "feedback>rotate>centroids", "Vargaftik et al. 2022, with fitted centroids"),
 )
 CHAIN_OF: Final = {preset.name: preset.chain for preset in PRESETS}

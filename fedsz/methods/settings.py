@@ -40,6 +40,12 @@ class Count:
         wanted = round(number / 100 * size) if self.text.endswith("%") else int(number)
         return min(size, max(wanted, 1))
 
+    def times(self, factor: float) -> Count:
+        """Return ``factor`` times as many, all at most."""
+        number = factor * float(self.text.removesuffix("%"))
+        share = self.text.endswith("%")
+        return Count(f"{min(number, 100):.15g}%" if share else str(max(round(number), 1)))
+
     def __str__(self) -> str:
         """Return it as users write it."""
         return self.text

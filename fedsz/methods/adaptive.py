@@ -1,0 +1,108 @@
+"""`adaptive`: a sparsifier that keeps more elements of some updates than of others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from fedsz.arrays import NDArray
+from fedsz.errors import ConfigError
+from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, Transform
+from fedsz.methods.combinators import INNER, Chain, Wrapper, parts_of
+from fedsz.methods.settings import Choice
+from fedsz.spread import energy
+
+NORM, USUAL = "norm", "usual"
+SMOOTHING: Final = 0.1  # weight of a round in the usual variance
+
+
+class Regime(Choice):
+    """By what more or less is kept."""
+
+    CHANGE = "change"
+    VARIANCE = "variance"
+
+
+@dataclass(frozen=True)
+class Adaptive(Wrapper):
+    """More elements where an update is unlike those before, tensor by tensor.
+
+    With ``by=change``, ACCORDION (Agarwal et al. 2021): ``times`` as many elements in the first
+    round, and where the l2 norm n differs by a share of ``threshold`` from n' of the round before:
+    |n' - n| >= threshold n'.
+
+    With ``by=variance``, an adaptive k as of Sato 2025, whose formula is lost. This one is ours:
+    k is multiplied by the variance over its usual value, a running mean, but at most by ``times``
+    and at least by its inverse.
+
+    Attributes:
+        inner: a chain with a sparsifier that has a ``k`` and sends positions.
+        by: the rule.
+        times: the largest factor of k, 1 at least.
+        threshold: of ``by=change``, above 0.
+
+    Raises:
+        ConfigError: a setting is out of range, or ``inner`` has no such sparsifier.
+    """
+
+    name = "adaptive"
+    summary = "more elements where an update is unlike those before: ACCORDION; adaptive k"
+
+    by: Regime = Regime.CHANGE
+    times: float = 10.0
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.times < math.inf:
+            raise ConfigError(f"adaptive times must be at least 1, got {self.times:g}")
+        if not 0 < self.threshold < math.inf:
+            raise ConfigError(f"adaptive threshold must be above 0, got {self.threshold:g}")
+        have = parts_of(self.inner)
+        if have and not any(map(_has_k, have)):
+            raise ConfigError(f"adaptive needs a part with a k, such as topk; got {self.inner}")
+
+    @property
+    def biased(self) -> bool:  # noqa: D102
+        return self.inner.biased
+
+    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+        inner = {INNER + name: x for name, x in self.inner.init(spec).items()}
+        return {NORM: np.zeros(1), USUAL: np.zeros(1), **inner}
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+        norm, variance = math.sqrt(energy(x)), float(x.var(dtype=np.float64)) if x.size else 0.0
+        usual = float(state[USUAL][0]) or variance
+        factor = self._factor(norm, float(state[NORM][0]), variance, usual)
+        inner = {name.removeprefix(INNER): a for name, a in state.items() if INNER in name}
+        parts, kept = keeping(self.inner, factor).encode(x, inner, shared)
+        usual += SMOOTHING * (variance - usual)
+        own = {NORM: np.array([norm]), USUAL: np.array([usual])}
+        return parts, {**own, **{INNER + name: array for name, array in kept.items()}}
+
+    def _factor(self, norm: float, before: float, variance: float, usual: float) -> float:
+        """Return what k is multiplied by."""
+        if self.by == Regime.CHANGE:
+            return self.times if abs(before - norm) >= self.threshold * before else 1.0
+        ratio = variance / usual if usual else 1.0
+        return min(max(ratio, 1 / self.times), self.times)
+
+
+def keeping(transform: Transform, factor: float) -> Any:
+    """Return a transform whose sparsifiers keep ``factor`` times as many elements."""
+    if isinstance(transform, Chain):
+        return Chain(tuple(keeping(part, factor) for part in transform.parts))
+    if isinstance(transform, Wrapper):
+        return replace(transform, inner=keeping(transform.inner, factor))
+    if _has_k(transform):
+        part: Any = transform
+        return replace(part, k=part.k.times(factor))
+    return transform
+
+
+def _has_k(transform: Transform) -> bool:
+    """Say whether a part has a k of which its receiver need not know."""
+    sends_indices = Kind.INDICES in transform.planes.values()
+    return isinstance(transform, Part) and sends_indices and hasattr(transform, "k")
