@@ -114,6 +114,31 @@ void threads() {
     }
 }
 
+// Every level divides as the baseline does, by integers: every frequency, at the edges of quotients.
+void quotients() {
+    const std::vector<std::uint8_t> symbols(kLanes);
+    std::vector<std::uint16_t> words(2 * kLanes);
+    for (unsigned bits = 10; bits <= 12; ++bits) {
+        const std::uint32_t whole = 1u << bits, most = 1u << (31 - bits);  // quotients are below it
+        for (std::uint32_t frequency = 1; frequency < whole; ++frequency) {
+            const Range range = frequency | (whole - frequency) << 16;
+            std::uint32_t states[kLanes];
+            for (unsigned lane = 0; lane < kLanes; ++lane) {
+                const std::uint32_t quotient = most - 1 - lane / 2 * (most / kLanes);
+                states[lane] = quotient * frequency + (lane % 2 ? frequency - 1 : 0);
+            }
+            const auto stepped = [&](const Kernels& level) {
+                std::vector<std::uint32_t> own(states, states + kLanes);
+                std::uint16_t* last = words.data() + words.size();
+                level.encode(own.data(), last, &range, bits, nullptr, symbols.data(), 1);
+                return own;
+            };
+            for (std::size_t i = 1; i < levels().count; ++i)
+                expect(stepped(*levels().level[i]) == stepped(kBaseline), "a quotient is wrong");
+        }
+    }
+}
+
 // Widths of blocks are those that were checked, though their bytes change.
 void widths() {
     constexpr std::size_t n = 3 * kPlane;
@@ -185,7 +210,7 @@ void kernels() {
 
 const std::map<std::string, std::function<void()>> kChecks{
     {"misaligned", misaligned}, {"threads", threads}, {"widths", widths},
-    {"mode", mode}, {"kernels", kernels},
+    {"mode", mode}, {"kernels", kernels}, {"quotients", quotients},
 };
 
 }  // namespace

@@ -21,10 +21,10 @@ int log2_256(std::uint64_t v) {
     int fraction = 0;
     for (int bit = 7; bit >= 0; --bit) {
         m = (m * m) >> 31;
-        if (m >> 32) {
-            m >>= 1;
-            fraction |= 1 << bit;
-        }
+        // Without a branch: whether a square reaches 2 is close to random.
+        const auto two = unsigned(m >> 32);
+        m >>= two;
+        fraction |= int(two << bit);
     }
     return exponent * 256 + fraction;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "decoded_quads.hpp"
+#include "fetch.hpp"
 #include "low_bits.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
@@ -63,7 +64,10 @@ public:
         if (mode_ == Mode::quads)
             run_quads(put);
         else
-            run(nullptr, put);
+            run(nullptr, [&](std::size_t chunk, std::size_t at, std::size_t n, const Block& block) {
+                fetch<true>(y + at + n, n);  // while the next tokens are decoded
+                put(chunk, at, n, block);
+            });
     }
 
     // Decodes all there is that may fail, and keeps what `add` needs of it: a byte an element at

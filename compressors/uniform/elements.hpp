@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "fetch.hpp"
 #include "kernels.hpp"
 
 namespace fedsz::uniform {
@@ -17,16 +18,21 @@ public:
     Elements(const T* x, const T* base, const Kernels& kernels)
         : x_(x), base_(base), kernels_(kernels.of<E>()) {}
 
-    // Elements at, at + 1, ..., n <= kBlock of them; differences are put into `block`.
+    // Elements at, at + 1, ..., n <= kBlock of them; differences are put into `block`. Fetches
+    // those behind them, which are read next.
     const T* read(std::size_t at, std::size_t n, T* block) const {
+        fetch(x_ + at + n, n);
         if (!base_) return x_ + at;
+        fetch(base_ + at + n, n);
         kernels_.subtract(x_ + at, base_ + at, n, block);
         return block;
     }
 
     T operator[](std::size_t i) const {
+        if (!base_) return x_[i];
         T difference;
-        return *read(i, 1, &difference);
+        kernels_.subtract(x_ + i, base_ + i, 1, &difference);
+        return difference;
     }
 
 private:

@@ -14,6 +14,7 @@
 #include "parallel.hpp"
 #include "payload.hpp"
 #include "quad_choice.hpp"
+#include "recycled.hpp"
 #include "sparse.hpp"
 #include "survey.hpp"
 #include "tokens.hpp"
@@ -232,7 +233,7 @@ private:
             low = writer_.reserve(low_bytes(n_, grid_.shift));
             if (writer_.full()) return;
         }
-        const auto memory = std::make_unique_for_overwrite<std::uint8_t[]>(n_);
+        const RecycledBytes memory(n_);
         const std::span tokens(memory.get(), n_);
         Choice choice = choose_contexts(tokens, low);
         if (!grid_.shift) {
@@ -331,14 +332,15 @@ private:
         quantise_chunks(chunks_of(n_, full, kFastChunk), tokens, low,
                         [&](unsigned worker, std::size_t, std::size_t begin,
                             std::span<const std::uint8_t> some) {
-                            counted[worker].resize(full.count());
+                            counted[worker].resize(counts_of(full, n_));
                             count_tokens(kernels_, full, factors_ ? &*factors_ : nullptr, map,
                                          begin, some, counted[worker]);
                         });
         std::vector<Counts> counts(full.count());
         for (const auto& of_worker : counted)
             for (std::size_t c = 0; c < of_worker.size(); ++c)
-                for (unsigned s = 0; s < kSymbols; ++s) counts[c][s] += of_worker[c][s];
+                for (unsigned s = 0; s < kSymbols; ++s)
+                    counts[c % counts.size()][s] += of_worker[c][s];
         return choose(full, counts);
     }
 

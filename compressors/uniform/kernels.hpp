@@ -128,7 +128,7 @@ inline constexpr unsigned kSideBySide = 4;
 struct Kernels {
     const char* name;
 
-    // Steps the states of 1, 2 or kSideBySide runs through `groups` groups of kLanes symbols each,
+    // Steps the states of 1 to kSideBySide runs through `groups` groups of kLanes symbols each,
     // which must be safe; contexts of all may be null, for table 0. Words, contexts and symbols
     // move on.
     void (*decode)(RunState* runs, unsigned count, const Slot* slots, unsigned bits,

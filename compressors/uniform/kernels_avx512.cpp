@@ -12,12 +12,18 @@ __m512i bytes_at(const std::uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
+// The lower 16 bits of each state.
+__m512i low_words(__m512i first, __m512i second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(first)),
+                              _mm512_cvtepi32_epi16(second), 1);
+}
+
 template <unsigned Count, bool Contexts>
 void decode_as(RunState* runs, const Slot* slots, unsigned bits, std::size_t groups) {
     const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
     const __m512i lowest = _mm512_set1_epi32(kStateLow);
     const __m512i offset_mask = _mm512_set1_epi32(0xFFF);
-    const __m128i shift = _mm_cvtsi32_si128(int(bits));
+    const __m512i shift = _mm512_set1_epi32(int(bits));
     __m512i state[Count][2];
     const std::uint8_t* next[Count];
     for (unsigned run = 0; run < Count; ++run) {
@@ -34,7 +40,7 @@ void decode_as(RunState* runs, const Slot* slots, unsigned bits, std::size_t gro
                 __m512i index = _mm512_and_si512(own, mask);
                 if constexpr (Contexts) {
                     const __m512i table = bytes_at(runs[run].contexts + at + kWide * half);
-                    index = _mm512_add_epi32(index, _mm512_sll_epi32(table, shift));
+                    index = _mm512_add_epi32(index, _mm512_sllv_epi32(table, shift));
                 }
                 const __m512i slot = _mm512_i32gather_epi32(index, slots, 4);
                 _mm_storeu_si128(
@@ -43,7 +49,7 @@ void decode_as(RunState* runs, const Slot* slots, unsigned bits, std::size_t gro
                 const __m512i frequency = _mm512_srli_epi32(slot, 20);
                 const __m512i offset = _mm512_and_si512(_mm512_srli_epi32(slot, 8), offset_mask);
                 const __m512i s = _mm512_add_epi32(
-                    _mm512_mullo_epi32(frequency, _mm512_srl_epi32(own, shift)), offset);
+                    _mm512_mullo_epi32(frequency, _mm512_srlv_epi32(own, shift)), offset);
                 const __mmask16 low = _mm512_cmplt_epu32_mask(s, lowest);
                 const __m512i word = _mm512_maskz_expand_epi32(
                     low, _mm512_cvtepu16_epi32(_mm256_loadu_si256(
@@ -66,49 +72,51 @@ void decode(RunState* runs, unsigned count, const Slot* slots, unsigned bits, st
     });
 }
 
-void encode_batch(__m512i (&state)[2], std::uint16_t*& words, const Range* ranges, unsigned bits,
-                  std::size_t groups) {
-    const __m128i shift = _mm_cvtsi32_si128(int(bits)),
-                  limit_shift = _mm_cvtsi32_si128(31 - int(bits));
+void encode(std::uint32_t* states, std::uint16_t*& words, const Range* ranges, unsigned bits,
+            const std::uint8_t* contexts, const std::uint8_t* symbols, std::size_t groups) {
+    const __m512i shift = _mm512_set1_epi32(int(bits)),
+                  limit_shift = _mm512_set1_epi32(31 - int(bits)),
+                  whole = _mm512_set1_epi32(1 << bits);
     const __m512i frequency_mask = _mm512_set1_epi32(0xFFFF);
+    const __m512 below_one = _mm512_set1_ps(kBelowOne);
+    __m512i state[2] = {_mm512_loadu_si512(states), _mm512_loadu_si512(states + kWide)};
     std::uint16_t* last = words;
     for (std::size_t group = groups; group-- > 0;) {
+        __m512i range[2];
+        __mmask16 high[2];
 #pragma GCC unroll 2
-        for (unsigned half = 2; half-- > 0;) {
-            const __m512i range = _mm512_loadu_si512(ranges + kLanes * group + kWide * half);
-            const __m512i frequency = _mm512_and_si512(range, frequency_mask);
-            const __m512i first = _mm512_srli_epi32(range, 16);
-            __m512i s = state[half];
-            const __mmask16 high =
-                _mm512_cmpge_epu32_mask(s, _mm512_sll_epi32(frequency, limit_shift));
-            const auto count = unsigned(_mm_popcnt_u32(high));
-            last -= count;
-            _mm256_mask_storeu_epi16(last, __mmask16((1u << count) - 1),
-                                     _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(high, s)));
-            s = _mm512_mask_srli_epi32(s, high, s, 16);
-            // The quotient is below 2^19: float division misses it by one at most.
-            __m512i quotient = _mm512_cvttps_epi32(
-                _mm512_div_ps(_mm512_cvtepi32_ps(s), _mm512_cvtepi32_ps(frequency)));
-            __m512i rest = _mm512_sub_epi32(s, _mm512_mullo_epi32(quotient, frequency));
-            const __mmask16 over = _mm512_movepi32_mask(rest);
-            rest = _mm512_mask_add_epi32(rest, over, rest, frequency);
-            quotient = _mm512_mask_sub_epi32(quotient, over, quotient, _mm512_set1_epi32(1));
+        for (unsigned half = 0; half < 2; ++half) {
+            const std::size_t at = kLanes * group + kWide * half;
+            __m512i index = bytes_at(symbols + at);
+            if (contexts)
+                index = _mm512_or_si512(index, _mm512_slli_epi32(bytes_at(contexts + at), 8));
+            range[half] = _mm512_i32gather_epi32(index, ranges, 4);
+            high[half] = _mm512_cmpge_epu32_mask(
+                state[half],
+                _mm512_sllv_epi32(_mm512_and_si512(range[half], frequency_mask), limit_shift));
+        }
+        const __mmask32 moved = _mm512_kunpackw(high[1], high[0]);
+        const int count = _mm_popcnt_u32(moved);
+        last -= count;
+        _mm512_mask_storeu_epi16(last, __mmask32((std::uint64_t(1) << count) - 1),
+                                 _mm512_maskz_compress_epi16(moved, low_words(state[0], state[1])));
+#pragma GCC unroll 2
+        for (unsigned half = 0; half < 2; ++half) {
+            const __m512i frequency = _mm512_and_si512(range[half], frequency_mask);
+            const __m512i first = _mm512_srli_epi32(range[half], 16);
+            const __m512 inverse = _mm512_div_ps(below_one, _mm512_cvtepi32_ps(frequency));
+            const __m512i s = _mm512_mask_srli_epi32(state[half], high[half], state[half], 16);
+            const __m512i quotient =
+                _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(s), inverse));
+            const __m512i rest = _mm512_sub_epi32(s, _mm512_mullo_epi32(quotient, frequency));
             const __mmask16 under = _mm512_cmpge_epu32_mask(rest, frequency);
-            rest = _mm512_mask_sub_epi32(rest, under, rest, frequency);
-            quotient = _mm512_mask_add_epi32(quotient, under, quotient, _mm512_set1_epi32(1));
+            const __m512i next = _mm512_add_epi32(_mm512_sllv_epi32(quotient, shift),
+                                                  _mm512_add_epi32(rest, first));
             state[half] =
-                _mm512_add_epi32(_mm512_sll_epi32(quotient, shift), _mm512_add_epi32(rest, first));
+                _mm512_mask_add_epi32(next, under, next, _mm512_sub_epi32(whole, frequency));
         }
     }
     words = last;
-}
-
-void encode(std::uint32_t* states, std::uint16_t*& words, const Range* ranges, unsigned bits,
-            const std::uint8_t* contexts, const std::uint8_t* symbols, std::size_t groups) {
-    __m512i state[2] = {_mm512_loadu_si512(states), _mm512_loadu_si512(states + kWide)};
-    in_batches(ranges, contexts, symbols, groups, [&](const Range* some, std::size_t count) {
-        encode_batch(state, words, some, bits, count);
-    });
     _mm512_storeu_si512(states, state[0]);
     _mm512_storeu_si512(states + kWide, state[1]);
 }

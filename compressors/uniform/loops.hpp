@@ -306,24 +306,10 @@ void spread(const float* x, std::size_t n, const float* __restrict vector, float
         for (std::size_t j = 0; j < kSketch; ++j) sums[i * kSketch + j] += x[i] * vector[j];
 }
 
-// Looks up the ranges of some groups of symbols, from the last to the first, and calls
-// encode(ranges, groups) for them. One by one and ahead of the states: on the processors at hand a
-// gather of eight costs twice as much as eight loads that nothing waits for.
-template <class Encode>
-void in_batches(const Range* ranges, const std::uint8_t* contexts, const std::uint8_t* symbols,
-                std::size_t groups, const Encode& encode) {
-    constexpr std::size_t most = 32;
-    while (groups > 0) {
-        const std::size_t batch = groups < most ? groups : most;
-        groups -= batch;
-        const std::uint8_t* symbol = symbols + kLanes * groups;
-        const std::uint8_t* context = contexts ? contexts + kLanes * groups : nullptr;
-        Range looked_up[most * kLanes];
-        for (std::size_t i = 0; i < batch * kLanes; ++i)
-            looked_up[i] = ranges[(context ? std::size_t(context[i]) << 8 : 0) + symbol[i]];
-        encode(looked_up, batch);
-    }
-}
+// An encoder divides a state, as a float, by a frequency: times kBelowOne / frequency, rounded down.
+// That is the integer quotient, which is below 2^21, or one less: the three roundings, of 2^-24 each,
+// cannot carry it above, nor take away a whole.
+constexpr float kBelowOne = 1 - 0x3p-24f;
 
 // What decoding groups of symbols has changed of a run, but for its states.
 inline void advance(RunState& run, const std::uint8_t* words, std::size_t groups) {
@@ -343,6 +329,7 @@ void dispatch(const RunState* runs, unsigned count, const Decode& decode) {
     };
     if (count == 1) return counted.template operator()<1>();
     if (count == 2) return counted.template operator()<2>();
+    if (count == 3) return counted.template operator()<3>();
     counted.template operator()<kSideBySide>();
 }
 

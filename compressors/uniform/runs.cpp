@@ -77,11 +77,13 @@ SlotTables::SlotTables(std::span<const Frequencies> tables, unsigned bits)
 
 RunEncoder::RunEncoder(const Kernels& kernels, std::size_t capacity)
     // A symbol takes 12 bits at most, a word 16; kernels write whole registers.
-    : kernels_(kernels), buffer_(capacity + 2 * kLanes) {}
+    : kernels_(kernels),
+      buffer_(sizeof(std::uint16_t) * (capacity + 2 * kLanes)),
+      end_(reinterpret_cast<std::uint16_t*>(buffer_.get()) + capacity + 2 * kLanes) {}
 
 void RunEncoder::start(unsigned lanes) {
     lanes_ = lanes;
-    words_ = buffer_.data() + buffer_.size();
+    words_ = end_;
     std::ranges::fill(states_, kStateLow);
 }
 
@@ -108,7 +110,7 @@ void RunEncoder::encode(const RangeTables& tables, const std::uint8_t* contexts,
 }
 
 std::size_t RunEncoder::size() const {
-    return 4 * lanes_ + 2 * std::size_t(buffer_.data() + buffer_.size() - words_);
+    return 4 * lanes_ + 2 * std::size_t(end_ - words_);
 }
 
 void RunEncoder::write(std::span<std::uint8_t> bytes) const {
@@ -176,12 +178,9 @@ void RunDecoder::decode(const SlotTables& tables, std::span<Turn> turns) {
             one_by_one(tables, turn,
                        std::min<std::size_t>(turn.symbols.size(),
                                              turn.run->lanes_ - turn.run->lane_));
-    for (std::size_t first = 0; first < turns.size();) {
-        const std::size_t left = turns.size() - first;
-        const std::size_t count = left >= kSideBySide ? kSideBySide : left >= 2 ? 2 : 1;
-        in_groups(tables, turns.subspan(first, count));
-        first += count;
-    }
+    // A last chunk is shorter, and may have ended.
+    while (!turns.empty() && turns.back().symbols.empty()) turns = turns.first(turns.size() - 1);
+    if (!turns.empty()) in_groups(tables, turns);
     for (Turn& turn : turns) {
         in_groups(tables, std::span(&turn, 1));  // the others may have ended earlier
         one_by_one(tables, turn, turn.symbols.size());

@@ -59,7 +59,8 @@ public:
 
 private:
     const Kernels& kernels_;
-    std::vector<std::uint16_t> buffer_;
+    RecycledBytes buffer_;
+    std::uint16_t* end_;  // of the buffer
     std::uint16_t* words_ = nullptr;
     unsigned lanes_ = 0;
     std::uint32_t states_[kLanes];
@@ -88,7 +89,7 @@ public:
     void finish() const;
 
 private:
-    // As far as vectors go: 1, 2 or kSideBySide turns, until one of them has not all the words that
+    // As far as vectors go: kSideBySide turns at most, until one of them has not all the words that
     // a group can take, or too few symbols.
     static void in_groups(const SlotTables& tables, std::span<Turn> turns);
 

@@ -219,24 +219,40 @@ void TokenDecoder::decode_planes(std::span<const Turn> turns) {
                     turn.coder->ordered_.data());
 }
 
+namespace {
+
+constexpr std::size_t kTurns = 4;
+constexpr std::size_t kManyTokens = 16;  // for each count
+
+// Counts tokens in Turns sets of tables by turns: a count that was just added to is not ready to be
+// added to again, and in a context most tokens are alike.
+template <std::size_t Turns>
+void count_in_turn(const std::uint8_t* context, std::span<const std::uint8_t> tokens,
+                   std::span<Counts> counts) {
+    const std::size_t contexts = counts.size() / Turns;
+    std::size_t i = 0;
+    for (; i + Turns <= tokens.size(); i += Turns)
+#pragma GCC unroll 4
+        for (std::size_t turn = 0; turn < Turns; ++turn)
+            ++counts[turn * contexts + context[i + turn]][tokens[i + turn]];
+    for (; i < tokens.size(); ++i) ++counts[context[i]][tokens[i]];
+}
+
+}  // namespace
+
+std::size_t counts_of(const Contexts& contexts, std::size_t n) {
+    const std::size_t count = contexts.count();
+    return n / (count * kSymbols) < kManyTokens ? count : kTurns * count;
+}
+
 void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factors* factors,
                   const ContextMap& map, std::size_t begin, std::span<const std::uint8_t> tokens,
                   std::span<Counts> counts) {
     std::uint8_t context[kBlock];
     const auto count = [&](std::span<const std::uint8_t> some) {
-#pragma GCC unroll 4
-        for (std::size_t i = 0; i < some.size(); ++i) ++counts[context[i]][some[i]];
+        const auto in_turn = counts.size() == contexts.count() ? count_in_turn<1> : count_in_turn<kTurns>;
+        in_turn(context, some, counts);
     };
-    if (map.trivial()) {
-        // In turn, since one count cannot be added to again at once.
-        std::array<Counts, 4> parts{};
-#pragma GCC unroll 4
-        for (std::size_t i = 0; i < tokens.size(); ++i) ++parts[i % 4][tokens[i]];
-        for (const Counts& part : parts)
-            for (unsigned symbol = 0; symbol < kSymbols; ++symbol)
-                counts[0][symbol] += part[symbol];
-        return;
-    }
     if (!contexts.by_plane()) {
         for (std::size_t at = 0; at < tokens.size(); at += kBlock) {
             const auto some = tokens.subspan(at, std::min(kBlock, tokens.size() - at));

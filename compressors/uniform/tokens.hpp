@@ -110,7 +110,11 @@ private:
     std::vector<std::uint8_t> contexts_, planes_, ordered_;
 };
 
-// Counts the tokens of each context `map` knows, for a chunk.
+// How many tables of counts there should be for n tokens: one for each context, or several.
+std::size_t counts_of(const Contexts& contexts, std::size_t n);
+
+// Counts the tokens of a chunk in the contexts that `map` knows. Table c is one of context
+// c % contexts.count(): those of a context are to be added up.
 void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factors* factors,
                   const ContextMap& map, std::size_t begin, std::span<const std::uint8_t> tokens,
                   std::span<Counts> counts);
