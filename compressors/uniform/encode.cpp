@@ -212,17 +212,16 @@ private:
         writer_.put(std::uint8_t(kFastChunk));
         if (writer_.full()) return;
         exceptions_.resize(chunks.count());
-        write_chunks(chunks.count(),
-                     [&](unsigned worker, std::size_t i, std::vector<std::uint8_t>& out) {
-                         const std::size_t begin = chunks.begin(i), n = chunks.length(i);
-                         std::vector<std::uint8_t> tokens(n);
-                         for (std::size_t at = 0; at < n; at += kBlock)
-                             quantise(worker, begin + at,
-                                      std::span(tokens).subspan(at, std::min(kBlock, n - at)), low,
-                                      exceptions_[i]);
-                         out.resize(blocks_capacity(n));
-                         out.resize(fedsz::uniform::encode_blocks(kernels_, tokens, out.data()));
-                     });
+        write_chunks(chunks.count(), [&](unsigned worker, std::size_t i, Octets& out) {
+            const std::size_t begin = chunks.begin(i), n = chunks.length(i);
+            const RecycledBytes memory(n), room(blocks_capacity(n));
+            const std::span tokens(memory.get(), n);
+            for (std::size_t at = 0; at < n; at += kBlock)
+                quantise(worker, begin + at, tokens.subspan(at, std::min(kBlock, n - at)), low,
+                         exceptions_[i]);
+            const auto size = fedsz::uniform::encode_blocks(kernels_, tokens, room.get());
+            out.assign(room.get(), room.get() + size);
+        });
     }
 
     void encode_coded() {
