@@ -229,13 +229,17 @@ constexpr std::size_t kManyTokens = 16;  // for each count
 template <std::size_t Turns>
 void count_in_turn(const std::uint8_t* context, std::span<const std::uint8_t> tokens,
                    std::span<Counts> counts) {
-    const std::size_t contexts = counts.size() / Turns;
+    std::uint16_t both[kBlock];  // a context and its token: the place of a count in a set
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+        both[i] = std::uint16_t(context[i] << 8 | tokens[i]);
+    std::uint32_t* sets[Turns];
+    for (std::size_t turn = 0; turn < Turns; ++turn)
+        sets[turn] = counts[turn * (counts.size() / Turns)].data();
     std::size_t i = 0;
     for (; i + Turns <= tokens.size(); i += Turns)
 #pragma GCC unroll 4
-        for (std::size_t turn = 0; turn < Turns; ++turn)
-            ++counts[turn * contexts + context[i + turn]][tokens[i + turn]];
-    for (; i < tokens.size(); ++i) ++counts[context[i]][tokens[i]];
+        for (std::size_t turn = 0; turn < Turns; ++turn) ++sets[turn][both[i + turn]];
+    for (; i < tokens.size(); ++i) ++sets[0][both[i]];
 }
 
 }  // namespace
