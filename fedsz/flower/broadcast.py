@@ -9,9 +9,10 @@ of a round hold the same model, to the bit, by whatever way takes the fewest byt
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
@@ -153,7 +154,8 @@ class Broadcast:
             placed = place(meant, bounds)
         if before is None:
             self._steps = []
-        points = {**meant, **placed.points}
+        # A view of both, in the order of the model.
+        points: Mapping[str, NDArray] = ChainMap(dict(placed.points), cast(Any, meant))
         stream, _ = compress_measured(points, config, before, bounds=named, steps=placed.grid)
         decoded = decompress(stream, reference=before, as_numpy=True)
         self._residual = meant.left_out(decoded) if self._feedback else {}

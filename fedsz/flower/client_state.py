@@ -5,8 +5,9 @@ Where a chain of methods has other state than a residual, that is kept with it.
 A residual fits one reply. So a client that is asked the same again, by a server that crashed before
 it could count the reply, answers the same again.
 
-The residual of the turn before is kept as well. A reply that does not count has taken that one with
-it, and left one that belongs to what the server never added: then the client goes back to it.
+The residual of the turn before is kept as well, until the server has counted the last reply. One
+that does not count has taken that residual with it, and left one that belongs to what the server
+never added: then the client goes back to it.
 
 Flower's engines carry a Context's state from message to message, also where each message has a
 process of its own, and forget it when the run ends: state of another run is never seen.
@@ -59,18 +60,27 @@ class ClientState:
         """Keep a model, as a plain record; None forgets it."""
         self._put(_MODEL + key, None if record is None else ArrayRecord(dict(record)))
 
-    def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
-        """Return the residual and its age in turns, at least 1.
+    def settle(self, told: Instructions) -> None:
+        """Keep one residual of each key: that of the last reply that the server has counted.
 
-        It is that of the last reply that the server has counted; that of another run is none. A
-        server that asks for a turn again, or an earlier one, does not know of the last reply.
+        A server that asks for a turn again, or an earlier one, does not know of the last reply.
+        What was sent with a residual that is given up is not sent again either.
         """
-        last = told.turn - 1 if told.counted is None else told.counted
-        if self._turn(key, told) > last:
-            for name in (_RESIDUAL + key, _TURN + key):
-                self._move(_BEFORE + name, name)
+        for turn in [name for name in self._state if name.startswith(_TURN)]:
+            key = turn.removeprefix(_TURN)
+            goes_back = self._turn(key, told) > told.last_counted
+            if goes_back:
+                self.keep_reply(b"", None)
+            for name in (_RESIDUAL + key, turn):
+                if goes_back:
+                    self._move(_BEFORE + name, name)
+                else:
+                    self._put(_BEFORE + name, None)
+
+    def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
+        """Return the residual and its age in turns, at least 1; that of another run is none."""
         record, then = self._state.get(_RESIDUAL + key), self._turn(key, told)
-        if not isinstance(record, ArrayRecord) or not 0 <= then <= last:
+        if not isinstance(record, ArrayRecord) or not 0 <= then <= told.last_counted:
             return {}, 1
         residual = {k: r for k, r in (_arrays(record) or {}).items() if np.isfinite(r).all()}
         return residual, told.turn - then

@@ -46,6 +46,11 @@ class Instructions:
     counted: int | None = None
 
     @property
+    def last_counted(self) -> int:
+        """The last turn in which a reply of this client may have counted."""
+        return self.turn - 1 if self.counted is None else self.counted
+
+    @property
     def seed(self) -> int:
         """What random numbers of the run are drawn from, the same for all clients."""
         return int.from_bytes(self.run[:8], "little")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
@@ -38,7 +39,7 @@ from fedsz.stream import Reader
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
 from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
+from fedsz.update.decompress import decode, decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import place_first
 from fedsz.update.reference import Reference, require_reference, shown
@@ -98,16 +99,9 @@ class FedSZMod:
         if note is None:
             return call_next(message, context)
         told, state = Instructions.read(note), ClientState(context)
-        sent: dict[str, Reference] = {}
-        plain: dict[str, ArrayRecord] = {}
+        initial = partial(self._initial_point, message, context, told.config)
         try:
-            for key, record in message.content.array_records.items():
-                if key in told.holds or is_sealed(record):
-                    initial = partial(self._initial_point, message, context, told.config)
-                    sent[key] = _received(key, record, told, state, initial)
-                    plain[key] = to_record(dict(sent[key].arrays))
-                    state.keep_model(key, plain[key] if key in told.holds else None)
-                    plain[key] = with_aside(plain[key], aside_of(record))
+            plain, sent = _unpacked(message, told, state, initial)
         except ReferenceMismatch as err:
             state.forget_residuals()  # they are of another past than the server's
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
@@ -116,7 +110,10 @@ class FedSZMod:
         if asked and (kept := state.reply(asked)) is not None:
             return Message(kept, reply_to=message)
         message.content = replaced(message.content, plain, None)
+        gc.collect(1)  # what has come would stay: Flower's records refer to each other in circles
         try:
+            if told.trains:
+                state.settle(told)
             reply = call_next(message, context)
             if reply.has_content():
                 _compress(reply, sent, told, state)
@@ -155,6 +152,28 @@ def lacks_model(reply: Message) -> bool:
 def keeps_model(reply: Message) -> bool:
     """Say whether the sender of a reply holds what it was sent."""
     return not reply.has_error() or str(reply.error.reason).startswith(KEEPS_MODEL)
+
+
+def _unpacked(
+    message: Message,
+    told: Instructions,
+    state: ClientState,
+    initial: Callable[[], Reference | None],
+) -> tuple[dict[str, ArrayRecord], dict[str, Reference]]:
+    """Return the models in a message by key, as plain records and as views of these; keep them.
+
+    Raises:
+        ReferenceMismatch, CorruptStream: as `_received`.
+    """
+    plain: dict[str, ArrayRecord] = {}
+    sent: dict[str, Reference] = {}
+    for key, record in message.content.array_records.items():
+        if key in told.holds or is_sealed(record):
+            plain[key] = to_record(_received(key, record, told, state, initial).arrays)
+            sent[key] = Reference(Arrays(plain[key]))
+            state.keep_model(key, plain[key] if key in told.holds else None)
+            plain[key] = with_aside(plain[key], aside_of(record))
+    return plain, sent
 
 
 def _received(
@@ -262,11 +281,14 @@ def _update(
     # An encoder has the residual, and so is given the model without it.
     model = meant if encoder is None else arrays
     stream, report = compress_measured(model, config, base, bounds=bounds, encoder=encoder)
-    decoded = decompress(stream, reference=base, as_numpy=True)
-    arrived = arrival(meant, decoded, sent, steps)
+    arrived, left = Arrival(), dict[str, NDArray]()
+    for name, decoded in decode(Reader(stream), base):  # one at a time, to save memory
+        arrived += arrival(meant, {name: decoded}, sent, steps)
+        if keeps_state and encoder is None:
+            kept = meant.residual_of(name, decoded)
+            left |= {} if kept is None else {name: kept}
     if keeps_state:
-        left = meant.left_out(decoded) if encoder is None else encoder.state
-        state.keep_residual(key, left, told)
+        state.keep_residual(key, left if encoder is None else encoder.state, told)
     elif told.trains:
         state.forget_residual(key)
     return stream, report, arrived

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsz.arrays import DTYPE_IDS, DTYPES, Layout, NDArray, raw
+from fedsz.arrays import DTYPE_IDS, DTYPES, Layout, NDArray, cast, chunks, raw
 from fedsz.errors import ConfigError, CorruptStream
 
 KEY: Final = "fedsz"
@@ -38,13 +38,21 @@ _READERS: Final = {
 }
 
 
-def to_array(x: NDArray) -> Array:
-    """Return a Flower Array of ``x``, with one copy of its bytes where Flower's own takes two."""
-    header = io.BytesIO()
-    plain = x if x.dtype.kind != "V" and x.dtype.isbuiltin else x.view(f"V{x.itemsize}")
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(plain))
-    data = b"".join((header.getvalue(), raw(x)))
-    return Array(x.dtype.name, tuple(x.shape), NUMPY, data)
+def to_array(x: NDArray, dtype: np.dtype | None = None) -> Array:
+    """Return a Flower Array of ``x``, in ``dtype`` if that is another than its own.
+
+    It takes one copy of the bytes, where Flower's own takes two; see `fedsz.arrays.cast`.
+    """
+    dtype = x.dtype if dtype is None else dtype
+    like = np.empty(0, dtype)
+    plain = like if dtype.kind != "V" and dtype.isbuiltin else like.view(f"V{dtype.itemsize}")
+    about = np.lib.format.header_data_from_array_1_0(plain) | {"shape": x.shape}
+    written = io.BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
+    np.lib.format.write_array_header_1_0(written, about)
+    flat = x.reshape(-1)
+    for here in chunks(flat.size):
+        written.write(raw(cast(flat[here], dtype)))
+    return Array(dtype.name, tuple(x.shape), NUMPY, written.getvalue())
 
 
 def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:
@@ -53,10 +61,10 @@ def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:
 
 
 def from_array(name: str, array: Array) -> NDArray:
-    """Return what a plain Flower Array holds, as an array of its own.
+    """Return what a plain Flower Array holds, as a read-only view of its bytes.
 
-    numpy's own reader allocates whatever the header asks for; this one looks first whether the
-    bytes are there.
+    It is a copy where they do not lie as an array's should. numpy's own reader allocates whatever
+    the header asks for; this one looks first whether the bytes are there.
 
     Raises:
         ConfigError: it is serialised in a way that is not numpy's.
@@ -78,7 +86,7 @@ def from_array(name: str, array: Array) -> NDArray:
     if dtype not in DTYPE_IDS or nbytes != math.prod(shape) * dtype.itemsize:
         raise CorruptStream(f"array {name!r} has dtype {dtype}, which streams do not have")
     flat = np.frombuffer(array.data, dtype, math.prod(shape), start)
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
+    return np.require(flat.reshape(shape, order="F" if fortran else "C"), None, ["C", "A"])
 
 
 def is_sealed(record: ArrayRecord) -> bool:
@@ -155,9 +163,9 @@ def _described(array: Array) -> tuple[np.dtype, tuple[int, ...]] | None:
 
 
 class Arrays(Mapping[str, NDArray]):
-    """A plain record as a state_dict whose arrays are made as they are asked for, to save memory.
+    """A plain record as a state_dict of read-only views, which are made as they are asked for.
 
-    It has those that streams can hold.
+    It has those arrays that streams can hold.
 
     Raises, at an array:
         ConfigError: it is serialised in a way that is not numpy's.

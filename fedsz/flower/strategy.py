@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from fedsz.arrays import Layout, NDArray, add_scaled, cast
+from fedsz.arrays import Layout, NDArray, add_scaled
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import ConfigError, FedszError, RefusedReply
 from fedsz.flower.admission import AdmittedRecord, release, streamed, update_of
@@ -74,14 +74,19 @@ class StreamingFedAvg(FedAvg):
         super().__init__(*arguments, **named)
         self.quorum = Quorum(min_replies)
         self.on_update: Callable[[ReceivedUpdate], None] | None = None
+        self._first = ArrayRecord()  # which Flower's loop holds until the end
 
-    def start(self, *arguments: Any, **named: Any) -> Result:
-        """Run the rounds; see Flower's `Strategy`.
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any
+    ) -> Result:
+        """Run the rounds; see Flower's `Strategy`. Only the caller keeps ``initial_arrays``.
 
         Raises:
             TooFewReplies: three rounds in a row did not count.
         """
-        result = super().start(*arguments, **named)
+        self._first = ArrayRecord(dict(initial_arrays))
+        del initial_arrays
+        result = super().start(grid, self._first, *arguments, **named)
         self.quorum.require()  # the last rounds have none after them that would
         return result
 
@@ -91,6 +96,8 @@ class StreamingFedAvg(FedAvg):
         """Return the round's messages, which ask for replies that are still sealed."""
         self.quorum.require()
         self.quorum.wait()
+        if arrays is not self._first:
+            self._first.clear()  # the loop goes on with an average
         return streamed(super().configure_train(server_round, arrays, config, grid))
 
     def aggregate_train(
@@ -250,7 +257,7 @@ class Mean:
             if onto is not None:
                 add_scaled(onto[name], 1.0, mean)
                 np.copyto(mean, onto[name], casting="unsafe", where=~np.isfinite(onto[name]))
-            record[name] = to_array(cast(mean, self._template.dtypes[name]))
+            record[name] = to_array(mean, self._template.dtypes[name])
         return record
 
 

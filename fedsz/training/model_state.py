@@ -48,7 +48,7 @@ def load(model: Any, record: ArrayRecord) -> Mapping[str, NDArray]:
     """
     template = Layout.of(arrays_of(model))
     template.check(layout_of(record).shapes)
-    arrays = dict(Arrays(record, template))
+    arrays = {name: x.copy() for name, x in Arrays(record, template).items()}
     set_arrays(model, arrays)
     return arrays
 

@@ -6,6 +6,7 @@ What the client owes and says is `ClientSession`'s business; here are its thread
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import queue
 import random
@@ -157,6 +158,10 @@ def run_client(
             link.tell_work(message)
             node.configure(session.node_config)
             link.hand_in(node.answer(message, limit=request.reply_limit))
+            # Flower's records refer to each other in circles: the models that came and went would
+            # stay beside the next ones.
+            del message
+            gc.collect()
 
 
 class _Link:

@@ -6,7 +6,9 @@ Karimireddy et al. 2019; for both directions: DoubleSqueeze, Tang et al. 2019):
     v = x + decay^age r;  send C(v);  r = v - D(C(v))
 
 The residual is of what is really decoded, so that it holds every error on the way, the codec's and
-the rounding of narrow dtypes too.
+the rounding of narrow dtypes too. It is kept in the tensor's own dtype. In half precision that
+rounds it, by at most 2^-8 of itself in bfloat16 and 2^-11 in float16 (2^-25 where it is subnormal).
+That much of it is not fed back: of a residual within the bound, a 256th of the bound a round.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, chunks
 from fedsz.update.config import CompressionConfig
 from fedsz.update.lossy import narrow, wide
 from fedsz.update.reference import Reference
@@ -29,8 +31,8 @@ class ErrorFeedback(Mapping[str, NDArray]):
 
     Args:
         state: what is to be sent.
-        residual: by tensor, what earlier rounds left out; others than of the tensor's own shape are
-            of another model, and left alone. Float64 for float64 tensors, float32 for others.
+        residual: by tensor, what earlier rounds left out, in the tensor's dtype, or in float32 for
+            half precision. Those of another shape or dtype are of another model, and left alone.
         decay: what a residual is multiplied with for each round of its age, in [0, 1].
         age: in rounds; 1 if it is of the round before.
     """
@@ -49,8 +51,14 @@ class ErrorFeedback(Mapping[str, NDArray]):
 
     def __getitem__(self, name: str) -> NDArray:
         x = self._state[name]
-        meant = self._meant(name, x)
-        return x if meant is None else narrow(meant, x.dtype)
+        residual = self._fitting(name, x)
+        if residual is None:
+            return x
+        meant = np.empty_like(x)
+        flat, left, out = x.reshape(-1), residual.reshape(-1), meant.reshape(-1)
+        for here in chunks(x.size):
+            out[here] = narrow(self._sum(flat[here], left[here]), x.dtype)
+        return meant
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._state)
@@ -83,36 +91,49 @@ class ErrorFeedback(Mapping[str, NDArray]):
         bounds = {}
         for name in self._residual.keys() & self._state.keys():
             x = self._state[name]
-            if self._meant(name, x) is not None:
+            if self._fitting(name, x) is not None:
                 with np.errstate(over="ignore", invalid="ignore"):
                     step = np.subtract(x, reference.tensor(name, x), dtype=wide(x.dtype))
                 bounds[name] = config.bound_of(name).absolute(step)
         # A tensor that did not move has no bound of its own: the residual's will do.
         return {name: b for name, b in bounds.items() if b > 0}
 
-    def left_out(self, decoded: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """Return the residual, given what was sent as its receiver decodes it.
+    def residual_of(self, name: str, decoded: NDArray) -> NDArray | None:
+        """Return what a tensor leaves out, given what was sent as its receiver decodes it.
 
-        Tensors that arrive exactly have none, and neither have those with a NaN or an infinity
-        anywhere: the next round starts afresh for them.
+        None for a tensor that arrives exactly. None too for one with a NaN or an infinity anywhere:
+        the next round starts afresh for it.
         """
-        residual = {}
-        for name, y in decoded.items():
-            if y.dtype.kind in "iubc":
-                continue
-            x = self._state[name]
-            meant = self._meant(name, x)
-            with np.errstate(invalid="ignore", over="ignore"):
-                r = np.subtract(x if meant is None else meant, y, dtype=wide(y.dtype))
-            if r.any() and np.isfinite(r).all():
-                residual[name] = r
-        return residual
-
-    def _meant(self, name: str, x: NDArray) -> NDArray | None:
-        """Return a tensor with its residual, in the residual's dtype; None if it has none."""
-        r = self._residual.get(name)
-        if r is None or r.shape != x.shape or r.dtype != wide(x.dtype) or not self._weight:
+        if decoded.dtype.kind in "iubc":
             return None
-        meant: NDArray = r * r.dtype.type(self._weight)
+        x = self._state[name]
+        residual, kept = self._fitting(name, x), np.empty_like(decoded)
+        flat, sent, out = x.reshape(-1), decoded.reshape(-1), kept.reshape(-1)
+        for here in chunks(x.size):
+            meant = flat[here]
+            if residual is not None:
+                meant = self._sum(meant, residual.reshape(-1)[here])
+            with np.errstate(invalid="ignore", over="ignore"):
+                left = np.subtract(meant, sent[here], dtype=wide(decoded.dtype))
+            if not np.isfinite(left).all():
+                return None
+            out[here] = narrow(left, decoded.dtype)
+        return kept if kept.any() else None
+
+    def left_out(self, decoded: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """Return the residuals of all tensors that have one; see `residual_of`."""
+        left = {name: self.residual_of(name, y) for name, y in decoded.items()}
+        return {name: x for name, x in left.items() if x is not None}
+
+    def _fitting(self, name: str, x: NDArray) -> NDArray | None:
+        """Return the residual of a tensor, if it has one that counts."""
+        r = self._residual.get(name)
+        fits = r is not None and r.shape == x.shape and r.dtype in (x.dtype, wide(x.dtype))
+        return r if fits and self._weight else None
+
+    def _sum(self, x: NDArray, residual: NDArray) -> NDArray:
+        """Return some elements with their residual, float32 for half precision."""
+        meant: NDArray = residual.astype(wide(x.dtype))
+        meant *= meant.dtype.type(self._weight)
         meant += x
         return meant

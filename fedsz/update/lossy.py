@@ -95,11 +95,10 @@ def encode_difference(
     spare = bound - rounding
     if not spare > 0:
         return None
-    whole, start = (side.astype(dtype, copy=False) for side in (x, base))
-    if dtype in codec.dtypes:
-        encoded = codec.encode_difference(whole, start, spare)
+    if x.dtype == dtype and dtype in codec.dtypes:
+        encoded = codec.encode_difference(x, base, spare)
         return Within(encoded.payload, bound, encoded.max_error + rounding)
-    coded = encode_within(np.asarray(whole - start), spare, codec)
+    coded = encode_within(np.subtract(x, base, dtype=dtype), spare, codec)
     return coded and Within(coded.payload, bound, coded.max_error + rounding)
 
 

@@ -115,20 +115,20 @@ def arrival(
     reference: Reference,
     energies: Mapping[str, tuple[int, float]],
 ) -> Arrival:
-    """Return how much of an update arrives.
+    """Return how much of an update arrives, or of some of its tensors.
 
     Args:
         meant: what was to be sent, with its residual.
-        decoded: what its receiver has of it.
+        decoded: what its receiver has of it; tensors that are not in it do not count.
         reference: what it differs from.
         energies: of the step alone, as the function of that name returns them.
     """
-    sent = left = 0.0
-    for name in energies:
+    step = sent = left = 0.0
+    for name in energies.keys() & decoded.keys():
         x = meant[name]
+        step += energies[name][1]
         sent += energy_between(x, reference.arrays[name])
         left += energy_between(x, decoded[name])
-    step = sum(energy for _, energy in energies.values())
     return Arrival(step, sent, left)
 
 
