@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
+from fedsz.spread import half_ulp
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lossy import wide
 from fedsz.update.reference import Reference
@@ -50,10 +51,45 @@ def test_the_residual_is_what_was_meant_less_what_arrives(codec: Any, dtype: Any
 
     exact = state["fc.weight"].astype(np.float64) + before["fc.weight"].astype(np.float64)
     missing = exact - arrived["fc.weight"].astype(np.float64)
-    # But for the rounding of a sum and of a difference.
+    # But for the rounding of a sum and of a difference, and of the residual in its own dtype.
     room = 4 * float(ml_dtypes.finfo(wide(np.dtype(dtype))).eps) * np.abs(exact).max()
+    room += half_ulp(np.abs(missing).max(), np.dtype(dtype))
     assert np.abs(left["fc.weight"].astype(np.float64) - missing).max() <= room
     assert set(left) == {"fc.weight"}  # the rest arrived exactly
+
+
+@pytest.mark.parametrize("bound", ["std:0.5", "std:3", 1e-3])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=lambda x: np.dtype(x).name)
+@given(seed=seeds)
+def test_half_precision_owes_its_residual_and_what_rounding_took(
+    dtype: Any, bound: Any, seed: int
+) -> None:
+    rng, kind = np.random.default_rng(seed), np.dtype(dtype)
+    base, residual = model(rng, dtype, 0.05), dict[str, Any]()
+    owed, rounded = np.zeros((40, 60)), 0.0
+    for _ in range(8):
+        step = rng.laplace(0, 1e-3, (40, 60))
+        state = {**base, "fc.weight": (base["fc.weight"] + step).astype(kind)}
+        meant = ErrorFeedback(state, residual)
+        arrived = sent(meant, base, bound)
+        residual = meant.left_out(arrived)
+        owed += state["fc.weight"].astype(np.float64) - arrived["fc.weight"].astype(np.float64)
+        left = residual.get("fc.weight", np.zeros((40, 60), kind))
+        assert left.dtype == kind
+        # A sum and a difference in float32, and the residual as it is kept.
+        largest = max(float(np.abs(x.astype(np.float64)).max()) for x in dict(meant).values())
+        rounded += half_ulp(float(np.abs(left.astype(np.float64)).max()), kind)
+        rounded += 2 * half_ulp(2 * largest, np.dtype(np.float32))
+        assert np.abs(owed - left.astype(np.float64)).max() <= rounded
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=lambda x: np.dtype(x).name)
+def test_a_residual_of_an_earlier_release_is_taken(dtype: Any) -> None:
+    state = {"a.weight": np.full(5, 2, dtype)}
+
+    meant = ErrorFeedback(state, {"a.weight": np.full(5, 0.5, np.float32)})
+
+    np.testing.assert_array_equal(meant["a.weight"], np.full(5, 2.5, dtype))
 
 
 @given(seeds)
