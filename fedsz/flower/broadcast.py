@@ -9,20 +9,24 @@ of a round hold the same model, to the bit, by whatever way takes the fewest byt
 
 from __future__ import annotations
 
+import logging
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
+from fedsz.transport.messages import Parked
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import Grid, bounds_of, common_grid, place, place_first
 from fedsz.update.reference import Reference
+
+logger = logging.getLogger(__name__)
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
 # weights would lose them at the bounds that differences do with.
@@ -32,14 +36,30 @@ FIRST_BOUND: Final = str(ErrorBound.rel(2e-3))
 # the whole one.
 HISTORY: Final = 2.0
 
+# Bytes of a stream that waits on disk between rounds: it is read again for few clients, or none.
+PARKED_FROM: Final = 1 << 20
+
+
+Streams = Sequence[bytes | Parked]
+
 
 @dataclass(frozen=True)
 class Step:
     """A stream, the digest of the model that its receiver then holds, and the steps to there."""
 
-    stream: bytes
+    stream: bytes | Parked
     digest: bytes
     grid: Grid = field(default_factory=dict)
+
+    def parked(self) -> Step:
+        """Return the same with a large stream on disk; if that is full, it stays in memory."""
+        if isinstance(self.stream, Parked) or len(self.stream) < PARKED_FROM:
+            return self
+        try:
+            return replace(self, stream=Parked([memoryview(self.stream)]))
+        except OSError as err:
+            logger.warning("an earlier broadcast stays in memory: %s", err.strerror or err)
+            return self
 
 
 @dataclass(frozen=True)
@@ -86,8 +106,8 @@ class Broadcast:
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
         self._steps: list[Step] = []
-        self._whole: bytes | None = None  # the model without loss, once somebody needs it
-        self._ways: dict[bytes, list[bytes]] = {}  # by what is held: the streams to the model
+        # By a step: what the model is above it, in one stream; by None: the model without loss.
+        self._coded: dict[int | None, bytes] = {}
         self._older: tuple[int, Reference] | None = None  # the model of a step, last looked at
         self.steer(config)
 
@@ -108,16 +128,16 @@ class Broadcast:
         ``reference`` says whether `model` is needed although the broadcast is exact.
         """
         if self._within is None:
-            self._steps, self._ways, self._residual, self._given = [], {}, {}, b""
+            self._steps, self._residual, self._given = [], {}, b""
             self.model = Reference(arrays) if reference else None
             source = self.model.arrays if self.model else arrays
-            self._whole, report = compress_measured(source, self._exactly)
-            self.raw_bytes = report.raw_bytes
+            whole, report = compress_measured(source, self._exactly)
+            self._coded, self.raw_bytes = {None: whole}, report.raw_bytes
             return
         given = Reference(arrays)
         if given.digest == self._given:
             return  # sent to be tested and again to be trained, or a round had no replies
-        self._given, self._whole = given.digest, None
+        self._given, self._coded, self._older = given.digest, {}, None
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
         if self._shared_initial and self.model is None:
             self._begin_shared(given)
@@ -161,7 +181,6 @@ class Broadcast:
         self._residual = meant.left_out(decoded) if self._feedback else {}
         self.model = Reference(decoded)
         self._steps.append(Step(stream, self.model.digest, placed.grid))
-        self._ways, self._older = {}, None
         if sum(len(step.stream) for step in self._steps) > HISTORY * self.raw_bytes:
             self._forget(len(self._steps) // 2)
 
@@ -194,46 +213,46 @@ class Broadcast:
         return self._within is None
 
     def pack_away(self) -> None:
-        """Free what can be had again: the model without loss, and an older one."""
-        whole, self._whole, self._older = self._whole, None, None
-        self._ways = {held: way for held, way in self._ways.items() if whole not in way}
+        """Free what can be had again: the model without loss, an older one, what waits on disk."""
+        self._coded.pop(None, None)
+        self._older = None
+        self._steps = [step.parked() for step in self._steps]
 
     def prepare(self, held: Iterable[bytes]) -> None:
         """Code what clients lack that hold these models, from the oldest on: each model once."""
         ages = {step.digest: i for i, step in enumerate(self._steps)}
         for digest in sorted(set(held) & set(ages), key=lambda digest: ages[digest]):
-            self.streams(digest)
+            self._way(digest)
 
     def streams(self, held: bytes) -> list[bytes]:
         """Return what a client needs, in this order, that holds model ``held``, a digest or b""."""
-        if held not in self._ways:
-            self._ways[held] = self._way(held)
-        return self._ways[held]
+        return [bytes(stream[:]) for stream in self._way(held)]
 
-    def _way(self, held: bytes) -> list[bytes]:
+    def _way(self, held: bytes) -> Streams:
         known = [i for i, step in enumerate(self._steps) if step.digest == held]
         if known and known[-1] >= len(self._steps) - 2:
             return [step.stream for step in self._steps[known[-1] + 1 :]]
-        if self._whole is None:
-            self._whole = self._since(None)
-        ways = [[self._whole]]
+        ways: list[Streams] = [[self._since(None)]]
         if self._steps:
             since = self._fewest(known[-1] if known else 0)
             ways.append(since if known else [self._steps[0].stream, *since])
         return min(ways, key=_size)
 
-    def _fewest(self, first: int) -> list[bytes]:
+    def _fewest(self, first: int) -> Streams:
         """Return the streams since step ``first``, or one in their place if that is smaller."""
-        chain = [step.stream for step in self._steps[first + 1 :]]
+        chain: Streams = [step.stream for step in self._steps[first + 1 :]]
         return chain if len(chain) < 2 else min([self._since(first)], chain, key=_size)
 
     def _since(self, first: int | None) -> bytes:
         """Return the model without loss, or what it is above that of step ``first``."""
-        assert self.model is not None
-        steps = self._steps if first is None else self._steps[first + 1 :]
-        base = None if first is None else self._at(first)
-        grid = common_grid(step.grid for step in steps)
-        return compress_measured(self.model.arrays, self._exactly, base, steps=grid)[0]
+        if first not in self._coded:
+            assert self.model is not None
+            steps = self._steps if first is None else self._steps[first + 1 :]
+            base = None if first is None else self._at(first)
+            grid = common_grid(step.grid for step in steps)
+            stream, _ = compress_measured(self.model.arrays, self._exactly, base, steps=grid)
+            self._coded[first] = stream
+        return self._coded[first]
 
     def _at(self, place: int) -> Reference:
         """Return the model of a step; those of later ones are near then."""
@@ -241,11 +260,12 @@ class Broadcast:
         if self._older is not None and self._older[0] <= place:
             first, model = self._older
         for step in self._steps[first + 1 : place + 1]:
-            model = Reference(decompress(step.stream, reference=model, as_numpy=True))
+            stream = bytes(step.stream[:])
+            model = Reference(decompress(stream, reference=model, as_numpy=True))
         assert model is not None
         self._older = place, model
         return model
 
 
-def _size(streams: Sequence[bytes]) -> int:
+def _size(streams: Streams) -> int:
     return sum(map(len, streams))

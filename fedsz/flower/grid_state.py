@@ -51,7 +51,7 @@ def records_of(state: PackerState, learned: Learned) -> RecordDict:
         grids = [[step.grid.get(name, _NO_STEP) for name in names] for step in known.steps]
         records |= {
             _STEPS + key: ConfigRecord(steps),
-            _STREAMS + key: sealed([step.stream for step in known.steps]),
+            _STREAMS + key: sealed([bytes(step.stream[:]) for step in known.steps]),
             _GRIDS + key: to_record({"steps": np.array(grids, np.float64)}),
             _MODEL + key: to_record(dict(known.model.arrays)),
             _RESIDUAL + key: to_record(dict(known.residual)),

@@ -222,7 +222,8 @@ class Mean:
             dtypes = {tensor.name: tensor.dtype for tensor in opened}
             self._template = Layout(dict(update.shapes), dtypes)
         with update.clock():
-            for tensor in opened:
+            while opened:
+                tensor = opened.pop()  # what is added is freed
                 if tensor.name not in self._sums:
                     shape = self._template.shapes[tensor.name]
                     self._sums[tensor.name] = np.zeros(shape, sum_dtype(tensor.dtype))
