@@ -136,9 +136,9 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def stream(size: Size) -> dict[str, float]:
-    """Compress and decompress the whole model by the library's defaults."""
-    state = weights("model", size)
+def stream(what: str, size: Size) -> dict[str, float]:
+    """Compress and decompress a state_dict by the library's defaults."""
+    state = weights(what, size)
     forget_peak()
     start, held = time.perf_counter(), resident("VmRSS")
     blob = fedsz.compress(state)
@@ -253,8 +253,9 @@ def main() -> None:
         train(options.train)
         return
     print(f"{platform.machine()}, {os.cpu_count()} cores\n")
-    if "stream" in options.only:
-        print(", ".join(f"{name} {value:.2f}" for name, value in stream(size).items()))
+    for what in SENT if "stream" in options.only else ():
+        told = [f"{name} {value:.2f}" for name, value in stream(what, size).items()]
+        print(f"{what}: {', '.join(told)}")
     print("| what | GB | round | down | up | seconds | server's memory | client's memory |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for what in SENT:
