@@ -15,6 +15,7 @@ from fedsz.flower.refusal import Norm
 from fedsz.flower.strategy import Mean
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import VALUES, Part
+from fedsz.methods.low_rank import PowerSgd
 from fedsz.methods.payload import write
 from fedsz.methods.random_k import RandomK
 from fedsz.methods.rotation import Rotate
@@ -41,6 +42,7 @@ CHAINS = [
     "rotate>sign",
     "randk:k=20%>qsgd",
     "sketch>uniform@std:0.5",
+    "powersgd:rank=16,shared=1",
 ]
 
 
@@ -83,7 +85,9 @@ def test_the_sum_is_that_of_what_is_decoded(chain: str, settings: dict[str, bool
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_it_is_decoded_once_for_all_clients(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = next(part for part in (RandomK, Sketch, Rotate) if chain.startswith(part.name))
+    first = next(
+        part for part in (RandomK, Sketch, Rotate, PowerSgd) if chain.startswith(part.name)
+    )
     decode: Any = first.decode
     decodes: list[tuple[int, ...]] = []
 
@@ -143,7 +147,12 @@ def by_hand(chain: str, values: np.ndarray) -> ReceivedUpdate:
     return received(write_stream(tensors, parts, digest, [Chain(chain, 3, 4, 0)]))
 
 
-COUNTS = {"randk:k=20%": 840, "sketch:columns=30%": 1260, "rotate:block=64": 4200}
+COUNTS = {
+    "randk:k=20%": 840,
+    "sketch:columns=30%": 1260,
+    "rotate:block=64": 4200,
+    "powersgd:rank=16,shared=1": 960,
+}
 
 
 @pytest.mark.parametrize("chain", COUNTS)

@@ -66,7 +66,7 @@ def resumed(downlink: Broadcast, config: CompressionConfig) -> Broadcast:
     """What goes on from the checkpoint of a broadcast."""
     state = downlink.state()
     assert state is not None
-    records = records_of(PackerState(b"", 0, {}, {}, {}, {"arrays": state}), LEARNED)
+    records = records_of(PackerState(b"", 0, {}, {}, {}, {"arrays": state}, {}), LEARNED)
     again = Broadcast(config)
     again.restore(state_of(records)[0].broadcasts["arrays"])
     return again

@@ -149,7 +149,7 @@ def test_a_biased_chain_without_feedback_gives_one_warning(flower_log: list[str]
         ("weight", "no update 'weight'; have weights, .* no method 'weight'"),
         ("ternary>uniform@std:1", "must come back exactly"),
         ("topk:k=0", "number of elements or a share"),
-        ("difference>topk", "keeps what each client has sent"),
+        ("adaptive>difference>topk", "must stand before all others"),
         ("topk>feedback", "must stand before all parts"),
         ("feedback>qsgd", "grows without end"),
     ],

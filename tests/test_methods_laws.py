@@ -36,7 +36,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     ),
     "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0", "k=30%,block=1"),
     "rotate": ("block=16",),
-    "powersgd": ("rank=1",),
+    "powersgd": ("rank=1", "rank=2,shared=1"),
     "atomo": ("rank=1",),
     "sketch": ("columns=50%,rows=3", "columns=20%,unbiased=0"),
     "uveqfed": ("step=0.3", "lattice=hexagonal"),
@@ -258,7 +258,7 @@ def test_differences_from_what_is_learnt_tell_a_receiver_a_constant(text: str) -
         meant, theirs = transform.received(decoded, theirs)
 
     assert shared.spec.shape == meant.shape
-    assert np.array_equal(theirs["learned"], state["learned"])
+    assert np.array_equal(theirs["shift"], state["shift"])
     assert np.square(meant - x).sum() < 0.01 * np.square(x).sum()
 
 

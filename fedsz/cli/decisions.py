@@ -10,7 +10,7 @@ import typer
 from fedsz.cli.options import Json
 from fedsz.cli.output import print_json, print_table, say
 from fedsz.formatting import share
-from fedsz.update.config import EXACT
+from fedsz.update.config import is_bound
 
 if TYPE_CHECKING:
     from fedsz.training.decisions import Decided
@@ -60,6 +60,6 @@ def _cells(one: Decided) -> tuple[str, ...]:
 
 
 def _short(bound: str) -> str:
-    """Return a bound, or "exact", to four digits: --json has them all."""
+    """Return a bound to four digits, and any other downlink as it is: --json has them all."""
     kind, colon, number = bound.rpartition(":")
-    return bound if bound == EXACT else f"{kind}{colon}{float(number):.4g}"
+    return f"{kind}{colon}{float(number):.4g}" if is_bound(bound) else bound

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.update.config import EXACT
+from fedsz.update.config import is_bound
 
 FIXED: Final = "fixed"  # takes what it is given
 AUTO: Final = "auto"  # asks for a tolerance and nothing else
@@ -91,8 +91,8 @@ def because(
 
 
 def scaled(bound: str, factor: float) -> str:
-    """Return an error bound times ``factor``, as it is printed; an exact downlink stays exact."""
-    return bound if bound == EXACT else str(ErrorBound.of(bound).scaled(factor))
+    """Return an error bound times ``factor``, as it is printed, and any other downlink as it is."""
+    return str(ErrorBound.of(bound).scaled(factor)) if is_bound(bound) else bound
 
 
 def check_positive(owner: str, **settings: float) -> None:

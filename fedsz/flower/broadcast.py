@@ -5,6 +5,10 @@ Models are points of a lattice (`fedsz.update.lattice`), so that a client which 
 sent one array of tokens for them all, and one without any model the whole of it, as small as its
 points cost. What is on no lattice goes as the chain of differences, or without loss. So all clients
 of a round hold the same model, to the bit, by whatever way takes the fewest bytes.
+
+A chain of methods may code the differences in place of a bound. That is EF21 with one sender, whose
+shift is the model that clients hold (EF21-P, Gruntkowska et al. 2023): what one round leaves out is
+in the next difference.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from typing import Any, Final, cast
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
+from fedsz.methods import Transform
 from fedsz.transport.messages import Parked
+from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
@@ -116,9 +122,11 @@ class Broadcast:
         # Whatever clients send, a broadcast is of differences, and its bound may be of a step. What
         # has no bound of such a kind stays lossless, and so all does that is on no lattice.
         self._exactly = config.replace(error_bound="step:1", update=DELTA, factors={})
-        self._within = None
+        self._within, self._chain = None, config.downlink_chain
         if config.downlink == EXACT:
             self._exactly = self._exactly.replace(codec=config.lossless)
+        elif self._chain is not None:
+            self._within = self._exactly
         else:
             self._within = self._exactly.replace(error_bound=config.downlink)
 
@@ -144,6 +152,9 @@ class Broadcast:
             return
         fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
         before = self.model if fits and self._steps else None
+        if self._chain is not None:
+            self._add_difference(given, self._chain, before)
+            return
         self._add_step(ErrorFeedback(given.arrays, self._residual), self._within, before)
 
     def _begin_shared(self, given: Reference) -> None:
@@ -179,8 +190,26 @@ class Broadcast:
         stream, _ = compress_measured(points, config, before, bounds=named, steps=placed.grid)
         decoded = decompress(stream, reference=before, as_numpy=True)
         self._residual = meant.left_out(decoded) if self._feedback else {}
-        self.model = Reference(decoded)
-        self._steps.append(Step(stream, self.model.digest, placed.grid))
+        self._take(stream, Reference(decoded), placed.grid)
+
+    def _add_difference(self, given: Reference, chain: Transform, before: Reference | None) -> None:
+        """Code what a model differs by from the one that clients hold; the first goes exactly."""
+        self._residual = {}
+        if before is None:
+            self._steps = []
+            stream, _ = compress_measured(given.arrays, self._exactly)
+            self._take(stream, given, {})
+            return
+        # Drawn by the model itself, and so drawn again if the round is.
+        seed = int.from_bytes(given.digest[:8], "little")
+        encoder = ChainEncoder(chain, seed=seed, round=len(self._steps))
+        stream, _ = compress_measured(given.arrays, self._exactly, before, encoder=encoder)
+        self._take(stream, Reference(decompress(stream, reference=before, as_numpy=True)), {})
+
+    def _take(self, stream: bytes, model: Reference, grid: Grid) -> None:
+        """Note a step that leads to ``model``."""
+        self.model = model
+        self._steps.append(Step(stream, model.digest, grid))
         if sum(len(step.stream) for step in self._steps) > HISTORY * self.raw_bytes:
             self._forget(len(self._steps) // 2)
 

@@ -24,7 +24,7 @@ from typing import Final
 from flwr.app import Message
 
 from fedsz.errors import ConfigError
-from fedsz.flower.packing import is_training
+from fedsz.flower.pushes import is_training
 from fedsz.transport.replies import Hastened
 
 FACTOR: Final = 3.0

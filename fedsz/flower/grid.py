@@ -25,14 +25,15 @@ from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.ordinary import NormLimit
 from fedsz.flower.overlapping import OverlappingReplies
-from fedsz.flower.packing import Packed, Packer, is_round, is_training
+from fedsz.flower.packing import Packed, Packer
+from fedsz.flower.pushes import is_round, is_training
 from fedsz.flower.quorum import Quorum
-from fedsz.flower.records import STYPE, TRAIN
-from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, told
+from fedsz.flower.records import TRAIN
+from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, reason_of, told
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.second_tries import note_holder, with_second_tries
+from fedsz.flower.shifts import Shifts
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.formatting import one_line
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 from fedsz.update.config import DEFAULT, CompressionConfig
 
@@ -61,15 +62,15 @@ class FedSZGrid(WrappedGrid):
             A client whose reply is of another model sends weights.
         decay: what a client's residual is multiplied with for each round that it waits, in [0, 1].
         downlink: how the model is sent: "exact", or as what it differs by from the one that a
-            client holds, within a bound such as "std:1" or 1e-2.
+            client holds, within a bound such as "std:1", or by "difference>" and a chain.
         downlink_feedback: whether what one broadcast leaves out goes into the next.
         shared_initial: whether clients may hold the first model; see `FedSZMod`.
+        shifts: keeps what an update by "difference>" has taught of each client, within limits.
         policy: who decides all of this before each round: "auto", the default where no bound,
             threshold, rule, update or downlink is named; "fixed", the default where one is; or
             another, see `fedsz.control`.
         tolerance: points of accuracy that compression may cost, for policies that ask.
-        rounds: how many there will be, for policies that ask. A Grid cannot see how many a strategy
-            was told of.
+        rounds: how many there will be, for policies that ask; a Grid cannot see that.
         same_model: whether replies must have the names and shapes of the model that was sent; False
             for apps whose clients answer with something else, such as adapters.
         rules: all else that replies must keep to before they count.
@@ -105,6 +106,7 @@ class FedSZGrid(WrappedGrid):
         downlink: ErrorBound | float | str | None = None,
         downlink_feedback: bool = True,
         shared_initial: bool = False,
+        shifts: Shifts | None = None,
         policy: str | None = None,
         tolerance: float = DEFAULT_TOLERANCE,
         rounds: int | None = None,
@@ -131,7 +133,12 @@ class FedSZGrid(WrappedGrid):
         self._quorum = Quorum(min_replies)
         self._deadlines = deadlines or Deadlines(quorum=min_replies)
         book = RoundBook(inner, controller, tells=True, on_round=on_round)
-        self._set_up(inner, book, rules, feedback=downlink_feedback, shared_initial=shared_initial)
+        packing = {
+            "feedback": downlink_feedback,
+            "shared_initial": shared_initial,
+            "shifts": shifts,
+        }
+        self._set_up(inner, book, rules, **packing)
 
     @classmethod
     def controlled(
@@ -166,10 +173,12 @@ class FedSZGrid(WrappedGrid):
         self._admission.restore(learned)
         self._book.ended = True
 
-    def _set_up(self, inner: Grid, book: RoundBook, rules: AdmissionRules, **packing: bool) -> None:
+    def _set_up(self, inner: Grid, book: RoundBook, rules: AdmissionRules, **packing: Any) -> None:
         WrappedGrid.__init__(self, inner)
         self._book = book
         self._admission = Admission(rules)
+        if not rules.same_model:
+            packing["shifts"] = Shifts(most_clients=0)  # no step that they move could be measured
         self._packer = Packer(measures=rules.norm_limit != NormLimit(), **packing)
         self._overlapping = OverlappingReplies(
             inner, self._packer, self._admission, lambda whole: book.sent(0, whole.sent_bytes)
@@ -374,10 +383,7 @@ class FedSZGrid(WrappedGrid):
         """Return a reply that has passed admission, or the error reply that takes its place."""
         node = reply.metadata.src_node_id
         if reply.has_error():
-            reason = one_line(said := str(reply.error.reason))  # Flower's own Grids do not cut it
-            if STYPE in said:
-                reason += "; is FedSZMod() the first of its ClientApp's mods?"
-            self._fail(node, reason, Refusal.FAILED)
+            self._fail(node, reason_of(reply), Refusal.FAILED)
             return reply
         try:
             admitted = self._admission.admit(reply, self._packer.ordered, sealed=sealed)

@@ -22,6 +22,7 @@ _COUNTED: Final = "counted"
 _STEPS: Final = "steps."
 _MODEL: Final = "model."
 _RESIDUAL: Final = "residual."
+_SHIFT: Final = "shift."  # and a node, a point, and the key of an ArrayRecord
 _STREAMS: Final = "streams."
 _GRIDS: Final = "grids."
 _LEARNED: Final = "learned"
@@ -41,6 +42,9 @@ def records_of(state: PackerState, learned: Learned) -> RecordDict:
         held = {node: digests[key] for node, digests in state.held.items() if key in digests}
         told: dict[str, Any] = {"nodes": list(held), "digests": list(held.values())}
         records[_HELD + key] = ConfigRecord(told)
+    for node, shifts in state.shifts.items():
+        for key, shift in shifts.items():
+            records[f"{_SHIFT}{node}.{key}"] = to_record(dict(shift))
     for key, known in state.broadcasts.items():
         steps: dict[str, Any] = {
             "given": known.given,
@@ -77,10 +81,14 @@ def state_of(records: RecordDict) -> tuple[PackerState, Learned]:
             dict(zip(known[name]["nodes"], known[name]["turns"], strict=True))
             for name in (_ASKED, _COUNTED)
         )
+        shifts: dict[int, dict[str, Any]] = {}
+        for name in (name for name in known if name.startswith(_SHIFT)):
+            node, _, key = name.removeprefix(_SHIFT).partition(".")
+            shifts.setdefault(int(node), {})[key] = _arrays(known[name])
         about = known[_PACKER]
         learned = msgspec.json.decode(known[_LEARNED]["json"], type=Learned)
-        packing = PackerState(about["run"], about["turn"], held, asked, counted, broadcasts)
-        return packing, learned
+        about = about["run"], about["turn"]
+        return PackerState(*about, held, asked, counted, broadcasts, shifts), learned
     except (KeyError, TypeError, ValueError) as err:
         raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
 

@@ -13,6 +13,7 @@ from fedsz.errors import ConfigError
 from fedsz.update.config import CompressionConfig
 
 _HOLDS: Final = "holds."  # and the key of an ArrayRecord
+_SHIFTS: Final = "shift."  # likewise
 
 # A ConfigRecord holds no mapping, and clients are not concerned with how the model comes to them.
 _PLAIN: Final = {
@@ -36,6 +37,8 @@ class Instructions:
         counted: the last turn in which a reply of this client counted, where it has been asked
             since, and that did not: the reply was late, refused, or of a round that does not count.
             None where the last one counted.
+        shifts: by the key of an ArrayRecord, the digest of the shift that the server has of this
+            client; see `fedsz.update.shift`. None where the client is to start anew.
     """
 
     config: CompressionConfig
@@ -44,6 +47,7 @@ class Instructions:
     run: bytes = b""
     trains: bool = True
     counted: int | None = None
+    shifts: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def last_counted(self) -> int:
@@ -68,7 +72,8 @@ class Instructions:
         told |= {"turn": self.turn, "run": self.run, "trains": self.trains}
         if self.counted is not None:
             told["counted"] = self.counted
-        return ConfigRecord({**told, **held})
+        shifts = {_SHIFTS + key: digest for key, digest in self.shifts.items()}
+        return ConfigRecord({**told, **held, **shifts})
 
     @classmethod
     def read(cls, record: ConfigRecord) -> Instructions:
@@ -89,7 +94,10 @@ class Instructions:
             raise ConfigError(f"the server's instructions lack {err}") from None
         except (TypeError, ValueError) as err:  # msgspec's own are ValueErrors
             raise ConfigError(f"the server's instructions are not valid: {err}") from None
-        holds = {key.removeprefix(_HOLDS): told[key] for key in told if key.startswith(_HOLDS)}
+        holds, shifts = (
+            {key.removeprefix(name): told[key] for key in told if key.startswith(name)}
+            for name in (_HOLDS, _SHIFTS)
+        )
         # Older servers say neither.
         run, trains = told.get("run", b""), bool(told.get("trains", True))
-        return cls(read.require(), turn, holds, run, trains, counted)
+        return cls(read.require(), turn, holds, run, trains, counted, shifts)

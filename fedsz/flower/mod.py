@@ -34,6 +34,7 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.reply_report import ReplyReport
+from fedsz.methods import without_shifts
 from fedsz.safetensors_file import read_safetensors
 from fedsz.stream import Reader
 from fedsz.update.chained import ChainEncoder
@@ -43,6 +44,7 @@ from fedsz.update.decompress import decode, decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import place_first
 from fedsz.update.reference import Reference, require_reference, shown
+from fedsz.update.shift import agreed_shift, kept_shift, shift_after, shifted
 from fedsz.update.step import Arrival, arrival, energies
 
 logger = logging.getLogger(__name__)
@@ -269,14 +271,16 @@ def _update(
     keeps_state = config.keeps_state and told.trains
     if keeps_state:
         residual, age = state.residual(key, told)
-    encoder = None
+    base = sent if config.sends_differences else None
+    encoder, shift = None, dict[str, NDArray]()
     if (chain := config.chain) is not None:
         drawn = {"seed": told.seed, "round": told.turn, "sender": state.sender}
-        encoder = ChainEncoder(chain, **drawn, kept=residual)
+        encoder = ChainEncoder(without_shifts(chain), **drawn, kept=residual)
+        shift = agreed_shift(residual, told.shifts.get(key))
+        base = shifted(sent, shift)
         residual = encoder.residuals()
     meant = ErrorFeedback(arrays, residual, decay=config.decay, age=age)
     steps = energies(arrays, sent, config)
-    base = sent if config.sends_differences else None
     bounds = meant.bounds(config, base, steps) if base else {}
     # An encoder has the residual, and so is given the model without it.
     model = meant if encoder is None else arrays
@@ -288,7 +292,10 @@ def _update(
             kept = meant.residual_of(name, decoded)
             left |= {} if kept is None else {name: kept}
     if keeps_state:
-        state.keep_residual(key, left if encoder is None else encoder.state, told)
+        left = left if encoder is None else encoder.state
+        if chain is not None and base is not None and config.learns_shifts:
+            left |= kept_shift(shift_after(stream, base, shift, chain))
+        state.keep_residual(key, left, told)
     elif told.trains:
         state.forget_residual(key)
     return stream, report, arrived

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import xxhash
 from flwr.app import Message, Metadata, RecordDict
 
 from fedsz import flower_compat as compat
@@ -15,25 +14,27 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import Raw
 from fedsz.flower.broadcast import Broadcast, BroadcastState
 from fedsz.flower.instructions import Instructions
+from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
-    EVALUATE,
-    TRAIN,
     Arrays,
     Aside,
     aside_of,
+    is_sealed,
     layout_of,
+    streams_of,
 )
 from fedsz.flower.sent_content import SentContent
+from fedsz.flower.shifts import KnownModels, Shifts
 from fedsz.methods import texts_sent
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.lossless import BITS_CODEC
 from fedsz.update.reference import Reference
+from fedsz.update.shift import Shift
 from fedsz.update.step import step_spread
 
 FORGETFUL: Final = 2  # times that a client has lost its model, and is sent the whole from then on
 # What encoders fall back to, whatever codecs they are told to use.
 CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)
-_LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its records
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class PackerState:
         asked: by node, the last turn in which it was to train.
         counted: by node, the last turn in which its reply counted.
         broadcasts: by key, those within a bound.
+        shifts: by node and key, what has been learnt of clients.
     """
 
     run: bytes
@@ -64,6 +66,7 @@ class PackerState:
     asked: Mapping[int, int]
     counted: Mapping[int, int]
     broadcasts: Mapping[str, BroadcastState]
+    shifts: Mapping[int, Mapping[str, Shift]]
 
 
 @dataclass(frozen=True)
@@ -100,15 +103,22 @@ class Packer:
         feedback: whether what one broadcast leaves out goes into the next.
         measures: whether updates are measured, and so the model is kept that they start from.
         shared_initial: whether clients may hold the first model from the start.
+        shifts: keeps what is learnt of each client.
 
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
     """
 
     def __init__(
-        self, *, feedback: bool = True, measures: bool = False, shared_initial: bool = False
+        self,
+        *,
+        feedback: bool = True,
+        measures: bool = False,
+        shared_initial: bool = False,
+        shifts: Shifts | None = None,
     ) -> None:
         self._measures, self._shared_initial = measures, shared_initial
+        self._shifts = shifts or Shifts()
         self.layouts: dict[str, Layout] = {}
         self._feedback = feedback
         self._broadcasts: dict[str, Broadcast] = {}
@@ -128,7 +138,7 @@ class Packer:
 
         If rounds overlap, what nodes were sent in earlier ones is kept until `forget` is called.
         """
-        sent = pushed[0].metadata.message_type, _fingerprint(pushed[0].content)
+        sent = pushed[0].metadata.message_type, fingerprint(pushed[0].content)
         again = any(message.metadata.dst_node_id in self._in_round for message in pushed)
         if sent == self._sent and not again:
             return False
@@ -178,7 +188,7 @@ class Packer:
         )
         records = {id(message.content): message.content for message in pushed}
         first = pushed[0].content
-        if all(_same_arrays(first, content) for content in records.values()):
+        if all(same_arrays(first, content) for content in records.values()):
             shared = self._content(first, config, told, everybody=True, keeps=overlaps)
             contents = {i: shared.beside_others(content) for i, content in records.items()}
         else:
@@ -202,8 +212,11 @@ class Packer:
                 content = content.with_counted(counted)
             if trained:
                 self._asked[node] = self._turn
-            held = self._holds(node)
-            case = identity, codecs.get(node), tuple(held.items()), counted if missed else None
+            shifts = self._shifts.digests(node) if trained and config.learns_shifts else {}
+            if shifts:
+                content = content.with_shifts(shifts)
+            held, told_counted = self._holds(node), counted if missed else None
+            case = identity, codecs.get(node), *held.items(), told_counted, *shifts.items()
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]
@@ -221,12 +234,14 @@ class Packer:
         known = {key: broadcast.state() for key, broadcast in self._broadcasts.items()}
         broadcasts = {key: state for key, state in known.items() if state is not None}
         asked, counted = dict(self._asked), dict(self._counted)
-        return PackerState(self._run, self._turn, dict(self._held), asked, counted, broadcasts)
+        held, shifts = dict(self._held), self._shifts.state()
+        return PackerState(self._run, self._turn, held, asked, counted, broadcasts, shifts)
 
     def restore(self, state: PackerState, config: CompressionConfig) -> None:
         """Go on from what `state` returned, also in another process."""
         self._run, self._turn, self._held = state.run, state.turn, dict(state.held)
         self._asked, self._counted = dict(state.asked), dict(state.counted)
+        self._shifts.restore(state.shifts)
         for key, known in state.broadcasts.items():
             self._broadcasts[key] = self._broadcast(config)
             self._broadcasts[key].restore(known)
@@ -241,7 +256,7 @@ class Packer:
         chain = told.config.chain
         return Ordered(
             content.layouts,
-            {model.digest: model for model in models.values()},
+            KnownModels(_by_digest(content), tuple(self._shifts.of(node).values())),
             {key: model.arrays for key, model in models.items()},
             frozenset(allowed.union(CODECS_OF_FALLBACKS, texts_sent(chain) if chain else ())),
             content.broadcasts,
@@ -250,20 +265,35 @@ class Packer:
 
     def counted(self, nodes: Iterable[int]) -> None:
         """Note that what these nodes were last asked to train has gone into the model."""
-        self._counted |= {node: self._asked.get(node, 0) for node in nodes}
+        known = set(nodes)
+        self._counted |= {node: self._asked.get(node, 0) for node in known}
+        self._shifts.counted(known)
 
-    def received(self, node: int) -> None:
+    def received(self, reply: Message) -> None:
         """Note that a node has answered the last push, and so holds what was in it.
 
         But for one that loses what it holds: it has no place to keep it, and is sent the whole.
         """
+        node = reply.metadata.src_node_id
         content = self._sent_whole.get(node)
         if node in self._out:
             content = self._out[node][1]
+        if content is not None and reply.has_content():
+            self._note_streams(reply, content)
         if content is not None and self._lost.get(node, 0) < FORGETFUL:
             now = content.instructions.holds
             # Evaluation may have a key of its own, and leaves what training has left.
             self._held[node] = {**self._held.get(node, {}), **now}
+
+    def _note_streams(self, reply: Message, content: SentContent) -> None:
+        """Keep what a reply may move the shift of its sender by."""
+        config, records = content.instructions.config, reply.content.array_records
+        if not (content.instructions.trains and config.learns_shifts and config.chain):
+            return
+        found = {key: streams_of(record) for key, record in records.items() if is_sealed(record)}
+        streams = {key: each[0] for key, each in found.items() if each}
+        node = reply.metadata.src_node_id
+        self._shifts.answered(node, streams, _by_digest(content), config.chain)
 
     def whole(self, node: int) -> Packed | None:
         """Return what a node was last sent, for one that holds nothing of it; None at second call.
@@ -329,25 +359,9 @@ class Packer:
         return SentContent({}, broadcasts, models, layouts, beside, told).beside_others(content)
 
 
-def _same_arrays(one: RecordDict, other: RecordDict) -> bool:
-    """Say whether two contents hold the same arrays, be it in records of their own."""
-    if one is other:
-        return True
-    ours, theirs = one.array_records, other.array_records
-    return list(ours) == list(theirs) and all(
-        list(record) == list(theirs[key])
-        and all(array.data == theirs[key][name].data for name, array in record.items())
-        for key, record in ours.items()
-    )
-
-
-def _fingerprint(content: RecordDict) -> bytes:
-    hashed = xxhash.xxh3_128()
-    for record in content.array_records.values():
-        for name, array in record.items():
-            hashed.update(f"{name}\0{len(array.data)}\0".encode("utf-8", "surrogatepass"))
-            hashed.update(array.data)
-    return hashed.digest()
+def _by_digest(content: SentContent) -> dict[bytes, Reference]:
+    """Return the models of a content by their digests."""
+    return {model.digest: model for model in content.models.values()}
 
 
 def aside(config: CompressionConfig) -> CompressionConfig:
@@ -361,19 +375,3 @@ def aside(config: CompressionConfig) -> CompressionConfig:
         update=DELTA if chained or config.feeds_back else config.update,
         codec=config.lossless if of_step else config.codec,
     )
-
-
-def is_training(messages: Iterable[Message]) -> bool:
-    """Say whether the replies to these messages go into an average."""
-    return any(message.metadata.message_type.startswith(TRAIN) for message in messages)
-
-
-def is_round(messages: Sequence[Message]) -> bool:
-    """Say whether these messages hold the model for all whose replies are averaged together.
-
-    Legacy servers push a message to each client from a thread of its own.
-    """
-    legacy = any(key in _LEGACY for message in messages for key in message.content)
-    averaged = any(m.metadata.message_type.startswith((TRAIN, EVALUATE)) for m in messages)
-    has_model = any(message.content.array_records for message in messages)
-    return averaged and has_model and not (legacy and len(messages) == 1)

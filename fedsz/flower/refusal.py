@@ -7,8 +7,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
+from flwr.app import Message
 
 from fedsz.errors import CodecError, CorruptStream, FedszError, ModelMismatch, RefusedReply
+from fedsz.flower.records import STYPE
+from fedsz.formatting import one_line
 
 
 class Refusal(StrEnum):
@@ -35,6 +38,14 @@ def kind_of(err: FedszError) -> Refusal:
     kinds = {CorruptStream: Refusal.DAMAGED, ModelMismatch: Refusal.MODEL}
     kinds[CodecError] = Refusal.CODEC
     return next((kind for cls, kind in kinds.items() if isinstance(err, cls)), Refusal.RECORDS)
+
+
+def reason_of(reply: Message) -> str:
+    """Return what an error reply says, on one line."""
+    reason = one_line(said := str(reply.error.reason))  # Flower's own Grids do not cut it
+    return (
+        f"{reason}; is FedSZMod() the first of its ClientApp's mods?" if STYPE in said else reason
+    )
 
 
 def told(err: FedszError) -> str:

@@ -32,7 +32,7 @@ def with_second_tries(
 def note_holder(reply: Message, packer: Packer) -> None:
     """Note what the sender of a reply holds, whatever comes of the reply."""
     if keeps_model(reply):
-        packer.received(reply.metadata.src_node_id)
+        packer.received(reply)
 
 
 def _taken(reply: Message, deadline: Deadline, packer: Packer) -> Message:

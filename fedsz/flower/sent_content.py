@@ -51,6 +51,10 @@ class SentContent:
         """Return the same for a client whose replies since a turn did not count."""
         return replace(self, instructions=replace(self.instructions, counted=turn))
 
+    def with_shifts(self, shifts: Mapping[str, bytes]) -> SentContent:
+        """Return the same for a client whose shifts have these digests, by key."""
+        return replace(self, instructions=replace(self.instructions, shifts=shifts))
+
     def prepare(self, helds: Iterable[Mapping[str, bytes]]) -> None:
         """Code what clients lack that hold these models, by key."""
         known = list(helds)

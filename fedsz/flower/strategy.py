@@ -280,7 +280,9 @@ def _open(
     compressed: CompressedSums,
 ) -> _OpenedTensor:
     """Decode a tensor as far as that can fail, to be added to sums of dtype ``wide``."""
-    if isinstance(x, CodedTensor) and wide == sum_dtype(x.dtype):
+    # A difference from another model than was sent is no step: that would be kept for each client.
+    apart = isinstance(x, CodedTensor) and x.is_of_another(sent)
+    if isinstance(x, CodedTensor) and wide == sum_dtype(x.dtype) and not apart:
         if x.reference is not None:
             opened = _open_compressed(x, compressed) or x.open(sent)
             return _OpenedTensor(name, x.dtype, opened, x.reference, is_difference=True)

@@ -31,6 +31,7 @@ from fedsz.methods.combinators import (
     keeps_state,
     parts_of,
     texts_sent,
+    without_shifts,
 )
 from fedsz.methods.dgc import Dgc
 from fedsz.methods.ecx import Ecx
@@ -76,6 +77,7 @@ __all__ = [
     "parse",
     "parts_of",
     "texts_sent",
+    "without_shifts",
 ]
 
 

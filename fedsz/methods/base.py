@@ -163,6 +163,7 @@ class Transform(ABC):
             belongs into `feedback`.
         contracts: whether its error is smaller than what it codes. Any other part must stay outside
             `feedback`, where its error would grow. Biased ones do; few unbiased ones do.
+        stateful: whether a sender keeps anything from one round to the next.
     """
 
     @property
@@ -184,6 +185,11 @@ class Transform(ABC):
     def contracts(self) -> bool:
         """See above."""
         return self.biased
+
+    @property
+    def stateful(self) -> bool:
+        """See above."""
+        return type(self).init is not Transform.init
 
     def init(self, spec: TensorSpec) -> State:  # noqa: ARG002
         """Return the state before the first round: arrays by name, none for most parts."""

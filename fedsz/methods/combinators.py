@@ -29,7 +29,8 @@ from fedsz.spec_strings import NO_SETTING, spelled
 MOST_PARTS: Final = 8  # of a chain, so that no stream asks for more work
 THEN: Final = ">"  # between the parts of a chain
 INNER: Final = "inner."  # and the name of an array: of the state within
-RESIDUAL, ROUND, LEARNED = "residual", "round", "learned"
+DIFFERENCE: Final = "difference"
+RESIDUAL, ROUND, SHIFT = "residual", "round", "shift"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Chain(Transform):
                     f"{part} cannot follow {before}, which leaves no values: its planes ({exact})"
                     " must come back exactly"
                 )
-            if type(part).init is not Transform.init:
+            if part.stateful:
                 raise ConfigError(f"{part} keeps state, and so must be the first of its chain")
 
     def __str__(self) -> str:
@@ -212,9 +213,9 @@ class Feedback(Wrapper):
 class Difference(Wrapper):
     """Differences from what was sent before: DIANA (Mishchenko et al. 2019), EF21 (Richtárik 2021).
 
-    With h what both sides have learnt of a sender, at first 0, and q what x - h decodes to, the
-    receiver has h + q, and both go on from h + rate q. With a biased ``inner`` and rate 1 that is
-    EF21; with an unbiased one of variance w and a rate of at most 1 / (1 + w), DIANA.
+    With h the shift, which both sides have learnt of a sender, at first 0, and q what x - h decodes
+    to, the receiver has h + q, and both go on from h + rate q. With a biased ``inner`` and rate 1
+    that is EF21; with an unbiased one of variance w and a rate of at most 1 / (1 + w), DIANA.
 
     The receiver keeps h for each sender, see `received`.
 
@@ -223,10 +224,10 @@ class Difference(Wrapper):
         rate: above 0, at most 1.
 
     Raises:
-        ConfigError: the rate is out of range.
+        ConfigError: the rate is out of range, or ``inner`` has a `Difference` too.
     """
 
-    name = "difference"
+    name = DIFFERENCE
     summary = "differences from what both sides have learnt of a sender: EF21; DIANA"
 
     rate: float = 1.0
@@ -234,6 +235,8 @@ class Difference(Wrapper):
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise ConfigError(f"difference rate must lie above 0, up to 1, got {self.rate}")
+        if any(isinstance(part, Difference) for part in parts_of(self.inner)):
+            raise ConfigError("difference must stand before all others, once")
 
     @property
     def biased(self) -> bool:
@@ -242,17 +245,17 @@ class Difference(Wrapper):
 
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
         inner = {INNER + name: x for name, x in self.inner.init(spec).items()}
-        return {LEARNED: np.zeros(spec.shape, spec.dtype), **inner}
+        return {SHIFT: np.zeros(spec.shape, spec.dtype), **inner}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        parts, kept = self.inner.encode(x - state[LEARNED], _inner(state), shared)
-        _, learned = self.received(self.inner.decode(parts, shared), state)
-        return parts, {**learned, **{INNER + name: array for name, array in kept.items()}}
+        parts, kept = self.inner.encode(x - state[SHIFT], _inner(state), shared)
+        _, after = self.received(self.inner.decode(parts, shared), state)
+        return parts, {**after, **{INNER + name: array for name, array in kept.items()}}
 
     def received(self, decoded: Decoded, state: State) -> tuple[NDArray, State]:
         """Return what a sender has meant by what was decoded, and the receiver's state after it."""
-        learned, step = state[LEARNED], dense(decoded)
-        return learned + step, {LEARNED: learned + learned.dtype.type(self.rate) * step}
+        shift, step = state[SHIFT], dense(decoded)
+        return shift + step, {SHIFT: shift + shift.dtype.type(self.rate) * step}
 
 
 @dataclass(frozen=True)
@@ -349,9 +352,22 @@ def parts_of(transform: Transform) -> list[Part | Wrapper]:
     return [transform]
 
 
+def without_shifts(transform: Transform) -> Transform:
+    """Return what codes the differences that `Difference` is of, where a transform has one."""
+    if isinstance(transform, ByLayer):
+        return ByLayer(tuple((rule, without_shifts(inner)) for rule, inner in transform.choices))
+    return transform.inner if isinstance(transform, Difference) else transform
+
+
+def difference_of(transform: Transform, spec: TensorSpec) -> Difference | None:
+    """Return the `Difference` by which a transform codes a tensor, if it does."""
+    own = transform.of(spec) if isinstance(transform, ByLayer) else transform
+    return own if isinstance(own, Difference) else None
+
+
 def keeps_state(transform: Transform) -> bool:
     """Say whether a sender has anything to keep from one round to the next."""
-    return any(type(part).init is not Transform.init for part in parts_of(transform))
+    return any(part.stateful for part in parts_of(transform))
 
 
 def texts_sent(transform: Transform) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,7 @@ from fedsz.arrays import NDArray
 from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
 from fedsz.methods.settings import Choice, check_setting
 
+SLICE: Final = 1 << 13  # points worked on at a time
 DENSEST: Final = math.sqrt(3) / 2  # height of a triangle of side 1
 
 
@@ -64,65 +65,105 @@ class Uveqfed(Part):
         return 1 - self.step**2 * (1 / 12 if self.lattice is Lattice.SCALAR else 5 / 72)
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        flat = x.reshape(-1).astype(np.float64)
+        flat = x.reshape(-1)
         scale = (self.step * _root_mean_square(flat) * np.ones(1)).astype(x.dtype)
-        if scale[0] > 0:
-            flat /= scale[0]
-        else:
-            flat[:] = 0
-        dither = self._dither(shared)
-        if self.lattice is Lattice.SCALAR:
-            return {"scale": scale, "a": np.rint(flat + dither).astype(np.int64)}, state
-        points = np.pad(flat, (0, flat.size % 2)).reshape(-1, 2) + dither
-        a, b = nearest(points)
-        return {"scale": scale, "a": a, "b": b}, state
+        axes = self._axes(np.pad(flat, (0, -flat.size % self._width)))
+        planes = [np.empty(axis.size, np.int64) for axis in axes]
+        for here in _slices(axes[0].size):
+            point = [_scaled(axis[here], float(scale[0])) for axis in axes]
+            dither = self._dither(shared, here.start, point[0].size)
+            moved = [x + d for x, d in zip(point, dither, strict=True)]
+            for plane, found in zip(planes, self._nearest(moved), strict=True):
+                plane[here] = found
+        return {"scale": scale, **dict(zip("ab", planes, strict=False))}, state
 
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
         spec, scale = shared.spec, parts["scale"]
         require_count("scales", scale, 1)
-        levels = [parts[name] for name in self.planes if name != "scale"]
-        for plane in levels:
-            require_count("levels", plane, -(-spec.size // len(levels)))
-        points = levels[0] if len(levels) == 1 else cartesian(levels[0], levels[1])
-        if not scale[0]:
-            return np.zeros(spec.shape, spec.dtype)
-        moved = ((points - self._dither(shared)) * float(scale[0])).reshape(-1)[: spec.size]
-        return moved.astype(spec.dtype).reshape(spec.shape)
+        planes = [parts[name] for name in self.planes if name != "scale"]
+        for plane in planes:
+            require_count("levels", plane, -(-spec.size // self._width))
+        y = np.zeros(planes[0].size * self._width, spec.dtype)
+        for here in _slices(planes[0].size) if scale[0] else ():
+            point = self._cartesian([plane[here] for plane in planes])
+            dither = self._dither(shared, here.start, point[0].size)
+            for axis, x, d in zip(self._axes(y), point, dither, strict=True):
+                axis[here] = (x - d) * float(scale[0])
+        return y[: spec.size].reshape(spec.shape)
 
-    def _dither(self, shared: Shared) -> NDArray:
-        """Return numbers that are uniform in the cell of 0, one or two for a point."""
-        scalar = self.lattice is Lattice.SCALAR
-        count = shared.spec.size if scalar else 2 * -(-shared.spec.size // 2)
-        words = shared.words(count, own=True)
+    @property
+    def _width(self) -> int:
+        """Elements of a point."""
+        return 1 if self.lattice is Lattice.SCALAR else 2
+
+    def _axes(self, flat: NDArray) -> list[NDArray]:
+        """Return views of the first elements of all points, and of the second ones if any."""
+        return [flat[i :: self._width] for i in range(self._width)]
+
+    def _cartesian(self, levels: list[NDArray]) -> list[NDArray]:
+        return levels if self._width == 1 else list(cartesian(*levels))
+
+    def _nearest(self, point: list[NDArray]) -> list[NDArray]:
+        return [np.rint(point[0])] if self._width == 1 else list(nearest(*point))
+
+    def _dither(self, shared: Shared, start: int, count: int) -> list[NDArray]:
+        """Return numbers that are uniform in the cell of 0, for points from number ``start`` on."""
+        width = self._width
+        words = shared.words(count * width, start * width, own=True)
         uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        if scalar:
-            return np.asarray(uniform - 0.5)
-        points = cartesian(uniform[::2], uniform[1::2])
-        return points - cartesian(*nearest(points))
+        if width == 1:
+            return [uniform - 0.5]
+        x, y = cartesian(*self._axes(uniform))
+        a, b = cartesian(*nearest(x, y))
+        return [x - a, y - b]
 
 
-def cartesian(a: NDArray, b: NDArray) -> NDArray:
-    """Return the points a (1, 0) + b (1/2, sqrt(3)/2), float64 of shape (n, 2)."""
-    return np.stack((a + 0.5 * b, DENSEST * b), axis=1)
+def cartesian(a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
+    """Return x and y of the points a (1, 0) + b (1/2, sqrt(3)/2), float64."""
+    return a + 0.5 * b, DENSEST * b
 
 
-def nearest(points: NDArray) -> tuple[NDArray, NDArray]:
-    """Return the coordinates of the hexagonal lattice's nearest points, int64.
+def nearest(x: NDArray, y: NDArray) -> tuple[NDArray, NDArray]:
+    """Return the coordinates of the hexagonal lattice's nearest points, whole numbers in float64.
 
     The nearest one of the rows of even b, or that of odd b: two rectangular lattices.
     """
-    found = []
-    for odd in (0, 1):
-        row = 2 * np.rint((points[:, 1] / DENSEST - odd) / 2) + odd
-        column = np.rint(points[:, 0] - 0.5 * row)
-        away = np.square(points - cartesian(column, row)).sum(axis=1)
-        found.append((away, column, row))
-    (even, a, b), (other, c, d) = found
-    closer = other < even
-    return np.where(closer, c, a).astype(np.int64), np.where(closer, d, b).astype(np.int64)
+    height = y / DENSEST
+    even, a, b = _in_rows(x, y, 2 * np.rint(0.5 * height))
+    odd, c, d = _in_rows(x, y, 2 * np.rint(0.5 * (height - 1)) + 1)
+    closer = odd < even
+    np.copyto(a, c, where=closer)
+    np.copyto(b, d, where=closer)
+    return a, b
+
+
+def _in_rows(x: NDArray, y: NDArray, row: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    """Return the squared distances of the nearest points in these rows, and their coordinates."""
+    start = 0.5 * row
+    column = np.rint(x - start)
+    aside, above = column + start, DENSEST * row
+    for away, point in ((aside, x), (above, y)):  # in place, for speed
+        away -= point
+        away *= away
+    aside += above
+    return aside, column, row
+
+
+def _scaled(x: NDArray, scale: float) -> NDArray:
+    """Return x / scale in float64; 0 where the scale is."""
+    return x.astype(np.float64) / scale if scale > 0 else np.zeros(x.size)
 
 
 def _root_mean_square(x: NDArray) -> float:
-    """Return that of a flat array of float64, without overflow."""
+    """Return that of a flat array, without overflow."""
     largest = float(np.abs(x).max(initial=0))
-    return largest * math.sqrt(float(np.square(x / largest).mean())) if largest else 0.0
+    if not largest:
+        return 0.0
+    shares = (_scaled(x[here], largest) for here in _slices(x.size))
+    return largest * math.sqrt(sum(float(np.dot(part, part)) for part in shares) / x.size)
+
+
+def _slices(size: int) -> Iterator[slice]:
+    """Yield slices whose dozen arrays of float64 a cache holds."""
+    for start in range(0, size, SLICE):
+        yield slice(start, start + SLICE)

@@ -21,7 +21,7 @@ from fedsz.methods.base import (
     TensorSpec,
     require_count,
 )
-from fedsz.methods.settings import check_setting
+from fedsz.methods.settings import Flag, check_setting
 
 FACTOR: Final = "factor"  # the state: what multiplies the next matrix
 
@@ -47,7 +47,7 @@ class LowRank(Part):
         check_setting(f"{self.name} rank", self.rank, 1, 256)
 
     def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
-        return spec.values(self._count(spec) if self._pays(spec) else spec.size)
+        return spec.values(self._sent(spec) if self._pays(spec) else spec.size)
 
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
         spec, values = shared.spec, parts[VALUES].reshape(-1)
@@ -56,18 +56,23 @@ class LowRank(Part):
             return values.reshape(spec.shape)
         rows, columns = _matrix(spec)
         p = values[: rows * self.rank].reshape(rows, self.rank)
-        q = values[rows * self.rank :].reshape(columns, self.rank)
+        q = self._other_factor(values[rows * self.rank :], shared).reshape(columns, self.rank)
         m = np.zeros((rows, columns), spec.dtype)
         for i in range(self.rank):  # one by one, so that all machines round alike
             m += np.multiply.outer(p[:, i], q[:, i])
         return m.reshape(spec.shape)
 
-    def _count(self, spec: TensorSpec) -> int:
+    def _sent(self, spec: TensorSpec) -> int:
+        """Return how many values are sent of a tensor whose factors are."""
         return self.rank * sum(_matrix(spec))
+
+    def _other_factor(self, values: NDArray, shared: Shared) -> NDArray:  # noqa: ARG002
+        """Return Q, of which ``values`` are what was sent."""
+        return values
 
     def _pays(self, spec: TensorSpec) -> bool:
         """Say whether factors are smaller than the tensor; their rank fits it then, too."""
-        return self._count(spec) < spec.size
+        return self.rank * sum(_matrix(spec)) < spec.size
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,14 @@ class PowerSgd(LowRank):
 
     Each sender has factors of its own, so that no second exchange is needed.
 
+    The source adds up P over all senders, and then Q: two exchanges. With ``shared``, the one
+    exchange is that of P = M Q, for a Q that all sides draw anew in each round. So P adds up, and
+    is a sketch (Halko, Martinsson and Tropp 2011) in place of a step of the iteration. The choice
+    is ours. Each row of Q has one element, with a drawn sign; its columns have length 1.
+
     Attributes:
         rank: columns of P and Q, 1 to 256.
+        shared: whether all senders have one Q.
 
     Raises:
         ConfigError: the rank is out of range.
@@ -90,14 +101,30 @@ class PowerSgd(LowRank):
     name = "powersgd"
     summary = "a matrix as the product of two thin ones, from those of the round before"
 
+    shared: Flag = Flag(0)  # noqa: RUF009
+
+    @property
+    def linear(self) -> bool:
+        """Whether all senders have one Q."""
+        return bool(self.shared)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a sender keeps its own Q."""
+        return not self.shared
+
+    def gain(self, shared: Shared) -> float | None:  # noqa: ARG002
+        """Return 1 where Q is shared: its columns are orthonormal."""
+        return 1.0 if self.shared else None
+
     def contraction(self, spec: TensorSpec) -> float:
         """Return 1/n of an m x n matrix: the least that a random column takes, in expectation."""
         _, columns = _matrix(spec)
         return 1 / columns if self._pays(spec) else 1.0
 
     def init(self, spec: TensorSpec) -> State:
-        """Return a factor that is drawn by the tensor's name."""
-        if not self._pays(spec):
+        """Return a factor that is drawn by the tensor's name; nothing where it is shared."""
+        if self.shared or not self._pays(spec):
             return NOTHING
         _, columns = _matrix(spec)
         draws = Shared(spec).draws()
@@ -106,6 +133,9 @@ class PowerSgd(LowRank):
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         if not self._pays(shared.spec):
             return {VALUES: x.reshape(-1)}, state
+        if self.shared:
+            p = x.reshape(_matrix(shared.spec)) @ self._drawn(shared)
+            return {VALUES: p.reshape(-1)}, state
         largest = np.abs(x).max() or x.dtype.type(1)
         m = x.reshape(_matrix(shared.spec)) / largest  # so that no product leaves the dtype
         kept = (state or self.init(shared.spec))[FACTOR]
@@ -115,6 +145,22 @@ class PowerSgd(LowRank):
             raise CodecError(f"{shared.spec.name!r} has no factors: {err}") from err
         q = m.T @ p * largest
         return {VALUES: np.concatenate((p.reshape(-1), q.reshape(-1)))}, {FACTOR: q}
+
+    def _sent(self, spec: TensorSpec) -> int:
+        return self.rank * _matrix(spec)[0] if self.shared else super()._sent(spec)
+
+    def _other_factor(self, values: NDArray, shared: Shared) -> NDArray:
+        return self._drawn(shared) if self.shared else values
+
+    def _drawn(self, shared: Shared) -> NDArray:
+        """Return a Q of orthonormal columns, without any rounding that machines differ in."""
+        _, columns = _matrix(shared.spec)
+        words = shared.words(columns)
+        place = ((words >> np.uint64(32)) * np.uint64(self.rank) >> np.uint64(32)).astype(np.int64)
+        sizes = np.sqrt(np.bincount(place, minlength=self.rank).astype(np.float64))
+        q = np.zeros((columns, self.rank))
+        q[np.arange(columns), place] = np.where(words & np.uint64(1), -1.0, 1.0) / sizes[place]
+        return q.astype(shared.spec.dtype)
 
 
 @dataclass(frozen=True)
@@ -136,18 +182,36 @@ class Atomo(LowRank):
         if not self._pays(shared.spec):
             return {VALUES: x.reshape(-1)}, state
         largest = np.abs(x).max() or x.dtype.type(1)
+        m = x.reshape(_matrix(shared.spec)) / largest  # so that no product leaves the dtype
+        wide = m.shape[0] < m.shape[1]
+        tall = m.T if wide else m
         try:
-            u, s, vt = np.linalg.svd(x.reshape(_matrix(shared.spec)) / largest, full_matrices=False)
+            basis, sizes = singular_vectors(tall)
         except np.linalg.LinAlgError as err:
             raise CodecError(f"{shared.spec.name!r} has no singular values: {err}") from err
-        chances = inclusion(s.astype(np.float64), self.rank)
+        chances = inclusion(sizes, self.rank)
         reached = np.floor(np.cumsum(chances) - shared.draws().random())
         drawn = np.flatnonzero(np.diff(reached, prepend=-1.0))[: self.rank]
-        p = np.zeros((len(u), self.rank), x.dtype)
-        q = np.zeros((vt.shape[1], self.rank), x.dtype)
-        p[:, : drawn.size] = u[:, drawn]
-        q[:, : drawn.size] = vt[drawn].T * (s[drawn] / chances[drawn]) * largest
+        long, short = (np.zeros((side, self.rank), x.dtype) for side in tall.shape)
+        long[:, : drawn.size] = tall @ basis[:, drawn]
+        lengths = np.linalg.norm(long[:, : drawn.size], axis=0)
+        long[:, : drawn.size] /= np.where(lengths, lengths, 1)
+        short[:, : drawn.size] = basis[:, drawn] * (lengths / chances[drawn]) * largest
+        p, q = (short, long) if wide else (long, short)
         return {VALUES: np.concatenate((p.reshape(-1), q.reshape(-1)))}, state
+
+
+def singular_vectors(m: NDArray) -> tuple[NDArray, NDArray]:
+    """Return right singular vectors of a matrix, as columns, and its descending singular values.
+
+    They are eigenvectors of m^T m, which is far quicker than a decomposition of m. For any
+    orthonormal basis v, m is the sum of all (m v) v^T. So the rounding of m^T m makes nothing
+    biased, as long as no size is 0: none is below what rounding hides.
+    """
+    values, vectors = np.linalg.eigh(m.T @ m)
+    hidden = np.finfo(m.dtype).eps * max(float(values[-1]), 0.0)
+    sizes = np.sqrt(np.maximum(values.astype(np.float64), hidden))
+    return vectors[:, ::-1], sizes[::-1]
 
 
 def inclusion(sizes: NDArray, count: int) -> NDArray:

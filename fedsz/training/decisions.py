@@ -13,7 +13,7 @@ from fedsz.control.policy import get, replay
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CONFIG, read_rounds
-from fedsz.update.config import EXACT
+from fedsz.update.config import is_bound
 
 
 class Decided(NamedTuple):
@@ -54,7 +54,7 @@ def _rounded(decision: Decision) -> Decision:
 
 
 def _six_digits(text: str) -> str:
-    if text == EXACT:
+    if not is_bound(text):
         return text
     bound = ErrorBound.of(text)
     return str(ErrorBound(bound.kind, float(f"{bound.value:g}")))

@@ -169,8 +169,9 @@ class RunConfig:
         COMPRESSION, (*ALONE, COMPRESS))
     decay: float = option(DEFAULT.decay, "With delta+ef: factor of a client's residual for each "
         "round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
-    downlink: str = option("", "Model that clients receive: exact, or within a bound, such "
-        "as std:1. exact by default if the policy is fixed.", COMPRESSION, SHARED)
+    downlink: str = option("", "Model that clients receive: exact, within a bound such as std:1, "
+        "or by a chain of differences such as 'difference>topk'. exact by default if the policy is "
+        "fixed.", COMPRESSION, SHARED)
     codec: str = option(DEFAULT.codec, "Codec for lossy tensors, such as uniform:effort=9, sz2, "
         "zfp:precision=14 or raw.", COMPRESSION, (*ALONE, COMPRESS))
     lossless: str = option(DEFAULT.lossless, "Codec for all other tensors, such as blosclz, zstd "

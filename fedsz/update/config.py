@@ -22,6 +22,7 @@ DELTA_EF: Final = "delta+ef"  # with error feedback
 UPDATES: Final = (WEIGHTS, DELTA, DELTA_EF)
 
 EXACT: Final = "exact"  # a broadcast without any error
+DIFFERENCE: Final = "difference"  # what a broadcast by a chain begins with
 
 
 def codec_text(text: str) -> str:
@@ -35,7 +36,7 @@ def update_text(text: str) -> str:
     """Return what clients send in its one form: one of `UPDATES`, or a chain of methods.
 
     Raises:
-        ConfigError: it is neither, or a chain whose receiver has to keep state.
+        ConfigError: it is neither, or a chain in which `Difference` does not come first.
     """
     if text in UPDATES:
         return text
@@ -46,9 +47,39 @@ def update_text(text: str) -> str:
     except ConfigError as err:
         have = f"{', '.join(UPDATES)} and chains of methods"
         raise ConfigError(f"no update {text!r}; have {have}: {err}") from None
-    for part in methods.parts_of(transform):
-        if isinstance(part, methods.Difference):
-            raise ConfigError(f"{part.name} needs a receiver that keeps what each client has sent")
+    inside = methods.parts_of(methods.without_shifts(transform))
+    if any(isinstance(part, methods.Difference) for part in inside):
+        raise ConfigError(f"{DIFFERENCE} must stand before all others in {text!r}")
+    return str(transform)
+
+
+def is_bound(downlink: str) -> bool:
+    """Say whether a downlink is within an error bound: neither exact nor by a chain."""
+    return downlink != EXACT and not downlink.startswith(DIFFERENCE)
+
+
+def downlink_text(text: str) -> str:
+    """Return how the model is sent in its one form: `EXACT`, an error bound, or a chain.
+
+    Raises:
+        ConfigError: it is none of these, or a chain that a server cannot send models by.
+    """
+    if text == EXACT:
+        return text
+    if is_bound(text):
+        return str(ErrorBound.of(text))
+    from fedsz import methods  # likewise
+
+    transform = methods.parse(text)
+    inner = transform.inner if isinstance(transform, methods.Difference) else None
+    if inner is None or transform != methods.Difference(inner):
+        raise ConfigError(f"downlink {text!r} must be {DIFFERENCE!r} of rate 1, for all tensors")
+    for part in methods.parts_of(inner):
+        if methods.keeps_state(part):
+            raise ConfigError(f"a downlink has no {part.name}, which keeps state of its own")
+        if not part.contracts:
+            hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
+            raise ConfigError(f"a downlink by {part} moves away from the model{hint}")
     return str(transform)
 
 
@@ -58,7 +89,7 @@ _FORMS: Final[dict[str, Callable[[str], str]]] = {
     "codec": codec_text,
     "lossless": codec_text,
     "update": update_text,
-    "downlink": lambda text: text if text == EXACT else str(ErrorBound.of(text)),
+    "downlink": downlink_text,
 }
 
 
@@ -80,7 +111,8 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
             were sent), "delta+ef" (with error feedback) or that difference by a chain of methods,
             as `fedsz.methods.parse` reads it, in place of bound and codec.
         decay: what a residual is multiplied with for each round that it waits, in [0, 1].
-        downlink: "exact", or the error bound of the model that clients are sent.
+        downlink: "exact", the error bound of the model that clients are sent, or the chain that
+            codes how it differs from the one that they hold, such as "difference>topk".
 
     Raises:
         ConfigError: a value is out of range or does not exist.
@@ -176,6 +208,24 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         from fedsz import methods
 
         return methods.parse(self.update)
+
+    @property
+    def downlink_chain(self) -> Transform | None:
+        """The chain that codes how a model differs from the one that clients hold, if any."""
+        if self.downlink == EXACT or is_bound(self.downlink):
+            return None
+        from fedsz import methods
+
+        return methods.without_shifts(methods.parse(self.downlink))
+
+    @property
+    def learns_shifts(self) -> bool:
+        """Whether clients send how their steps differ from what the server has learnt of them."""
+        if self.chain is None:
+            return False
+        from fedsz.methods import Difference, parts_of
+
+        return any(isinstance(part, Difference) for part in parts_of(self.chain))
 
     @property
     def feeds_back(self) -> bool:

@@ -219,17 +219,23 @@ class CodedTensor:
         Args:
             sent: the tensor that its sender started from, in its dtype, where that is known. The
                 energy is then of the step: of what it is above the reference or, without one,
-                ``sent``.
+                ``sent``. The whole tensor is decoded if it refers to another one.
 
         Raises:
             CorruptStream, CodecUnavailable: as `decode`.
         """
+        if self.is_of_another(sent):
+            return OpenedArray(self.decode(), sent)
         base = sent if self.reference is None else None
         with located(self.offset):
             opened = self.codec.open(self.payload, self.shape, self._coded_dtype, base)
         if base is not None and not math.isfinite(opened.energy):
             return OpenedArray(self.decode(), base)  # a mask of -inf is no step
         return opened
+
+    def is_of_another(self, sent: NDArray | None) -> bool:
+        """Say whether it is a difference from another tensor than was sent."""
+        return self.reference is not None and sent is not None and sent is not self.reference
 
     @property
     def _coded_dtype(self) -> np.dtype:

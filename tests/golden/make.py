@@ -239,7 +239,7 @@ CHAINS = (
     "sbc:k=5%", "centroids", "topk:k=10%>centroids:bits=4", "rotate>sign", "rotate:block=64>qsgd",
     "powersgd", "powersgd:rank=2>uniform@std:1", "atomo", "sketch:columns=20%,rows=2", "uveqfed",
     "uveqfed:lattice=hexagonal",
-    "randk:k=10%,block=1",
+    "randk:k=10%,block=1", "powersgd:rank=2,shared=1",
 )  # fmt: skip
 CASES |= {
     f"chain-{'-'.join(re.findall(r'[a-z0-9]+', chain))}": Case(

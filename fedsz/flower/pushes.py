@@ -1,0 +1,51 @@
+"""What the messages of one push are for, and whether they hold one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import xxhash
+from flwr.app import Message, RecordDict
+
+from fedsz.flower.records import EVALUATE, TRAIN
+
+_LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its records
+
+
+def is_training(messages: Iterable[Message]) -> bool:
+    """Say whether the replies to these messages go into an average."""
+    return any(message.metadata.message_type.startswith(TRAIN) for message in messages)
+
+
+def is_round(messages: Sequence[Message]) -> bool:
+    """Say whether these messages hold the model for all whose replies are averaged together.
+
+    Legacy servers push a message to each client from a thread of its own.
+    """
+    legacy = any(key in _LEGACY for message in messages for key in message.content)
+    averaged = any(m.metadata.message_type.startswith((TRAIN, EVALUATE)) for m in messages)
+    has_model = any(message.content.array_records for message in messages)
+    return averaged and has_model and not (legacy and len(messages) == 1)
+
+
+def same_arrays(one: RecordDict, other: RecordDict) -> bool:
+    """Say whether two contents hold the same arrays, be it in records of their own."""
+    if one is other:
+        return True
+    ours, theirs = one.array_records, other.array_records
+    return list(ours) == list(theirs) and all(
+        list(record) == list(theirs[key])
+        and all(array.data == theirs[key][name].data for name, array in record.items())
+        for key, record in ours.items()
+    )
+
+
+def fingerprint(content: RecordDict) -> bytes:
+    """Return what tells contents of other arrays apart."""
+    hashed = xxhash.xxh3_128()
+    for record in content.array_records.values():
+        for name, array in record.items():
+            hashed.update(f"{name}\0{len(array.data)}\0".encode("utf-8", "surrogatepass"))
+            hashed.update(array.data)
+    return hashed.digest()

@@ -1,0 +1,82 @@
+"""The shift of a sender: what both sides have learnt of its steps, see `fedsz.methods.Difference`.
+
+Steps of one sender are alike from round to round. So the model that its stream refers to is the one
+that it was sent, moved by the shift. The stream names that model by its digest: if one side has
+another shift, the stream is refused and nothing is added to the wrong model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedsz.arrays import Buffer, NDArray
+from fedsz.methods import TensorSpec, Transform
+from fedsz.methods.combinators import SHIFT, difference_of
+from fedsz.stream import Reader
+from fedsz.update.chained import SEPARATOR, ChainDecoder
+from fedsz.update.decompress import unpack
+from fedsz.update.lossy import CodedTensor, moved, wide
+from fedsz.update.reference import Reference
+
+Shift = Mapping[str, NDArray]  # by tensor, of its shape; float64 for float64, float32 for others
+
+
+def shifted(sent: Reference, shift: Shift) -> Reference:
+    """Return a model moved by a shift; tensors that this does not fit stay where they are."""
+    known = {name: x for name, x in sent.arrays.items() if _fits(shift.get(name), x)}
+    if not known:
+        return sent
+    moves = {name: moved(x, shift[name]) for name, x in known.items()}
+    return Reference({**sent.arrays, **moves})
+
+
+def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transform) -> Shift:
+    """Return the shift after a stream, which both sides compute from its bytes.
+
+    Args:
+        stream: of an update.
+        base: the model that it refers to.
+        shift: by which that has been moved; nothing if it has not.
+        transform: what codes tensors; those without a `Difference` have no shift.
+
+    Raises:
+        CorruptStream: a tensor does not decode.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+    after: dict[str, NDArray] = {}
+    for name, x in unpack(Reader(stream), base):
+        if not isinstance(x, CodedTensor) or not isinstance(x.codec, ChainDecoder):
+            continue
+        spec = TensorSpec(x.shape, wide(x.dtype), name)
+        difference = difference_of(transform, spec)
+        if difference is None or x.reference is None:
+            continue
+        before = (
+            shift[name] if _fits(shift.get(name), x.reference) else np.zeros(spec.shape, spec.dtype)
+        )
+        decoded = x.codec.decode_as(x.payload, spec.shape, spec.dtype)
+        after[name] = difference.received(decoded, {SHIFT: before})[1][SHIFT]
+    return after
+
+
+def kept_shift(shift: Shift) -> dict[str, NDArray]:
+    """Return a shift as a sender keeps it, beside other state of a chain."""
+    return {f"{SHIFT}{SEPARATOR}{name}": x for name, x in shift.items()}
+
+
+def agreed_shift(kept: Shift, digest: bytes | None) -> dict[str, NDArray]:
+    """Return the shift that a sender has kept; nothing if the receiver has another or none."""
+    own = SHIFT + SEPARATOR
+    shift = {name.removeprefix(own): x for name, x in kept.items() if name.startswith(own)}
+    return shift if digest and digest_of(shift) == digest else {}
+
+
+def digest_of(shift: Shift) -> bytes:
+    """Return the digest of a shift; b"" of none."""
+    return Reference(dict(sorted(shift.items()))).digest if shift else b""
+
+
+def _fits(shift: NDArray | None, x: NDArray) -> bool:
+    return shift is not None and (shift.shape, shift.dtype) == (x.shape, wide(x.dtype))

@@ -1,0 +1,318 @@
+"""Differences from what both sides have learnt of a sender: up by a shift of each client, and down.
+
+Shifts agree on both sides whatever becomes of a reply, or the client starts anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedsz.errors import ConfigError
+from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower.broadcast import Broadcast
+from fedsz.flower.shifts import Shifts
+from fedsz.update.config import CompressionConfig
+from fedsz.update.decompress import decompress
+from fedsz.update.reference import Reference
+from fedsz.update.shift import agreed_shift
+from tests.federation import record_of, to_arrays
+
+SHAPE = (40, 50)
+CLIENTS = 3
+STEP = 0.05  # what a client goes of the way to its target
+CHAIN = "difference>topk:k=10%"
+FIRST = {"fc.weight": np.zeros(SHAPE, np.float32)}
+
+
+def target(client: int) -> np.ndarray:
+    """Targets that lie far apart: skewed data."""
+    return np.random.default_rng(client).laplace(size=SHAPE).astype(np.float32)
+
+
+GOAL = np.mean([target(client) for client in range(CLIENTS)], axis=0)
+
+
+class Clients:
+    """Clients that pull the model towards targets of their own.
+
+    Attributes:
+        app: what they run.
+        contexts: by client, its Context after its last reply.
+        factors: by client, what its next step is multiplied by, once.
+    """
+
+    def __init__(self) -> None:
+        self.app = ClientApp(mods=[FedSZMod()])
+        self.contexts: dict[int, Context] = {}
+        self.factors: dict[int, float] = {}
+        self.app.train()(self._train)
+
+    def _train(self, message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        self.contexts[client] = context
+        w = to_arrays(message.content["arrays"])["fc.weight"]
+        step = STEP * self.factors.pop(client, 1.0) * (target(client) - w)
+        content: Any = {
+            "arrays": record_of({"fc.weight": w + step.astype(np.float32)}),
+            "metrics": MetricRecord({"num-examples": 1}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    def shift(self, client: int) -> dict[str, np.ndarray]:
+        """Return the shift that a client keeps."""
+        name = "fedsz.residual.arrays"
+        kept = to_arrays(self.contexts[client].state.array_records[name])
+        prefix = "shift/"
+        return {k.removeprefix(prefix): x for k, x in kept.items() if k.startswith(prefix)}
+
+
+class Server:
+    """A server that asks for rounds one at a time."""
+
+    def __init__(self, clients: Clients, *, strategy: type[FedAvg] = StreamingFedAvg, **named: Any):
+        self.nodes = [{"partition-id": i} for i in range(CLIENTS)]
+        self.inner = LocalGrid(clients.app, self.nodes)
+        named.setdefault("update", CHAIN)
+        self.named = {"threshold": 0, **named}
+        self.strategy = strategy
+        self.grid = FedSZGrid(self.inner, **self.named)
+        self.model = FIRST["fc.weight"]
+
+    def run(self, rounds: int = 1, fraction: float = 1.0) -> None:
+        for _ in range(rounds):
+            strategy = self.strategy(
+                fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=1
+            )
+            result = strategy.start(
+                grid=self.grid,
+                initial_arrays=record_of({"fc.weight": self.model}),
+                num_rounds=1,
+            )
+            self.grid.end_round()
+            self.model = to_arrays(result.arrays)["fc.weight"] if result.arrays else self.model
+
+    def restart(self) -> None:
+        """Go on in another Grid, from what this one remembers."""
+        state = self.grid.state()
+        self.grid = FedSZGrid(self.inner, **self.named)
+        self.grid.restore(state)
+
+    @property
+    def shifts(self) -> dict[int, dict[str, np.ndarray]]:
+        """What it has learnt, by the place of each client."""
+        known = self.grid._packer.state().shifts
+        places = {node: i for i, node in enumerate(sorted(self.inner.get_node_ids()))}
+        return {places[node]: dict(shifts["arrays"]) for node, shifts in known.items()}
+
+
+def distance(w: np.ndarray) -> float:
+    return float(np.square(w - GOAL).sum() / np.square(GOAL).sum())
+
+
+def agree(clients: Clients, server: Server) -> bool:
+    """Say whether each client's shift is what the server has of it, to the bit."""
+    return len(server.shifts) == len(clients.contexts) and all(
+        np.array_equal(shift["fc.weight"], clients.shift(client)["fc.weight"])
+        for client, shift in server.shifts.items()
+    )
+
+
+@pytest.mark.parametrize("strategy", [StreamingFedAvg, FedAvg])
+@pytest.mark.parametrize("update", [CHAIN, "difference:rate=0.2>qsgd"])
+def test_shifts_bring_the_average_of_unlike_clients_there(
+    update: str, strategy: type[FedAvg]
+) -> None:
+    clients = Clients()
+    server = Server(clients, update=update, strategy=strategy)
+
+    server.run(60)
+
+    assert agree(clients, server)
+    assert distance(server.model) < 0.1
+
+
+def test_without_a_shift_the_same_chain_stays_behind() -> None:
+    apart = Server(Clients(), update="topk:k=10%")
+
+    apart.run(60)
+
+    assert distance(apart.model) > 0.2
+
+
+def test_both_strategies_make_the_same_model(monkeypatch: Any) -> None:
+    monkeypatch.setattr("fedsz.flower.packing.secrets.token_bytes", lambda n: b"\1" * n)
+    servers = [Server(Clients(), strategy=strategy) for strategy in (StreamingFedAvg, FedAvg)]
+
+    for server in servers:
+        server.run(4)
+
+    streamed, plain = (server.model for server in servers)
+    assert np.abs(streamed - plain).max() <= 1e-5 * np.abs(plain).max()
+
+
+def test_clients_that_were_not_asked_keep_their_shift() -> None:
+    clients = Clients()
+    server = Server(clients)
+    server.run(2)
+    before = server.shifts
+
+    server.run(1, fraction=0.4)
+
+    after = server.shifts
+    moved = [i for i in before if not np.array_equal(before[i]["fc.weight"], after[i]["fc.weight"])]
+    assert len(moved) == 1
+    assert agree(clients, server)
+
+
+def test_a_refused_reply_moves_no_shift_and_its_sender_goes_back() -> None:
+    clients = Clients()
+    server = Server(clients, rules=AdmissionRules(max_update_norm="refuse:10x"))
+    server.run(3)
+    before = server.shifts
+
+    clients.factors[0] = 1e4
+    server.run()
+    left_out = server.shifts[0]["fc.weight"]
+    server.run()
+
+    assert np.array_equal(left_out, before[0]["fc.weight"])
+    assert not np.array_equal(server.shifts[0]["fc.weight"], left_out)
+    assert agree(clients, server)
+    assert np.abs(server.model).max() < 10
+
+
+def test_a_clipped_reply_moves_the_shift_of_both_sides() -> None:
+    clients = Clients()
+    server = Server(clients, rules=AdmissionRules(max_update_norm="2x"))
+    server.run(3)
+
+    clients.factors[0] = 1e3
+    server.run()
+    after = server.model
+    server.run()
+
+    assert agree(clients, server)
+    assert np.abs(after).max() < 1
+
+
+def test_a_server_that_goes_on_elsewhere_has_the_same_shifts() -> None:
+    clients = Clients()
+    server = Server(clients)
+    server.run(3)
+    before = {i: np.count_nonzero(shift["fc.weight"]) for i, shift in server.shifts.items()}
+
+    server.restart()
+    restored = agree(clients, server)
+    server.run()
+
+    assert restored
+    assert agree(clients, server)
+    assert all(np.count_nonzero(server.shifts[i]["fc.weight"]) >= before[i] > 200 for i in before)
+
+
+def test_a_client_that_has_lost_its_state_starts_anew() -> None:
+    clients = Clients()
+    server = Server(clients)
+    server.run(3)
+
+    clients.contexts[1].state.clear()
+    server.run()
+
+    assert agree(clients, server)
+    assert np.count_nonzero(server.shifts[1]["fc.weight"]) == 200
+    assert np.count_nonzero(server.shifts[0]["fc.weight"]) > 200
+
+
+@pytest.mark.parametrize(
+    "limits", [Shifts(most_clients=1), Shifts(most_bytes=4 * 40 * 50)], ids=["clients", "bytes"]
+)
+def test_a_client_whose_shift_was_dropped_starts_anew(
+    limits: Shifts, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients = Clients()
+    server = Server(clients, shifts=limits)
+
+    server.run(3)
+
+    assert len(server.shifts) == 1
+    assert "no room for the shifts of 2 clients" in caplog.text
+    assert all(np.count_nonzero(clients.shift(i)["fc.weight"]) >= 200 for i in range(CLIENTS))
+    assert 0 < distance(server.model) < 1
+
+
+def test_a_sender_uses_no_shift_that_its_receiver_does_not_have() -> None:
+    kept = {"shift/fc.weight": np.ones(SHAPE, np.float32)}
+
+    assert agreed_shift(kept, b"another") == agreed_shift(kept, None) == {}
+
+
+def test_replies_of_another_model_than_was_sent_have_no_shift() -> None:
+    server = Server(Clients(), same_model=False)
+
+    server.run(2)
+
+    assert server.shifts == {}
+
+
+@pytest.mark.parametrize("chain", [CHAIN, "difference>sign"])
+def test_a_model_that_rests_arrives_by_differences(chain: str) -> None:
+    downlink = Broadcast(CompressionConfig(downlink=chain, threshold=0))
+    downlink.put(FIRST, reference=True)
+    held = downlink.model
+    model = {"fc.weight": target(1)}
+
+    for _ in range(60):
+        downlink.put({**model, "n": np.array(1)}, reference=True)  # put anew, though it rests
+        downlink.put(model, reference=True)
+        for stream in downlink.streams(held.digest if held else b""):
+            held = Reference(decompress(stream, reference=held, as_numpy=True))
+
+    assert held is not None
+    assert downlink.model is not None
+    assert held.digest == downlink.model.digest
+    assert np.square(held.arrays["fc.weight"] - model["fc.weight"]).sum() < 1
+
+
+@pytest.mark.parametrize("update", [CHAIN, "feedback>topk:k=10%"])
+def test_one_object_serves_both_ways(update: str) -> None:
+    server = Server(Clients(), update=update, downlink=CHAIN)
+
+    server.run(60)
+
+    traffic = server.grid.take_traffic()
+    assert distance(server.model) < 0.3
+    assert traffic.sent_down < 0.2 * traffic.raw_down
+
+
+def test_a_downlink_by_a_chain_goes_on_in_another_process() -> None:
+    server = Server(Clients(), downlink="difference>rtopk")
+    server.run(3)
+    before = server.grid.take_traffic().sent_down
+
+    server.restart()
+    server.run()
+
+    assert before > 0
+    assert server.grid.take_traffic().sent_down < 0.2 * CLIENTS * FIRST["fc.weight"].nbytes
+
+
+@pytest.mark.parametrize(
+    ("downlink", "why"),
+    [
+        ("difference:rate=0.5>topk", "of rate 1"),
+        ("difference>qsgd", "moves away from the model: write qsgd:unbiased=0"),
+        ("difference>feedback>topk", "has no feedback"),
+        ("difference>powersgd", "has no powersgd"),
+        ("difference>difference>topk", "once"),
+        ("topk", "error bound"),
+    ],
+)
+def test_a_downlink_that_cannot_be_is_refused(downlink: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        CompressionConfig(downlink=downlink)
