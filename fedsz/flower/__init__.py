@@ -23,6 +23,7 @@ from fedsz.control.record import Traffic
 from fedsz.flower.admission import AdmissionRules
 from fedsz.flower.deadline import Deadlines
 from fedsz.flower.fedbuff import FedBuff
+from fedsz.flower.fetchsgd import FetchSgd
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.server_app import compressed
@@ -37,6 +38,7 @@ __all__ = [
     "FedBuff",
     "FedSZGrid",
     "FedSZMod",
+    "FetchSgd",
     "GrpcGrid",
     "LocalGrid",
     "StreamingFedAvg",

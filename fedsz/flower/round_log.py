@@ -7,6 +7,7 @@ from typing import Final
 
 from fedsz.control.record import Traffic
 from fedsz.formatting import size
+from fedsz.methods import parts_of
 from fedsz.update.config import CompressionConfig
 
 # Flower shows what is logged below its own logger, also from inside of an app.
@@ -76,10 +77,9 @@ def why_biased(config: CompressionConfig) -> str:
     """Return what to warn of where a chain loses for good what it leaves out; "" elsewhere."""
     if config.chain is None or not config.chain.biased:
         return ""
-    return (
-        f"update {config.update!r} is biased, and what it leaves out is lost:"
-        " write feedback> before its methods"
-    )
+    fixed = any(getattr(part, "fixed", False) for part in parts_of(config.chain))
+    way = "use FetchSgd" if fixed else "write feedback> before its methods"
+    return f"update {config.update!r} is biased, and what it leaves out is lost: {way}"
 
 
 def _sent(direction: str, raw: int, sent: int) -> str:

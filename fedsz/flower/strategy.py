@@ -242,6 +242,10 @@ class Mean:
             bases = self._bases.setdefault(tensor.name, {})
             bases.setdefault(id(start), Base(start)).weight += weight
 
+    def _add_compressed(self, compressed: CompressedSums, sums: NDArray) -> None:
+        """Add to ``sums`` what has been added up compressed."""
+        compressed.add_to(sums)
+
     def result(self, onto: Mapping[str, NDArray] | None = None) -> ArrayRecord:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way.
 
@@ -251,7 +255,7 @@ class Mean:
         record = ArrayRecord()
         for name in self._template.shapes:
             mean = self._sums.pop(name)
-            self._compressed.pop(name).add_to(mean)
+            self._add_compressed(self._compressed.pop(name), mean)
             mean /= self.weight
             for base in self._bases.pop(name, {}).values():
                 add_scaled(base.x, base.weight / self.weight, mean)

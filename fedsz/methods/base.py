@@ -252,7 +252,7 @@ class Part(Transform):
         """Return g of |decode(v)|^2 = sum of g v^2: a number for each value, or one for all.
 
         By it the norm of what a linear part sends is known without decoding it. None where there is
-        no such g.
+        no such g. A part may also return a g of which the sum is never less, and say so.
 
         Raises:
             CodecError: the tensor has more elements than the part decodes.

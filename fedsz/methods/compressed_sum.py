@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from fedsz.arrays import NDArray, add_scaled
 from fedsz.methods.base import VALUES, Decoded, Shared, Sparse, dense
 from fedsz.methods.combinators import Chain
+from fedsz.methods.sketch import Sketch
 from fedsz.spread import energy
 
 
@@ -51,6 +53,18 @@ class CompressedSum:
             else:
                 add_scaled(values, weight, self._total)
 
+    @property
+    def sketch(self) -> Sketch | None:
+        """The part that has sent the values, if it is a sketch of fixed columns."""
+        first = self._head.parts[0]
+        alone = isinstance(first, Sketch) and len(self._head.parts) == 1
+        return first if alone and first.fixed else None
+
+    @property
+    def values(self) -> NDArray | None:
+        """The sum of what was sent, flat; None if nothing has been added."""
+        return self._total
+
     def decoded(self) -> Decoded | None:
         """Return the sum of the tensors; None if none has been added."""
         if self._total is None:
@@ -78,7 +92,8 @@ class Addend:
     Attributes:
         values: finite, as many as the linear parts leave.
         total: to which they are added.
-        energy: the sum of squares of the tensor that they decode to.
+        energy: the sum of squares of the tensor that they decode to; at least that for a `Sketch`
+            of several rows.
     """
 
     values: Decoded
@@ -107,6 +122,14 @@ class CompressedSums:
             self._sums[key] = CompressedSum(*key)
         found = self._sums[key]
         return found if found.tells_energy else None
+
+    def take_sketches(self) -> Iterator[tuple[Sketch, Shared, NDArray]]:
+        """Yield the sums of sketches of fixed columns, and keep them no longer."""
+        for key, total in list(self._sums.items()):
+            if (sketch := total.sketch) is not None:
+                del self._sums[key]
+                if total.values is not None:
+                    yield sketch, key[1], total.values
 
     def add_to(self, sums: NDArray) -> None:
         """Add all of them, decoded, to ``sums``, as `fedsz.codecs.base.Opened.add` does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Sketch(Part):
         rows: 1 to 16.
         unbiased: without it, what is decoded is divided by 1 + w, with w the variance, which makes
             a contraction of it, for `feedback`.
+        fixed: whether columns and signs stay from round to round, as `SketchedFeedback` needs them.
 
     Raises:
         ConfigError: rows are out of range.
@@ -48,41 +49,52 @@ class Sketch(Part):
     columns: Count = Count("10%")  # noqa: RUF009
     rows: int = 1
     unbiased: Flag = Flag(1)  # noqa: RUF009
+    fixed: Flag = Flag(0)  # noqa: RUF009
 
     def __post_init__(self) -> None:
         check_setting("sketch rows", self.rows, 1, 16)
 
     @property
     def biased(self) -> bool:
-        """Whether what is decoded is smaller than what was encoded."""
-        return not self.unbiased
+        """Whether what is decoded is smaller, or errs in every round alike."""
+        return bool(self.fixed) or not self.unbiased
+
+    @property
+    def contracts(self) -> bool:
+        """Whether what is decoded is smaller; fixed columns hide the same from every round."""
+        return not self.fixed and not self.unbiased
 
     def variance(self, spec: TensorSpec) -> float:
         """Return w of E|Q(v) - v|^2 <= w |v|^2: (d - 1) / (rows columns)."""
         return (spec.size - 1) / (self.rows * self.columns.of(spec.size))
 
     def contraction(self, spec: TensorSpec) -> float:
-        """Return 1 / (1 + w) where it is biased."""
-        return 0.0 if self.unbiased else 1 / (1 + self.variance(spec))
+        """Return 1 / (1 + w) where it contracts."""
+        return 0.0 if not self.contracts else 1 / (1 + self.variance(spec))
 
     def gain(self, shared: Shared) -> NDArray | None:
         """Return how many elements each column is decoded to, times the square of their scale.
 
-        None for several rows: an element is a sum over them, whose square no such numbers tell.
+        Of several rows, an element is a sum, whose square no such numbers tell. If columns are
+        fixed, that is as often as there are rows: by Jensen's inequality, no sum is larger. Neither
+        are medians over rows, but for a factor of 2: half of the rows have no less.
         """
-        if self.rows > 1:
+        if self.rows > 1 and not self.fixed:
             return None
         require_drawable(shared.spec)
-        width = self.columns.of(shared.spec.size)
-        column = (shared.words(shared.spec.size) >> np.uint64(32)) * np.uint64(width)
-        elements = np.bincount((column >> np.uint64(32)).astype(np.int64), minlength=width)
-        return elements * self._scale(shared.spec) ** 2
+        size, width = shared.spec.size, self.columns.of(shared.spec.size)
+        counts = []
+        for i in range(self.rows):
+            words = self._drawn(shared).words(size, i * size)
+            column = (words >> np.uint64(32)) * np.uint64(width) >> np.uint64(32)
+            counts.append(np.bincount(column.astype(np.int64), minlength=width))
+        return np.concatenate(counts) * self._scale(shared.spec) ** 2 * self.rows
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         require_drawable(shared.spec)
         rows = np.zeros((self.rows, self.columns.of(x.size)))
         for i, row in enumerate(rows):
-            _methods.add_to_sketch(shared.key(), i * x.size, flat(x), row)
+            _methods.add_to_sketch(self._drawn(shared).key(), i * x.size, flat(x), row)
         return {VALUES: rows.reshape(-1).astype(x.dtype)}, state
 
     def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
@@ -95,9 +107,22 @@ class Sketch(Part):
         width, total = self.columns.of(spec.size), np.zeros(spec.size)
         for i in range(self.rows):
             row = flat(parts[VALUES][i * width : (i + 1) * width])
-            _methods.add_from_sketch(shared.key(), i * spec.size, row, total)
+            _methods.add_from_sketch(self._drawn(shared).key(), i * spec.size, row, total)
         decoded: NDArray = (total * self._scale(spec)).astype(spec.dtype).reshape(spec.shape)
         return decoded
+
+    def medians(self, values: NDArray, shared: Shared) -> NDArray:
+        """Return the median over rows of each element's column times its sign, flat."""
+        spec, width = shared.spec, self.columns.of(shared.spec.size)
+        rows = np.zeros((self.rows, spec.size))
+        for i, row in enumerate(rows):
+            columns = flat(values[i * width : (i + 1) * width])
+            _methods.add_from_sketch(self._drawn(shared).key(), i * spec.size, columns, row)
+        return np.asarray(np.median(rows, axis=0).astype(spec.dtype))
+
+    def _drawn(self, shared: Shared) -> Shared:
+        """Return what columns and signs are drawn from."""
+        return replace(shared, round=0) if self.fixed else shared
 
     def _scale(self, spec: TensorSpec) -> float:
         """Return what the sum over rows is multiplied by."""

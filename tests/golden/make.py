@@ -240,6 +240,7 @@ CHAINS = (
     "powersgd", "powersgd:rank=2>uniform@std:1", "atomo", "sketch:columns=20%,rows=2", "uveqfed",
     "uveqfed:lattice=hexagonal",
     "randk:k=10%,block=1", "powersgd:rank=2,shared=1",
+    "sketch:columns=20%,rows=3,fixed=1",
 )  # fmt: skip
 CASES |= {
     f"chain-{'-'.join(re.findall(r'[a-z0-9]+', chain))}": Case(
