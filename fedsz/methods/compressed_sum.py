@@ -56,9 +56,8 @@ class CompressedSum:
     @property
     def sketch(self) -> Sketch | None:
         """The part that has sent the values, if it is a sketch of fixed columns."""
-        first = self._head.parts[0]
-        alone = isinstance(first, Sketch) and len(self._head.parts) == 1
-        return first if alone and first.fixed else None
+        first, *others = self._head.parts
+        return first if isinstance(first, Sketch) and first.fixed and not others else None
 
     @property
     def values(self) -> NDArray | None:
