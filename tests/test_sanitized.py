@@ -17,7 +17,8 @@ COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 # Without those that take compilers twice as long; make fuzz has them.
 SLOW = "null,object-size,pointer-overflow,vptr"
 SANITIZED = f"-fsanitize=alignment,undefined -fno-sanitize={SLOW} -fno-sanitize-recover=all"
-CHECKS = ["misaligned", "threads", "widths", "mode", "kernels", "quotients"]  # of compressors/checks.cpp
+# Of compressors/checks.cpp.
+CHECKS = ["misaligned", "threads", "widths", "mode", "kernels", "quotients"]
 
 pytestmark = [
     pytest.mark.skipif(not (COMPILER and CMAKE), reason="needs a C++ compiler and cmake"),
