@@ -57,29 +57,25 @@ class FedSZGrid(WrappedGrid):
         inner: the Grid that carries the messages.
         error_bound: as in `fedsz.compress`; so are codec, lossless, threshold and rule.
         update: what clients send: "weights"; "delta", the difference from the model in the message,
-            within the same bound on the weights; "delta+ef", the default. It adds what earlier
-            rounds left out. Or a chain of methods such as "feedback>topk", see `fedsz.methods`.
-            A client whose reply is of another model sends weights.
+            within the same bound on the weights; "delta+ef", the default, with error feedback; or a
+            chain such as "feedback>topk", see `fedsz.methods`. Other models are sent as weights.
         decay: what a client's residual is multiplied with for each round that it waits, in [0, 1].
         downlink: how the model is sent: "exact", or as what it differs by from the one that a
             client holds, within a bound such as "std:1", or by "difference>" and a chain.
         downlink_feedback: whether what one broadcast leaves out goes into the next.
         shared_initial: whether clients may hold the first model; see `FedSZMod`.
         shifts: keeps what an update by "difference>" has taught of each client, within limits.
-        policy: who decides all of this before each round: "auto", the default where no bound,
-            threshold, rule, update or downlink is named; "fixed", the default where one is; or
-            another, see `fedsz.control`.
+        policy: who decides all of this before each round: "auto", the default; "fixed", that where
+            a bound, threshold, rule, update or downlink is named; or another of `fedsz.control`.
         tolerance: points of accuracy that compression may cost, for policies that ask.
         rounds: how many there will be, for policies that ask; a Grid cannot see that.
-        same_model: whether replies must have the names and shapes of the model that was sent; False
-            for apps whose clients answer with something else, such as adapters.
+        same_model: whether replies must have the names and shapes of the model that was sent.
         rules: all else that replies must keep to before they count.
         deadlines: how long a `GrpcGrid` waits for slow clients; three times what nine in ten take.
         min_replies: usable replies that a round of training needs. With fewer, or without weight,
             all become error replies, at which Flower's strategies keep the model. Three such rounds
             in a row raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its own.
-        on_round: called with the record of each round that ends, such as a
-            `fedsz.monitoring.Tracking`. An app's last round ends when it calls `end_round()`.
+        on_round: called with the record of each round; the last one ends with `end_round()`.
 
     Raises:
         ConfigError: one of these is out of range or does not exist.
