@@ -56,8 +56,8 @@ class FedSZGrid(WrappedGrid):
     Args:
         inner: the Grid that carries the messages.
         error_bound: as in `fedsz.compress`; so are codec, lossless, threshold and rule.
-        update: what clients send: "weights"; "delta", the difference from the model in the message,
-            within the same bound on the weights; "delta+ef", the default, with error feedback; or a
+        update: what clients send. "weights"; "delta", the difference from the model in the message,
+            within the same bound on the weights; "delta+ef", the default, with error feedback. Or a
             chain such as "feedback>topk", see `fedsz.methods`. Other models are sent as weights.
         decay: what a client's residual is multiplied with for each round that it waits, in [0, 1].
         downlink: how the model is sent: "exact", or as what it differs by from the one that a
