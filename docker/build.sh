@@ -29,8 +29,10 @@ for name in TORCH PIP_EXTRA_INDEX_URL PIP_FIND_LINKS; do
     [ -z "${!name:-}" ] || options+=(--build-arg "$name=${!name}")
 done
 [ ! -d "${PIP_FIND_LINKS:-}" ] || options+=(--volume "$PIP_FIND_LINKS:$PIP_FIND_LINKS:ro")
-# So that a proxy's certificate, where there is a proxy, is trusted in the build as it is here.
-options+=(--volume /etc/ssl/certs:/etc/ssl/certs:ro)
+# So that a proxy's certificate, where there is a proxy, is trusted in the build as it is here. What the build writes there is
+# dropped.
+options+=(--volume /etc/ssl/certs:/etc/ssl/certs:O)
+megabytes() { du -cs --block-size=1MB --apparent-size "$@" | tail -1 | cut -f1; }
 for target in "${targets[@]}"; do
     "${buildah[@]}" build "${options[@]}" --target "$target" -f docker/Dockerfile -t "fedsz-$target:$arch" .
     container=$("${buildah[@]}" from --pull-never "fedsz-$target:$arch")
@@ -42,5 +44,7 @@ for target in "${targets[@]}"; do
     rm -rf "$work/$target-$arch"
     cp -a "$root" "$work/$target-$arch"
     "${buildah[@]}" rm "$container" >/dev/null
-    echo "fedsz-$target:$arch $(du -s --block-size=1MB --apparent-size "$work/$target-$arch" | cut -f1) MB"
+    echo "fedsz-$target:$arch $(megabytes "$work/$target-$arch") MB"
+    [ "$target" = client-slim ] || echo "of these torch, and what it requires: $(cd "$work/$target-$arch/opt/fedsz" \
+        && megabytes torch torchgen functorch sympy mpmath networkx jinja2 markupsafe fsspec filelock) MB"
 done

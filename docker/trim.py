@@ -1,7 +1,7 @@
-"""Delete what no running server or client reads: trim.py FOLDER_OF_PACKAGES [--bytecode].
+"""Delete what no running server or client reads: trim.py FOLDER_OF_PACKAGES.
 
-With --bytecode, packages other than fedsz keep no source: tracebacks have line numbers of them and
-no text. That is a tenth of a small image.
+Packages keep bytecode in place of source: tracebacks have line numbers of them and no text. fedsz
+keeps both, and so does torch, whose compiler reads source.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 UNREAD = (
-    *("bin", "include", "lib64"),  # commands and headers; blosc's library is in its module too
+    # Commands, headers and manuals; blosc's library is in its module too.
+    *("bin", "include", "lib64", "share"),
     *("**/*.pyi", "**/*.pyx", "**/*.pxd", "**/*.h", "**/*.a"),
     *("**/tests", "Crypto/SelfTest"),
     # Of numpy and zstandard: what builds or tests extensions, and a second back end.
@@ -24,14 +25,13 @@ UNREAD = (
     # Of all programming languages, tracebacks have Python.
     *("pygments/lexers/[a-oq-z]*.py", "pygments/lexers/p[a-xz]*.py"),
     *("pygments/lexers/__pycache__/[a-oq-z]*", "pygments/lexers/__pycache__/p[a-xz]*"),
-    *(
-        "torch/include",
-        "torch/share",
-        "torch/bin/[!t]*",
-        "torch/bin/test*",
-        "sklearn/datasets/images",
-    ),
+    *("torch/include", "torch/share", "torch/bin/[!t]*", "torch/bin/test*", "torch/test"),
+    *("PIL/_avif.*", "pillow.libs/libavif-*"),  # no data set has such images
+    # scikit-learn's tables are read from its files; without SciPy it cannot be imported.
+    *("sklearn/[!d]*", "sklearn/d[!a]*", "sklearn/datasets/[!d]*", "sklearn/datasets/d[!a]*"),
+    *("sklearn/datasets/data/__*", "scikit_learn.libs"),
 )
+WITH_SOURCE = ("fedsz", "torch", "torchgen", "functorch")
 
 
 def trim(folder: Path) -> int:
@@ -47,9 +47,10 @@ def trim(folder: Path) -> int:
 
 
 def keep_bytecode(folder: Path) -> None:
-    """Compile all packages but fedsz, and delete their source."""
+    """Compile packages, and delete the source of all but `WITH_SOURCE`."""
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     for package in folder.iterdir():
-        if package.name == "fedsz" or package.suffix == ".dist-info":
+        if package.name in WITH_SOURCE or package.suffix == ".dist-info":
             continue
         sources = [package] if package.suffix == ".py" else list(package.rglob("*.py"))
         for source in sources:
@@ -67,5 +68,4 @@ def size(folder: Path) -> int:
 if __name__ == "__main__":
     packages = Path(sys.argv[1])
     print(f"{trim(packages) / 1e6:.0f} MB trimmed")
-    if sys.argv[2:] == ["--bytecode"]:
-        keep_bytecode(packages)
+    keep_bytecode(packages)

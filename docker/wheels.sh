@@ -3,7 +3,7 @@
 #
 #   wheels.sh download ARCH REQUIREMENT   of all that requirements*.txt name, and of one more, into WHEELS
 #   wheels.sh build ARCH                  of fedsz, from this folder, into WHEELS
-#   wheels.sh install ARCH FOLDER WHAT... from WHEELS into a folder of packages
+#   wheels.sh install ARCH FOLDER WHAT... from WHEELS into a folder of packages, without debugging symbols
 #
 # WHEELS is a variable of the environment, and /wheels by default.
 set -eu
@@ -37,5 +37,6 @@ case $does in
         pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir "$wheelhouse" . ;;
     install) folder=$1
         shift
-        pip install $wheels --no-index --find-links "$wheelhouse" --target "$folder" "$@" ;;
+        pip install $wheels --no-index --find-links "$wheelhouse" --target "$folder" "$@"
+        find "$folder" -type f -name "*.so*" -exec "$machine-linux-gnu-strip" --strip-unneeded {} + ;;
 esac

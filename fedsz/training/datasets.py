@@ -23,16 +23,14 @@ import torch
 from fedsz.errors import ConfigError, DataError
 from fedsz.training.encoded_images import EncodedImages
 from fedsz.training.examples import Examples, Inputs
+from fedsz.training.hold_out import Ints, hold_out
+from fedsz.training.sklearn_tables import read_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-Ints = npt.NDArray[np.int64]
 PARTITIONERS = ("iid", "dirichlet")
 
-# Which images are held out for testing must never depend on a run's seed: a model would be
-# tested on images that another run trained on.
-_HOLD_OUT_SEED = 101
 _TEST_SUBSET_SEED = 0
 
 
@@ -77,14 +75,9 @@ class _Split:
 
     def divided(self, split: str) -> _Split:
         """Four fifths of it to train with, or one fifth to test with, by class."""
-        from sklearn.model_selection import train_test_split
-
-        y = self.labels
-        train, test = train_test_split(
-            np.arange(len(y)), test_size=0.2, stratify=y, random_state=_HOLD_OUT_SEED
-        )
-        rows: Ints = train if split == "train" else test
-        return _Split(y[rows], lambda wanted: self.read(rows[wanted]))
+        train, test = hold_out(self.labels)
+        rows = train if split == "train" else test
+        return _Split(self.labels[rows], lambda wanted: self.read(rows[wanted]))
 
 
 def get(name: str) -> DatasetSpec:
@@ -265,11 +258,8 @@ def _open(spec: DatasetSpec, split: str, data_dir: Path | None) -> _Split:
 
 
 def _open_digits(split: str) -> _Split:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    labels = digits.target.astype(np.int64)
-    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]  # they are 0 ... 16
+    images, labels = read_table("digits")
+    pixels = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)  # they are 0 ... 16
     return _Split(labels, lambda wanted: torch.from_numpy(pixels[wanted])).divided(split)
 
 

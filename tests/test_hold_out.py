@@ -1,0 +1,85 @@
+"""What is held out, and scikit-learn's tables: both without importing scikit-learn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsz.errors import DataError
+from fedsz.training.hold_out import hold_out
+from fedsz.training.sklearn_tables import TABLES, read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 5), min_size=60, max_size=400), st.booleans())
+def test_rows_are_those_of_scikit_learn(classes: list[int], by_class: bool) -> None:
+    selection = pytest.importorskip("sklearn.model_selection")
+    labels = np.array([*range(6), *range(6), *classes])  # it refuses a class of one
+
+    train, test = hold_out(labels, by_class=by_class)
+
+    theirs = selection.train_test_split(
+        np.arange(len(labels)),
+        test_size=0.2,
+        stratify=labels if by_class else None,
+        random_state=101,
+    )
+    np.testing.assert_array_equal(train, theirs[0])
+    np.testing.assert_array_equal(test, theirs[1])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_those_that_scikit_learn_loads(name: str) -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    unscaled = {"scaled": False} if name == "diabetes" else {}
+    x, y = getattr(datasets, f"load_{name}")(return_X_y=True, **unscaled)
+
+    features, targets = read_table(name)
+
+    np.testing.assert_array_equal(features, x)
+    np.testing.assert_array_equal(targets, y)
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder of packages that this process can import from."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "sklearn", raising=False)
+    return tmp_path
+
+
+def test_tables_without_scikit_learn_say_what_to_install(packages: Path) -> None:
+    with pytest.raises(DataError, match=r"pip install 'fedsz\[train\]'"):
+        read_table("iris")
+
+
+def test_a_table_that_is_missing_is_named(packages: Path) -> None:
+    (packages / "sklearn").mkdir()
+
+    with pytest.raises(DataError, match=r"cannot read .*iris\.csv of scikit-learn"):
+        read_table("iris")
+
+
+@pytest.mark.parametrize("task", ["images", "tabular"])
+def test_tasks_load_their_data_without_importing_scikit_learn(task: str) -> None:
+    pytest.importorskip("torch")
+    script = (
+        "import sys; from fedsz.training.options import RunConfig;"
+        "from fedsz.training.task import load_task;"
+        f"load_task(RunConfig.of({{'task': {task!r}}})).load_test();"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+
+    assert not {"sklearn", "scipy", "pandas"} & set(done.stdout.split())
