@@ -3,7 +3,7 @@
 #
 #   wheels.sh download ARCH REQUIREMENT   of all that requirements*.txt name, and of one more, into WHEELS
 #   wheels.sh build ARCH                  of fedsz, from this folder, into WHEELS
-#   wheels.sh install ARCH FOLDER WHAT... from WHEELS into a folder of packages, without debugging symbols
+#   wheels.sh install ARCH FOLDER WHAT... from WHEELS into a folder of packages
 #
 # WHEELS is a variable of the environment, and /wheels by default.
 set -eu
@@ -38,5 +38,7 @@ case $does in
     install) folder=$1
         shift
         pip install $wheels --no-index --find-links "$wheelhouse" --target "$folder" "$@"
-        find "$folder" -type f -name "*.so*" -exec "$machine-linux-gnu-strip" --strip-unneeded {} + ;;
+        # These come with symbols. What auditwheel has patched, such as OpenBLAS, cannot be loaded once it is stripped.
+        find "$folder/cryptography" "$folder/xxhash" "$folder/zstandard" -name "*.so" \
+            -exec "$machine-linux-gnu-strip" --strip-unneeded {} + ;;
 esac

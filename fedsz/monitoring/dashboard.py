@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import structs
 
 from fedsz.errors import ConfigError
 from fedsz.monitoring.access import Access, read_token
 from fedsz.monitoring.address import Address
 from fedsz.monitoring.follower import Follower
 from fedsz.monitoring.live_round import LiveRound
+from fedsz.monitoring.run_summary import ClientSummary
 from fedsz.monitoring.web_server import WebServer, require
 from fedsz.palette import COLOURS
 from fedsz.training.events import Event, Listening
@@ -125,14 +127,13 @@ class Dashboard:
         """Return the run's clients as JSON, with what each does where that is known."""
         with self._lock:
             states = self._live.states() if self._live else {}
-        follower = self._follower
-        if follower is None:
-            return msgspec.json.encode([{"name": name, "state": x} for name, x in states.items()])
-        with follower.lock:
-            known = follower.summary.clients
-            told = [{**msgspec.to_builtins(x), "state": states.get(n)} for n, x in known.items()]
-            new = [{"name": n, "state": x} for n, x in states.items() if n not in known]
-        return msgspec.json.encode([*told, *new])
+        known: dict[str, ClientSummary] = {}
+        if follower := self._follower:
+            with follower.lock:
+                known = {name: structs.replace(x) for name, x in follower.summary.clients.items()}
+        for name, state in states.items():
+            known.setdefault(name, ClientSummary(name=name)).state = state
+        return msgspec.json.encode([*known.values()])
 
     def _follow(self, folder: Path) -> None:
         self._follower = Follower(folder)

@@ -34,6 +34,7 @@ class ClientSummary(msgspec.Struct, kw_only=True):
         bandwidth: of its way to the server, in bits a second; 0 where it is not known.
         sent_bytes: of its updates, after compression.
         kept, lag: of its last update; see `ClientRecord`.
+        state: what it does now; None where nobody knows.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ClientSummary(msgspec.Struct, kw_only=True):
     sent_bytes: int = 0
     kept: float | None = None
     lag: float | None = None
+    state: str | None = None
 
 
 class RunSummary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import socket
 import threading
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Self
 
@@ -76,6 +77,8 @@ class WebServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        while self._thread.is_alive() and not self._server.started:
+            time.sleep(0.01)  # or the first to ask would wait for what uvicorn still imports
         return self
 
     def __exit__(self, *_: object) -> None:
