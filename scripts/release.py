@@ -1,11 +1,16 @@
 """Make what a release consists of, from a clean checkout whose version is the same everywhere.
 
     python -m pip install --group release
+    python scripts/release.py --prepare 1.0.0
+    git commit --all --message "Release 1.0.0"
     python scripts/release.py [--out dist] [--python python3.11 python3.12] [--aarch64] [--check]
 
-Writes the sdist, a wheel for each interpreter, an SBOM of what the first wheel brings (CycloneDX),
-and SHA256SUMS. Each wheel is repaired for manylinux, so no Docker is needed; it runs where glibc is
-as new as here. It is installed into a clean environment and tested with the codecs' tests.
+--prepare writes a version and today's date into pyproject.toml, CHANGELOG.md and CITATION.cff.
+
+The last command writes the sdist, a wheel for each interpreter, an SBOM of what the first wheel
+brings (CycloneDX), and SHA256SUMS. Each wheel is repaired for manylinux, so no Docker is needed; it
+runs where glibc is as new as here. It is installed into a clean environment and tested with the
+codecs' tests.
 --aarch64 also compiles each wheel for aarch64, by aarch64-linux-gnu-g++; these are not run.
 --check only says whether there could be a release.
 """
@@ -13,6 +18,7 @@ as new as here. It is installed into a clean environment and tested with the cod
 from __future__ import annotations
 
 import argparse
+import datetime
 import hashlib
 import os
 import re
@@ -22,11 +28,10 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 CROSS: Final = "aarch64-linux-gnu"
-TESTS: Final = "szx uniform uniform_format native_arguments golden"
 
 
 def problems(root: Path) -> list[str]:
@@ -51,9 +56,42 @@ def problems(root: Path) -> list[str]:
     return found
 
 
+def prepare(root: Path, version: str, date: str) -> None:
+    """Write a version and the date of its release wherever a checkout has them.
+
+    Raises:
+        SystemExit: a file lacks the place for it; no file has been changed then.
+    """
+    edits = {
+        "pyproject.toml": (r'^version = ".+"$', f'version = "{version}"'),
+        "CHANGELOG.md": (r"^## .+ - unreleased$", f"## {version} - {date}"),
+        "CITATION.cff": (
+            r"^version: .+$(\ndate-released: .+$)?",
+            f'version: {version}\ndate-released: "{date}"',
+        ),
+    }
+    edited = {}
+    for name, (old, new) in edits.items():
+        text = (root / name).read_text("utf-8")
+        edited[name], found = re.subn(old, new, text, count=1, flags=re.M)
+        if not found:
+            raise SystemExit(f"no release: {name} has no line like {old}")
+    for name, text in edited.items():
+        (root / name).write_text(text, "utf-8")
+
+
 def version_of(root: Path) -> str:
     """Return the version that pyproject.toml names."""
-    return str(tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+    return str(_pyproject(root)["project"]["version"])
+
+
+def wheel_tests(root: Path) -> list[str]:
+    """Return the files of tests that a wheel is tested with: those that cibuildwheel runs."""
+    return re.findall(r"tests/\w+\.py", _pyproject(root)["tool"]["cibuildwheel"]["test-command"])
+
+
+def _pyproject(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
 
 
 def make_sdist(out: Path) -> Path:
@@ -98,7 +136,7 @@ def test_wheel(python: str, wheel: Path, sbom: Path) -> None:
         shutil.copytree(ROOT / "tests", f"{folder}/tests")  # away from the sources
         _run(f"{folder}/venv/bin/fedsz", "codecs")
         pytest = ("-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "--rootdir", folder)
-        chosen = [f"{folder}/tests/test_{name}.py" for name in TESTS.split()]
+        chosen = [f"{folder}/{name}" for name in wheel_tests(ROOT)]
         _run(inside, *pytest, "-m", "not repository and not slow", *chosen)
 
 
@@ -119,13 +157,17 @@ def _output(*command: str) -> str:
 
 
 def main() -> None:
-    """Check, build, test and write; exit with 1 if there can be no release."""
+    """Prepare a release, or check, build and test it; exit with 1 if there can be none."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--python", nargs="+", default=[sys.executable])
     parser.add_argument("--aarch64", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--prepare", metavar="VERSION")
     asked = parser.parse_args()
+    if asked.prepare:
+        prepare(ROOT, asked.prepare, datetime.date.today().isoformat())
+        return
     if found := problems(ROOT):
         raise SystemExit("\n".join(f"no release: {problem}" for problem in found))
     if asked.check:

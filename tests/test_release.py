@@ -1,4 +1,4 @@
-"""What scripts/release.py refuses; the rest of it builds wheels for minutes."""
+"""What scripts/release.py writes and refuses; the rest of it builds wheels for minutes."""
 
 from __future__ import annotations
 
@@ -75,6 +75,39 @@ def test_versions_and_dates_that_differ_are_refused(
     commit(checkout)
 
     assert any(problem in line for line in release.problems(checkout))
+
+
+CITED = 'date-released: "2026-12-01"\n'
+
+
+@pytest.mark.parametrize("cited", ["", CITED])  # a first release has no date yet
+def test_a_checkout_that_was_prepared_and_committed_is_released(checkout: Path, cited: str) -> None:
+    notes = READY["CHANGELOG.md"].replace("1.2.3 - 2026-12-01", "1.2.3 - unreleased")
+    (checkout / "CHANGELOG.md").write_text(notes)
+    (checkout / "CITATION.cff").write_text(READY["CITATION.cff"].replace(CITED, cited))
+
+    release.prepare(checkout, "1.3.0", "2027-01-31")
+    commit(checkout)
+
+    assert release.problems(checkout) == []
+    assert release.version_of(checkout) == "1.3.0"
+    assert "## 1.3.0 - 2027-01-31\n" in (checkout / "CHANGELOG.md").read_text()
+    cited = (checkout / "CITATION.cff").read_text()
+    assert cited == 'version: 1.3.0\ndate-released: "2027-01-31"\n'
+
+
+def test_a_changelog_without_unreleased_changes_is_not_prepared(checkout: Path) -> None:
+    with pytest.raises(SystemExit, match=r"CHANGELOG\.md has no line like"):
+        release.prepare(checkout, "1.3.0", "2027-01-31")
+
+    assert {name: (checkout / name).read_text() for name in READY} == READY
+
+
+def test_a_wheel_is_tested_with_files_that_are_there() -> None:
+    names = release.wheel_tests(ROOT)
+
+    assert "tests/test_golden.py" in names
+    assert [name for name in names if not (ROOT / name).is_file()] == []
 
 
 def test_the_command_says_why_and_builds_nothing(tmp_path: Path) -> None:
