@@ -1,10 +1,12 @@
 """Run a server and four clients from images that docker/build.sh has built, in containers of runc.
 
-    python docker/try_images.py FOLDER [--clients client-slim-amd64 ...]
+    python docker/try_images.py FOLDER
+    python docker/try_images.py FOLDER --slim
 
-FOLDER is build.sh's WORK. Each container has a read-only root, user 1000, no capabilities, and the
-host's network. The server has TLS with keys made at its first start. One client is killed in
-mid-upload and started again with its state. Needs root.
+FOLDER is build.sh's WORK. The clients train digits with torch. With --slim they learn
+docker/numpy_task.py, in the image without torch. Each container has a read-only root, user 1000, no
+capabilities, and the host's network. The server has TLS with keys made at its first start. One
+client is killed in mid-upload and started again with its state. Needs root.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ from pathlib import Path
 
 from containers import FEDSZ, Container, events, folder, free_port, wait_for
 
+CLIENTS = 4
+TASK = Path(__file__).with_name("numpy_task.py")
 
-def run(images: Path, clients: list[str], rounds: int) -> None:
+
+def run(images: Path, client_image: str, rounds: int) -> None:
     """Run the fleet, and print what happens."""
     work = Path(tempfile.mkdtemp(prefix="fedsz-containers-"))
     keys, trust, runs = (folder(work, name) for name in ("keys", "trust", "runs"))
@@ -30,27 +35,32 @@ def run(images: Path, clients: list[str], rounds: int) -> None:
         status = Container(server_root, "keys", script, mounts, work / "keys.log").wait()
         print(f"keys: exit status {status}")
     print(f"clients have of it: {sorted(path.name for path in trust.iterdir())}")
+    task = ("--task", f"{TASK.stem}:LeastSquares") if "slim" in client_image else ()
+    tasks = folder(work, "tasks")
+    for where in (tasks, runs):  # the folders that commands run in
+        shutil.copy(TASK, where)
     port = free_port()
     metrics = 9090
     command = (
         *(*FEDSZ, "server", "--json", "--port", str(port), "--metrics-port", str(metrics)),
-        *("--rounds", str(rounds), "--min-clients", str(len(clients)), "--codec", "raw"),
+        *("--rounds", str(rounds), "--min-clients", str(CLIENTS), "--codec", "raw"),
         *("--tls-cert", "/keys/server.pem", "--tls-key", "/keys/server.key"),
-        *("--reconnect-grace", "120"),
+        *("--reconnect-grace", "120", *task),
     )
     log = work / "server.log"
     server = Container(server_root, "server", command, {"/keys": keys, "/runs": runs}, log)
-    states = [folder(work, f"state{i}") for i in range(len(clients))]
+    states = [folder(work, f"state{i}") for i in range(CLIENTS)]
 
     def client(i: int, *more: str) -> Container:
         asks = ("--partition", "auto", "--state-dir", "/state")
         link = ("--server", f"localhost:{port}", "--tls-ca", "/trust/ca.pem")
-        mounts = {"/trust": trust, "/state": states[i]}
-        root, told = images / clients[i], work / f"client{i}.log"
-        return Container(root, f"client{i}", (*FEDSZ, "client", *asks, *link, *more), mounts, told)
+        mounts = {"/trust": trust, "/state": states[i], "/runs": tasks}
+        command = (*FEDSZ, "client", *asks, *link, *task, *more)
+        told = work / f"client{i}.log"
+        return Container(images / client_image, f"client{i}", command, mounts, told)
 
     slow = ("--limit-rate", "1mbps")
-    fleet = [client(i, *(slow if i == 0 else ())) for i in range(len(clients))]
+    fleet = [client(i, *(slow if i == 0 else ())) for i in range(CLIENTS)]
     wait_for(log, "listening")
     print(f"server: listening {time.monotonic() - server.begun:.1f} s after its start")
     wait_for(log, "client", what="joined")
@@ -72,8 +82,7 @@ def run(images: Path, clients: list[str], rounds: int) -> None:
     print(f"exit statuses: server {server.wait(600)}, clients {statuses}")
     for event in events(log):
         if event["event"] == "round":
-            has = (event["round"], event["replies"], event["accuracy"])
-            print("round {}: {} replies, accuracy {:.4f}".format(*has))
+            print("round {round}: {replies} replies, loss {loss:.4f}".format(**event))
     print(f"run folder: {sorted(path.name for path in next(runs.glob('runs/*')).iterdir())}")
     shutil.rmtree(work)
 
@@ -82,7 +91,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--clients", nargs="+", default=["client-amd64"] * 4)
+    parser.add_argument("--slim", action="store_true")
     given = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    run(given.folder, given.clients, given.rounds)
+    run(given.folder, "client-slim-amd64" if given.slim else "client-amd64", given.rounds)
