@@ -1,14 +1,16 @@
 #!/bin/bash
-# Run a client of arm64 under QEMU beside a server and a client of this machine, and compare streams:
+# Try the wheel for arm64 under QEMU. `fleet` runs a client of it beside a server and a client of this machine, and compares streams;
+# `tests` runs the tests of the codecs, as scripts/release.py does with the wheel of this machine:
 #
 #   python scripts/release.py --aarch64
-#   sudo benchmarks/arm64.sh dist/fedsz-*-cp311-*aarch64.whl > docs/results/arm64.txt
+#   sudo benchmarks/arm64.sh dist/fedsz-*-cp311-*aarch64.whl fleet tests > docs/results/arm64.txt
 #
-# Needs root, apt, qemu-user-static, and an interpreter 3.11 with fedsz[train], which PYTHON names. The root file system has the
+# Needs root, apt, qemu-user-static, binutils-aarch64-linux-gnu, and an interpreter 3.11 with fedsz[train], which PYTHON names. The root file system has the
 # packages of docker/Dockerfile's client. TORCH is the version there. QEMU_CPU is the processor: cortex-a76 is that of a Pi 5, and
 # torch 2.10 ends on the cortex-a72 of a Pi 4. WORK is deleted at the end.
 set -euo pipefail
 wheel=$(realpath "$1")
+parts=("${@:2}")
 cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 work=${WORK:-/var/tmp/fedsz-arm64}
@@ -51,48 +53,67 @@ emulate() {
 there=(env HOME=/tmp PYTHONPATH=/opt/fedsz chroot "$root" /usr/bin/python3)
 size() { echo "$1: $(du -s --block-size=1MB --apparent-size "$2" | cut -f1) MB"; }
 
+try_fleet() {
+    size "packages" "$root/opt/fedsz"
+    size "of these torch" "$root/opt/fedsz/torch"
+    echo "torch: ${TORCH:-2.10.0} there, $("$python" -c "import torch; print(torch.__version__)") here"
+    echo; echo "== a fleet"
+    "$python" -m fedsz keys init --host 127.0.0.1 --dir "$work/keys" >&2
+    "$python" -m fedsz keys client amd64 arm64 --dir "$work/keys" >&2
+    cp -r "$work/keys" "$root/srv/keys"
+    "$python" -m fedsz server --json --port 8471 --min-clients 2 --rounds 3 --deadline-factor 0 --reconnect-grace 120 \
+        --run-dir "$work/run" --tls-cert "$work/keys/server.pem" --tls-key "$work/keys/server.key" --tls-ca "$work/keys/ca.pem" \
+        > "$work/server.log" 2>&1 &
+    server=$!
+    client() {  # its name, its share, and where the keys are
+        echo -m fedsz client --server 127.0.0.1:8471 --client-id "$1" --partition "$2" --max-wait 600 --tls-ca "$3/ca.pem" \
+            --tls-cert "$3/clients/$1.pem" --tls-key "$3/clients/$1.key"
+    }
+    "$python" $(client amd64 0/2 "$work/keys") > "$work/amd64.log" 2>&1 &
+    "${there[@]}" $(client arm64 1/2 /srv/keys) > "$work/arm64.log" 2>&1 &
+    emulated=$!
+    while peak=$(grep -h VmHWM "/proc/$emulated/status"); do last=$peak; sleep 1; done 2>/dev/null
+    wait $emulated; wait $server
+    "$python" -c "import json; [print('round {round}: {replies} replies, accuracy {accuracy:.4f}'.format(**json.loads(line)))
+        for line in open('$work/run/rounds.jsonl')]"
+    cat "$work/arm64.log"
+    grep -q "3 rounds trained" "$work/arm64.log"
+    echo "the arm64 client's peak of resident memory, with the emulator's own: $last"
+    try_streams
+}
+
+try_streams() {
+    echo; echo "== streams of its model"
+    cp "$work/run/model.safetensors" "$root/srv/"
+    cp benchmarks/stream_digests.py "$root/srv/"
+    "$python" benchmarks/stream_digests.py encode "$work/run/model.safetensors" "$work/streams" | tee "$work/encoded.txt"
+    "${there[@]}" /srv/stream_digests.py encode /srv/model.safetensors /srv/streams | diff "$work/encoded.txt" - && echo "arm64: the same"
+    "$python" benchmarks/stream_digests.py decode "$root/srv/streams" | tee "$work/decoded.txt"
+    cp -r "$work/streams" "$root/srv/of-amd64"
+    "${there[@]}" /srv/stream_digests.py decode /srv/of-amd64 | diff "$work/decoded.txt" - && echo "arm64: the same"
+}
+
+try_tests() {
+    echo; echo "== tests of the codecs"
+    "$python" -m pip install --quiet --target "$root/opt/fedsz" --only-binary :all: --python-version 3.11 \
+        --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 pytest hypothesis >&2
+    cp -r tests pyproject.toml "$root/srv/"
+    local tests=$("$python" -c "from scripts.release import ROOT, wheel_tests; print(*wheel_tests(ROOT))")
+    "${there[@]}" -m pytest -q -p no:cacheprovider -c /srv/pyproject.toml --rootdir /srv -m "not repository and not slow" \
+        $(printf '/srv/%s ' $tests)
+}
+
 mkdir -p "$WHEELS"
+packages=(fedsz -r docker/requirements.txt)
+[[ ! " ${parts[*]} " = *" fleet "* ]] || packages+=(torch -r docker/requirements-torch.txt)
 {
     unpack_root
     docker/wheels.sh download arm64 "torch==${TORCH:-2.10.0}"
     cp "$wheel" "$WHEELS"
-    docker/wheels.sh install arm64 "$root/opt/fedsz" fedsz torch -r docker/requirements.txt -r docker/requirements-torch.txt
+    docker/wheels.sh install arm64 "$root/opt/fedsz" "${packages[@]}"
 } >&2
 emulate
 size "root file system without packages" "$root/usr"
-size "packages" "$root/opt/fedsz"
-size "of these torch" "$root/opt/fedsz/torch"
 "${there[@]}" -c "import platform, sys; print(platform.machine(), 'Python', sys.version.split()[0])"
-echo "qemu: $QEMU_CPU; torch: ${TORCH:-2.10.0} there, $("$python" -c "import torch; print(torch.__version__)") here"
-
-echo; echo "== a fleet"
-"$python" -m fedsz keys init --host 127.0.0.1 --dir "$work/keys" >&2
-"$python" -m fedsz keys client amd64 arm64 --dir "$work/keys" >&2
-cp -r "$work/keys" "$root/srv/keys"
-"$python" -m fedsz server --json --port 8471 --min-clients 2 --rounds 3 --deadline-factor 0 --reconnect-grace 120 \
-    --run-dir "$work/run" --tls-cert "$work/keys/server.pem" --tls-key "$work/keys/server.key" --tls-ca "$work/keys/ca.pem" \
-    > "$work/server.log" 2>&1 &
-server=$!
-client() {  # its name, its share, and where the keys are
-    echo -m fedsz client --server 127.0.0.1:8471 --client-id "$1" --partition "$2" --max-wait 600 --tls-ca "$3/ca.pem" \
-        --tls-cert "$3/clients/$1.pem" --tls-key "$3/clients/$1.key"
-}
-"$python" $(client amd64 0/2 "$work/keys") > "$work/amd64.log" 2>&1 &
-"${there[@]}" $(client arm64 1/2 /srv/keys) > "$work/arm64.log" 2>&1 &
-emulated=$!
-while peak=$(grep -h VmHWM "/proc/$emulated/status"); do last=$peak; sleep 1; done 2>/dev/null
-wait $emulated; wait $server
-"$python" -c "import json; [print('round {round}: {replies} replies, accuracy {accuracy:.4f}'.format(**json.loads(line)))
-    for line in open('$work/run/rounds.jsonl')]"
-cat "$work/arm64.log"
-grep -q "3 rounds trained" "$work/arm64.log"
-echo "the arm64 client's peak of resident memory, with the emulator's own: $last"
-
-echo; echo "== streams of its model"
-cp "$work/run/model.safetensors" "$root/srv/"
-cp benchmarks/stream_digests.py "$root/srv/"
-"$python" benchmarks/stream_digests.py encode "$work/run/model.safetensors" "$work/streams" | tee "$work/encoded.txt"
-"${there[@]}" /srv/stream_digests.py encode /srv/model.safetensors /srv/streams | diff "$work/encoded.txt" - && echo "arm64: the same"
-"$python" benchmarks/stream_digests.py decode "$root/srv/streams" | tee "$work/decoded.txt"
-cp -r "$work/streams" "$root/srv/of-amd64"
-"${there[@]}" /srv/stream_digests.py decode /srv/of-amd64 | diff "$work/decoded.txt" - && echo "arm64: the same"
+echo "qemu: $QEMU_CPU"
+for part in "${parts[@]}"; do "try_$part"; done
