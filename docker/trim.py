@@ -26,7 +26,6 @@ UNREAD = (
     *("pygments/lexers/[a-oq-z]*.py", "pygments/lexers/p[a-xz]*.py"),
     *("pygments/lexers/__pycache__/[a-oq-z]*", "pygments/lexers/__pycache__/p[a-xz]*"),
     *("torch/include", "torch/share", "torch/bin/[!t]*", "torch/bin/test*", "torch/test"),
-    *("PIL/_avif.*", "pillow.libs/libavif-*"),  # no data set has such images
     # scikit-learn's tables are read from its files; without SciPy it cannot be imported.
     *("sklearn/[!d]*", "sklearn/d[!a]*", "sklearn/datasets/[!d]*", "sklearn/datasets/d[!a]*"),
     *("sklearn/datasets/data/__*", "scikit_learn.libs"),

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 
 from fedsz.errors import ConfigError, DataError
-from fedsz.training.encoded_images import EncodedImages
 from fedsz.training.examples import Examples, Inputs
 from fedsz.training.hold_out import Ints, hold_out
 from fedsz.training.sklearn_tables import read_table
@@ -274,6 +273,7 @@ def _open_hub(spec: DatasetSpec, hub_id: str, split: str) -> _Split:
 
 def _open_file(spec: DatasetSpec, path: Path) -> _Split:
     """Check that a parquet file is what ``spec`` says, as far as that shows without its images."""
+    from fedsz.training.encoded_images import EncodedImages
     from fedsz.training.parquet_images import ParquetImages
 
     file = ParquetImages(path, spec.image_column, spec.label_column)
@@ -289,6 +289,8 @@ def _open_file(spec: DatasetSpec, path: Path) -> _Split:
 def _open_table(spec: DatasetSpec, dataset: Dataset, hub_id: str) -> _Split:
     """Check that what the hub has is what ``spec`` says, its images aside."""
     import datasets
+
+    from fedsz.training.encoded_images import EncodedImages
 
     _check_columns(spec, dataset.column_names, hub_id)
     # Files written by other means than `datasets` do not say that their structs are images.
