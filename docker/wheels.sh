@@ -17,7 +17,7 @@ case $arch in
 esac
 abi=cp311
 suffix=.cpython-311-$machine-linux-gnu.so
-for glibc in linux manylinux2014 manylinux_2_17 manylinux_2_24 manylinux_2_26 manylinux_2_27 manylinux_2_28; do
+for glibc in linux manylinux2014 manylinux_2_17 manylinux_2_24 manylinux_2_26 manylinux_2_27 manylinux_2_28 manylinux_2_34; do
     platforms="${platforms:-} --platform ${glibc}_$machine"
 done
 wheels="--no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi $abi --abi abi3 --abi none $platforms"
