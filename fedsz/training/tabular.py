@@ -12,9 +12,9 @@ from torch import nn
 
 from fedsz.errors import ConfigError, DataError
 from fedsz.training import loop
-from fedsz.training.datasets import PARTITIONERS, Ints, divide
+from fedsz.training.datasets import PARTITIONERS, divide
 from fedsz.training.examples import Examples
-from fedsz.training.hold_out import hold_out
+from fedsz.training.hold_out import Ints, hold_out
 from fedsz.training.options import RunConfig
 from fedsz.training.sklearn_tables import TABLES, read_table
 from fedsz.training.task import Metrics
