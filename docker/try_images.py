@@ -45,7 +45,8 @@ def run(images: Path, client_image: str, rounds: int) -> None:
         *(*FEDSZ, "server", "--json", "--port", str(port), "--metrics-port", str(metrics)),
         *("--rounds", str(rounds), "--min-clients", str(CLIENTS), "--codec", "raw"),
         *("--tls-cert", "/keys/server.pem", "--tls-key", "/keys/server.key"),
-        *("--reconnect-grace", "120", *task),
+        # A round waits for the client that is killed, however fast the others are.
+        *("--reconnect-grace", "120", "--deadline-factor", "0", *task),
     )
     log = work / "server.log"
     server = Container(server_root, "server", command, {"/keys": keys, "/runs": runs}, log)
