@@ -76,7 +76,7 @@ def test_clients_of_a_server_that_does_not_come_back_end_with_an_error(
 
 
 def test_a_run_on_one_machine_is_resumed_with_its_clients_states(fleet: Fleet) -> None:
-    run = ("run", "--task", TASK, "--clients", 2, "--json")
+    run = ("run", "--task", TASK, "--clients", 2, "--json", "--deadline-factor", 0)
     whole = Server(fleet.start(*run, "--rounds", 20, "--run-dir", "whole"))
     assert whole.process.wait(LIMIT) == 0
     assert not (fleet.folder / "whole" / "client-states").exists()

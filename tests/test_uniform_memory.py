@@ -24,12 +24,13 @@ from tests.uniform_cases import largest_error, rng
         (5, 0.1, (1 << 11, 1 << 11, 3, 3)),
         (5, 1.0, LARGE),
         (9, 0.1, LARGE),
-        (9, 0.1, (1 << 9, 1 << 15)),  # an encoder may look at few rows as a whole
+        (9, 0.1, (1 << 9, 1 << 15)),
     ],
 )
 def test_encoding_takes_a_byte_and_a_half_an_element(
     effort: int, bound: float, shape: tuple[int, ...]
 ) -> None:
+    """Where columns are contexts, counting takes 2 KB of each: a lot if there are few rows."""
     before, after, size = peak(
         "x = weights(); before = peak()\n"
         "payload = Uniform(effort).encode(x, bound)\n"
@@ -40,7 +41,8 @@ def test_encoding_takes_a_byte_and_a_half_an_element(
         "",
     )
 
-    assert after - before <= size + 1.5 * math.prod(shape)
+    counting = 2304 * shape[1] if effort == 9 else 0
+    assert after - before <= size + 1.5 * math.prod(shape) + counting
 
 
 @linux
@@ -62,7 +64,10 @@ def test_compressing_takes_a_byte_and_a_half_an_element() -> None:
 @pytest.mark.parametrize(
     ("effort", "shape"), [(0, LARGE), (5, LARGE), (5, (1 << 11, 1 << 11, 3, 3)), (9, LARGE)]
 )
-def test_accumulating_takes_no_array(effort: int, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_accumulating_takes_a_byte_and_a_half_an_element(
+    effort: int, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """All that may fail is decoded first, so that a damaged payload adds nothing to the sums."""
     arguments = effort, 0.1, *shape, tmp_path / "payload"
     peak("Path(sys.argv[-1]).write_bytes(Uniform(effort).encode(weights(), bound))", *arguments)
 
@@ -74,7 +79,7 @@ def test_accumulating_takes_no_array(effort: int, shape: tuple[int, ...], tmp_pa
         *arguments,
     )
 
-    assert after - before <= 32 * MB
+    assert after - before <= 1.5 * math.prod(shape) + 8 * MB
 
 
 def available() -> int:
