@@ -30,7 +30,7 @@ from fedsz.training.text import TextTask, find_text
 Metrics = Mapping[str, Any]
 
 TOKENS: Final = 16  # of a sentence that `Questions` reads
-CLASSES: Final = 10  # of `Clothes`
+CLASSES: Final = 10  # of images
 _HELD_OUT_SEED: Final = 101  # never the run's: it would be tested on what another trained on
 
 
@@ -67,27 +67,99 @@ class ResNet8(ImagesTask):
         )  # fmt: skip
 
 
+class ResNet18(ImagesTask):
+    """Colour images by ResNet-18 with group normalisation: 11,173,962 parameters, SGD.
+
+    Its first convolution has 3x3 pixels and stride 1, as for images of 32 pixels and fewer. The
+    normalisation is that of Hsieh et al. (2020), who find it better than that of batches where
+    clients' shares differ.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(dataclasses.replace(config, model="cnn"))  # in whose place comes its own
+
+    def build_model(self) -> nn.Module:
+        """Return a convolution, eight residual blocks and a dense layer."""
+        widths = (64, 128, 256, 512)
+        blocks = [
+            Residual(before if first else width, width, stride, groups=32)
+            for before, width in zip((64, *widths), widths, strict=False)
+            for first, stride in ((True, 1 if width == 64 else 2), (False, 1))
+        ]
+        return nn.Sequential(
+            *normalised(3, 64, 3, groups=32), nn.ReLU(), *blocks,
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES),
+        ).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return] # fmt: skip
+
+
+class Vit(ImagesTask):
+    """Colour images by a small vision transformer (Dosovitskiy et al., 2021).
+
+    545,930 parameters, AdamW.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(dataclasses.replace(config, model="cnn"))  # in whose place comes its own
+        self._adam = Adam.of(config)
+
+    def build_model(self) -> nn.Module:
+        """Return four blocks of width 128 over patches of 4x4 pixels."""
+        return VisionTransformer(width=128, depth=4, heads=4, patch=4)
+
+    def train(self, model: nn.Module, share: Examples) -> Metrics:
+        """Train by AdamW."""
+
+        def loss_of(rows: Tensor) -> Tensor:
+            return F.cross_entropy(model(share.x[rows] / 64 - 2), share.y[rows])
+
+        return self._adam.train(model, len(share), loss_of)
+
+
+class VisionTransformer(nn.Module):
+    """Patches, positions, blocks, and a linear layer of the mean over patches."""
+
+    def __init__(self, *, width: int, depth: int, heads: int, patch: int, pixels: int = 32) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.positions = nn.Parameter(0.02 * torch.randn((pixels // patch) ** 2, width))
+        block = nn.TransformerEncoderLayer(
+            width, heads, 2 * width, dropout=0.0, activation="gelu", batch_first=True,
+            norm_first=True,
+        )  # fmt: skip
+        self.blocks = nn.TransformerEncoder(block, depth, nn.LayerNorm(width), False)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [N, 3, H, W] to logits [N, CLASSES]."""
+        tokens = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+        logits: Tensor = self.head(self.blocks(tokens).mean(1))
+        return logits
+
+
 class Residual(nn.Module):
     """Two convolutions of 3x3 around a shortcut, which is of 1x1 where the shape changes."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int = 1, groups: int = 0) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            *normalised(inputs, outputs, 3, stride), nn.ReLU(), *normalised(outputs, outputs, 3)
-        )
+            *normalised(inputs, outputs, 3, stride, groups), nn.ReLU(),
+            *normalised(outputs, outputs, 3, groups=groups),
+        )  # fmt: skip
         self.shortcut = nn.Sequential()
         if inputs != outputs:
-            self.shortcut = nn.Sequential(*normalised(inputs, outputs, 1, stride))
+            self.shortcut = nn.Sequential(*normalised(inputs, outputs, 1, stride, groups))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [N, inputs, H, W] to [N, outputs, H / stride, W / stride]."""
         return F.relu(self.body(x) + self.shortcut(x))
 
 
-def normalised(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Module, ...]:
-    """Return a convolution, and batch normalisation of what it gives."""
+def normalised(
+    inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 0
+) -> tuple[nn.Module, ...]:
+    """Return a convolution, and what normalises it: by batches, or in ``groups`` of channels."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
-    return convolution, nn.BatchNorm2d(outputs)
+    return convolution, nn.GroupNorm(groups, outputs) if groups else nn.BatchNorm2d(outputs)
 
 
 class Characters(TextTask):
