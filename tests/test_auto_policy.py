@@ -12,7 +12,7 @@ import pytest
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.auto import ALLOWED, LEAST, ROUNDING, SHORT, START
-from fedsz.control.record import Decision, RoundRecord
+from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from tests.policies import policy, row
 
 
@@ -61,6 +61,36 @@ def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over() -> None:
     assert all(a <= b for a, b in itertools.pairwise(bounds))
     assert bounds[SHORT - 1] == pytest.approx(allowed)
     assert bounds[39] == pytest.approx(40 / SHORT * allowed)
+
+
+def asked(rounds: int, clients: int, each: int) -> list[RoundRecord]:
+    """Return the history of a run that asks ``each`` of its clients in turn."""
+    drawn = itertools.cycle(range(clients))
+    return [
+        msgspec.structs.replace(
+            record,
+            clients=[
+                ClientRecord(
+                    node=str(next(drawn)), bandwidth=0, raw_bytes=1, sent_bytes=1,
+                    encode_seconds=0, decode_seconds=0,
+                )
+                for _ in range(each if record.round else 0)
+            ],
+        )
+        for record in learning(rounds)
+    ]  # fmt: skip
+
+
+def test_auto_grows_with_the_rounds_that_a_client_took_part_in() -> None:
+    """What a client holds back waits until it is asked again."""
+    auto = policy("auto")
+
+    all_of_them, a_tenth = (auto.decide(asked(60, 40, each)) for each in (40, 4))
+
+    assert up(all_of_them) == up(auto.decide(learning(60))) == pytest.approx(6.1)
+    assert up(a_tenth) == up(auto.decide(learning(6)))
+    assert "in turn 7 of a client" in a_tenth.why
+    assert down(a_tenth) == down(all_of_them)
 
 
 def test_auto_tightens_while_clients_are_further_behind_than_their_bound_explains() -> None:

@@ -5,9 +5,10 @@ they are: each client's of its own step, the server's of its own, so that neithe
 optimiser nor the scale of a tensor misleads it. What feedback holds back is late, not lost, and a
 bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as training so many
 rounds less: much while a model takes off, little late in a long run. So the bound starts at half
-of what ten rounds can afford, and beyond them grows with the rounds that are over. Where clients
-report that they are further behind, or the held-out metric falls, it tightens. docs/choosing.md has
-the measurements.
+of what ten rounds can afford, and beyond them grows with the rounds that are over. What a client
+holds back waits until it is asked again: where few of many are asked, only those rounds count that
+a client took part in. Where clients report that they are further behind, or the held-out metric
+falls, it tightens. docs/choosing.md has the measurements.
 """
 
 from __future__ import annotations
@@ -55,14 +56,16 @@ class Auto(Rule):
     def refine(self, decision: Decision, past: Past, /) -> Decision:
         """Return a decision that leaves nothing of ``decision`` but its codecs and factors."""
         _, up, down = max(row for row in ALLOWED if row[0] <= past.tolerance)
-        grown = share_of_allowed(past.next_round)
+        turn = min(turns(past.history) + 1, past.next_round)
+        grown = share_of_allowed(turn)
         eased, told = eased_by_lag(past.history)
         # Rounded, for people and for machines whose last bits differ.
-        shares = up, ROUNDING * down
-        bounds = [ErrorBound.step(float(f"{k * grown * eased:.4g}")) for k in shares]
+        shares = up * grown, ROUNDING * down * share_of_allowed(past.next_round)
+        bounds = [ErrorBound.step(float(f"{k * eased:.4g}")) for k in shares]
+        rarely = f" in turn {turn:.3g} of a client" if turn < past.next_round else ""
         chosen = because(
             decision,
-            f"auto: {grown:.3g} of what {past.tolerance:g} points allow{told}",
+            f"auto: {grown:.3g} of what {past.tolerance:g} points allow{rarely}{told}",
             update=DELTA_EF,
             error_bound=str(bounds[0]),
             downlink=str(bounds[1]),
@@ -72,7 +75,13 @@ class Auto(Rule):
         return GUARD.refine(chosen, past)
 
 
-def share_of_allowed(number: int) -> float:
+def turns(history: Sequence[RoundRecord]) -> float:
+    """Return how often those clients replied, on average, who did at all."""
+    replied = [link.client or link.node for record in history for link in record.clients]
+    return len(replied) / len(set(replied)) if replied else len(history)
+
+
+def share_of_allowed(number: float) -> float:
     """Return how much of what is allowed round ``number`` takes; from 1."""
     ramp = START + (1 - START) * (number - 1) / RAMP
     return max(min(ramp, 1.0), number / SHORT)
