@@ -72,7 +72,7 @@ def test_it_is_finite_repeatable_and_leaves_the_model_alone(
 def test_another_seed_is_other_noise_and_about_the_same_answer(
     trained: nn.Module, test_images: Examples
 ) -> None:
-    chosen = levels(trained, 0.05)
+    chosen = levels(trained, 0.5)  # of finer noise, half of a layer's answers are 0
     draws = [measure(trained, test_images, chosen, seed=seed) for seed in range(24)]
 
     assert draws[0] != draws[1]
