@@ -133,6 +133,22 @@ def portfolio(row: Row) -> list[float]:
     return [seeds(way), way.up, way.down, way.total, *interval(way)]
 
 
+def compared(row: Row) -> list[float]:
+    """A way of methods.parquet, where four of four clients train in a round; ten of a hundred."""
+    label, found = row.labels[0], []
+    for clients in (4, 100):
+        (of,) = (
+            of
+            for of in settings_of(runs("methods"))
+            if {"clients": clients, "partition": "dirichlet:0.3"}.items()
+            <= dict(of.runs[0].conditions).items()
+        )
+        named = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in rate_accuracies(of)}
+        way = named[WAYS.get(label, f"{label}/0.015")]
+        found += [way.up, way.total, interval(way)[0]]
+    return found
+
+
 def by_bound(row: Row) -> list[float]:
     model, dataset = row.labels[0].partition(" (")[0].split(", ")
     prefix = "weights" if row.labels[1] == "uniform" else f"weights:{row.labels[1]}"
