@@ -272,7 +272,8 @@ class Clothes:
         config = self._config
         return flat(datasets.load_partition(
             config.dataset, data_dir=Path(config.data_dir), partition=index, num_partitions=count,
-            seed=config.seed, samples=config.samples or None,
+            partitioner=config.partitioner, alpha=config.alpha, seed=config.seed,
+            samples=config.samples or None,
         ))  # fmt: skip
 
     def load_test(self) -> tuple[Any, Any]:
@@ -336,7 +337,7 @@ def logits(network: nn.Module, tokens: Tensor) -> Tensor:
 
 def flat(images: Examples) -> tuple[Any, Any]:
     """Return images as float32 rows in [0, 1], and their classes."""
-    return images.x.flatten(1).numpy().astype(np.float32) / 255, images.y.numpy()
+    return images.x[:].flatten(1).numpy().astype(np.float32) / 255, images.y.numpy()
 
 
 @cache
