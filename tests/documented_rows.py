@@ -246,6 +246,15 @@ def sampled() -> list[float]:
     return [way.up, way.down, way.total, -100 * way.difference.mean]
 
 
+def hundred() -> list[float]:
+    """What `auto` costs and saves in a hundred rounds of digits, with ten of a hundred clients."""
+    of = setting("hundred", dataset="digits", model="mlp", partition="dirichlet:0.3")
+    (way,) = (way for way in rate_accuracies(of) if way.name == "auto")
+    mean, reach = interval(way)
+    plain = 100 * fmean(run.accuracy for run in of.baseline)
+    return [-mean, reach, plain, way.up, way.down, way.total]
+
+
 def uncompressed(name: str, dataset: str, model: str = "cnn") -> float:
     """The mean accuracy of the uncompressed runs, in percent."""
     return 100 * fmean(run.accuracy for run in setting(name, dataset=dataset, model=model).baseline)

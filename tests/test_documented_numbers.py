@@ -89,6 +89,11 @@ SENTENCES = [
         "sends N times fewer bytes up, N down and N in all, and ends N points below",
         rows.sampled,
     ),
+    Sentence(
+        CHOOSING,
+        "`auto` ends N ± N points below N %, at N times fewer bytes up, N down and N in all",
+        rows.hundred,
+    ),
     Sentence(EXPERIMENTS, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(EXPERIMENTS, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
     Sentence(EXPERIMENTS, "range swallows them: N to N points", rows.swallowed),
