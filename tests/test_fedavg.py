@@ -18,6 +18,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.codecs import CODECS
@@ -350,6 +351,44 @@ def test_a_round_without_replies_keeps_the_model() -> None:
     )
 
     assert strategy.aggregate_train(1, replies) == (None, None)
+
+
+def test_what_evaluate_fn_keeps_stays() -> None:
+    kept: list[ArrayRecord] = []
+
+    def keep(number: int, arrays: ArrayRecord) -> MetricRecord:
+        kept.append(arrays)
+        return MetricRecord({"round": number})
+
+    StreamingFedAvg(fraction_evaluate=0).start(
+        grid=FedSZGrid(grid_of(app_of()), BOUND),
+        initial_arrays=record_of(initial()),
+        num_rounds=2,
+        evaluate_fn=keep,
+    )
+
+    assert [list(arrays) for arrays in kept] == [list(initial())] * 3
+
+
+def test_a_model_that_a_strategy_copies_is_sent_again_after_a_round_without_replies() -> None:
+    class Copying(StreamingFedAvg):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        ) -> Iterable[Message]:
+            copy = ArrayRecord(dict(arrays))
+            return super().configure_train(server_round, copy, config, grid)
+
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        asked.append(list(arrays))
+        if len(asked) <= CLIENTS:
+            raise RuntimeError("no battery")
+        return moved(arrays, client)
+
+    asked: list[list[str]] = []
+    result = run(Copying(fraction_evaluate=0), FedSZGrid(grid_of(app_of(edit)), BOUND), rounds=2)
+
+    assert asked == [list(initial())] * 2 * CLIENTS
+    assert list(result.arrays) == list(initial())
 
 
 @pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), [1, 2], None])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
@@ -15,7 +15,7 @@ from fedsz.errors import ConfigError, RefusedReply
 from fedsz.flower.admission import AdmittedRecord, streamed
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.refusal import Refusal
-from fedsz.flower.strategy import Mean, StreamingFedAvg
+from fedsz.flower.strategy import Evaluate, Mean, StreamingFedAvg
 
 BUFFER: Final = 10
 MAX_STALENESS: Final = 20
@@ -81,7 +81,7 @@ class FedBuff(StreamingFedAvg):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,  # noqa: ARG002 - nothing is evaluated there
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Evaluate | None = None,
     ) -> Result:
         """Run the rounds; see Flower's `Strategy`. ``timeout`` is of each message.
 

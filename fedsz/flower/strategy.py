@@ -27,6 +27,8 @@ from fedsz.update.lossy import CodedTensor, located
 
 logger = logging.getLogger(__name__)
 
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
 
 class StreamingFedAvg(FedAvg):
     """Flower's FedAvg, adding each reply to one accumulator as it arrives.
@@ -74,19 +76,32 @@ class StreamingFedAvg(FedAvg):
         super().__init__(*arguments, **named)
         self.quorum = Quorum(min_replies)
         self.on_update: Callable[[ReceivedUpdate], None] | None = None
-        self._first = ArrayRecord()  # which Flower's loop holds until the end
+        self._first, self._average = ArrayRecord(), ArrayRecord()  # as Flower's loop holds them
 
     def start(
-        self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Run the rounds; see Flower's `Strategy`. Only the caller keeps ``initial_arrays``.
+        """Run the rounds; see Flower's `Strategy`.
+
+        Flower's loop would hold ``initial_arrays`` to the end. It is given a record of its own,
+        which is emptied once it goes on with an average; ``evaluate_fn`` gets another.
 
         Raises:
             TooFewReplies: three rounds in a row did not count.
         """
-        self._first = ArrayRecord(dict(initial_arrays))
+        evaluate = evaluate_fn and (lambda number, arrays: evaluate_fn(number, _view(arrays)))
+        self._first = _view(initial_arrays)
         del initial_arrays
-        result = super().start(grid, self._first, *arguments, **named)
+        result = super().start(
+            grid, self._first, num_rounds, timeout, train_config, evaluate_config, evaluate
+        )
         self.quorum.require()  # the last rounds have none after them that would
         return result
 
@@ -96,9 +111,9 @@ class StreamingFedAvg(FedAvg):
         """Return the round's messages, which ask for replies that are still sealed."""
         self.quorum.require()
         self.quorum.wait()
-        if arrays is not self._first:
-            self._first.clear()  # the loop goes on with an average
-        return streamed(super().configure_train(server_round, arrays, config, grid))
+        if arrays is self._average:
+            self._first.clear()
+        return streamed(super().configure_train(server_round, _view(arrays), config, grid))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -131,7 +146,8 @@ class StreamingFedAvg(FedAvg):
                 why = f"the round does not count: {self.quorum.why}"
                 update.refused = RefusedReply(Refusal.QUORUM, why)
             return None, None
-        return self._result(mean), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        self._average = self._result(mean)
+        return self._average, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _begin_mean(self) -> Mean:
         return Mean()
@@ -160,6 +176,11 @@ class StreamingFedAvg(FedAvg):
             raise
         kept: dict[str, Any] = dict(metrics)
         return RecordDict(kept)
+
+
+def _view(arrays: ArrayRecord) -> ArrayRecord:
+    """Return a record of the same arrays, which stay when the other is emptied."""
+    return ArrayRecord(dict(arrays))
 
 
 @dataclass
