@@ -11,7 +11,7 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, Transform
-from fedsz.methods.combinators import INNER, Chain, Wrapper, parts_of
+from fedsz.methods.combinators import Chain, Wrapper, parts_of, within, wrapped
 from fedsz.methods.settings import Choice
 from fedsz.spread import energy
 
@@ -69,18 +69,16 @@ class Adaptive(Wrapper):
         return self.inner.biased
 
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
-        inner = {INNER + name: x for name, x in self.inner.init(spec).items()}
-        return {NORM: np.zeros(1), USUAL: np.zeros(1), **inner}
+        return {NORM: np.zeros(1), USUAL: np.zeros(1), **wrapped(self.inner.init(spec))}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         norm, variance = math.sqrt(energy(x)), float(x.var(dtype=np.float64)) if x.size else 0.0
         usual = float(state[USUAL][0]) or variance
         factor = self._factor(norm, float(state[NORM][0]), variance, usual)
-        inner = {name.removeprefix(INNER): a for name, a in state.items() if INNER in name}
-        parts, kept = keeping(self.inner, factor).encode(x, inner, shared)
+        parts, kept = keeping(self.inner, factor).encode(x, within(state), shared)
         usual += SMOOTHING * (variance - usual)
         own = {NORM: np.array([norm]), USUAL: np.array([usual])}
-        return parts, {**own, **{INNER + name: array for name, array in kept.items()}}
+        return parts, {**own, **wrapped(kept)}
 
     def _factor(self, norm: float, before: float, variance: float, usual: float) -> float:
         """Return what k is multiplied by."""

@@ -196,17 +196,16 @@ class Feedback(Wrapper):
         return False
 
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
-        inner = {INNER + name: x for name, x in self.inner.init(spec).items()}
+        inner = wrapped(self.inner.init(spec))
         return {RESIDUAL: np.zeros(spec.shape, spec.dtype), ROUND: np.zeros(1, np.int64), **inner}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         age = max(shared.round - int(state[ROUND][0]), 1)
         v = state[RESIDUAL] * x.dtype.type(self.decay**age)
         v += x
-        parts, kept = self.inner.encode(v, _inner(state), shared)
+        parts, kept = self.inner.encode(v, within(state), shared)
         left = subtract(v, self.inner.decode(parts, shared))
-        after = {INNER + name: array for name, array in kept.items()}
-        return parts, {RESIDUAL: left, ROUND: np.array([shared.round]), **after}
+        return parts, {RESIDUAL: left, ROUND: np.array([shared.round]), **wrapped(kept)}
 
 
 @dataclass(frozen=True)
@@ -244,13 +243,12 @@ class Difference(Wrapper):
         return False
 
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
-        inner = {INNER + name: x for name, x in self.inner.init(spec).items()}
-        return {SHIFT: np.zeros(spec.shape, spec.dtype), **inner}
+        return {SHIFT: np.zeros(spec.shape, spec.dtype), **wrapped(self.inner.init(spec))}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        parts, kept = self.inner.encode(x - state[SHIFT], _inner(state), shared)
+        parts, kept = self.inner.encode(x - state[SHIFT], within(state), shared)
         _, after = self.received(self.inner.decode(parts, shared), state)
-        return parts, {**after, **{INNER + name: array for name, array in kept.items()}}
+        return parts, {**after, **wrapped(kept)}
 
     def received(self, decoded: Decoded, state: State) -> tuple[NDArray, State]:
         """Return what a sender has meant by what was decoded, and the receiver's state after it."""
@@ -377,5 +375,11 @@ def texts_sent(transform: Transform) -> set[str]:
     return texts_sent(transform.inner) if isinstance(transform, Wrapper) else {str(transform)}
 
 
-def _inner(state: State) -> State:
+def within(state: State) -> State:
+    """Return the state of what stands inside."""
     return {name.removeprefix(INNER): x for name, x in state.items() if name.startswith(INNER)}
+
+
+def wrapped(state: State) -> State:
+    """Return the state of what stands inside, as an outer part keeps it beside its own."""
+    return {INNER + name: x for name, x in state.items()}
