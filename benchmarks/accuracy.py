@@ -20,8 +20,8 @@ from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import GRIDS, SweepConfig
-from fedsz.report.accuracy_over_bytes import RateAccuracy, difference, rate_accuracies
-from fedsz.report.runs import Run, Setting, Spread, settings_of, spread
+from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
+from fedsz.report.runs import Run, Setting, Spread, difference, settings_of, spread
 from fedsz.report.source import read_source
 from fedsz.training.options import RunConfig, options
 

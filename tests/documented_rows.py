@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fedsz.paper import published
 from fedsz.paper.model_complexity import complexity, lossy_shares
-from fedsz.report.accuracy_over_bytes import RateAccuracy, rate_accuracies
+from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Group, Run, Setting, named, settings_of
 from fedsz.report.source import read_source
 from tests.conftest import ROOT

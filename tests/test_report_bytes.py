@@ -18,7 +18,7 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.scheme import Scheme
 from fedsz.formatting import digits, points
 from fedsz.report import write_report
-from fedsz.report.accuracy_over_bytes import USUAL_WAY, RateAccuracy, best, rate_accuracies
+from fedsz.report.rate_accuracy import NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
 from fedsz.report.runs import Spread, settings_of
 from fedsz.report.source import read_source
 from tests.reports import cells, few, report, rows
@@ -48,11 +48,12 @@ def test_ways_are_compared_by_bytes_up_plus_down(tmp_path: Path) -> None:
 
     page = report(path, tmp_path, figures=tmp_path / "f")
 
-    head, *table = cells(page, "cnn-digits-ways")
-    of = {row[0]: dict(zip(head, row, strict=True)) for row in table}
+    head, *table = cells(page, "ways")
+    of = {row[1]: dict(zip(head, row, strict=True)) for row in table}
+    assert [row[0] for row in table] == ["cnn on digits", *[""] * (len(table) - 1)]
     assert set(of) == {"uncompressed", *ways.replace("1e-2", "0.01").split(",")} - {"raw"}
     assert next(iter(of)) == "uncompressed"
-    assert {of["uncompressed"][name] for name in head[1:4]} == {"1.00"}
+    assert {of["uncompressed"][name] for name in head[2:5]} == {"1.00"}
     delta, usual = of["delta@0.01"], uplink(found, "weights:sz2@0.01")
     raw, sent = uplink(found, "delta@0.01")
     assert delta["ratio up"] == digits(raw / sent)
@@ -109,22 +110,27 @@ def test_bytes_to_an_accuracy(tmp_path: Path) -> None:
     ]  # fmt: skip
     source = written(tmp_path / "x.parquet", found)
 
-    def bytes_to(reach: float | None) -> dict[str, str]:
-        page = report(source, tmp_path, reach=reach)
-        return {row[0]: row[-1] for row in cells(page, "cnn-digits-ways")[1:]}
+    def bytes_to(reach: float | None) -> dict[str, list[str]]:
+        head, *table = cells(report(source, tmp_path, reach=reach), "ways")
+        parts = [f"bytes to {100 * part:g} %" for part in ((reach,) if reach else NEARLY)]
+        assert head[9:] == parts
+        return {row[1]: row[9:] for row in table}
 
-    assert bytes_to(None) == {  # 0.76
-        "uncompressed": "3.80 MB",
-        "weights:zstd": "3.85 MB, not reached by 1 of 2",
-        "weights:szx@0.01": "not reached",
+    assert bytes_to(None) == {  # 0.76 and 0.792
+        "uncompressed": ["3.80 MB", "3.96 MB"],
+        "weights:zstd": ["3.85 MB (1 of 2)", "3.95 MB (1 of 2)"],
+        "weights:szx@0.01": ["not reached", "not reached"],
     }
-    assert bytes_to(0.1)["weights:szx@0.01"] == "0 B"
-    assert bytes_to(0.4)["weights:zstd"] == "1.50 MB"
+    assert bytes_to(0.1)["weights:szx@0.01"] == ["0 B"]
+    assert bytes_to(0.4)["weights:zstd"] == ["1.50 MB"]
     (setting,) = settings_of(read_source(source))
     ways = {way.name: way for way in rate_accuracies(setting)}
     course_ = np.array(ways["uncompressed"].course)
     assert course_ == pytest.approx(np.array([(2e6, -0.25), (4e6, 0.15), (6e6, 0.0)]))
     assert ways["weights:zstd"].course[-1] == pytest.approx((4.5e6, 0.13))
+    half, close = ways["weights:zstd"].reached
+    assert half.fewer == pytest.approx((3.8 / (3 + 1.5 * (0.76 - 0.5) / 0.46), 0))
+    assert close.sent[1] == math.inf
     for reach in (0.0, -1.0, 1.1, math.nan):
         with pytest.raises(ConfigError, match="accuracy to reach"):
             report(source, tmp_path, reach=reach)
@@ -132,7 +138,7 @@ def test_bytes_to_an_accuracy(tmp_path: Path) -> None:
 
 def test_eight_ways_at_most_have_names() -> None:
     def way(name: str, total: float, mean: float) -> RateAccuracy:
-        return RateAccuracy(name, total, 1.0, total, 1.0, Spread.of([mean] * 3), (), ())
+        return RateAccuracy(name, total, 1.0, total, 1.0, Spread.of([mean] * 3), (), 1.0, ())
 
     front = [way(f"f{i}", 10.0 + i, -0.001 * i) for i in range(3)]
     rest = [way(f"r{i}", 2.0 + i / 10, -0.01) for i in range(20)]

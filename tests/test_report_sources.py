@@ -46,6 +46,7 @@ def test_a_run_folder_has_what_there_is(folder: Path, tmp_path: Path) -> None:
     assert ids(page, "figure") == [f"cnn-digits-{name}" for name in FIGURES if name not in missing]
     why = "it takes two bounds of a kind; there is rel:0.01"
     assert left_out(page) == {
+        "Bytes to an accuracy": "there is no uncompressed run (raw) to compare with",
         "Errors": "a run's folder does not hold the steps that were sent",
         "Which law errors follow": "a run's folder does not hold the steps that were sent",
         "Accuracy over ratio, cnn on digits": "there is no uncompressed run (raw) to compare with",
@@ -137,7 +138,7 @@ def test_uncompressed_alone(tmp_path: Path) -> None:
         for name in ("accuracy-bytes", "accuracy-rounds", "time-split", "weights")
     ]
     assert left_out(page)["Time of an update over bandwidth"] == "no run compresses"
-    assert left_out(page)["Ratio"] == "no run compresses"
+    assert left_out(page)["Bytes to an accuracy"] == "no run compresses"
 
 
 def test_nothing_but_failures(tmp_path: Path) -> None:

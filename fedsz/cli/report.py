@@ -44,8 +44,8 @@ def command(
     reach: Annotated[
         float | None,
         typer.Option(
-            help="Accuracy, 0 to 1, up to which bytes are counted. [dim]Default: 95 % of the"
-            " best of the uncompressed run of the same seed.[/]"
+            help="Accuracy, 0 to 1, up to which bytes are counted. [dim]Default: 95 and"
+            " 99 % of the best of the uncompressed run of the same seed.[/]"
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")] = False,

@@ -34,7 +34,7 @@ def write_report(
 ) -> Path:
     """Write the report of runs or sweeps, and return where it is.
 
-    Without ``reach``, bytes are counted to 95 % of the uncompressed run's best accuracy.
+    Without ``reach``, bytes are counted to 95 and to 99 % of the uncompressed run's best accuracy.
 
     Raises:
         ConfigError: the source is none or holds nothing, a number is out of range, or a file

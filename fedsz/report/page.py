@@ -10,10 +10,10 @@ from typing import Final
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import count, digits, listed
 from fedsz.palette import COLOURS
-from fedsz.report import accuracy, distributions, tables, times
-from fedsz.report.accuracy_over_bytes import bytes_items, difference, rate_accuracies
+from fedsz.report import accuracy, accuracy_over_bytes, distributions, overview, tables, times
 from fedsz.report.chart import Chart, Item, Omitted, Table
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, machines, settings_of
+from fedsz.report.rate_accuracy import Compared, RateAccuracy, rate_accuracies
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, difference, machines, settings_of
 from fedsz.report.scaling import Point, scaling_figure
 from fedsz.report.style import files, inline, line_styles
 from fedsz.whole_files import write_whole
@@ -40,10 +40,14 @@ def contents(
     """Return the title, the facts on top and the sections of a report."""
     settings = settings_of(runs)
     styles = line_styles(group.label for setting in settings for group in setting.groups)
+    compared = [(setting, rate_accuracies(setting, reach)) for setting in settings]
     sections = []
     if settings:
-        sections.append(Section("overview", "Overview", [tables.ratios(settings)]))
-        sections.append(Section("bytes", "Accuracy over bytes", [*bytes_items(settings, reach)]))
+        sections.append(Section("overview", "Overview", [overview.table(compared, reach)]))
+        curves = [overview.reached_chart(compared, reach), *accuracy_over_bytes.charts(compared)]
+        sections.append(Section("bytes", "Accuracy over bytes", curves))
+        if any(len(setting.bounds) > 1 for setting in settings):
+            sections.append(Section("bounds", "Ratio over bounds", [tables.ratios(settings)]))
     for setting in settings:
         items = [
             accuracy.rounds_chart(setting, styles),
@@ -64,7 +68,7 @@ def contents(
         sections.append(Section("failed-runs", "Failed runs", [failed]))
     what = "Run" if all(source.is_dir() for source in sources) else "Sweep"
     names = ", ".join(source.resolve().stem for source in sources)
-    return f"{what} {names}", list(_facts(runs, settings)), sections
+    return f"{what} {names}", list(_facts(runs, compared)), sections
 
 
 def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
@@ -98,7 +102,7 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> None:
             write_whole(folder / f"{chart.name}.{suffix}", data)
 
 
-def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
+def _facts(runs: Sequence[Run], compared: Compared) -> Iterator[str]:
     failed = sum(bool(run.error) for run in runs)
     bad = f", {failed} of them failed" if failed else ""
     seeds = sorted({run.seed for run in runs})
@@ -108,13 +112,13 @@ def _facts(runs: Sequence[Run], settings: Sequence[Setting]) -> Iterator[str]:
     if versions and days:
         when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
         yield f"Made with fedsz {', '.join(versions)}, {when}."
-    if not settings:
+    if not compared:
         yield "No run ended well, so there is no figure."
-    yield from filter(None, map(_fewest_bytes, settings))
+    yield from filter(None, (_fewest_bytes(setting, ways) for setting, ways in compared))
 
 
-def _fewest_bytes(setting: Setting) -> str:
-    ways = [way for way in rate_accuracies(setting) if way.name != UNCOMPRESSED and way.smallness]
+def _fewest_bytes(setting: Setting, compared: Sequence[RateAccuracy]) -> str:
+    ways = [way for way in compared if way.name != UNCOMPRESSED and way.smallness]
     if not ways:
         return ""
     # Rounded, because accuracies are shares of whole images, and 0.5 points exactly are equal.

@@ -20,16 +20,16 @@ from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
-from fedsz.formatting import NOTHING, count, digits, listed
+from fedsz.formatting import NOTHING, count, digits, listed, points
 from fedsz.update.partition import PAPER
 
 UNCOMPRESSED: Final = "uncompressed"
 
 # Runs are compared where all of these are equal.
 CONDITIONS: Final = (
-    "model", "dataset", "initial", "dataset_digest", "grid", "clients",
-    "partition", "samples", "test_samples", "image_size", "rounds", "epochs", "batch_size",
-    "learning_rate", "momentum", "device",
+    "model", "dataset", "task", "initial", "dataset_digest", "grid", "clients",
+    "clients_per_round", "partition", "samples", "test_samples", "image_size", "rounds", "epochs",
+    "batch_size", "learning_rate", "momentum", "device",
 )  # fmt: skip
 
 USUAL_TENSORS: Final = f"{PAPER}>{DEFAULTS.threshold}"
@@ -75,6 +75,14 @@ def spread(of: Spread | None, show: Callable[[float], str] = digits) -> str:
     if of.count == 1 or show(of.least) == show(of.greatest):
         return show(of.middle)
     return f"{show(of.middle)} ({show(of.least)} … {show(of.greatest)})"
+
+
+def difference(found: Spread | None) -> str:
+    """Return a mean difference in points with its 95 % interval: ``-0.34 ± 0.48``."""
+    if found is None:
+        return NOTHING
+    reach = "" if math.isnan(found.reach) else f" ± {100 * found.reach:.2f}"
+    return f"{points(found.mean)}{reach}"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CONFIG, MODEL, ROUNDS, read_rounds
 from fedsz.update.config import WEIGHTS
 
+USUAL: Final = {"task": RunConfig.task, "clients_per_round": 0}
 NUMBERS: Final = tuple(round_schema().keys() & set(RoundRecord.__struct_fields__) - {"failures"})
 
 
@@ -70,6 +71,8 @@ def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
 
 def _conditions(of: Mapping[str, Any]) -> dict[str, Any]:
     known = {**of, "partition": partition_name(of["partitioner"], of["alpha"])}
+    # Older rows do not say these.
+    known |= {name: of[name] or value for name, value in USUAL.items()}
     return {name: known[name] for name in CONDITIONS}
 
 
@@ -94,6 +97,8 @@ def _read_folder(folder: Path) -> Run:
     found, missing = _look(folder / MODEL, config)
     # How many clients there were, not how many `fedsz run` was told to start.
     clients = max(done.replies + len(done.failures) for done in rounds)
+    if config.clients_per_round:
+        clients = max(clients, config.clients)
     known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
     known["initial"] = Path(config.initial).name
     return Run(

@@ -12,31 +12,24 @@ from fedsz.report.runs import Run, Setting, Spread, named, spread
 from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, named_link, uncompressed
 
 
-def ratios(settings: Sequence[Setting]) -> Table | Omitted:
+def ratios(settings: Sequence[Setting]) -> Table:
     """Return how much smaller updates become, by model, data set, scheme and bound."""
-    title = "Ratio"
     found = {
         (setting.title, group.label, group.bound): spread(group.ratio)
         for setting in settings
         for group in setting.groups
-        if not group.uncompressed
+        if group.bound
     }
-    if not found:
-        return Omitted(title, "no run compresses")
-    bounds = sorted(
-        {bound for _, _, bound in found},
-        key=lambda bound: (False, bound.kind, bound.value) if bound else (True, "", 0.0),
-    )
+    bounds = sorted({bound for _, _, bound in found}, key=lambda bound: (bound.kind, bound.value))
     caption = (
         "Bytes of the updates over bytes of their streams, the lossless part and all headers"
         " counted, over all rounds of a run; the median over seeds (least … greatest)."
     )
-    head = ("run", "scheme", *(named(bound, "no bound") for bound in bounds))
     rows = [
         (run, way, *(found.get((run, way, bound), NOTHING) for bound in bounds))
         for run, way in dict.fromkeys((run, way) for run, way, _ in found)
     ]
-    return Table("ratios", title, caption, head, rows, words=2)
+    return Table("ratios", "Ratio", caption, ("run", "scheme", *map(named, bounds)), rows, words=2)
 
 
 def accuracies(setting: Setting) -> Table:
