@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fedsz.paper import published
 from fedsz.paper.model_complexity import complexity, lossy_shares
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
-from fedsz.report.runs import Group, Run, Setting, named, settings_of
+from fedsz.report.runs import Group, Run, Setting, Spread, named, settings_of
 from fedsz.report.source import read_source
 from tests.conftest import ROOT
 
@@ -246,13 +246,23 @@ def sampled() -> list[float]:
     return [way.up, way.down, way.total, -100 * way.difference.mean]
 
 
-def hundred() -> list[float]:
-    """What `auto` costs and saves in a hundred rounds of digits, with ten of a hundred clients."""
-    of = setting("hundred", dataset="digits", model="mlp", partition="dirichlet:0.3")
+def hundred(row: Row) -> list[float]:
+    """What `auto` costs and saves in a hundred rounds, with ten of a hundred clients."""
+    name, _, data = row.labels[0].partition(", ")
+    model = {"logistic regression": "logistic"}.get(name, name)
+    dataset = DATASETS.get(data, data)
+    of = setting("hundred", dataset=dataset, model=model, partition="dirichlet:0.3")
     (way,) = (way for way in rate_accuracies(of) if way.name == "auto")
-    mean, reach = interval(way)
-    plain = 100 * fmean(run.accuracy for run in of.baseline)
-    return [-mean, reach, plain, way.up, way.down, way.total]
+    plain = {run.seed: run for run in of.baseline}
+    late = Spread.of(
+        fmean(run.accuracies[-20:]) - fmean(plain[run.seed].accuracies[-20:])
+        for run in of.runs
+        if not run.uncompressed
+    )
+    assert late
+    last = 100 * fmean(run.accuracy for run in plain.values())
+    ratios = way.up, way.down, way.total
+    return [seeds(way), last, *ratios, *interval(way), 100 * late.mean, 100 * late.reach]
 
 
 def uncompressed(name: str, dataset: str, model: str = "cnn") -> float:
