@@ -74,7 +74,7 @@ WAYS = (
     "weights:qp=-32,sparsity=0,use_dq=1,row_skipping=1",
 )
 OPTIONS = (
-    "data_dir", "samples", "test_samples", "image_size", "model", "seed", "rounds", "clients",
+    "task", "data_dir", "samples", "test_samples", "image_size", "model", "seed", "rounds", "clients",
     "epochs", "batch_size", "learning_rate", "momentum", "device", "lossless",
 )  # fmt: skip
 

@@ -393,3 +393,25 @@ def sent_up(row: Row) -> list[float]:
     if name == "uncompressed":
         return [*found, megabytes, way.up]
     return [*found, *interval(way), megabytes, way.up, max(run.max_error for run in made)]
+
+
+def ablation(row: Row) -> list[float]:
+    """A way of ablations.parquet, by clients, rounds or epochs, and by bound and decay."""
+    federation, text = row.labels
+    numbers = [int(x) for x in re.findall(r"\d+", federation)]
+    if "epoch" in federation:
+        wanted = {"rounds": numbers[0], "epochs": numbers[1], "clients": 4}
+    elif len(numbers) == 2:
+        wanted = {"clients_per_round": numbers[0], "clients": numbers[1]}
+    else:
+        wanted = {"clients": numbers[0], "rounds": 20, "epochs": 1}
+    (of,) = (
+        of
+        for of in settings_of(runs("ablations"))
+        if wanted.items() <= dict(of.runs[0].conditions).items()
+    )
+    bound, _, decay = text.partition(", ")
+    name = text if text == "auto" else f"delta+ef@{bound}/step:0.6" + (decay and f" ({decay})")
+    (way,) = (way for way in rate_accuracies(of) if way.name == name)
+    plain = 100 * fmean({run.seed: run.accuracy for run in of.baseline}.values())
+    return [seeds(way), plain, way.up, way.down, way.total, *interval(way)]

@@ -58,6 +58,7 @@ TABLES = [
     Table(CHOOSING, "equal shares: `delta@0.035`", rows.chosen),
     Table(CHOOSING, "| a hundred rounds |", rows.long_runs),
     Table(CHOOSING, "| ten of a hundred |", rows.hundred),
+    Table(CHOOSING, "| ablation | way |", rows.ablation),
     Table(CHOOSING, "| task and way |", rows.portfolio),
     Table("docs/methods.md", "| way | up | both |", rows.compared),
     Table(CHOOSING, "`weights:sz2@1e-2`, FedSZ as published", rows.tuned_on_fashion),

@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from flwr.app import (
@@ -21,17 +20,9 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedsz.codecs import CODECS
-from fedsz.codecs.uniform import Uniform
-from fedsz.errors import CorruptStream
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import KEY, STYPE, Layout, from_array, to_record
-from fedsz.flower.strategy import Mean
+from fedsz.flower.records import KEY, STYPE
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.stream import Reader
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 from tests.federation import (
     BOUND,
     CLIENTS,
@@ -41,7 +32,6 @@ from tests.federation import (
     moved,
     record_of,
     run,
-    seal,
     to_arrays,
 )
 
@@ -128,7 +118,6 @@ def test_a_payload_that_lies_late_in_the_stream_leaves_no_trace() -> None:
         return forged(data, **set_at("tensors", 0, 1, to=0), payloads=bad(data))
 
     def bad(data: bytes) -> list[Any]:
-        import zlib
 
         import msgspec
 
@@ -145,198 +134,6 @@ def test_a_payload_that_lies_late_in_the_stream_leaves_no_trace() -> None:
     assert "CorruptStream" in reason
     expected = np.sum([moved(initial(), i)["fc.bias"] * (i + 1) for i in (0, 1, 3)], axis=0) / 7
     assert np.allclose(to_arrays(result.arrays)["fc.bias"], expected, atol=1e-6)
-
-
-def model(client: int) -> dict[str, np.ndarray]:
-    """A state_dict with a tensor of every dtype that can be lossy, and some that cannot."""
-    rng = np.random.default_rng(client)
-    state = {
-        f"{np.dtype(dtype)}.weight": rng.normal(size=(70, 50)).astype(dtype)
-        for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
-    }
-    state["float32.weight"][3, 4] = 1e6
-    return {**state, "bias": rng.normal(size=9).astype(np.float32), "steps": np.array(client)}
-
-
-def sealed(arrays: dict[str, np.ndarray], codec: str) -> ArrayRecord:
-    return seal(arrays, CompressionConfig.of(BOUND, codec=codec))
-
-
-def damaged(record: ArrayRecord, payload: int, where: float = 0.5) -> ArrayRecord:
-    """A sealed record in one payload of which a bit has changed; its checksums fit."""
-    from tests.test_stream import forge
-
-    (array,) = record.values()
-    _, data, offset = list(Reader(array.data).payloads())[payload]
-    at = offset + int(where * len(data))
-    changed = array.data[:at] + bytes([array.data[at] ^ 1]) + array.data[at + 1 :]
-
-    def edit(header: Any) -> None:
-        header["payloads"][payload][3] = zlib.crc32(changed[offset : offset + len(data)])
-
-    stream = forge(changed, edit=edit)
-    return ArrayRecord({KEY: Array("uint8", (len(stream),), STYPE, stream)})
-
-
-LOSSY = [codec.name for codec in CODECS if codec.lossy and not codec.missing()]
-
-
-@pytest.mark.parametrize("codec", LOSSY)
-@pytest.mark.parametrize("template", [None, Layout.of(model(0))], ids=["any", "template"])
-def test_adding_what_is_coded_is_decoding_and_adding(codec: str, template: Any) -> None:
-    coded, plain = Mean(), Mean()
-    for client, weight in enumerate([1.0, 0.3, 7.0, 12345.678]):
-        record = sealed(model(client), codec)
-        coded.add(ReceivedUpdate(record, template), weight)
-        plain.add(ReceivedUpdate(to_record(ReceivedUpdate(record).arrays()), template), weight)
-
-    assert coded.weight == plain.weight
-    expected = to_arrays_of(plain)
-    for name, x in to_arrays_of(coded).items():
-        assert x.dtype == expected[name].dtype
-        assert np.array_equal(x, expected[name], equal_nan=x.dtype.kind in "fV"), name
-
-
-def to_arrays_of(mean: Mean) -> dict[str, np.ndarray]:
-    return {name: from_array(name, array) for name, array in mean.result().items()}
-
-
-def test_clients_may_differ_in_their_dtypes() -> None:
-    mean, expected = Mean(), np.zeros((70, 50))
-    for client, dtype in enumerate([np.float32, np.float64, np.float16]):
-        x = model(client)["float64.weight"]
-        mean.add(ReceivedUpdate(sealed({"weight": x.astype(dtype)}, "uniform")), 1.0)
-        expected += x / 3
-
-    (x,) = to_arrays_of(mean).values()
-    assert x.dtype == np.float32
-    assert np.abs(x - expected).max() <= BOUND * 8  # of a range of about 8
-
-
-def test_native_sums_are_made_without_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    mean = Mean()
-    updates = [ReceivedUpdate(sealed(model(client), "uniform")) for client in range(3)]
-    monkeypatch.setattr(Uniform, "decode", None)
-
-    for update in updates:
-        mean.add(update, 1.0)
-        assert update.seconds > 0
-
-    assert mean.weight == 3
-
-
-@pytest.mark.parametrize("payload", range(4))  # of the lossy tensors
-def test_a_corrupt_payload_leaves_the_sums_as_they_were(payload: int) -> None:
-    mean = Mean()
-    for client in (0, 1):
-        mean.add(ReceivedUpdate(sealed(model(client), "uniform")), 2.0)
-    before = {name: x.copy() for name, x in mean._sums.items()}
-
-    with pytest.raises(CorruptStream):
-        mean.add(ReceivedUpdate(damaged(sealed(model(3), "uniform"), payload)), 5.0)
-
-    assert mean.weight == 4
-    assert list(mean._sums) == list(before)
-    for name, x in mean._sums.items():
-        assert x.tobytes() == before[name].tobytes(), name
-
-
-@pytest.mark.parametrize("payload", range(4))  # of the lossy tensors
-def test_nothing_is_left_of_a_corrupt_first_reply(payload: int) -> None:
-    mean = Mean()
-    with pytest.raises(CorruptStream):
-        mean.add(ReceivedUpdate(damaged(sealed(model(3), "uniform"), payload)), 5.0)
-
-    mean.add(ReceivedUpdate(sealed(model(1), "raw")), 0.5)
-
-    for name, x in to_arrays_of(mean).items():
-        assert np.allclose(x.astype(np.float64), model(1)[name].astype(np.float64)), name
-
-
-# Differences
-
-
-def tame(seed: int) -> dict[str, np.ndarray]:
-    state = model(seed)
-    state["float32.weight"][3, 4] = 1
-    return state
-
-
-BASES = [Reference(tame(seed)) for seed in (10, 11)]
-KNOWN = {base.digest: base for base in BASES}
-
-
-def step(client: int, base: Reference | None, codec: str = "uniform") -> ArrayRecord:
-    """What a client sends that has been sent `base`; one tensor of client 2 is sent as it is."""
-    start = (base or BASES[0]).arrays
-    after = {
-        name: (x.astype(np.float64) + 0.01 * own).astype(x.dtype)
-        for (name, x), own in zip(start.items(), tame(client).values(), strict=True)
-    }
-    return seal(after, CompressionConfig.of(BOUND, codec=codec), base)
-
-
-def assert_close(mean: Mean, expected: Mean, roundings: float) -> None:
-    """Two means differ by no more than so many roundings of their largest values."""
-    wanted = to_arrays_of(expected)
-    for name, x in to_arrays_of(mean).items():
-        y = wanted[name]
-        assert x.dtype == y.dtype
-        if x.dtype.kind == "i":
-            assert np.array_equal(x, y)
-            continue
-        a, b = x.astype(np.float64), y.astype(np.float64)
-        tolerance = roundings * float(ml_dtypes.finfo(x.dtype).eps) * float(np.nanmax(np.abs(b)))
-        assert np.allclose(a, b, 0, tolerance, equal_nan=True), name
-
-
-@pytest.mark.parametrize("codec", LOSSY)
-def test_averaging_differences_is_averaging_what_they_mean(codec: str) -> None:
-    mean, plain = Mean(), Mean()
-    bases = [BASES[0], BASES[0], BASES[0], BASES[1], None]
-    for client, (base, weight) in enumerate(zip(bases, [1.0, 0.3, 7.0, 3.5, 2.0], strict=True)):
-        record = step(client, base, codec)
-        mean.add(ReceivedUpdate(record, references=KNOWN), weight)
-        plain.add(
-            ReceivedUpdate(to_record(ReceivedUpdate(record, references=KNOWN).arrays())), weight
-        )
-
-    assert_close(mean, plain, 2)
-
-
-def test_many_small_steps_from_large_numbers() -> None:
-    rng = np.random.default_rng(0)
-    base = Reference({"weight": rng.uniform(1e3, 2e3, (50, 60)).astype(np.float32)})
-    mean, steps = Mean(), []
-    for weight in range(1, 41):
-        after = {"weight": base.arrays["weight"] + rng.normal(size=(50, 60)).astype(np.float32)}
-        reply = ReceivedUpdate(
-            seal(after, CompressionConfig.of("abs:1e-2"), base), references={base.digest: base}
-        )
-        exact = dict(reply)["weight"].astype(np.float64)
-        steps.append(weight * (exact - base.arrays["weight"]))
-        mean.add(reply, float(weight))
-
-    (x,) = to_arrays_of(mean).values()
-
-    exact = base.arrays["weight"] + np.sum(steps, axis=0) / mean.weight
-    # One rounding of the weights, however many replies there are, and those of each decoded step.
-    assert np.abs(x - exact).max() <= 1.5 * float(np.spacing(np.float32(2e3)))
-
-
-@pytest.mark.parametrize("payload", range(4))  # of the lossy tensors
-@pytest.mark.parametrize("base", [0, 1])
-def test_a_corrupt_difference_leaves_nothing_behind(payload: int, base: int) -> None:
-    mean, clean = Mean(), Mean()
-    for client in (0, 1):
-        for each in (mean, clean):
-            each.add(ReceivedUpdate(step(client, BASES[0]), references=KNOWN), 2.0)
-        reply = ReceivedUpdate(damaged(step(3, BASES[base]), payload, 0), references=KNOWN)
-        with pytest.raises(CorruptStream):
-            mean.add(reply, 1000.0)
-
-    assert mean.weight == clean.weight == 4
-    assert_close(mean, clean, 200)  # 1000 times a step, over a weight of 4, came and went
 
 
 def test_a_round_without_replies_keeps_the_model() -> None:

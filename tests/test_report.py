@@ -125,6 +125,18 @@ def test_failed_runs_are_listed(sweep: Path, tmp_path: Path) -> None:
     assert "1 of them failed" in page
 
 
+def test_runs_that_decay_differently_are_not_mixed(tmp_path: Path) -> None:
+    fading = [
+        {**row, "run": f"{row['run']}-f", "decay": 0.5} for row in few() if row["codec"] != "raw"
+    ]
+    path = written(tmp_path / "x.parquet", [*few(), *fading])
+
+    (setting,) = settings_of(read_source(path))
+    labels = [setting.label(run) for run in setting.runs]
+    assert sorted(set(labels)) == ["uncompressed", "uniform", "uniform (decay 0.5)"]
+    assert labels.count("uniform") == labels.count("uniform (decay 0.5)")
+
+
 def test_runs_under_other_conditions_are_not_mixed(tmp_path: Path) -> None:
     other = [{**row, "clients": 9, "run": f"{row['run']}-9"} for row in few()]
     sampled = [{**row, "clients_per_round": 4, "run": f"{row['run']}-4"} for row in other]
