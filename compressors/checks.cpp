@@ -182,7 +182,14 @@ void kernels() {
         std::vector<std::uint64_t> words(n);
         methods::words(draws, n, words);
         std::vector<float> x(n, 1.5f);
-        std::vector<double> columns(n / 3 + 1), sums(n);
+        std::vector<double> columns(n / 3 + 1), sums(n), across(n), up(n);
+        methods::uniforms(draws, n, sums);
+        methods::hexagonal_dither(draws, n, across, up);
+        methods::nearest_hexagonal(across, up);
+        std::vector<std::int16_t> labels(n);
+        std::vector<std::int64_t> counts(n / 3 + 2);
+        std::vector<double> totals(counts.size());
+        methods::cluster<float>(x, columns, labels, totals, counts);
         methods::flip_signs<float>(draws, x);
         methods::add_to_sketch<float>(draws, n, x, columns);
         methods::add_from_sketch<double>(draws, n, columns, sums);

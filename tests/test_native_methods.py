@@ -17,6 +17,7 @@ from fedsz.methods.planes import pack
 
 keys = st.integers(0, (1 << 64) - 1)
 sizes = st.integers(0, 300)
+HEIGHT = math.sqrt(3) / 2  # of a triangle of side 1
 floats = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
@@ -53,6 +54,27 @@ def transformed(x: np.ndarray, width: int) -> np.ndarray:
     return rows.reshape(-1)
 
 
+def uniforms(key: int, start: int, count: int) -> np.ndarray:
+    return (words(key, start, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def cartesian(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return a + 0.5 * b, HEIGHT * b
+
+
+def nearest_in_rows(x: np.ndarray, y: np.ndarray, row: np.ndarray) -> Any:
+    column = np.rint(x - 0.5 * row)
+    aside, above = column + 0.5 * row - x, HEIGHT * row - y
+    return aside * aside + above * above, column, row
+
+
+def nearest_points(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    height = y / HEIGHT
+    even, a, b = nearest_in_rows(x, y, 2 * np.rint(0.5 * height))
+    odd, c, d = nearest_in_rows(x, y, 2 * np.rint(0.5 * (height - 1)) + 1)
+    return np.where(odd < even, c, a), np.where(odd < even, d, b)
+
+
 @given(key=keys, start=keys, count=sizes)
 def test_words(key: int, start: int, count: int) -> None:
     drawn = np.zeros(count, np.uint64)
@@ -60,6 +82,68 @@ def test_words(key: int, start: int, count: int) -> None:
     _methods.words(key, start, drawn)
 
     assert np.array_equal(drawn, words(key, start, count))
+
+
+@given(key=keys, start=keys, count=sizes)
+def test_uniforms(key: int, start: int, count: int) -> None:
+    drawn = np.zeros(count)
+
+    _methods.uniforms(key, start, drawn)
+
+    assert np.array_equal(drawn, uniforms(key, start, count))
+
+
+@given(count=sizes, seed=st.integers(0, 99), scale=st.sampled_from([1e-9, 1.0, 1e6, 2.0**40]))
+def test_nearest_points_of_the_hexagonal_lattice(count: int, seed: int, scale: float) -> None:
+    x, y = scale * values(2 * count, np.float64, seed).reshape(2, count)
+    x[::7], y[::5] = 0, 2.5 * HEIGHT  # on borders of cells
+    a, b = x.copy(), y.copy()
+
+    _methods.nearest_hexagonal(a, b)
+
+    assert all(np.array_equal(*pair) for pair in zip((a, b), nearest_points(x, y), strict=True))
+
+
+@given(key=keys, start=st.integers(0, 1 << 50), count=sizes)
+def test_hexagonal_dither(key: int, start: int, count: int) -> None:
+    x, y = np.zeros(count), np.zeros(count)
+
+    _methods.hexagonal_dither(key, start, x, y)
+
+    drawn = cartesian(*uniforms(key, 2 * start, 2 * count).reshape(-1, 2).T)
+    a, b = cartesian(*nearest_points(*drawn))
+    assert np.array_equal(x, drawn[0] - a)
+    assert np.array_equal(y, drawn[1] - b)
+    assert (np.hypot(x, y) <= 3**-0.5 + 1e-15).all()  # from the centre of a cell to its corners
+
+
+@floats
+@given(count=sizes, clusters=st.integers(1, 256), seed=st.integers(0, 99))
+def test_clusters(dtype: Any, count: int, clusters: int, seed: int) -> None:
+    x = values(count, dtype, seed)
+    bounds, equal = values(clusters - 1, np.float64, seed + 1), min(count, clusters // 2)
+    bounds[:equal] = x[:equal]
+    bounds.sort()
+    labels, sums = np.full(count, -1, np.int16), np.zeros(clusters)
+    counts = np.zeros(clusters, np.int64)
+
+    _methods.cluster(x, bounds, labels, sums, counts)
+
+    expected = np.searchsorted(bounds, x)
+    assert np.array_equal(labels, expected)
+    assert np.array_equal(sums, np.bincount(expected, weights=x, minlength=clusters))
+    assert np.array_equal(counts, np.bincount(expected, minlength=clusters))
+
+
+def test_clusters_of_hostile_bounds_touch_nothing_else() -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 0.0])
+    for bounds in (np.full(4, np.nan), np.full(4, np.inf), np.array([3.0, np.nan, 1.0, -np.inf])):
+        labels, counts = np.full(4, -1, np.int16), np.zeros(5, np.int64)
+
+        _methods.cluster(x, bounds, labels, np.zeros(5), counts)
+
+        assert ((labels >= 0) & (labels < 5)).all()
+        assert counts.sum() == 4
 
 
 @floats
@@ -161,6 +245,11 @@ def test_what_is_no_code_of_gaps(code: bytes, width: int, count: int) -> None:
         _methods.decode_gaps(code, width, np.zeros(count, np.int64))
 
 
+def clustered(labels: int = 4, sums: int = 3, counts: int = 3) -> None:
+    label = np.zeros(labels, np.int16)
+    _methods.cluster(ONES, np.zeros(2), label, np.zeros(sums), np.zeros(counts, np.int64))
+
+
 ONES, INDICES = np.ones(4, np.float32), np.arange(4)
 MISALIGNED = np.frombuffer(bytes(17), np.uint8)[1:].view(np.float32)
 
@@ -182,6 +271,13 @@ MISALIGNED = np.frombuffer(bytes(17), np.uint8)[1:].view(np.float32)
         (lambda: _methods.add_to_sketch(0, 0, ONES[::2], np.zeros(4)), TypeError),
         (lambda: _methods.words(0, 0, np.zeros(4, np.int64)), TypeError),
         (lambda: _methods.words(-1, 0, np.zeros(4, np.uint64)), TypeError),
+        (lambda: _methods.uniforms(0, 0, np.zeros(4, np.float32)), TypeError),
+        (lambda: _methods.hexagonal_dither(0, 0, np.zeros(4), np.zeros(3)), ValueError),
+        (lambda: _methods.nearest_hexagonal(np.zeros(3), np.zeros(4)), ValueError),
+        (lambda: _methods.nearest_hexagonal(ONES, ONES), TypeError),
+        (lambda: clustered(labels=3), ValueError),
+        (lambda: clustered(sums=2), ValueError),
+        (lambda: clustered(counts=4), ValueError),
         (lambda: _methods.flip_signs(0, np.broadcast_to(np.float32(1), 4)), TypeError),
     ],
 )

@@ -21,12 +21,26 @@ public:
         return z ^ z >> 31;
     }
 
+    // Word i as one of the multiples of 2^-53 in [0, 1).
+    double uniform(std::uint64_t i) const { return double(std::int64_t(word(i) >> 11)) * 0x1p-53; }
+
 private:
     std::uint64_t key_;
 };
 
 // Fills `out` with the words from number `start` on.
 void words(Draws draws, std::uint64_t start, std::span<std::uint64_t> out);
+
+// Fills `out` with such numbers, from word `start` on.
+void uniforms(Draws draws, std::uint64_t start, std::span<double> out);
+
+// Fills x and y with points that are uniform in the cell of 0 of the lattice whose points are
+// a (1, 0) + b (1/2, sqrt(3)/2): point i from words 2 (start + i) and the next.
+void hexagonal_dither(Draws draws, std::uint64_t start, std::span<double> x, std::span<double> y);
+
+// Replaces points by the coordinates a and b of the nearest one of that lattice, whole numbers. Those
+// of points beyond 2^50 are some other.
+void nearest_hexagonal(std::span<double> x, std::span<double> y);
 
 // Negates x[i] where the highest bit of word i is set.
 template <class T>
@@ -54,6 +68,12 @@ void hadamard(std::span<T> x, std::size_t width);
 template <class T>
 void add_sparse(std::span<const std::int64_t> indices, std::span<const T> values, T weight,
                 std::span<T> sums);
+
+// Labels each element with the number of bounds, ascending, that are below it, and adds it to the sum
+// of its label, and 1 to the count. All in order, in double precision.
+template <class T>
+void cluster(std::span<const T> x, std::span<const double> bounds, std::span<std::int16_t> labels,
+             std::span<double> sums, std::span<std::int64_t> counts);
 
 // Fills `gaps` from their code after Golomb and Rice: docs/format.md, "Planes", without the byte of
 // the width. Throws CorruptPayload for any other bytes.

@@ -35,6 +35,34 @@ void words(std::uint64_t key, std::uint64_t start, Flat<std::uint64_t> out) {
     unlocked([&] { methods::words(Draws(key), start, to); });
 }
 
+void uniforms(std::uint64_t key, std::uint64_t start, Flat<double> out) {
+    const auto to = span_of(out, "out");
+    unlocked([&] { methods::uniforms(Draws(key), start, to); });
+}
+
+void hexagonal_dither(std::uint64_t key, std::uint64_t start, Flat<double> x, Flat<double> y) {
+    const auto across = span_of(x, "x");
+    const auto up = span_of(y, "y");
+    unlocked([&] { methods::hexagonal_dither(Draws(key), start, across, up); });
+}
+
+void nearest_hexagonal(Flat<double> x, Flat<double> y) {
+    const auto across = span_of(x, "x");
+    const auto up = span_of(y, "y");
+    unlocked([&] { methods::nearest_hexagonal(across, up); });
+}
+
+template <class T>
+void cluster(Flat<const T> x, Flat<const double> bounds, Flat<std::int16_t> labels,
+             Flat<double> sums, Flat<std::int64_t> counts) {
+    const auto from = span_of(x, "x");
+    const auto between = span_of(bounds, "bounds");
+    const auto to = span_of(labels, "labels");
+    const auto added = span_of(sums, "sums");
+    const auto counted = span_of(counts, "counts");
+    unlocked([&] { methods::cluster(from, between, to, added, counted); });
+}
+
 template <class T>
 void flip_signs(std::uint64_t key, Flat<T> x) {
     const auto values = span_of(x, "x");
@@ -84,6 +112,8 @@ void define(nb::module_& m) {
     m.def("add_from_sketch", &add_from_sketch<T>, nb::arg("key"), nb::arg("start"),
           exact("columns"), exact("x"));
     m.def("hadamard", &hadamard<T>, exact("x"), nb::arg("width"));
+    m.def("cluster", &cluster<T>, exact("x"), exact("bounds"), exact("labels"), exact("sums"),
+          exact("counts"));
     m.def("add_sparse", &add_sparse<T>, exact("indices"), exact("values"), nb::arg("weight"),
           exact("sums"));
 }
@@ -93,6 +123,11 @@ void define(nb::module_& m) {
 NB_MODULE(_methods, m) {
     nb::exception<CorruptPayload>(m, "CorruptPayload", PyExc_ValueError);
     m.def("words", &words, nb::arg("key"), nb::arg("start"), nb::arg("out").noconvert());
+    m.def("uniforms", &uniforms, nb::arg("key"), nb::arg("start"), nb::arg("out").noconvert());
+    m.def("hexagonal_dither", &hexagonal_dither, nb::arg("key"), nb::arg("start"),
+          nb::arg("x").noconvert(), nb::arg("y").noconvert());
+    m.def("nearest_hexagonal", &nearest_hexagonal, nb::arg("x").noconvert(),
+          nb::arg("y").noconvert());
     m.def("decode_gaps", &decode_gaps, nb::arg("code"), nb::arg("width"),
           nb::arg("gaps").noconvert());
     define<float>(m);

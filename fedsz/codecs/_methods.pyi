@@ -21,6 +21,31 @@ class CorruptPayload(ValueError):
 def words(key: int, start: int, out: npt.NDArray[np.uint64]) -> None:
     """Fill ``out`` with random words of a key, from number ``start`` on; see `Shared.words`."""
 
+def uniforms(key: int, start: int, out: Doubles) -> None:
+    """Fill ``out`` with words as multiples of 2^-53 in [0, 1): the upper 53 bits of each."""
+
+def hexagonal_dither(key: int, start: int, x: Doubles, y: Doubles) -> None:
+    """Fill x and y with points that are uniform in the cell of 0 of the hexagonal lattice.
+
+    The points of that are a (1, 0) + b (1/2, sqrt(3)/2). Point ``start`` + i takes two words, from
+    number 2 (``start`` + i) on.
+    """
+
+def nearest_hexagonal(x: Doubles, y: Doubles) -> None:
+    """Replace points by the a and b of the lattice's nearest ones, whole numbers up to 2^50."""
+
+def cluster(
+    x: Floats,
+    bounds: Doubles,
+    labels: npt.NDArray[np.int16],
+    sums: Doubles,
+    counts: npt.NDArray[np.int64],
+) -> None:
+    """Label each element with the number of bounds below it; ``bounds`` ascend.
+
+    Add it to the sum of its label, and 1 to the count: there is one more of each than of bounds.
+    """
+
 def flip_signs(key: int, x: Floats) -> None:
     """Negate x[i], in place, where the highest bit of word i is set."""
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import NDArray
+from fedsz.codecs import _methods
 from fedsz.errors import CorruptStream
 from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
 from fedsz.methods.settings import check_setting
@@ -43,10 +44,9 @@ class Centroids(Part):
         flat = x.reshape(-1)
         sample = flat[:: max(flat.size // SAMPLE, 1)].astype(np.float64)
         centres = fitted(sample, 1 << self.bits)
-        labels = np.searchsorted((centres[1:] + centres[:-1]) / 2, flat)
-        centroids = means(flat, labels, centres).astype(x.dtype)
-        # Labels on both sides of 0 are shorter as levels.
-        return {"centroids": centroids, "labels": labels - centroids.size // 2}, state
+        centres, labels = moved(flat, centres)
+        labels -= centres.size // 2  # on both sides of 0 they are shorter as levels
+        return {"centroids": centres.astype(x.dtype), "labels": labels}, state
 
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
         centroids, labels = parts["centroids"], parts["labels"]
@@ -72,13 +72,17 @@ def fitted(x: NDArray, count: int) -> NDArray:
     ]
     centres = np.unique([group.mean() for group in groups])
     for _ in range(ITERATIONS):
-        labels = np.searchsorted((centres[1:] + centres[:-1]) / 2, x)
-        centres = means(x, labels, centres)
+        centres, _ = moved(x, centres)
     return centres
 
 
-def means(x: NDArray, labels: NDArray, centres: NDArray) -> NDArray:
-    """Return the mean of each cluster; that of none is its centre."""
-    counts = np.bincount(labels, minlength=centres.size)
-    sums = np.bincount(labels, weights=x, minlength=centres.size)
-    return np.where(counts, sums / np.maximum(counts, 1), centres)
+def moved(x: NDArray, centres: NDArray) -> tuple[NDArray, NDArray]:
+    """Return the mean of the elements nearest to each centre, and each element's nearest centre.
+
+    The mean of none is the centre. Elements are flat, what they are labelled by is int16.
+    """
+    labels = np.empty(x.size, np.int16)
+    sums, counts = np.zeros(centres.size), np.zeros(centres.size, np.int64)
+    if x.size:  # else there is no centre
+        _methods.cluster(x, (centres[1:] + centres[:-1]) / 2, labels, sums, counts)
+    return np.where(counts, sums / np.maximum(counts, 1), centres), labels

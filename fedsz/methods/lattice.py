@@ -10,11 +10,13 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import NDArray
+from fedsz.codecs import _methods
 from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
 from fedsz.methods.settings import Choice, check_setting
 
 SLICE: Final = 1 << 13  # points worked on at a time
-DENSEST: Final = math.sqrt(3) / 2  # height of a triangle of side 1
+HEIGHT: Final = math.sqrt(3) / 2  # of a triangle of side 1
+FITS_INT32: Final = 1 << 30  # elements: no point of so many has a larger coordinate
 
 
 class Lattice(Choice):
@@ -67,13 +69,16 @@ class Uveqfed(Part):
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         flat = x.reshape(-1)
         scale = (self.step * _root_mean_square(flat) * np.ones(1)).astype(x.dtype)
-        axes = self._axes(np.pad(flat, (0, -flat.size % self._width)))
-        planes = [np.empty(axis.size, np.int64) for axis in axes]
+        missing = -flat.size % self._width
+        axes = self._axes(np.pad(flat, (0, missing)) if missing else flat)
+        whole = np.int32 if flat.size <= FITS_INT32 else np.int64
+        planes = [np.empty(axis.size, whole) for axis in axes]
         for here in _slices(axes[0].size):
             point = [_scaled(axis[here], float(scale[0])) for axis in axes]
             dither = self._dither(shared, here.start, point[0].size)
-            moved = [x + d for x, d in zip(point, dither, strict=True)]
-            for plane, found in zip(planes, self._nearest(moved), strict=True):
+            for x, d in zip(point, dither, strict=True):
+                x += d
+            for plane, found in zip(planes, self._nearest(point), strict=True):
                 plane[here] = found
         return {"scale": scale, **dict(zip("ab", planes, strict=False))}, state
 
@@ -104,59 +109,37 @@ class Uveqfed(Part):
         return levels if self._width == 1 else list(cartesian(*levels))
 
     def _nearest(self, point: list[NDArray]) -> list[NDArray]:
-        return [np.rint(point[0])] if self._width == 1 else list(nearest(*point))
+        """Return the coordinates of the nearest points, in place."""
+        if self._width == 1:
+            return [np.rint(point[0], out=point[0])]
+        _methods.nearest_hexagonal(*point)
+        return point
 
     def _dither(self, shared: Shared, start: int, count: int) -> list[NDArray]:
         """Return numbers that are uniform in the cell of 0, for points from number ``start`` on."""
-        width = self._width
-        words = shared.words(count * width, start * width, own=True)
-        uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        if width == 1:
-            return [uniform - 0.5]
-        x, y = cartesian(*self._axes(uniform))
-        a, b = cartesian(*nearest(x, y))
-        return [x - a, y - b]
+        dither = [np.empty(count) for _ in range(self._width)]
+        key = shared.key(own=True)
+        if self._width == 2:
+            _methods.hexagonal_dither(key, start, *dither)
+            return dither
+        _methods.uniforms(key, start, *dither)
+        dither[0] -= 0.5
+        return dither
 
 
 def cartesian(a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
     """Return x and y of the points a (1, 0) + b (1/2, sqrt(3)/2), float64."""
-    return a + 0.5 * b, DENSEST * b
-
-
-def nearest(x: NDArray, y: NDArray) -> tuple[NDArray, NDArray]:
-    """Return the coordinates of the hexagonal lattice's nearest points, whole numbers in float64.
-
-    The nearest one of the rows of even b, or that of odd b: two rectangular lattices.
-    """
-    height = y / DENSEST
-    even, a, b = _in_rows(x, y, 2 * np.rint(0.5 * height))
-    odd, c, d = _in_rows(x, y, 2 * np.rint(0.5 * (height - 1)) + 1)
-    closer = odd < even
-    np.copyto(a, c, where=closer)
-    np.copyto(b, d, where=closer)
-    return a, b
-
-
-def _in_rows(x: NDArray, y: NDArray, row: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-    """Return the squared distances of the nearest points in these rows, and their coordinates."""
-    start = 0.5 * row
-    column = np.rint(x - start)
-    aside, above = column + start, DENSEST * row
-    for away, point in ((aside, x), (above, y)):  # in place, for speed
-        away -= point
-        away *= away
-    aside += above
-    return aside, column, row
+    return a + 0.5 * b, HEIGHT * b
 
 
 def _scaled(x: NDArray, scale: float) -> NDArray:
     """Return x / scale in float64; 0 where the scale is."""
-    return x.astype(np.float64) / scale if scale > 0 else np.zeros(x.size)
+    return np.divide(x, scale, dtype=np.float64) if scale > 0 else np.zeros(x.size)
 
 
 def _root_mean_square(x: NDArray) -> float:
     """Return that of a flat array, without overflow."""
-    largest = float(np.abs(x).max(initial=0))
+    largest = float(max(x.max(initial=0), -x.min(initial=0)))
     if not largest:
         return 0.0
     shares = (_scaled(x[here], largest) for here in _slices(x.size))
