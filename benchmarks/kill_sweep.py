@@ -1,6 +1,7 @@
-"""Kill a server, or a client, at one system call after the other, and resume the run each time.
+"""Kill a server, a client or both at one system call after the other, and resume the run each time.
 
     python benchmarks/kill_sweep.py [--victim server client] [--calls files network] [--every 1]
+        [--run-options='--update difference>topk:k=10%']
 
 A server and two clients, each a process, train for a few rounds over gRPC on loopback. strace
 kills the victim by SIGKILL at the N-th call of each kind, such as write, in one of its threads, for
@@ -18,6 +19,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +41,7 @@ CALLS = {
 }
 ROUNDS = 3
 CLIENTS = 2
+VICTIMS = {"server": ("server",), "client": ("client0",), "both": ("server", "client0")}
 PATIENCE = 300.0  # seconds that a run may take
 TASK = "tests.resume_task:Regression"
 OPTIONS = ("--task", TASK, "--insecure")
@@ -47,9 +51,14 @@ OPTIONS = ("--task", TASK, "--insecure")
 class Kill:
     """Where a process is killed: at the ``at``-th of its calls, counted in each thread."""
 
-    victim: str  # "server" or "client"
+    victim: str  # one of VICTIMS
     calls: str  # as strace takes them
     at: int
+
+    @property
+    def killed(self) -> tuple[str, ...]:
+        """Return the names of the processes that are killed."""
+        return VICTIMS[self.victim]
 
     def command(self) -> list[str]:
         """Return what stands before the victim's command."""
@@ -66,25 +75,32 @@ class Missed(Exception):
 
 
 class Run:
-    """One federation of processes in a folder of its own."""
+    """One federation of processes in a folder of its own.
 
-    def __init__(self, folder: Path, kill: Kill | None) -> None:
-        self.folder, self.kill, self.kills = folder, kill, 0
+    Args:
+        folder: of its own.
+        kill: who is killed, and where; nobody if None.
+        options: of `fedsz server`, beside those of every run.
+    """
+
+    def __init__(self, folder: Path, kill: Kill | None, options: Sequence[str]) -> None:
+        self.folder, self.kill, self.kills, self._options = folder, kill, 0, options
         self._again: set[str] = set()  # who was killed, and started again
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._port = int(probe.getsockname()[1])
         names = ["server", *(f"client{i}" for i in range(CLIENTS))]
-        victim = {"server": "server", "client": "client0"}[kill.victim] if kill else ""
-        self.processes = {name: self._start(name, killed=name == victim) for name in names}
+        victims = kill.killed if kill else ()
+        self.processes = {name: self._start(name, killed=name in victims) for name in names}
 
     def _start(self, name: str, *, killed: bool = False) -> subprocess.Popen[bytes]:
         run = self.folder / "run"
         if name == "server":
             arguments = ["server", "--port", str(self._port), "--min-clients", str(CLIENTS)]
-            grace = "5" if not self.kill or self.kill.victim == "server" else str(PATIENCE)
+            awaited = self.kill and "client0" in self.kill.killed
+            grace = str(PATIENCE) if awaited else "5"
             arguments += ["--rounds", str(ROUNDS), "--reconnect-grace", grace]
             # A client takes longer to start again than others take to train.
-            arguments += ["--deadline-factor", "0"]
+            arguments += ["--deadline-factor", "0", *self._options]
             resumed = (run / "config.toml").exists()
             arguments += ["--resume" if resumed else "--run-dir", str(run)]
         else:
@@ -141,7 +157,7 @@ class Run:
             raise Failure(f"rounds.jsonl holds rounds {numbers}")
         missing = [line for line in lines[1:] if json.loads(line)["replies"] != CLIENTS]
         asked_all = any(json.loads(line)["failures"] for line in missing)
-        if len(missing) == 1 and not asked_all and self.kill and self.kill.victim == "client":
+        if len(missing) == 1 and not asked_all and self.kill and "client0" in self.kill.killed:
             raise Missed("the round went on without the client")
         if missing:
             raise Failure(f"a round misses a reply: {missing[0]}")
@@ -151,10 +167,10 @@ class Run:
         return (self.folder / f"{name}.log").read_text("utf-8", "replace")[-300:]
 
 
-def run(kill: Kill | None = None) -> tuple[bytes, int]:
+def run(kill: Kill | None = None, options: Sequence[str] = ()) -> tuple[bytes, int]:
     """Run once; return the model's bytes, and how often a process was killed."""
     with tempfile.TemporaryDirectory(prefix="kill-sweep-") as folder:
-        once = Run(Path(folder), kill)
+        once = Run(Path(folder), kill, options)
         try:
             once.finish()
             return once.result(), once.kills
@@ -162,15 +178,17 @@ def run(kill: Kill | None = None) -> tuple[bytes, int]:
             once.end()
 
 
-def sweep(victim: str, call: str, every: int, first: int) -> tuple[int, list[str]]:
+def sweep(
+    victim: str, call: str, every: int, first: int, options: Sequence[str] = ()
+) -> tuple[int, list[str]]:
     """Kill at every ``every``-th call; return how many runs were killed, and what went wrong."""
-    whole, _ = run()
+    whole, _ = run(options=options)
     killed: int = 0
     wrong: list[str] = []
     at = first
     while True:
         try:
-            model, kills = run(Kill(victim, call, at))
+            model, kills = run(Kill(victim, call, at), options)
             if not kills:
                 return killed, wrong
             if model != whole:
@@ -188,7 +206,7 @@ def sweep(victim: str, call: str, every: int, first: int) -> tuple[int, list[str
 def main() -> None:
     """Sweep, and exit with 1 if any run differs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--victim", nargs="+", default=["server", "client"])
+    parser.add_argument("--victim", nargs="+", choices=VICTIMS, default=["server", "client"])
     parser.add_argument(
         "--calls",
         nargs="+",
@@ -197,13 +215,15 @@ def main() -> None:
     )
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--run-options", default="", help="of fedsz server, as a shell takes them")
     given = parser.parse_args()
     if shutil.which("strace") is None:
         raise SystemExit("strace is not installed")
     failed = 0
     for victim in given.victim:
         for call in [call for kind in given.calls for call in CALLS.get(kind, (kind,))]:
-            killed, wrong = sweep(victim, call, given.every, given.first)
+            options = shlex.split(given.run_options)
+            killed, wrong = sweep(victim, call, given.every, given.first, options)
             failed += len(wrong)
             print(f"{victim}, {call}: {killed} kills, {len(wrong)} runs differ", flush=True)
     raise SystemExit(bool(failed))

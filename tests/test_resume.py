@@ -34,6 +34,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "exact": {"update": "weights", "error_bound": 1e-3},
     "both ways": {"update": "delta+ef", "error_bound": "std:2", "downlink": "std:1"},
     "schedule": {"policy": "schedule:first=std:2,last=std:1", "update": "delta+ef"},
+    "shifts": {"update": "difference>topk:k=10%"},
+    "shifts both ways": {"update": "difference>topk:k=10%", "downlink": "difference>topk:k=10%"},
 }
 
 
@@ -106,8 +108,9 @@ def crashed(path: Path, grid: LocalGrid, config: RunConfig, at: int) -> None:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_run_crashed_in_every_round_ends_with_the_model_of_one_that_was_not(
-    tmp_path: Path, way: dict[str, Any]
+    tmp_path: Path, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedsz.flower.packing.secrets.token_bytes", bytes)  # streams name the run
     config = config_of(**way)
     whole = RunFolder.create(in_folder(config, tmp_path / "whole"))
     run(fleet(), whole, config)
