@@ -15,6 +15,8 @@ from fedsz.methods.base import VALUES, dense
 from fedsz.methods.fetchsgd import SketchedFeedback
 from fedsz.methods.settings import Count, Flag
 from fedsz.methods.sketch import Sketch
+from fedsz.training.federation import strategy_of
+from fedsz.training.options import RunConfig
 from tests.federation import app_of, record_of, to_arrays
 
 SIZE = 2000
@@ -127,6 +129,35 @@ def test_a_strategy_applies_the_heavy_elements_and_nothing_else() -> None:
 
     assert np.abs(left).max() < 1e-5
     assert strategy.feedback.state.keys() == {"fc.weight"}
+
+
+def test_a_strategy_goes_on_with_what_another_has_kept() -> None:
+    first, wide = FetchSgd(k=3, momentum=0.5, fraction_evaluate=0.0), "sketch:columns=100,rows=5"
+    strategy_run(first, f"{wide},fixed=1")
+    kept = load(save(first.state()))
+    second = FetchSgd(k=3, momentum=0.5, fraction_evaluate=0.0)
+
+    second.restore(kept)
+
+    assert kept.keys() == {"velocity/fc.weight", "error/fc.weight"}
+    assert kept["velocity/fc.weight"].any()
+    goes_on = second.feedback.state["fc.weight"]
+    assert all(np.array_equal(goes_on[kind], kept[f"{kind}/fc.weight"]) for kind in goes_on)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"update": "sketch:rows=5"}, "needs --update 'sketch:rows=5,fixed=1'"),
+        ({"update": "topk"}, "needs --update .*, got --update 'topk'"),
+        ({"policy": "auto"}, "needs --update"),
+        ({"update": "sketch:fixed=1", "buffer": 2}, "cannot be used with --buffer"),
+        ({"update": "sketch:fixed=1", "fetchsgd": "0"}, "a number of elements or a share"),
+    ],
+)
+def test_a_run_that_fetchsgd_cannot_average_is_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        strategy_of(RunConfig(**{"fetchsgd": "1%", **options}))
 
 
 def test_what_comes_otherwise_is_averaged_as_ever() -> None:

@@ -98,7 +98,7 @@ def test_what_defines_a_run_is_what_can_change_its_result() -> None:
     own_axes |= {"clients_per_round"}  # the same
     changes_nothing = {"data_dir", "round_timeout", "min_clients", "min_replies", "deadline_factor"}
     changes_nothing |= {"max_client_share", "max_update_norm", "allow_codecs"}  # of a sweep: off
-    changes_nothing |= {"buffer", "max_staleness"}  # likewise
+    changes_nothing |= {"buffer", "max_staleness", "fetchsgd", "server_momentum"}  # likewise
     about = options()
     for name, option in about.items():
         elsewhere = option.panel in (TRAVEL, RESULTS, WATCHING)

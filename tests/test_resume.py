@@ -29,11 +29,13 @@ from tests.resume_task import Regression
 
 TASK = "tests.resume_task:Regression"
 CLIENTS, LENGTH = 3, 5
+SKETCH = "sketch:columns=20%,rows=3"
 WAYS: dict[str, dict[str, Any]] = {
     "auto": {},
     "exact": {"update": "weights", "error_bound": 1e-3},
     "both ways": {"update": "delta+ef", "error_bound": "std:2", "downlink": "std:1"},
     "schedule": {"policy": "schedule:first=std:2,last=std:1", "update": "delta+ef"},
+    "fetchsgd": {"update": f"{SKETCH},fixed=1", "fetchsgd": "1%", "server_momentum": 0.5},
     "shifts": {"update": "difference>topk:k=10%"},
     "shifts both ways": {"update": "difference>topk:k=10%", "downlink": "difference>topk:k=10%"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedsz.arrays import NDArray
@@ -23,7 +24,7 @@ class FetchSgd(StreamingFedAvg):
         momentum: of the sums, 0 to below 1.
 
     Attributes:
-        feedback: holds what was left out; its ``state`` is arrays.
+        feedback: holds what was left out, in its ``state``.
 
     Raises:
         ConfigError: k or momentum is out of range.
@@ -40,6 +41,18 @@ class FetchSgd(StreamingFedAvg):
     ) -> None:
         super().__init__(*arguments, **named)
         self.feedback = SketchedFeedback(Count(str(k)), momentum)
+
+    def state(self) -> dict[str, NDArray]:
+        """Return the arrays of ``feedback.state``, by kind and tensor: ``error/fc.weight``."""
+        kept = self.feedback.state
+        return {f"{kind}/{name}": x for name, both in kept.items() for kind, x in both.items()}
+
+    def restore(self, state: Mapping[str, NDArray]) -> None:
+        """Go on from what `state` returned, also in another process."""
+        self.feedback.state = {}
+        for key, x in state.items():
+            kind, _, name = key.partition("/")
+            self.feedback.state.setdefault(name, {})[kind] = x
 
     def _begin_mean(self) -> Mean:
         return _FedBackMean(self.feedback)

@@ -78,6 +78,13 @@ class StreamingFedAvg(FedAvg):
         self.on_update: Callable[[ReceivedUpdate], None] | None = None
         self._first, self._average = ArrayRecord(), ArrayRecord()  # as Flower's loop holds them
 
+    def state(self) -> dict[str, NDArray]:
+        """Return what the next round depends on, beside the model; nothing here."""
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray]) -> None:
+        """Go on from what `state` returned, also in another process."""
+
     def start(
         self,
         grid: Grid,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -17,7 +17,7 @@ from fedsz.flower.records import Arrays, to_record
 from fedsz.training.events import from_json
 from fedsz.transport.records_file import read_records, write_records
 
-_ABOUT, _MODEL = "about", "model"
+_ABOUT, _MODEL, _STRATEGY = "about", "model", "strategy"
 _GRID = "grid."  # and the name of a record of `FedSZGrid.state`
 
 
@@ -32,12 +32,14 @@ class Checkpoint:
         model: the average.
         grid: what `fedsz.flower.FedSZGrid.state` returned.
         run_id: by which clients know the run.
+        strategy: what the strategy keeps: its ``state``.
     """
 
     line: str
     model: Mapping[str, NDArray]
     grid: RecordDict
     run_id: int
+    strategy: Mapping[str, NDArray] = field(default_factory=dict)
 
     @cached_property
     def done(self) -> RoundRecord:
@@ -61,6 +63,7 @@ class Checkpoint:
         records: dict[str, Any] = {
             _ABOUT: ConfigRecord(about),
             _MODEL: to_record(dict(self.model)),
+            **({_STRATEGY: to_record(dict(self.strategy))} if self.strategy else {}),
             **{_GRID + name: record for name, record in self.grid.items()},
         }
         write_records(path, RecordDict(records))
@@ -82,8 +85,9 @@ class Checkpoint:
                 if name.startswith(_GRID)
             }
             model = dict(Arrays(records[_MODEL]))
+            strategy = dict(Arrays(records[_STRATEGY])) if _STRATEGY in records else {}
             run_id = about.pop("run-id")
-            checkpoint = cls(about.pop("line"), model, RecordDict(of_grid), run_id)
+            checkpoint = cls(about.pop("line"), model, RecordDict(of_grid), run_id, strategy)
             _ = checkpoint.done
             return checkpoint, about
         except FileNotFoundError:

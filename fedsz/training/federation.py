@@ -19,11 +19,14 @@ from fedsz.errors import ConfigError
 from fedsz.flower.admission import AdmissionRules
 from fedsz.flower.deadline import Deadlines
 from fedsz.flower.fedbuff import FedBuff
+from fedsz.flower.fetchsgd import FetchSgd
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
+from fedsz.methods import parts_of
+from fedsz.methods.sketch import Sketch
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
@@ -34,6 +37,13 @@ from fedsz.training.task import LoadedTask, load_task
 from fedsz.update.step import step_spread
 
 LONGEST: Final = 1e9  # seconds that a client may say it trained
+# The server evaluates, so that clients do nothing but train.
+_NO_EVALUATION: Final[Mapping[str, Any]] = {
+    "fraction_evaluate": 0.0,
+    "min_train_nodes": 1,
+    "min_evaluate_nodes": 0,
+    "min_available_nodes": 1,
+}
 OnRound = Callable[[RoundRecord], None]
 OnCheckpoint = Callable[[Checkpoint], None]
 OnUpdate = Callable[[ReceivedUpdate], None]
@@ -98,8 +108,8 @@ def federate(
     while left and len(list(grid.get_node_ids())) < config.min_clients:
         time.sleep(0.1)
     rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
-    strategy = strategy_of(config, rounds.done)
-    strategy.quorum, strategy.on_update = rounds.quorum, on_update
+    strategy = rounds.strategy
+    strategy.on_update = on_update
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
@@ -120,10 +130,8 @@ class ResumableFedAvg(StreamingFedAvg):
     all.
     """
 
-    def __init__(self, done: int, seed: int, clients_per_round: int = 0) -> None:
-        super().__init__(
-            fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
-        )
+    def __init__(self, done: int, seed: int, clients_per_round: int = 0, **named: Any) -> None:
+        super().__init__(**_NO_EVALUATION, **named)
         self._done, self._seed, self._clients_per_round = done, seed, clients_per_round
 
     def configure_train(
@@ -142,6 +150,10 @@ class ResumableFedAvg(StreamingFedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return a round's average and metrics."""
         return super().aggregate_train(self._done + server_round, replies)
+
+
+class ResumableFetchSgd(ResumableFedAvg, FetchSgd):
+    """FetchSGD, of which rounds are ``done`` likewise."""
 
 
 class _Rounds:
@@ -172,6 +184,10 @@ class _Rounds:
             self._before = load(problem.model, to_record(dict(last.model)))
             self.grid.restore(last.grid)
             self.done = last.done.round
+        self.strategy = strategy_of(config, self.done)
+        self.strategy.quorum = self.quorum
+        if resumed is not None:
+            self.strategy.restore(resumed.checkpoint.strategy)
 
     def timed(self, average: AverageMetrics) -> AverageMetrics:
         """Return a function that averages clients' metrics, and adds up how long they trained."""
@@ -209,8 +225,8 @@ class _Rounds:
         )
         self._train_seconds = 0.0
         if self._on_checkpoint:
-            state = self.grid.state()
-            self._on_checkpoint(Checkpoint(to_json(record), averaged, state, self._run_id))
+            kept = self.grid.state(), self._run_id, self.strategy.state()
+            self._on_checkpoint(Checkpoint(to_json(record), averaged, *kept))
         if self._on_round:
             self._on_round(record)
         told = {name: x for name, x in result._asdict().items() if x is not None}
@@ -240,23 +256,34 @@ def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
 
     Raises:
         ConfigError: a buffer is smaller than the replies that a round needs, or asks only some
-            clients.
+            clients; FetchSGD has no sketches of fixed columns, or a buffer.
     """
+    asked = done, config.seed, config.clients_per_round
+    if config.fetchsgd:
+        _require_sketches(config)
+        return ResumableFetchSgd(*asked, k=config.fetchsgd, momentum=config.server_momentum)
     if not config.buffer:
-        return ResumableFedAvg(done, config.seed, config.clients_per_round)
+        return ResumableFedAvg(*asked)
     if config.clients_per_round:
         raise ConfigError("--clients-per-round cannot be used with --buffer")
     strategy = FedBuff(
         buffer=config.buffer,
         max_staleness=config.max_staleness,
         min_replies=config.min_replies,
-        fraction_evaluate=0.0,
-        min_train_nodes=1,
-        min_evaluate_nodes=0,
-        min_available_nodes=1,
+        **_NO_EVALUATION,
     )
     strategy.done = done
     return strategy
+
+
+def _require_sketches(config: RunConfig) -> None:
+    if config.buffer:
+        raise ConfigError("--fetchsgd cannot be used with --buffer")
+    chain = config.compression.chain
+    parts = parts_of(chain) if chain is not None else []
+    if not any(isinstance(part, Sketch) and part.fixed for part in parts):
+        wanted = "--update 'sketch:rows=5,fixed=1'"
+        raise ConfigError(f"--fetchsgd needs {wanted}, got --update {config.update!r}")
 
 
 def rules_of(config: RunConfig) -> AdmissionRules:

@@ -153,6 +153,11 @@ class RunConfig:
         LEARNING, ALONE, low=0, high=1_000_000)
     max_staleness: int = option(20, "With --buffer: refuse an update if more than this many models "
         "are newer than the one that it started from.", LEARNING, ALONE, low=0, high=1_000_000)
+    fetchsgd: str = option("", "FetchSGD: of the summed sketches, apply this many elements of each "
+        "tensor in a round, a number or a share such as 1%, and keep the rest for later rounds. "
+        "Needs --update 'sketch:rows=5,fixed=1'.", LEARNING, ALONE)
+    server_momentum: float = option(0.0, "With --fetchsgd: momentum of the summed sketches.",
+        LEARNING, ALONE, low=0, high=0.9999)
 
     policy: str = option("", "Compression policy: auto chooses bounds that keep accuracy within "
         "--tolerance; fixed uses the options given here; docs/choosing.md has the others. Default: "
