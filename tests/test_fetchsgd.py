@@ -152,7 +152,10 @@ def test_a_strategy_goes_on_with_what_another_has_kept() -> None:
         ({"update": "topk"}, "needs --update .*, got --update 'topk'"),
         ({"policy": "auto"}, "needs --update"),
         ({"update": "sketch:fixed=1", "buffer": 2}, "cannot be used with --buffer"),
-        ({"update": "sketch:fixed=1", "fetchsgd": "0"}, "a number of elements or a share"),
+        (
+            {"update": "sketch:fixed=1", "fetchsgd": "0"},
+            "FetchSGD's k must be a number of elements",
+        ),
     ],
 )
 def test_a_run_that_fetchsgd_cannot_average_is_refused(options: dict[str, Any], why: str) -> None:

@@ -25,7 +25,12 @@ def command(*, json: Json = False) -> None:
     if json:
         print_json(rows)
         return
-    for row in rows:
-        settings = ",".join(f"{name}={value}" for name, value in row.get("settings", {}).items())
-        print(f"{row['name']:12}{row.get('chain', settings):45}{row['summary']}".rstrip())
+    lines = [(row["name"], row.get("chain") or _written(row), row["summary"]) for row in rows]
+    names, chains = (max(len(line[column]) for line in lines) + 2 for column in (0, 1))
+    for name, chain, summary in lines:
+        print(f"{name:{names}}{chain:{chains}}{summary}")
     print("Any of `fedsz codecs` may come last: a lossy one with its bound, such as uniform@std:1.")
+
+
+def _written(row: dict[str, Any]) -> str:
+    return ",".join(f"{name}={value}" for name, value in row["settings"].items())

@@ -58,7 +58,7 @@ def warn_of_update(config: RunConfig) -> None:
     """Print a warning, on stderr, where a run's updates lose for good what they leave out."""
     from fedsz.flower.round_log import why_biased
 
-    if why := why_biased(config.compression):
+    if not config.fetchsgd and (why := why_biased(config.compression)):
         print(f"{WARNING}{why}", file=sys.stderr)
 
 

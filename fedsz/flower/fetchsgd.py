@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsz.arrays import NDArray
+from fedsz.errors import ConfigError
 from fedsz.flower.strategy import Mean, StreamingFedAvg
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.fetchsgd import SketchedFeedback
@@ -40,7 +41,11 @@ class FetchSgd(StreamingFedAvg):
         self, *arguments: Any, k: str | int = "1%", momentum: float = 0.0, **named: Any
     ) -> None:
         super().__init__(*arguments, **named)
-        self.feedback = SketchedFeedback(Count(str(k)), momentum)
+        try:
+            count = Count(str(k))
+        except ConfigError as err:
+            raise ConfigError(f"FetchSGD's k {err}") from None
+        self.feedback = SketchedFeedback(count, momentum)
 
     def state(self) -> dict[str, NDArray]:
         """Return the arrays of ``feedback.state``, by kind and tensor: ``error/fc.weight``."""

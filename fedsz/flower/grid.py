@@ -129,16 +129,17 @@ class FedSZGrid(WrappedGrid):
         self._quorum = Quorum(min_replies)
         self._deadlines = deadlines or Deadlines(quorum=min_replies)
         book = RoundBook(inner, controller, tells=True, on_round=on_round)
-        packing = {
-            "feedback": downlink_feedback,
-            "shared_initial": shared_initial,
-            "shifts": shifts,
-        }
-        self._set_up(inner, book, rules, **packing)
+        packing = {"feedback": downlink_feedback, "shared_initial": shared_initial}
+        self._set_up(inner, book, rules, shifts=shifts, **packing)
 
     @classmethod
     def controlled(
-        cls, inner: Grid, controller: Controller, rules: AdmissionRules, deadlines: Deadlines
+        cls,
+        inner: Grid,
+        controller: Controller,
+        rules: AdmissionRules,
+        deadlines: Deadlines,
+        seed: int | None = None,
     ) -> Self:
         """Return a Grid for a server that ends its rounds itself; see `end_round`.
 
@@ -147,11 +148,12 @@ class FedSZGrid(WrappedGrid):
             controller: decides how each round is sent, from what `end_round` is told.
             rules: what replies must keep to.
             deadlines: how long they are awaited.
+            seed: what methods draw from; None for another in each run.
         """
         grid = cls.__new__(cls)
         grid._quorum, grid._deadlines = Quorum(), deadlines
         book = RoundBook(inner, controller, tells=False)
-        grid._set_up(inner, book, rules, shared_initial=True)
+        grid._set_up(inner, book, rules, shared_initial=True, seed=seed)
         return grid
 
     def state(self) -> RecordDict:

@@ -32,7 +32,8 @@ class Instructions:
         turn: counts the messages of a server, so that a residual has an age.
         holds: by the key of an ArrayRecord, the digest of the model that the record's streams lead
             to; of models that clients need not keep, nothing.
-        run: tells apart the runs of one client, so that none gets the residual of another.
+        run: tells apart the runs of one client, so that none gets the residual of another. It
+            begins with the seed.
         trains: whether the reply goes into an average; others leave the residual alone.
         counted: the last turn in which a reply of this client counted, where it has been asked
             since, and that did not: the reply was late, refused, or of a round that does not count.

@@ -104,6 +104,7 @@ class Packer:
         measures: whether updates are measured, and so the model is kept that they start from.
         shared_initial: whether clients may hold the first model from the start.
         shifts: keeps what is learnt of each client.
+        seed: what methods draw from, 0 to 2^64 - 1; None for another in each run.
 
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
@@ -116,13 +117,15 @@ class Packer:
         measures: bool = False,
         shared_initial: bool = False,
         shifts: Shifts | None = None,
+        seed: int | None = None,
     ) -> None:
         self._measures, self._shared_initial = measures, shared_initial
         self._shifts = shifts or Shifts()
         self.layouts: dict[str, Layout] = {}
         self._feedback = feedback
         self._broadcasts: dict[str, Broadcast] = {}
-        self._run = secrets.token_bytes(8)
+        drawn = b"" if seed is None else seed.to_bytes(8, "little")
+        self._run = drawn + secrets.token_bytes(8)  # it begins with the `Instructions.seed`
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
         self._lost: dict[int, int] = {}  # by node: how often it lacked what it was to hold

@@ -78,7 +78,7 @@ def why_biased(config: CompressionConfig) -> str:
     if config.chain is None or not config.chain.biased:
         return ""
     fixed = any(getattr(part, "fixed", False) for part in parts_of(config.chain))
-    way = "use FetchSgd" if fixed else "write feedback> before its methods"
+    way = "use FetchSgd, or --fetchsgd" if fixed else "write feedback> before its methods"
     return f"update {config.update!r} is biased, and what it leaves out is lost: {way}"
 
 

@@ -173,7 +173,7 @@ class _Rounds:
         controller = controller_of(config, resumed.history if resumed else ())
         self._needs = controller.needs
         rules, deadlines = rules_of(config), deadlines_of(config)
-        self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines)
+        self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, config.seed)
         self.quorum = Quorum(config.min_replies)
         self.done = 0  # how many rounds were before
         self._before: Mapping[str, NDArray] = {}  # the average of the round before
