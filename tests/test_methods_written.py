@@ -1,0 +1,104 @@
+"""Every chain of docs/methods.md can be written wherever a run is described, and is listed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedsz.cli import app
+from fedsz.experiments.scheme import Scheme
+from fedsz.experiments.sweep_plan import SweepConfig
+from fedsz.methods import METHODS, PRESETS
+from fedsz.methods import parse as chain_of
+from fedsz.spec_strings import settings_of
+from fedsz.training.options import RunConfig
+from tests.test_cli import refuse
+
+pytestmark = pytest.mark.repository
+PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+CODE = re.compile(r"`([^`]+)`")
+BAD = {
+    "topk:k=0": "topk k must be a number of elements or a share",
+    "ternary>topk": "topk cannot follow ternary",
+    "topk>uniform": "uniform needs a bound",
+    "feedback>qsgd": "write qsgd:unbiased=0",
+    "difference>difference>topk": "difference must stand before all others, once",
+    "topkk": "no method 'topkk'",
+}
+
+
+def chains() -> list[str]:
+    """Return what the tables' cells of code hold, but for names of updates with their bounds."""
+    rows = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `"))
+    cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    found = [match[1].replace("\\|", "|") for cell in cells if (match := CODE.fullmatch(cell))]
+    return [text for text in dict.fromkeys(found) if not text.startswith("delta+ef")]
+
+
+def test_there_are_chains_in_the_tables() -> None:
+    assert len(chains()) > 50
+    assert "matrix?topk>sign|*.bias?qsgd" in chains()
+
+
+def test_every_chain_is_an_update_of_a_run_on_the_command_line_and_in_a_file(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "run.toml"
+    for text in chains():
+        file.write_text(f'update = "{text}"\n')
+
+        told, read = RunConfig(update=text), RunConfig.read(file)
+
+        assert told == read
+        assert str(told.compression.chain) == str(chain_of(text))
+
+
+def test_every_chain_is_a_way_of_a_sweep_and_read_back_from_it() -> None:
+    listed = SweepConfig.of({"ways": chains()})
+    with_commas = SweepConfig.of({"ways": ",".join(chains())})
+
+    assert listed.runs == with_commas.runs
+    assert {run.update for run in listed.runs} == {str(chain_of(text)) for text in chains()}
+    for run in listed.runs:
+        (again,) = SweepConfig.of({"ways": str(Scheme.of_run(run))}).runs
+        assert again.compression == run.compression
+
+
+@pytest.mark.parametrize("downlink", ["difference>topk:k=5%", "difference>sign"])
+def test_a_way_may_have_a_chain_downwards(downlink: str) -> None:
+    (run,) = SweepConfig.of({"ways": f"difference>topk/{downlink}"}).runs
+
+    assert (run.update, run.downlink) == ("difference>topk", downlink)
+    assert str(Scheme.of_run(run)) == f"difference>topk/{downlink}"
+
+
+def test_methods_are_listed_with_their_settings_and_a_line_each() -> None:
+    *lines, last = CliRunner().invoke(app, ["methods"]).output.splitlines()
+
+    shown = [re.split(" {2,}", line) for line in lines]
+    settings = [",".join(f"{k}={v}" for k, v in settings_of(m).items()) for m in METHODS]
+    parts = [
+        [m.name, written, m.summary] if written else [m.name, m.summary]
+        for m, written in zip(METHODS, settings, strict=True)
+    ]
+    assert shown == [*parts, *([p.name, p.chain, p.summary] for p in PRESETS)]
+    assert "uniform@std:1" in last
+
+
+@pytest.mark.parametrize(("text", "why"), BAD.items())
+@pytest.mark.parametrize("command", ["run --update", "server --insecure --update", "sweep --ways"])
+def test_a_chain_that_cannot_be_is_refused_in_one_line(command: str, text: str, why: str) -> None:
+    assert why in refuse(*command.split(), text)
+
+
+def test_a_downlink_that_cannot_be_is_refused_in_one_line() -> None:
+    assert "write qsgd:unbiased=0" in refuse("run", "--downlink", "difference>qsgd")
+
+
+def test_fetchsgd_has_no_warning_of_what_it_keeps() -> None:
+    refused = refuse("run", "--update", "sketch:fixed=1", "--fetchsgd", "0")
+
+    assert refused.startswith("FetchSGD's k must be a number of elements")
