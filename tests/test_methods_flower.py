@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedsz.experiments.scheme import Scheme, parse
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
+from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.methods import Sparse
 from fedsz.update.config import CompressionConfig
 from fedsz.update.lossy import CodedTensor
@@ -55,7 +57,10 @@ def app() -> ClientApp:
 
 def trained(update: str, *, rounds: int, strategy: type[FedAvg] = StreamingFedAvg) -> np.ndarray:
     nodes = [{"partition-id": i} for i in range(CLIENTS)]
-    grid = FedSZGrid(LocalGrid(app(), nodes), update=update, threshold=0)
+    return run(FedSZGrid(LocalGrid(app(), nodes), update=update, threshold=0), strategy, rounds)
+
+
+def run(grid: FedSZGrid, strategy: type[FedAvg], rounds: int) -> np.ndarray:
     chosen = strategy(fraction_evaluate=0.0)
     initial = record_of({"fc.weight": np.zeros(SHAPE, np.float32)})
     result = chosen.start(grid=grid, initial_arrays=initial, num_rounds=rounds)
@@ -95,6 +100,48 @@ def test_a_strategy_that_streams_gets_what_any_other_gets(update: str, monkeypat
     plain = trained(update, rounds=4, strategy=FedAvg)
 
     assert np.abs(streamed - plain).max() <= 1e-5 * np.abs(plain).max()
+
+
+class Wire(WrappedGrid):
+    """Counts the bytes of all arrays that pass, both ways, each message on its own."""
+
+    up, down = 0, 0
+
+    def stream_replies(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        pushed = list(messages)
+        self.down += sum(map(carried, pushed))
+        for answer in super().stream_replies(pushed, timeout=timeout):
+            self.up += carried(answer)
+            yield answer
+
+
+def carried(message: Message) -> int:
+    records = message.content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())
+
+
+@pytest.mark.parametrize(
+    ("update", "downlink"),
+    [
+        ("feedback>topk:k=10%>ternary", "exact"),
+        ("sketch:rows=5,fixed=1", "exact"),
+        ("feedback>powersgd>uniform@std:1", "std:1"),
+        ("difference>topk:k=10%", "difference>topk:k=5%"),
+        ("vector?qsgd|*.bias?sign", "exact"),  # of which nothing is coded here
+    ],
+)
+def test_the_bytes_that_are_counted_are_those_on_the_wire(update: str, downlink: str) -> None:
+    nodes = [{"partition-id": i} for i in range(CLIENTS)]
+    wire = Wire(LocalGrid(app(), nodes))
+    grid = FedSZGrid(wire, update=update, downlink=downlink, threshold=0)
+
+    run(grid, StreamingFedAvg, rounds=3)
+
+    traffic = grid.take_traffic()
+    assert (traffic.sent_up, traffic.sent_down) == (wire.up, wire.down)
+    assert 0 < wire.up < traffic.raw_up == 3 * CLIENTS * target(0).nbytes
 
 
 def reply(chain: str, seed: int, reference: dict[str, np.ndarray]) -> ArrayRecord:
