@@ -1,7 +1,7 @@
 #!/bin/sh
 # Wheels for an image, which may be for another kind of machine than this one:
 #
-#   wheels.sh download ARCH REQUIREMENT   of all that requirements*.txt name, and of one more, into WHEELS
+#   wheels.sh download ARCH TORCH         of torch for CPUs, and of all that requirements*.txt name, into WHEELS
 #   wheels.sh build ARCH                  of fedsz, from this folder, into WHEELS
 #   wheels.sh install ARCH FOLDER WHAT... from WHEELS into a folder of packages
 #
@@ -23,8 +23,14 @@ done
 wheels="--no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi $abi --abi abi3 --abi none $platforms"
 
 case $does in
-    download) cat docker/requirements*.txt > /tmp/all.txt
-        pip download --no-cache-dir $wheels --dest "$wheelhouse" -r /tmp/all.txt "$1" ;;
+    download) # What the images do not have would be missed only when a container imports torch.
+        pip download --no-cache-dir $wheels --dest "$wheelhouse" "$1"
+        ! python3 -m zipfile -l "$wheelhouse"/torch-*.whl | grep libtorch_cuda > /dev/null || {
+            echo "$1 is a build for CUDA, which the images do not have: name an index of CPU builds by PIP_EXTRA_INDEX_URL" >&2
+            exit 1
+        }
+        cat docker/requirements*.txt > /tmp/all.txt
+        pip download --no-cache-dir $wheels --dest "$wheelhouse" -r /tmp/all.txt ;;
     build) # What builds is of this machine, so it comes before the variables that name another one.
         pip install --no-cache-dir "scikit-build-core>=0.11" "nanobind>=3.0" cmake ninja
         [ "$machine" = "$(uname -m)" ] || {

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -116,6 +117,29 @@ def test_the_dockerfile_names_options_that_exist() -> None:
     assert names <= variables(SERVER) | variables(CLIENT)
 
 
+def test_the_scripts_that_containers_run_are_in_the_images() -> None:
+    run = (DOCKER / "compose.yaml").read_text() + (MANIFESTS / "server.yaml").read_text()
+    text = (DOCKER / "Dockerfile").read_text()
+
+    (copied,) = re.findall(r"^COPY (.*) /image/usr/lib/fedsz/$", text, re.M)
+    wanted = {f"docker/{name}" for name in re.findall(r"/usr/lib/fedsz/(\w+\.py)", run + text)}
+    assert "docker/serve.py" in wanted
+    assert wanted <= set(copied.split())
+
+
+def test_the_folders_of_volumes_are_not_there_before_their_owner_is_set() -> None:
+    """COPY gives an owner to what it makes, and not to a folder that is there."""
+    text = (DOCKER / "Dockerfile").read_text()
+    volumes = {each for about in compose().values() for each in about.get("volumes", [])}
+    targets = {re.split(r":(?=/)", each)[-1].removesuffix(":ro") for each in volumes} - {"/data"}
+
+    (made,) = re.findall(r"mkdir -p ((?:/volumes/\w+ ?)+)", text)
+    (root,) = re.findall(r"cd /image && mkdir -p (.*) \\$", text, re.M)
+    assert {path.removeprefix("/volumes") for path in made.split()} == targets
+    assert not {target.strip("/") for target in targets} & set(root.split())
+    assert "COPY --from=root --chown=1000:1000 /volumes /" in text
+
+
 def test_images_have_versions_that_fedsz_takes() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
@@ -131,6 +155,41 @@ def test_images_have_versions_that_fedsz_takes() -> None:
             assert ranges[one.name].contains(version), one
     (torch,) = re.findall(r"^ARG TORCH=(.*)", (DOCKER / "Dockerfile").read_text(), re.M)
     assert ranges["torch"].contains(torch)
+
+
+def test_a_torch_that_needs_cuda_is_refused_before_all_else(tmp_path: Path) -> None:
+    pytest.importorskip("pip")
+    folder, version = tmp_path / "found", "2.13.0"
+    about = f"torch-{version}.dist-info"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("torch/lib/libtorch_cuda.so", "")
+        wheel.writestr(
+            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+        )
+        wheel.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{about}/RECORD", "")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # its pip
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "WHEELS": str(tmp_path / "wheels"),
+    }
+    command = ["sh", "docker/wheels.sh", "download", "amd64", f"torch=={version}"]
+
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+    assert done.returncode == 1
+    assert "a build for CUDA" in done.stderr
+    assert "PIP_EXTRA_INDEX_URL" in done.stderr
+
+
+def test_compose_hands_on_the_index_of_torch() -> None:
+    for service in (SERVER, CLIENT):
+        assert compose()[service]["build"]["args"] == ["PIP_EXTRA_INDEX_URL"]
 
 
 def test_manifests_are_as_kubernetes_has_them() -> None:

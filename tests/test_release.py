@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.conftest import ROOT
 
@@ -139,3 +143,18 @@ def test_sums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
     check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
     subprocess.run(check, cwd=tmp_path, check=True)
     assert (tmp_path / "SHA256SUMS").read_text().count("\n") == 2
+
+
+def test_a_device_is_given_a_wheel_of_a_release_and_a_torch_that_it_takes() -> None:
+    guide = (ROOT / "docs" / "guides" / "raspberry-pi.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    train = map(Requirement, project["optional-dependencies"]["train"])
+    (pattern,) = re.findall(r"dist/(\S+\.whl)", guide)
+
+    (wanted,) = [each.specifier for each in train if each.name == "torch"]
+    (torch,) = re.findall(r"torch==\.\*/torch==([\d.]+)/", guide)
+    assert torch in wanted
+    assert fnmatch("fedsz-0.1.0-cp312-abi3-manylinux_2_34_aarch64.whl", pattern)
+    assert not fnmatch(
+        "fedsz-0.1.0-cp311-cp311-manylinux_2_34_aarch64.whl", pattern
+    )  # pip takes one

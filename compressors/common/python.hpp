@@ -4,8 +4,16 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <memory>
 #include <span>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 
 namespace fedsz {
 
@@ -48,10 +56,31 @@ inline std::span<std::byte> bytes_to_fill(const nb::bytes& object) {
     return {reinterpret_cast<std::byte*>(PyBytes_AsString(object.ptr())), object.size()};
 }
 
+#ifdef Py_LIMITED_API
+// Copies bytes that are not read again. Their pages go back to the system as it goes on, so that a large payload is not in
+// memory twice.
+inline void copy_and_give_back(std::span<std::byte> from, std::byte* to) {
+    constexpr std::size_t chunk = 1 << 20;
+    for (std::size_t done = 0; done < from.size(); done += chunk) {
+        const auto part = from.subspan(done, std::min(chunk, from.size() - done));
+        std::memcpy(to + done, part.data(), part.size());
+#ifdef __linux__
+        void* page = part.data();
+        std::size_t room = part.size();
+        const auto page_size = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+        if (room == chunk && std::align(page_size, page_size, page, room))
+            madvise(page, room / page_size * page_size, MADV_DONTNEED);
+#endif
+    }
+}
+#endif
+
 // The first `size` bytes of an object that nobody else has seen. The stable ABI has to copy them.
 inline nb::bytes shortened(nb::bytes object, std::size_t size) {
 #ifdef Py_LIMITED_API
-    return nb::bytes(object.c_str(), size);
+    nb::bytes copy = new_bytes(size);
+    copy_and_give_back(bytes_to_fill(object).first(size), bytes_to_fill(copy).data());
+    return copy;
 #else
     PyObject* bytes = object.release().ptr();
     if (_PyBytes_Resize(&bytes, static_cast<Py_ssize_t>(size)) != 0) throw nb::python_error();
