@@ -74,8 +74,8 @@ WAYS = (
     "weights:qp=-32,sparsity=0,use_dq=1,row_skipping=1",
 )
 OPTIONS = (
-    "task", "data_dir", "samples", "test_samples", "image_size", "model", "seed", "rounds", "clients",
-    "epochs", "batch_size", "learning_rate", "momentum", "device", "lossless",
+    "task", "data_dir", "samples", "test_samples", "image_size", "model", "seed", "rounds",
+    "clients", "epochs", "batch_size", "learning_rate", "momentum", "device", "lossless",
 )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def main() -> None:
                 f"--{field.name.replace('_', '-')}",
                 type=type(field.default),
                 default=field.default,
-                help=field.metadata["help"],
+                help=field.metadata.get("help"),
             )
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.WARNING)
