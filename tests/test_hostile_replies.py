@@ -24,7 +24,7 @@ from fedsz.stream import Reader
 from fedsz.training.events import from_json, to_json
 from fedsz.update.config import CompressionConfig
 from tests.federation import app_of, bound_of, initial, moved, record_of, run, seal, to_arrays
-from tests.test_fedavg import LOSSY, damaged, model
+from tests.test_mean import LOSSY, damaged, model
 
 CLIENTS = 6
 Attack = Callable[[RecordDict], RecordDict]
