@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -145,7 +146,7 @@ def compared(row: Row) -> list[float]:
         )
         named = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in rate_accuracies(of)}
         way = named[WAYS.get(label, f"{label}/0.015")]
-        found += [way.up, way.total, interval(way)[0]]
+        found += [way.up, way.total, interval(way)[0], median(way.reached[1].fewer) or math.nan]
     return found
 
 
