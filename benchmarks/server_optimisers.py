@@ -1,0 +1,128 @@
+"""What the default costs and saves under servers that step by momentum or by Adam.
+
+    python -m benchmarks.server_optimisers --data-dir DIR [--seeds 3]
+
+Flower's own strategies run behind a `FedSZGrid` without any option, and on the same Grid without
+it. Pairs share the seed: of the model, the shares and the examples' order. Clients of `mlp` take
+plain steps on skewed shares of scikit-learn's digits, those of `lstm` steps by AdamW on
+Shakespeare's lines. It prints a row for each task and server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
+
+from fedsz.experiments.sweep_worker import grid_of
+from fedsz.flower import FedSZGrid
+from fedsz.flower.records import to_record
+from fedsz.report.runs import Spread, difference
+from fedsz.training.federation import prepare
+from fedsz.training.model_state import arrays_of, load
+from fedsz.training.options import RunConfig, options
+
+SERVERS: Final[Mapping[str, Callable[[], FedAvg]]] = {
+    "FedAvg": lambda: FedAvg(fraction_evaluate=0.0),
+    "FedAvgM, momentum 0.5": lambda: FedAvgM(fraction_evaluate=0.0, server_momentum=0.5),
+    "FedAdam, eta 0.01": lambda: FedAdam(fraction_evaluate=0.0, eta=0.01),
+}
+TASKS: Final = {
+    "mlp": RunConfig(
+        task="tabular", model="mlp", dataset="digits", partitioner="dirichlet", alpha=0.3,
+        clients=4, rounds=20, learning_rate=0.02,
+    ),
+    "lstm": RunConfig(
+        task="benchmarks.tasks:Characters", model="lstm", dataset="shakespeare", clients=4,
+        rounds=12, samples=2560, test_samples=300, learning_rate=3e-3,
+    ),
+}  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """What a run came to: the last accuracy, and all bytes of arrays up and down."""
+
+    accuracy: float
+    up: int
+    down: int
+
+
+def outcome(config: RunConfig, server: Callable[[], FedAvg], *, compressed: bool) -> Outcome:
+    """Run a federation.
+
+    Without compression a `FedSZGrid` counts the bytes all the same.
+    """
+    problem = prepare(config)
+    exact = {"codec": "raw", "lossless": "raw", "update": "weights", "downlink": "exact"}
+    grid = FedSZGrid(grid_of(config), **({"shared_initial": True} if compressed else exact))
+    accuracies: list[float] = []
+
+    def test(_: int, arrays: ArrayRecord) -> MetricRecord:
+        load(problem.model, arrays)
+        score = problem.task.evaluate(problem.model, problem.held_out)
+        accuracies.append(score.accuracy)
+        grid.observe(accuracy=score.accuracy, loss=score.loss)
+        return MetricRecord({"accuracy": score.accuracy})
+
+    told: dict[str, Any] = {
+        name: getattr(config, name) for name, about in options().items() if about.sent
+    }
+    server().start(
+        grid,
+        to_record(arrays_of(problem.model)),
+        num_rounds=config.rounds,
+        train_config=ConfigRecord(told),
+        evaluate_fn=test,
+    )
+    traffic = grid.take_traffic()
+    if compressed:
+        return Outcome(accuracies[-1], traffic.sent_up, traffic.sent_down)
+    return Outcome(accuracies[-1], traffic.raw_up, traffic.raw_down)
+
+
+def row(name: str, server: str, pairs: list[tuple[Outcome, Outcome]]) -> str:
+    """Return a line of the table from uncompressed runs and those by default."""
+    plain, default = zip(*pairs, strict=True)
+    lost = Spread.of(b.accuracy - a.accuracy for a, b in pairs)
+    up = sum(a.up for a in plain) / sum(b.up for b in default)
+    both = sum(a.up + a.down for a in plain) / sum(b.up + b.down for b in default)
+    ends = f"{100 * fmean(a.accuracy for a in plain):.1f} %"
+    return (
+        f"| {name}, {server} | {len(pairs)} | {ends} | {up:.1f} | {both:.1f} | {difference(lost)} |"
+    )
+
+
+def main() -> None:
+    """Run all pairs and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data-dir", default="", help="folder of the data sets")
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    print("| clients and server | seeds | plain | up | both | points |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name, config in TASKS.items():
+        for server, make in SERVERS.items():
+            pairs = [
+                (
+                    outcome(run, make, compressed=False),
+                    outcome(run, make, compressed=True),
+                )
+                for run in (
+                    replace(config, seed=seed, data_dir=arguments.data_dir)
+                    for seed in range(arguments.seeds)
+                )
+            ]
+            print(row(name, server, pairs), flush=True)
+
+
+if __name__ == "__main__":
+    main()
