@@ -63,7 +63,8 @@ def test_every_figure_is_seen(page: Page, width: int) -> None:
     page.show(width)
     figures = page.value(BOXES)
 
-    assert [figure["id"] for figure in figures] == [f"cnn-digits-{name}" for name in FIGURES]
+    of_setting = [f"cnn-digits-{name}" for name in FIGURES]
+    assert [figure["id"] for figure in figures] == ["bytes-to-accuracy", *of_setting]
     for figure in figures:
         assert figure["svgs"]
         for box in figure["svgs"]:

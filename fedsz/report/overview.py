@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAMED: Final = 7  # ways that the picture shows: as many as there are colours
-LETTERS: Final = 72  # of a setting's name that the picture has room for
-ROW: Final = 0.34  # inches of a setting in the picture
+LETTERS: Final = 58  # of a setting's name that the picture has room for
+ROW: Final = 0.4  # inches of a setting in the picture
 AXES: Final = 1.0  # inches of its axis and its legend
 
 
@@ -87,7 +87,7 @@ def reached_chart(compared: Compared, reach: float | None) -> Chart | Omitted:
                 drawn.add(way)
                 ax.plot([], [], style.marker or "o", color=style.colour, label=way)
         for y, setting in enumerate(settings):
-            above: dict[str, Any] = {"xytext": (2, 5), "textcoords": "offset points", "fontsize": 7}
+            above: dict[str, Any] = {"xytext": (2, 5), "textcoords": "offset points", "fontsize": 9}
             where: Any = ("axes fraction", "data")
             name = textwrap.shorten(setting, LETTERS, placeholder=" …")
             note = ax.annotate(name, (0, y), xycoords=where, color=LIGHT["soft"], **above)
