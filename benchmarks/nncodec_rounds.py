@@ -48,6 +48,7 @@ from flwr.clientapp import ClientApp
 from nncodec_coding import Peer, Way
 
 from fedsz.control.record import RoundRecord
+from fedsz.control.rule import FIXED
 from fedsz.errors import CodecError, ConfigError, FedszError
 from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.sweep import rows_of
@@ -192,7 +193,8 @@ def main() -> None:
     values = {name: getattr(arguments, name) for name in OPTIONS}
     try:
         # What FedSZGrid carries is exact: NNCodec's part is done before it.
-        base = RunConfig.of({**values, "codec": "raw", "min_clients": arguments.clients})
+        exact = {"policy": FIXED, "codec": "raw", "min_clients": arguments.clients}
+        base = RunConfig.of({**values, **exact})
         ways = [Way.of(text) for text in arguments.ways]
         configs = list(plan(base, arguments.datasets, arguments.partitions, arguments.seeds))
     except ConfigError as err:
