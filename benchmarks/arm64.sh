@@ -1,26 +1,30 @@
 #!/bin/bash
-# Try the wheel for arm64 under QEMU. `fleet` runs a client of it beside a server and a client of this machine, and compares streams;
-# `tests` runs tests of streams and codecs:
+# Try an image or a wheel for arm64 under QEMU. `fleet` runs a client of it beside a server and a client of this machine; `streams`
+# compares streams of the fleet's model, or of MODEL's; `tests` runs tests of streams and codecs:
 #
+#   sudo TORCH=2.10.0 docker/build.sh arm64 client
+#   sudo benchmarks/arm64.sh /var/tmp/fedsz-images/client-arm64 fleet streams
 #   python scripts/release.py --aarch64
-#   sudo benchmarks/arm64.sh dist/fedsz-*-cp311-*aarch64.whl fleet tests > docs/results/arm64.txt
+#   sudo benchmarks/arm64.sh dist/fedsz-*-cp311-*aarch64.whl fleet streams tests
 #
-# Needs root, apt, qemu-user-static, binutils-aarch64-linux-gnu, and an interpreter 3.11 with fedsz[train], which PYTHON names. The root file system has the
-# packages of docker/Dockerfile's client. TORCH is the version there. QEMU_CPU is the processor: cortex-a76 is that of a Pi 5, and
-# torch 2.10 ends on the cortex-a72 of a Pi 4. WORK is deleted at the end.
+# Needs root, qemu-user-static, and an interpreter 3.11 with fedsz[train], which PYTHON names. A wheel also needs apt and
+# binutils-aarch64-linux-gnu: it is tried in a root file system with the packages of docker/Dockerfile's client, and TORCH is the version
+# there. All runs as the image's user, on a root that is read-only. QEMU_CPU is the processor: cortex-a76 is that of a Pi 5, and torch
+# 2.10 ends on the cortex-a72 of a Pi 4. WORK is deleted at the end.
 set -euo pipefail
-wheel=$(realpath "$1")
+given=$(realpath "$1")
+[ -z "${MODEL:-}" ] || MODEL=$(realpath "$MODEL")
 parts=("${@:2}")
 cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 work=${WORK:-/var/tmp/fedsz-arm64}
-root=$work/root
+root=$work/root  # where the image is mounted
 export PATH=$(dirname "$python"):$PATH WHEELS=$work/wheels OMP_NUM_THREADS=1 QEMU_CPU=${QEMU_CPU:-cortex-a76}
 emulator=/proc/sys/fs/binfmt_misc/qemu-aarch64
 
 clean() {
     jobs -p | xargs -r kill 2>/dev/null || true
-    for name in proc sys; do ! mountpoint -q "$root/$name" || umount "$root/$name"; done
+    for name in /tmp /dev /sys /proc ""; do ! mountpoint -q "$root$name" || umount "$root$name"; done
     [ -z "${registered:-}" ] || echo -1 > $emulator
     [ -z "${mounted:-}" ] || umount /proc/sys/fs/binfmt_misc
     rm -rf --one-file-system "$work"  # should a mount be left
@@ -29,38 +33,55 @@ trap clean EXIT
 
 unpack_root() {
     local apt="$work/apt" names name
-    mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs} "$root"/{proc,sys,dev/shm,tmp,srv,opt}
+    mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs} "$image"/{proc,sys,dev,tmp,opt}
     touch "$apt/status"
     names=$(sed -n '/^RUN for name in /,/; do /{s/^RUN for name in//; s/; do .*//; s/\\$//; p}' docker/Dockerfile)
     local options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
         -o Dir::State="$apt/state" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache")
     apt-get "${options[@]}" update
     (cd "$apt/debs" && apt-get "${options[@]}" download $names)
-    for name in bin sbin lib lib64; do mkdir -p "$root/usr/$name" && ln -s "usr/$name" "$root/$name"; done
-    for name in "$apt"/debs/*.deb; do dpkg-deb --fsys-tarfile "$name" | tar -x --keep-directory-symlink -C "$root"; done
-    ln -s python3.11 "$root/usr/bin/python3"
-    mknod -m 666 "$root/dev/null" c 1 3
-    mknod -m 666 "$root/dev/urandom" c 1 9
+    for name in bin sbin lib lib64; do mkdir -p "$image/usr/$name" && ln -s "usr/$name" "$image/$name"; done
+    for name in "$apt"/debs/*.deb; do dpkg-deb --fsys-tarfile "$name" | tar -x --keep-directory-symlink -C "$image"; done
+    ln -s python3.11 "$image/usr/bin/python3"
+}
+
+install_wheel() {
+    local packages=(fedsz -r docker/requirements.txt)
+    [[ ! " ${parts[*]} " = *" fleet "* ]] || packages+=(torch -r docker/requirements-torch.txt)
+    mkdir -p "$WHEELS"
+    docker/wheels.sh download arm64 "torch==${TORCH:-2.10.0}"
+    cp "$given" "$WHEELS"
+    docker/wheels.sh install arm64 "$image/opt/fedsz" "${packages[@]}"
 }
 
 emulate() {
     mountpoint -q /proc/sys/fs/binfmt_misc || { mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc && mounted=1; }
     [ -e $emulator ] || { grep '^:' /usr/lib/binfmt.d/qemu-aarch64.conf > /proc/sys/fs/binfmt_misc/register && registered=1; }
+    mkdir -p "$root"
+    mount -o bind,ro "$image" "$root"
     mount -t proc proc "$root/proc"
     mount -t sysfs -o ro sysfs "$root/sys"
+    mount -t tmpfs tmpfs "$root/dev"
+    mount -t tmpfs tmpfs "$root/tmp"
+    mkdir -m 1777 "$root/dev/shm"
+    mknod -m 666 "$root/dev/null" c 1 3
+    mknod -m 666 "$root/dev/urandom" c 1 9
 }
 
-there=(env HOME=/tmp PYTHONPATH=/opt/fedsz chroot "$root" /usr/bin/python3)
+user=1000:1000
+there=(env HOME=/tmp PYTHONPATH=/opt/fedsz:/tmp/packages chroot "--userspec=$user" "$root" /usr/bin/python3)
+carry() { cp -r "$@" "$root/tmp/" && chown -R "$user" "$root/tmp"; }
 size() { echo "$1: $(du -s --block-size=1MB --apparent-size "$2" | cut -f1) MB"; }
 
 try_fleet() {
+    local version="import torch; print(torch.__version__)"
     size "packages" "$root/opt/fedsz"
     size "of these torch" "$root/opt/fedsz/torch"
-    echo "torch: ${TORCH:-2.10.0} there, $("$python" -c "import torch; print(torch.__version__)") here"
+    echo "torch: $("${there[@]}" -c "$version") there, $("$python" -c "$version") here"
     echo; echo "== a fleet"
     "$python" -m fedsz keys init --host 127.0.0.1 --dir "$work/keys" >&2
     "$python" -m fedsz keys client amd64 arm64 --dir "$work/keys" >&2
-    cp -r "$work/keys" "$root/srv/keys"
+    carry "$work/keys"
     "$python" -m fedsz server --json --port 8471 --min-clients 2 --rounds 3 --deadline-factor 0 --reconnect-grace 120 \
         --run-dir "$work/run" --tls-cert "$work/keys/server.pem" --tls-key "$work/keys/server.key" --tls-ca "$work/keys/ca.pem" \
         > "$work/server.log" 2>&1 &
@@ -70,7 +91,7 @@ try_fleet() {
             --tls-cert "$3/clients/$1.pem" --tls-key "$3/clients/$1.key"
     }
     "$python" $(client amd64 0/2 "$work/keys") > "$work/amd64.log" 2>&1 &
-    "${there[@]}" $(client arm64 1/2 /srv/keys) > "$work/arm64.log" 2>&1 &
+    "${there[@]}" $(client arm64 1/2 /tmp/keys) > "$work/arm64.log" 2>&1 &
     emulated=$!
     while peak=$(grep -h VmHWM "/proc/$emulated/status"); do last=$peak; sleep 1; done 2>/dev/null
     wait $emulated; wait $server
@@ -79,38 +100,31 @@ try_fleet() {
     cat "$work/arm64.log"
     grep -q "3 rounds trained" "$work/arm64.log"
     echo "the arm64 client's peak of resident memory, with the emulator's own: $last"
-    try_streams
 }
 
 try_streams() {
-    echo; echo "== streams of its model"
-    cp "$work/run/model.safetensors" "$root/srv/"
-    cp benchmarks/stream_digests.py "$root/srv/"
-    "$python" benchmarks/stream_digests.py encode "$work/run/model.safetensors" "$work/streams" | tee "$work/encoded.txt"
-    "${there[@]}" /srv/stream_digests.py encode /srv/model.safetensors /srv/streams | diff "$work/encoded.txt" - && echo "arm64: the same"
-    "$python" benchmarks/stream_digests.py decode "$root/srv/streams" | tee "$work/decoded.txt"
-    cp -r "$work/streams" "$root/srv/of-amd64"
-    "${there[@]}" /srv/stream_digests.py decode /srv/of-amd64 | diff "$work/decoded.txt" - && echo "arm64: the same"
+    local model=${MODEL:-$work/run/model.safetensors}
+    echo; echo "== streams of a model"
+    "$python" benchmarks/stream_digests.py encode "$model" "$work/streams" | tee "$work/encoded.txt"
+    carry benchmarks/stream_digests.py "$model" "$work/streams"
+    "${there[@]}" /tmp/stream_digests.py encode "/tmp/${model##*/}" /tmp/own | diff "$work/encoded.txt" -
+    echo "arm64: the same"
+    "$python" benchmarks/stream_digests.py decode "$root/tmp/own" | tee "$work/decoded.txt"
+    "${there[@]}" /tmp/stream_digests.py decode /tmp/streams | diff "$work/decoded.txt" -
+    echo "arm64: the same"
 }
 
 try_tests() {
     echo; echo "== tests of streams and codecs"
-    "$python" -m pip install --quiet --target "$root/opt/fedsz" --only-binary :all: --python-version 3.11 \
+    "$python" -m pip install --quiet --target "$root/tmp/packages" --only-binary :all: --python-version 3.11 \
         --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 pytest hypothesis >&2
-    cp -r tests pyproject.toml "$root/srv/"
-    "${there[@]}" -m pytest -q -p no:cacheprovider -c /srv/pyproject.toml --rootdir /srv -m "not repository and not slow" \
-        /srv/tests/test_{golden,native_methods,stream}.py
+    carry tests pyproject.toml
+    "${there[@]}" -m pytest -q -p no:cacheprovider -c /tmp/pyproject.toml --rootdir /tmp -m "not repository and not slow" \
+        /tmp/tests/test_{golden,native_methods,stream}.py
 }
 
-mkdir -p "$WHEELS"
-packages=(fedsz -r docker/requirements.txt)
-[[ ! " ${parts[*]} " = *" fleet "* ]] || packages+=(torch -r docker/requirements-torch.txt)
-{
-    unpack_root
-    docker/wheels.sh download arm64 "torch==${TORCH:-2.10.0}"
-    cp "$wheel" "$WHEELS"
-    docker/wheels.sh install arm64 "$root/opt/fedsz" "${packages[@]}"
-} >&2
+image=$given
+[ -d "$image" ] || { image=$work/image; unpack_root; install_wheel; } >&2
 emulate
 size "root file system without packages" "$root/usr"
 "${there[@]}" -c "import platform, sys; print(platform.machine(), 'Python', sys.version.split()[0])"
