@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from tests import documented_choosing as choosing
 from tests import documented_rows as rows
 from tests.conftest import ROOT
 from tests.documented_rows import NUMBER, Row
@@ -54,13 +55,13 @@ TABLES = [
     Table(MEASUREMENTS, "`uniform`, AVX2 alone", rows.codec_speeds),
     Table(MEASUREMENTS, "| `uniform`, `--update weights` |", rows.sent_up),
     Table("README.md", "Fashion-MNIST, FedSZ as published", rows.both_ways),
-    Table(CHOOSING, "equal shares: hand", rows.chosen),
-    Table(CHOOSING, "equal shares: `delta@0.035`", rows.chosen),
-    Table(CHOOSING, "| a hundred rounds |", rows.long_runs),
-    Table(CHOOSING, "| ten of a hundred |", rows.hundred),
-    Table(CHOOSING, "| ablation | way |", rows.ablation),
-    Table(CHOOSING, "| task and way |", rows.portfolio),
-    Table("docs/methods.md", "| way | up | both | points | to 99 % |", rows.compared),
+    Table(CHOOSING, "equal shares: hand", choosing.chosen),
+    Table(CHOOSING, "equal shares: `delta@0.035`", choosing.chosen),
+    Table(CHOOSING, "| a hundred rounds |", choosing.long_runs),
+    Table(CHOOSING, "| ten of a hundred |", choosing.hundred),
+    Table(CHOOSING, "| ablation | way |", choosing.ablation),
+    Table(CHOOSING, "| task and way |", choosing.portfolio),
+    Table("docs/methods.md", "| way | up | both | points | to 99 % |", choosing.compared),
     Table(CHOOSING, "`weights:sz2@1e-2`, FedSZ as published", rows.tuned_on_fashion),
     Table(EXPERIMENTS, "| cnn, CIFAR-10", rows.by_bound),
     Table(EXPERIMENTS, "| uniform, steps (`--update delta`)", rows.half_a_point),
@@ -73,23 +74,23 @@ SENTENCES = [
         CHOOSING,
         "sends N to N times fewer bytes up, N to N times fewer down and N to N times fewer in all."
         " That is N to N times fewer bytes up than FedSZ",
-        rows.savings,
+        choosing.savings,
     ),
     Sentence(
         CHOOSING,
         "little left to learn, `sz2` costs N points",
         lambda: [-rows.tuned_on("cifar10", "sz2")[2]],
     ),
-    Sentence(CHOOSING, "(N and N times, at N and N)", rows.nncodec_finer),
+    Sentence(CHOOSING, "(N and N times, at N and N)", choosing.nncodec_finer),
     Sentence(
         CHOOSING,
         "at N to N % of the bytes. Without it, 3.5e-2 loses N to N points",
-        rows.worth_of_feedback,
+        choosing.worth_of_feedback,
     ),
     Sentence(
         CHOOSING,
         "sends N times fewer bytes up, N down and N in all, and ends N points below",
-        rows.sampled,
+        choosing.sampled,
     ),
     Sentence(EXPERIMENTS, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(EXPERIMENTS, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),

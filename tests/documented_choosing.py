@@ -1,0 +1,122 @@
+"""What the checked-in rows say of the numbers in docs/choosing.md and docs/methods.md."""
+
+from __future__ import annotations
+
+import math
+import re
+from statistics import fmean, median
+
+from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
+from fedsz.report.runs import Spread, settings_of
+from tests.documented_rows import DATASETS, WAYS, Row, interval, runs, seeds, setting, updates, ways
+
+
+def chosen(row: Row) -> list[float]:
+    way = updates(row)
+    return [seeds(way), way.up, way.fewer, way.down, way.total, *interval(way)]
+
+
+def long_runs(row: Row) -> list[float]:
+    way = ways("horizon", dataset="cifar10")[row.labels[0]]
+    return [seeds(way), way.up, way.down, way.total, *interval(way)]
+
+
+def portfolio(row: Row) -> list[float]:
+    """A way of ways.parquet, or of defaults.parquet, by a label such as ``gpt: auto``."""
+    task, _, name = row.labels[0].partition(": ")
+    data = {"mlp": "digits", "logistic": "fashion_mnist"}.get(task, "shakespeare")
+    way = ways("defaults", "ways", dataset=data, model=task)[WAYS.get(name, name)]
+    return [seeds(way), way.up, way.down, way.total, *interval(way)]
+
+
+def compared(row: Row) -> list[float]:
+    """A way of methods.parquet, where four of four clients train in a round; ten of a hundred."""
+    label, found = row.labels[0], []
+    for clients in (4, 100):
+        (of,) = (
+            of
+            for of in settings_of(runs("methods"))
+            if {"clients": clients, "partition": "dirichlet:0.3"}.items()
+            <= dict(of.runs[0].conditions).items()
+        )
+        named = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in rate_accuracies(of)}
+        way = named[WAYS.get(label, f"{label}/0.015")]
+        found += [way.up, way.total, interval(way)[0], median(way.reached[1].fewer) or math.nan]
+    return found
+
+
+def nncodec_finer() -> list[float]:
+    name = "delta+ef:nncodec:qp=-20,sparsity=0"
+    found = [ways("updates", dataset=dataset)[name] for dataset in DATASETS.values()]
+    return [*(way.up for way in found), *(interval(way)[0] for way in found)]
+
+
+def worth_of_feedback() -> list[float]:
+    """Bytes up with feedback at 3.5e-2 as a share of those without at 1e-2; loss without it."""
+    found = [ways("updates", dataset=dataset) for dataset in DATASETS.values()]
+    shares = sorted(100 * of["delta@0.01"].up / of["delta+ef@0.035"].up for of in found)
+    return [*shares, *sorted(-interval(of["delta@0.035"])[0] for of in found)]
+
+
+def every_auto() -> list[RateAccuracy]:
+    shares = ("iid", "dirichlet:0.5", "dirichlet:0.1")
+    return [
+        ways("updates", dataset=dataset, partition=partition)["auto"]
+        for dataset in DATASETS.values()
+        for partition in shares
+    ]
+
+
+def savings() -> list[float]:
+    """Least and greatest of what `auto` saves."""
+    found = every_auto()
+    of = ("up", "down", "total", "fewer")
+    return [f(getattr(way, name) for way in found) for name in of for f in (min, max)]
+
+
+def sampled() -> list[float]:
+    """What `auto` saves, and its points, where eight of fifty clients train in a round."""
+    way = ways("sampled", dataset="fashion_mnist", partition="dirichlet:0.3")["auto"]
+    assert way.difference
+    return [way.up, way.down, way.total, -100 * way.difference.mean]
+
+
+def hundred(row: Row) -> list[float]:
+    """What `auto` costs and saves in a hundred rounds, with ten of a hundred clients."""
+    name, _, data = row.labels[0].partition(", ")
+    model = {"logistic regression": "logistic"}.get(name, name)
+    dataset = DATASETS.get(data, data)
+    of = setting("hundred", dataset=dataset, model=model, partition="dirichlet:0.3")
+    (way,) = (way for way in rate_accuracies(of) if way.name == "auto")
+    plain = {run.seed: run for run in of.baseline}
+    late = Spread.of(
+        fmean(run.accuracies[-20:]) - fmean(plain[run.seed].accuracies[-20:])
+        for run in of.runs
+        if not run.uncompressed
+    )
+    assert late
+    last = 100 * fmean(run.accuracy for run in plain.values())
+    ratios = way.up, way.down, way.total
+    return [seeds(way), last, *ratios, *interval(way), 100 * late.mean, 100 * late.reach]
+
+
+def ablation(row: Row) -> list[float]:
+    """A way of ablations.parquet, by clients, rounds or epochs, and by bound and decay."""
+    federation, text = row.labels
+    numbers = [int(x) for x in re.findall(r"\d+", federation)]
+    if "epoch" in federation:
+        wanted = {"rounds": numbers[0], "epochs": numbers[1], "clients": 4}
+    elif len(numbers) == 2:
+        wanted = {"clients_per_round": numbers[0], "clients": numbers[1]}
+    else:
+        wanted = {"clients": numbers[0], "rounds": 20, "epochs": 1}
+    (of,) = (
+        of
+        for of in settings_of(runs("ablations"))
+        if wanted.items() <= dict(of.runs[0].conditions).items()
+    )
+    bound, _, decay = text.partition(", ")
+    name = text if text == "auto" else f"delta+ef@{bound}/step:0.6" + (decay and f" ({decay})")
+    (way,) = (way for way in rate_accuracies(of) if way.name == name)
+    plain = 100 * fmean({run.seed: run.accuracy for run in of.baseline}.values())
+    return [seeds(way), plain, way.up, way.down, way.total, *interval(way)]
