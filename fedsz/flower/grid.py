@@ -115,12 +115,8 @@ class FedSZGrid(WrappedGrid):
         named: dict[str, Any] = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
         named |= {"update": update, "downlink": downlink}
         named = {name: value for name, value in named.items() if value is not None}
-        config = CompressionConfig.of(
-            **{"error_bound": DEFAULT.error_bound, **named},
-            codec=codec,
-            lossless=lossless,
-            decay=decay,
-        )
+        whole = {"error_bound": DEFAULT.error_bound, "decay": decay, **named}
+        config = CompressionConfig.of(**whole, codec=codec, lossless=lossless)
         policy = policy or (FIXED if named else AUTO)
         controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
         if SENSITIVITY in controller.needs:
