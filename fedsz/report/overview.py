@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAMED: Final = 7  # ways that the picture shows: as many as there are colours
 LETTERS: Final = 58  # of a setting's name that the picture has room for
+WAY: Final = 44  # letters of a way's name that the legend has room for
 ROW: Final = 0.4  # inches of a setting in the picture
 AXES: Final = 1.0  # inches of its axis and its legend
 
@@ -85,7 +86,7 @@ def reached_chart(compared: Compared, reach: float | None) -> Chart | Omitted:
                 ax.plot(x, y, style.marker or "o", color=style.colour, markerfacecolor=fill)
             if way in styles and way not in drawn:
                 drawn.add(way)
-                ax.plot([], [], style.marker or "o", color=style.colour, label=way)
+                ax.plot([], [], style.marker or "o", color=style.colour, label=_cut(way))
         for y, setting in enumerate(settings):
             above: dict[str, Any] = {"xytext": (2, 5), "textcoords": "offset points", "fontsize": 9}
             where: Any = ("axes fraction", "data")
@@ -133,6 +134,10 @@ def _sent(found: Sequence[float]) -> str:
 def _middle(reached: Reached) -> float:
     known = [x for x in reached.fewer if not math.isnan(x)]
     return median(known) if known else 0.0
+
+
+def _cut(way: str) -> str:
+    return way if len(way) <= WAY else f"{way[: WAY - 1]}…"
 
 
 def _said(times: float) -> str:
