@@ -256,9 +256,12 @@ def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
 
     Raises:
         ConfigError: a buffer is smaller than the replies that a round needs, or asks only some
-            clients; FetchSGD has no sketches of fixed columns, or a buffer.
+            clients; FetchSGD has no sketches of fixed columns, or a buffer; there is a momentum
+            without FetchSGD.
     """
     asked = done, config.seed, config.clients_per_round
+    if config.server_momentum and not config.fetchsgd:
+        raise ConfigError("--server-momentum needs --fetchsgd")
     if config.fetchsgd:
         _require_sketches(config)
         return ResumableFetchSgd(*asked, k=config.fetchsgd, momentum=config.server_momentum)
