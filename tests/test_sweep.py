@@ -130,6 +130,19 @@ def test_some_clients_of_many_train_in_a_round(tmp_path: Path) -> None:
         assert some["run"] != whole["run"]
 
 
+def test_sketches_may_be_fed_back_on_the_server(tmp_path: Path) -> None:
+    sketch = "sketch:rows=3,fixed=1/std:1"
+    ways = [sketch, f"{sketch} into fetchsgd:k=5%,momentum=0.5"]
+    rows = run(tiny(tmp_path / "x.parquet", ways=",".join(ways), threshold=0)).to_pylist()
+    alone, fed = ([row for row in rows if str(Scheme.of_row(row)) == way] for way in ways)
+
+    assert [row["fetchsgd"] for row in alone + fed] == [""] * 3 + ["5%"] * 3
+    assert {row["server_momentum"] for row in fed} == {0.5}
+    # Clients are the same; what the server applies differs from round 1 on.
+    assert alone[0]["loss"] == fed[0]["loss"] != fed[1]["loss"] != alone[1]["loss"]
+    assert alone[1]["sent_up"] == fed[1]["sent_up"]
+
+
 def test_equal_seeds_give_equal_results(
     swept: tuple[SweepConfig, list[dict]], tmp_path: Path
 ) -> None:
@@ -294,6 +307,11 @@ def test_the_screen(tmp_path: Path) -> None:
         (["--error-bounds", "1e-1..1e-5"], "write the smaller bound first"),
         (["--error-bounds", "0..1"], "above 0"),
         (["--jobs", "0"], "jobs must lie in"),
+        (["--ways", "raw into fetchsgd"], "fetchsgd needs sketch:rows=5,fixed=1, got 'weights'"),
+        (["--ways", "sketch into fetchsgd"], "got 'sketch'"),
+        (["--ways", "sketch:fixed=1 into fedadam"], "no server 'fedadam'; have fetchsgd"),
+        (["--ways", "sketch:fixed=1 into fetchsgd:k=0"], "fetchsgd k must be"),
+        (["--ways", "sketch:fixed=1 into fetchsgd:momentum=1"], "momentum must lie in"),
     ],
 )
 def test_what_is_refused(arguments: list[str], says: str) -> None:

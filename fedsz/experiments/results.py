@@ -21,7 +21,7 @@ from fedsz.control.record import VERSION as RECORD_VERSION
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY
-from fedsz.experiments.scheme import STORED
+from fedsz.experiments.scheme import SERVER, STORED
 from fedsz.training.options import RunConfig, options
 
 TABLE: Final = b"fedsz.table"
@@ -66,7 +66,7 @@ DISTRIBUTION: Final = pa.struct(_columns(
 
 def _option_schema() -> dict[str, pa.DataType]:
     kinds = get_type_hints(RunConfig)
-    axes = ("task", "model", "dataset", "seed", "policy", "clients_per_round", *STORED)
+    axes = ("task", "model", "dataset", "seed", "policy", "clients_per_round", *STORED, *SERVER)
     return {
         name: {str: TEXT, float: REAL, int: COUNT if about.high < 1 << 31 else BIG}[kinds[name]]
         for name, about in options().items()
@@ -105,7 +105,7 @@ SWEEP: Final = Table(
     added=(
         "task", "downlink", "policy", "tolerance", "decay", "wire_up", "wire_down",
         "tensors", "lossy", "kept", "lag", "raw_aside", "sent_aside",
-        "clients_per_round",
+        "clients_per_round", *SERVER,
     ),
     older=(1,),
 )  # fmt: skip

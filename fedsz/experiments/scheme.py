@@ -12,6 +12,7 @@ import msgspec
 from fedsz.bounds import ErrorBound
 from fedsz.control.rule import AUTO, FIXED
 from fedsz.errors import ConfigError
+from fedsz.spec_strings import chosen
 from fedsz.training.options import RunConfig
 from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig, codec_text
 
@@ -20,7 +21,8 @@ DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
 DEFAULTS: Final = RunConfig()
 FORM: Final = (
     f"{RAW}, {AUTO}[@POINTS] and UPDATE[:CODEC][@BOUND][/DOWNLINK][ by POLICY[@POINTS]], where"
-    f" UPDATE is one of {', '.join(UPDATES)}; or a chain of methods in place of UPDATE:CODEC@BOUND"
+    f" UPDATE is one of {', '.join(UPDATES)}; or a chain of methods in place of UPDATE:CODEC@BOUND;"
+    " those of sketches may end in ' into fetchsgd:k=K[,momentum=M]'"
 )
 
 
@@ -31,11 +33,14 @@ class Scheme:
     config: CompressionConfig = DEFAULT  # as far as no policy decides otherwise
     policy: str = FIXED  # that decides; "fixed" if the above is all
     tolerance: float = DEFAULTS.tolerance  # points of accuracy that a policy may cost
+    fetchsgd: str = ""  # elements that the server applies of the summed sketches
+    server_momentum: float = 0.0  # of these sums
 
     @classmethod
     def of_run(cls, run: RunConfig) -> Self:
         """Return the scheme of a run."""
-        return cls(run.compression, run.policy, run.tolerance)
+        asked = run.compression, run.policy, run.tolerance, run.fetchsgd, run.server_momentum
+        return cls(*asked)
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
@@ -46,8 +51,8 @@ class Scheme:
             config["error_bound"] = str(ErrorBound(known["bound_kind"], known["bound_value"]))
         # Weights were all that was sent before there was a choice.
         whole = _replaced(CompressionConfig(update=WEIGHTS), config)
-        tolerance = known.get("tolerance", DEFAULTS.tolerance)
-        return cls(whole, known.get("policy", FIXED), tolerance)
+        asked = {name: known[name] for name in (*DECIDED, *SERVER) if name in known}
+        return cls(whole, **asked)
 
     @property
     def bound(self) -> ErrorBound | None:
@@ -76,7 +81,7 @@ class Scheme:
     def options(self) -> dict[str, Any]:
         """The options of `RunConfig` that say all this."""
         options = {name: getattr(self.config, name) for name in STORED}
-        options |= {"policy": self.policy, "tolerance": self.tolerance}
+        options |= {name: getattr(self, name) for name in (*DECIDED, *SERVER)}
         if self.bound:
             options["error_bound"] = self.config.error_bound
         if self.config.codec == RAW:
@@ -98,6 +103,9 @@ class Scheme:
         text = (RAW if config.codec == RAW else text) + bound
         if config.downlink != EXACT:
             text += f"/{config.downlink}"
+        if self.fetchsgd:
+            momentum = f",momentum={self.server_momentum:g}" if self.server_momentum else ""
+            text += f" into fetchsgd:k={self.fetchsgd}{momentum}"
         if self.policy == FIXED:
             return text
         points = "" if self.tolerance == DEFAULTS.tolerance else f"@{self.tolerance:g}"
@@ -123,6 +131,8 @@ def _replaced(base: CompressionConfig, changes: dict[str, Any]) -> CompressionCo
 
 # Of a config, what a scheme writes besides the bound; a table has a column for each.
 STORED: Final = ("update", "codec", "downlink", "decay")
+DECIDED: Final = ("policy", "tolerance")  # and besides a config,
+SERVER: Final = ("fetchsgd", "server_momentum")  # by options of a run of the same names
 
 
 def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
@@ -133,7 +143,8 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
     Raises:
         ConfigError: it is not of that form, or names what does not exist.
     """
-    what, by, decides = (part.strip() for part in f" {text} ".partition(" by "))
+    sent, into, server = (part.strip() for part in f" {text} ".partition(" into "))
+    what, by, decides = (part.strip() for part in f" {sent} ".partition(" by "))
     if not by and re.match(rf"{AUTO}([@+:]|$)", what):
         what, by, decides = WEIGHTS, "by", what
     front, slash, downlink = what.partition("/")
@@ -162,12 +173,27 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
         codec=RAW if raw else codec or usual.config.codec,
         downlink=downlink or (EXACT if raw else usual.config.downlink),
     )
-    scheme = Scheme(config, policy or (FIXED if raw else usual.policy), tolerance)
+    decided = policy or (FIXED if raw else usual.policy)
+    scheme = Scheme(config, decided, tolerance, *(_server(server, config) if into else ()))
     if bounds and scheme.bound is None:
         raise ConfigError("its codec takes no bound")
     if raw and scheme.policy != FIXED:
         raise ConfigError(f"{RAW} leaves a policy nothing to decide")
     return scheme, bounds
+
+
+def _server(text: str, config: CompressionConfig) -> tuple[str, float]:
+    """Return which elements a server applies of the sketches that it feeds back, and its momentum.
+
+    Raises:
+        ConfigError: there is no such server or setting, or updates are no sketches for it.
+    """
+    from fedsz.methods.fetchsgd import SketchedFeedback, feeds
+
+    server = chosen("server", text, [SketchedFeedback()])
+    if not feeds(config.chain):
+        raise ConfigError(f"{server.name} needs sketch:rows=5,fixed=1, got {config.update!r}")
+    return str(server.k), server.momentum
 
 
 def at(scheme: Scheme, bounds: tuple[ErrorBound, ...]) -> list[Scheme]:

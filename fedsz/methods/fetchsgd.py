@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.methods.base import VALUES, Shared, Sparse
+from fedsz.methods.base import VALUES, Shared, Sparse, Transform
+from fedsz.methods.combinators import parts_of
 from fedsz.methods.settings import Count
 from fedsz.methods.sketch import Sketch
 from fedsz.methods.top_k import largest
+from fedsz.spec_strings import NO_SETTING
 
 VELOCITY, ERROR = "velocity", "error"
 
@@ -35,9 +38,11 @@ class SketchedFeedback:
         ConfigError: the momentum is out of range.
     """
 
-    k: Count
-    momentum: float
-    state: dict[str, dict[str, NDArray]] = field(default_factory=dict)
+    name: ClassVar[str] = "fetchsgd"
+
+    k: Count = Count("1%")  # noqa: RUF009 - it is frozen
+    momentum: float = 0.0
+    state: dict[str, dict[str, NDArray]] = field(default_factory=dict, metadata=NO_SETTING)
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -65,3 +70,9 @@ class SketchedFeedback:
             error = error - sketch.encode(applied.dense(), {}, shared)[0][VALUES]
         self.state[spec.name] = {VELOCITY: velocity, ERROR: error}
         return applied
+
+
+def feeds(chain: Transform | None) -> bool:
+    """Say whether a chain sends what `SketchedFeedback` takes: sketches of fixed columns."""
+    parts = parts_of(chain) if chain is not None else []
+    return any(isinstance(part, Sketch) and bool(part.fixed) for part in parts)

@@ -25,8 +25,7 @@ from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
-from fedsz.methods import parts_of
-from fedsz.methods.sketch import Sketch
+from fedsz.methods.fetchsgd import feeds
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
@@ -282,9 +281,7 @@ def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
 def _require_sketches(config: RunConfig) -> None:
     if config.buffer:
         raise ConfigError("--fetchsgd cannot be used with --buffer")
-    chain = config.compression.chain
-    parts = parts_of(chain) if chain is not None else []
-    if not any(isinstance(part, Sketch) and part.fixed for part in parts):
+    if not feeds(config.compression.chain):
         wanted = "--update 'sketch:rows=5,fixed=1'"
         raise ConfigError(f"--fetchsgd needs {wanted}, got --update {config.update!r}")
 
