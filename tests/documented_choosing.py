@@ -40,8 +40,9 @@ def compared(row: Row) -> list[float]:
             <= dict(of.runs[0].conditions).items()
         )
         named = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in rate_accuracies(of)}
-        way = named[WAYS.get(label, f"{label}/0.015")]
-        found += [way.up, way.total, interval(way)[0], median(way.reached[1].fewer) or math.nan]
+        sent, into, server = label.partition(" into ")
+        way = named[WAYS.get(label, f"{sent}/0.015{into}{server}")]
+        found += [way.up, way.total, *interval(way), median(way.reached[1].fewer) or math.nan]
     return found
 
 
