@@ -54,6 +54,7 @@ class Line(NamedTuple):
     seeds: int
     plain: float  # mean of the last accuracies, as a share
     points: Spread  # of the last accuracy to the plain run's, seed by seed, as a share
+    course: Spread  # the same of the mean accuracy over all rounds
     loss: Spread  # of the last loss to the plain run's, as a share of it
     kept: float  # least mean of a task's updates over its rounds
     up: float  # times fewer bytes of arrays than the plain run, over all rounds
@@ -62,8 +63,8 @@ class Line(NamedTuple):
 
 
 HEAD: Final = """\
-| model | seeds | plain | points | loss | kept | up | down | both |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| model | seeds | plain | points | all rounds | loss | kept | up | down | both |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -88,9 +89,10 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[Line]:
 
 
 def _line(name: str, pairs: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]) -> Line:
-    points, losses, kept, ratios = [], [], [], []
+    points, courses, losses, kept, ratios = [], [], [], [], []
     for plain, default in pairs:
         points.append(default[-1]["accuracy"] - plain[-1]["accuracy"])
+        courses.append(_mean_accuracy(default) - _mean_accuracy(plain))
         losses.append(default[-1]["loss"] / plain[-1]["loss"] - 1)
         kept += [row["kept"] for row in default if row["kept"] is not None]
         ratios.append([
@@ -98,21 +100,28 @@ def _line(name: str, pairs: list[tuple[list[dict[str, Any]], list[dict[str, Any]
             / sum(row["sent_" + way] for row in default for way in ways)
             for ways in (("up",), ("down",), ("up", "down"))
         ])  # fmt: skip
-    of_points, of_losses = Spread.of(points), Spread.of(losses)
-    assert of_points
-    assert of_losses
+    spreads = [spread for xs in (points, courses, losses) if (spread := Spread.of(xs))]
     accuracy = fmean(plain[-1]["accuracy"] for plain, _ in pairs)
     up, down, both = map(fmean, zip(*ratios, strict=True))
-    return Line(name, len(pairs), accuracy, of_points, of_losses, min(kept), up, down, both)
+    return Line(name, len(pairs), accuracy, *spreads, min(kept), up, down, both)
+
+
+def _mean_accuracy(rows: list[dict[str, Any]]) -> float:
+    """Return the mean accuracy over all rounds; round 0 is before any training."""
+    return fmean(row["accuracy"] for row in rows if row["round"])
 
 
 def _text(line: Line) -> str:
-    points, loss = (f"{100 * s.mean:+.2f} ± {100 * s.reach:.2f}" for s in (line.points, line.loss))
+    points, course, loss = (
+        f"{100 * spread.mean:+.2f} ± {100 * spread.reach:.2f}"
+        for spread in (line.points, line.course, line.loss)
+    )
     cells = [
         line.name,
         str(line.seeds),
         f"{100 * line.plain:.1f} %",
         points,
+        course,
         f"{loss} %",
         f"{100 * line.kept:.0f} %",
         *(f"{ratio:.1f}" for ratio in (line.up, line.down, line.both)),

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from statistics import fmean, median
 
+import pyarrow.parquet as pq
+
+from benchmarks.defaults import Line, lines
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Spread, settings_of
+from tests.conftest import ROOT
 from tests.documented_rows import DATASETS, WAYS, Row, interval, runs, seeds, setting, updates, ways
 
 
@@ -19,6 +24,20 @@ def chosen(row: Row) -> list[float]:
 def long_runs(row: Row) -> list[float]:
     way = ways("horizon", dataset="cifar10")[row.labels[0]]
     return [seeds(way), way.up, way.down, way.total, *interval(way)]
+
+
+@cache
+def defaults() -> dict[str, Line]:
+    rows = pq.read_table(ROOT / "docs" / "results" / "defaults.parquet").to_pylist()
+    return {line.name: line for line in lines(rows)}
+
+
+def default(row: Row) -> list[float]:
+    """What the default costs and saves on a task of the portfolio."""
+    line = defaults()[row.labels[0]]
+    spreads = [100 * x for s in (line.points, line.course, line.loss) for x in (s.mean, s.reach)]
+    ratios = line.up, line.down, line.both
+    return [line.seeds, 100 * line.plain, *spreads, 100 * line.kept, *ratios]
 
 
 def portfolio(row: Row) -> list[float]:

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
+pytest.importorskip("benchmarks")
 
 from tests import documented_choosing as choosing
 from tests import documented_rows as rows
@@ -60,6 +61,7 @@ TABLES = [
     Table(CHOOSING, "| a hundred rounds |", choosing.long_runs),
     Table(CHOOSING, "| ten of a hundred |", choosing.hundred),
     Table(CHOOSING, "| ablation | way |", choosing.ablation),
+    Table(CHOOSING, "| model | seeds | plain | points | all rounds |", choosing.default),
     Table(CHOOSING, "| task and way |", choosing.portfolio),
     Table("docs/methods.md", "| way | up | both | points | to 99 % |", choosing.compared),
     Table(CHOOSING, "`weights:sz2@1e-2`, FedSZ as published", rows.tuned_on_fashion),
