@@ -5,10 +5,11 @@ they are: each client's of its own step, the server's of its own, so that neithe
 optimiser nor the scale of a tensor misleads it. What feedback holds back is late, not lost, and a
 bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as training so many
 rounds less: much while a model takes off, little late in a long run. So the bound starts at half
-of what ten rounds can afford, and beyond them grows with the rounds that are over. What a client
-holds back waits until it is asked again: where few of many are asked, only those rounds count that
-a client took part in. Where clients report that they are further behind, or the held-out metric
-falls, it tightens. docs/choosing.md has the measurements.
+of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
+grows by half at most: what clients hold back is noise in the model, too, which is as harmful in
+round 60 as in round 15. What a client holds back waits until it is asked again: where few of many
+are asked, only those rounds count that a client took part in. Where clients report that they are
+further behind, or the held-out metric falls, it tightens. docs/choosing.md has the measurements.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ ALLOWED: Final = (
 ROUNDING: Final = math.sqrt(2)
 START: Final = 0.5  # of it in the first round,
 RAMP: Final = 5  # all of it after so many more,
-SHORT: Final = 10  # and beyond so many rounds, in proportion to them
+SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
+MOST: Final = 1.5, 10.0  # up to so many times of it: of updates, and of the model
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
@@ -57,10 +59,11 @@ class Auto(Rule):
         """Return a decision that leaves nothing of ``decision`` but its codecs and factors."""
         _, up, down = max(row for row in ALLOWED if row[0] <= past.tolerance)
         turn = min(turns(past.history) + 1, past.next_round)
-        grown = share_of_allowed(turn)
+        grown = min(share_of_allowed(turn), MOST[0])
+        grown_down = min(share_of_allowed(past.next_round), MOST[1])
         eased, told = eased_by_lag(past.history)
         # Rounded, for people and for machines whose last bits differ.
-        shares = up * grown, ROUNDING * down * share_of_allowed(past.next_round)
+        shares = up * grown, ROUNDING * down * grown_down
         bounds = [ErrorBound.step(float(f"{k * eased:.4g}")) for k in shares]
         rarely = f" in turn {turn:.3g} of a client" if turn < past.next_round else ""
         chosen = because(
