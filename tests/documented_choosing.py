@@ -65,6 +65,28 @@ def compared(row: Row) -> list[float]:
     return found
 
 
+def compared_large(row: Row) -> list[float]:
+    """A way of methods-large.parquet on each of its tasks: late points, and bytes to 95 %."""
+    sent, into, server = row.labels[0].partition(" into ")
+    label = WAYS.get(row.labels[0], f"{sent}/0.015{into}{server}")
+    found = []
+    skewed = {"model": "cnn", "partition": "dirichlet:0.3"}
+    for conditions in ({**skewed, "clients": 4}, {**skewed, "clients": 100}, {"model": "gpt"}):
+        of = setting("methods-large", **conditions)
+        plain = {run.seed: run for run in of.baseline}
+        named = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in rate_accuracies(of)}
+        way = named[label]
+        late = Spread.of(
+            fmean(run.accuracies[-20:]) - fmean(plain[run.seed].accuracies[-20:])
+            for run in of.runs
+            if str(run.way) == label
+        )
+        assert late
+        to_95 = median(way.reached[0].fewer) or math.nan
+        found += [way.up, way.total, 100 * late.mean, 100 * late.reach, to_95]
+    return found
+
+
 def nncodec_finer() -> list[float]:
     name = "delta+ef:nncodec:qp=-20,sparsity=0"
     found = [ways("updates", dataset=dataset)[name] for dataset in DATASETS.values()]

@@ -75,9 +75,9 @@ def runs(*names: str) -> list[Run]:
 
 
 @cache
-def setting(*names: str, dataset: str, model: str = "cnn", partition: str = "iid") -> Setting:
+def setting(*names: str, **conditions: str | int) -> Setting:
     """The runs of result files on equal conditions; the first file's conditions where several."""
-    wanted = {"model": model, "dataset": dataset, "partition": partition}
+    wanted = {"model": "cnn", "partition": "iid", **conditions}
     (found,) = (
         of
         for of in settings_of(runs(*names))
