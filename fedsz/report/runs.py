@@ -310,9 +310,10 @@ def settings_of(runs: Iterable[Run]) -> list[Setting]:
         rivals = zip(*(key for key in groups if key[:2] == (model, dataset)), strict=True)
         title = f"{model} on {dataset}"
         for name, value, values in zip(CONDITIONS, conditions, rivals, strict=True):
-            if len(set(values)) > 1:
-                said = str(value) if name == "partition" else f"{name} {value}".replace("_", " ")
-                title += f", {said}"
+            if len(set(values)) > 1 and value is not None:
+                said = f"{value:.7}" if name == "initial" else str(value)  # a digest
+                label = "" if name == "partition" else name.replace("_", " ") + " "
+                title += f", {label}{said}"
         name = re.sub(r"[^a-z0-9]+", "-", f"{model}-{dataset}".lower()).strip("-") or "runs"
         # Numbers keep names unique and short where conditions differ.
         taken = sum(setting.name.partition("--")[0] == name for setting in found)
