@@ -126,8 +126,8 @@ def test_a_strategy_applies_the_heavy_elements_and_nothing_else() -> None:
     strategy = FetchSgd(k=3, fraction_evaluate=0.0)
 
     # Columns are drawn anew in each run: with so many rows no element shares most of them with
-    # heavy ones, but in one run of two hundred thousand.
-    left = strategy_run(strategy, "sketch:columns=150,rows=13,fixed=1")
+    # heavy ones, but in one run of eighty thousand.
+    left = strategy_run(strategy, "sketch:columns=130,rows=13,fixed=1")
 
     assert np.abs(left).max() < 1e-5
     assert strategy.feedback.state.keys() == {"fc.weight"}
