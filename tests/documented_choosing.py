@@ -83,7 +83,7 @@ def compared_large(row: Row) -> list[float]:
         )
         assert late
         to_95 = median(way.reached[0].fewer) or math.nan
-        found += [way.up, way.total, 100 * late.mean, 100 * late.reach, to_95]
+        found += [way.total, 100 * late.mean, 100 * late.reach, to_95]
     return found
 
 
