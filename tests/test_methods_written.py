@@ -31,10 +31,11 @@ BAD = {
 
 
 def chains() -> list[str]:
-    """Return what the tables' cells of code hold, but for names of updates with their bounds."""
+    """Return what the tables' cells of code hold, but for servers, and updates with their bounds."""
     rows = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `"))
     cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
     found = [match[1].replace("\\|", "|") for cell in cells if (match := CODE.fullmatch(cell))]
+    found = [text.partition(" into ")[0] for text in found]
     return [text for text in dict.fromkeys(found) if not text.startswith("delta+ef")]
 
 
