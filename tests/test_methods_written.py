@@ -31,7 +31,7 @@ BAD = {
 
 
 def chains() -> list[str]:
-    """Return what the tables' cells of code hold, but for servers, and updates with their bounds."""
+    """Return what cells of code in tables hold, but for servers, and updates with their bounds."""
     rows = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `"))
     cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
     found = [match[1].replace("\\|", "|") for cell in cells if (match := CODE.fullmatch(cell))]
