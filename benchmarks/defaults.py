@@ -100,10 +100,16 @@ def _line(name: str, pairs: list[tuple[list[dict[str, Any]], list[dict[str, Any]
             / sum(row["sent_" + way] for row in default for way in ways)
             for ways in (("up",), ("down",), ("up", "down"))
         ])  # fmt: skip
-    spreads = [spread for xs in (points, courses, losses) if (spread := Spread.of(xs))]
     accuracy = fmean(plain[-1]["accuracy"] for plain, _ in pairs)
     up, down, both = map(fmean, zip(*ratios, strict=True))
+    spreads = _spread(points), _spread(courses), _spread(losses)
     return Line(name, len(pairs), accuracy, *spreads, min(kept), up, down, both)
+
+
+def _spread(values: list[float]) -> Spread:
+    spread = Spread.of(values)
+    assert spread
+    return spread
 
 
 def _mean_accuracy(rows: list[dict[str, Any]]) -> float:

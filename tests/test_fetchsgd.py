@@ -153,6 +153,8 @@ def test_a_strategy_goes_on_with_what_another_has_kept() -> None:
         ({"update": "sketch:rows=5"}, "needs --update 'sketch:rows=5,fixed=1'"),
         ({"update": "topk"}, "needs --update .*, got --update 'topk'"),
         ({"policy": "auto"}, "needs --update"),
+        ({"update": "sketch:fixed=1", "policy": "auto"}, "cannot be used with --policy auto"),
+        ({"update": "sketch:fixed=1", "policy": "auto+gate"}, "it sends no sketches"),
         ({"fetchsgd": "", "server_momentum": 0.5}, "--server-momentum needs --fetchsgd"),
         ({"update": "sketch:fixed=1", "buffer": 2}, "cannot be used with --buffer"),
         (

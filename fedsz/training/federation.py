@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from fedsz.arrays import NDArray
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
-from fedsz.control.rule import SENSITIVITY
+from fedsz.control.rule import AUTO, SENSITIVITY
 from fedsz.errors import ConfigError
 from fedsz.flower.admission import AdmissionRules
 from fedsz.flower.deadline import Deadlines
@@ -255,8 +255,8 @@ def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
 
     Raises:
         ConfigError: a buffer is smaller than the replies that a round needs, or asks only some
-            clients; FetchSGD has no sketches of fixed columns, or a buffer; there is a momentum
-            without FetchSGD.
+            clients; FetchSGD has no sketches of fixed columns, a policy that sends none, or a
+            buffer; there is a momentum without FetchSGD.
     """
     asked = done, config.seed, config.clients_per_round
     if config.server_momentum and not config.fetchsgd:
@@ -284,6 +284,8 @@ def _require_sketches(config: RunConfig) -> None:
     if not feeds(config.compression.chain):
         wanted = "--update 'sketch:rows=5,fixed=1'"
         raise ConfigError(f"--fetchsgd needs {wanted}, got --update {config.update!r}")
+    if AUTO in config.policy.split("+"):
+        raise ConfigError(f"--fetchsgd cannot be used with --policy {AUTO}: it sends no sketches")
 
 
 def rules_of(config: RunConfig) -> AdmissionRules:
