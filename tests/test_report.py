@@ -152,6 +152,15 @@ def test_runs_under_other_conditions_are_not_mixed(tmp_path: Path) -> None:
     assert len(ids(report(path, tmp_path), "figure")) == 3 * len(FIGURES)
 
 
+def test_a_title_names_a_checkpoint_shortly_and_none_not_at_all(tmp_path: Path) -> None:
+    tuned = [{**row, "initial": "b3c421fb5b3c4de2", "run": f"{row['run']}-t"} for row in few()]
+    path = written(tmp_path / "x.parquet", [*few(), *tuned])
+
+    titles = {setting.title for setting in settings_of(read_source(path))}
+
+    assert titles == {"cnn on digits", "cnn on digits, initial b3c421f"}
+
+
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     name = "<script>alert('1')</script> & $\\frac{ 模型"
     strange = with_column(few(), model=name, machine=name)
