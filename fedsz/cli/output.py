@@ -58,7 +58,12 @@ def warn_of_update(config: RunConfig) -> None:
     """Print a warning, on stderr, where a run's updates lose for good what they leave out."""
     from fedsz.flower.round_log import why_biased
 
-    if not config.fetchsgd and (why := why_biased(config.compression)):
+    warn("" if config.fetchsgd else why_biased(config.compression))
+
+
+def warn(why: str) -> None:
+    """Print a warning on stderr, or nothing where there is no reason for one."""
+    if why:
         print(f"{WARNING}{why}", file=sys.stderr)
 
 

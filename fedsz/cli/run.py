@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsz.cli.options import Json, configured
-from fedsz.cli.output import warn_of_update
+from fedsz.cli.output import warn, warn_of_update
 from fedsz.training.options import RUN, RunConfig
 
 
@@ -14,9 +14,10 @@ def command(config: RunConfig, *, json: Json = False) -> None:
 
     from fedsz.cli.table import events_shown
     from fedsz.monitoring.watchers import watched
-    from fedsz.training.local_fleet import run_local
+    from fedsz.training.local_fleet import run_local, why_too_many
 
     warn_of_update(config)
+    warn(why_too_many(config.clients))
     with (
         closing(run_local(config)) as events,
         events_shown(json=json) as show,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import threading
@@ -13,7 +14,7 @@ from typing import Final
 from fedsz.child_process import PATIENCE, Child
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
-from fedsz.formatting import WARNING
+from fedsz.formatting import WARNING, size
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.options import (
     CAPPED,
@@ -27,8 +28,27 @@ from fedsz.training.options import (
 )
 from fedsz.whole_files import LOCK
 
+CLIENT_BYTES: Final = 250 * 10**6  # of memory that a client of a small model takes, with torch
 STATES: Final = "client-states"  # the folder of their states in that of the results
 _PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
+
+
+def why_too_many(clients: int) -> str:
+    """Return why this machine may not hold so many processes, or nothing where it does.
+
+    Memory that is free is known on Linux alone.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    free = next((1024 * int(line.split()[1]) for line in lines if "MemAvailable" in line), math.inf)
+    if clients * CLIENT_BYTES <= free:
+        return ""
+    return (
+        f"{clients} clients are as many processes of {size(CLIENT_BYTES)} or more each, and "
+        f"{size(free)} of memory are free: fedsz sweep has all clients in one process"
+    )
 
 
 def run_local(config: RunConfig) -> Generator[Event, None, None]:
