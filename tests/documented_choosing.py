@@ -66,25 +66,35 @@ def compared(row: Row) -> list[float]:
 
 
 def compared_large(row: Row) -> list[float]:
-    """A way of methods-large.parquet on each of its tasks: late points, and bytes to 95 %."""
-    sent, into, server = row.labels[0].partition(" into ")
-    label = WAYS.get(row.labels[0], f"{sent}/0.015{into}{server}")
-    found = []
+    """A way of methods-large.parquet on each of its large tasks, as `late_in` has it."""
     skewed = {"model": "cnn", "partition": "dirichlet:0.3"}
-    for conditions in ({**skewed, "clients": 4}, {**skewed, "clients": 100}, {"model": "gpt"}):
-        of = setting("methods-large", **conditions)
-        plain = {run.seed: run for run in of.baseline}
-        named = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in rate_accuracies(of)}
-        way = named[label]
-        late = Spread.of(
-            fmean(run.accuracies[-20:]) - fmean(plain[run.seed].accuracies[-20:])
-            for run in of.runs
-            if str(run.way) == label
-        )
-        assert late
-        to_95 = median(way.reached[0].fewer) or math.nan
-        found += [way.total, 100 * late.mean, 100 * late.reach, to_95]
-    return found
+    tasks = {**skewed, "clients": 4}, {**skewed, "clients": 100}, {"model": "gpt"}
+    return [x for conditions in tasks for x in late_in(row.labels[0], **conditions)]
+
+
+def compared_tuned(row: Row) -> list[float]:
+    return late_in(row.labels[0], model="minilm-lora")
+
+
+def late_in(way: str, **conditions: str | int) -> list[float]:
+    """Times fewer bytes, points over the last twenty rounds and their interval, bytes to 95 %."""
+    sent, into, server = way.partition(" into ")
+    label = WAYS.get(way, f"{sent}/0.015{into}{server}")
+    of = setting("methods-large", **conditions)
+    plain = {run.seed: run for run in of.baseline}
+    (found,) = (
+        named
+        for named in rate_accuracies(of)
+        if re.sub(r" \(\w+>\d+\)$", "", named.name) == label
+    )
+    late = Spread.of(
+        fmean(run.accuracies[-20:]) - fmean(plain[run.seed].accuracies[-20:])
+        for run in of.runs
+        if str(run.way) == label
+    )
+    assert late
+    to_95 = median(found.reached[0].fewer) or math.nan
+    return [found.total, 100 * late.mean, 100 * late.reach, to_95]
 
 
 def nncodec_finer() -> list[float]:

@@ -65,6 +65,7 @@ TABLES = [
     Table(CHOOSING, "| task and way |", choosing.portfolio),
     Table("docs/methods.md", "| way | up | both | points | to 99 % |", choosing.compared),
     Table("docs/methods.md", "| way, three tasks |", choosing.compared_large),
+    Table("docs/methods.md", "| way, MiniLM by LoRA |", choosing.compared_tuned),
     Table(CHOOSING, "`weights:sz2@1e-2`, FedSZ as published", rows.tuned_on_fashion),
     Table(EXPERIMENTS, "| cnn, CIFAR-10", rows.by_bound),
     Table(EXPERIMENTS, "| uniform, steps (`--update delta`)", rows.half_a_point),
