@@ -83,9 +83,7 @@ def late_in(way: str, **conditions: str | int) -> list[float]:
     of = setting("methods-large", **conditions)
     plain = {run.seed: run for run in of.baseline}
     (found,) = (
-        named
-        for named in rate_accuracies(of)
-        if re.sub(r" \(\w+>\d+\)$", "", named.name) == label
+        named for named in rate_accuracies(of) if re.sub(r" \(\w+>\d+\)$", "", named.name) == label
     )
     late = Spread.of(
         fmean(run.accuracies[-20:]) - fmean(plain[run.seed].accuracies[-20:])
