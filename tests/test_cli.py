@@ -308,6 +308,7 @@ def test_a_mistake_is_one_line(case: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="memory that is free is known on Linux alone")
 def test_more_clients_than_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = ("run", "--clients", 2, "--min-replies", 3)  # which is refused next: nothing starts
+    monkeypatch.setattr("fedsz.training.local_fleet.CLIENT_BYTES", 1)
     assert len(call(*crowd).stderr.splitlines()) == 1
     monkeypatch.setattr("fedsz.training.local_fleet.CLIENT_BYTES", 10**15)
     warning, _ = call(*crowd).stderr.splitlines()

@@ -96,6 +96,11 @@ SENTENCES = [
         "sends N times fewer bytes up, N down and N in all, and ends N points below",
         choosing.sampled,
     ),
+    Sentence(
+        CHOOSING,
+        "sent N times fewer bytes and lost nothing that shows: N ± N points over all rounds",
+        choosing.half_the_bounds,
+    ),
     Sentence(EXPERIMENTS, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(EXPERIMENTS, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
     Sentence(EXPERIMENTS, "range swallows them: N to N points", rows.swallowed),

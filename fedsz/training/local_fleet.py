@@ -28,7 +28,9 @@ from fedsz.training.options import (
 )
 from fedsz.whole_files import LOCK
 
-CLIENT_BYTES: Final = 250 * 10**6  # of memory that a client of a small model takes, with torch
+CLIENT_BYTES: Final = (
+    200 * 10**6
+)  # of memory (Pss) that a client takes, with torch and a small model
 STATES: Final = "client-states"  # the folder of their states in that of the results
 _PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
 
