@@ -24,7 +24,9 @@ def client(node: str = "1", **fields: Any) -> ClientRecord:
     )
 
 
-def row(number: int, accuracy: float = 0.5, loss: float | None = 1.0, **fields: Any) -> RoundRecord:
+def row(
+    number: int, accuracy: float | None = 0.5, loss: float | None = 1.0, **fields: Any
+) -> RoundRecord:
     usual: dict[str, Any] = {"raw_up": 10**6, "sent_up": 10**5, "raw_down": 0, "sent_down": 0}
     usual |= {"seconds": 60.0, "replies": int(number > 0), "clients": []}
     return RoundRecord(round=number, accuracy=accuracy, loss=loss, **(usual | fields))

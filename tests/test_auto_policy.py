@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 import pytest
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.auto import ALLOWED, LEAST, MOST, ROUNDING, SHORT, START
+from fedsz.control.auto import (
+    ALLOWED,
+    HELD,
+    LEAST,
+    MOST,
+    PATIENCE,
+    RAMP,
+    ROUNDING,
+    SHORT,
+    START,
+    STEEP,
+)
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from tests.policies import policy, row
+
+History = Callable[[list[RoundRecord]], list[RoundRecord]]
 
 
 def up(decision: Decision) -> float:
@@ -27,8 +40,8 @@ def down(decision: Decision) -> float:
 
 
 def learning(rounds: int) -> list[RoundRecord]:
-    """Return the history of a run that gets better each round."""
-    return [row(i, 0.01 * i, 2 - 0.02 * i) for i in range(rounds + 1)]
+    """Return the history of a run that has learned much in its first round, and goes on slowly."""
+    return [row(0, 0.1, 2.3), *(row(i, 0.3 + 0.005 * i, 2 / (i + 1)) for i in range(1, rounds + 1))]
 
 
 def behind(history: Sequence[RoundRecord], lag: float, bound: str) -> list[RoundRecord]:
@@ -144,3 +157,69 @@ def test_auto_bounds_a_model_with_exact_tensors_as_any_other(lossy: int) -> None
     told = msgspec.structs.replace(history[-1], tensors=9, lossy=lossy)
 
     assert policy("auto").decide([*history[:-1], told]) == policy("auto").decide(history)
+
+
+def curve(*accuracies: float) -> list[RoundRecord]:
+    """Return the history of a run with these accuracies, from round 0 on."""
+    return [row(i, value, None) for i, value in enumerate(accuracies)]
+
+
+def by_loss(history: Sequence[RoundRecord]) -> list[RoundRecord]:
+    """Return it as of an app that measures a loss alone, which falls as the accuracy rises."""
+    return [
+        msgspec.structs.replace(o, accuracy=None, loss=math.exp(-o.accuracy))
+        for o in history
+        if o.accuracy is not None
+    ]
+
+
+@pytest.mark.parametrize("told", [list, by_loss])
+def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> None:
+    auto = policy("auto")
+    flat = told(curve(*[0.1] * (PATIENCE + 1)))
+
+    bounds = [up(auto.decide(flat[:n])) for n in range(1, len(flat) + 1)]
+
+    assert bounds[0] == START
+    assert set(bounds[1:PATIENCE]) == {HELD}
+    assert bounds[PATIENCE] == pytest.approx((PATIENCE + 1) / SHORT)
+    assert "nothing learned yet" in auto.decide(flat[:3]).why
+    assert up(auto.decide(told(curve(0.1, 0.1, 0.14)))) == START + (1 - START) * 2 / RAMP
+    # Nobody knows what was before round 1.
+    assert up(auto.decide(told(curve(0.1, 0.1, 0.1))[1:])) > HELD
+
+
+@pytest.mark.parametrize("told", [list, by_loss])
+def test_auto_tightens_in_proportion_to_a_steep_rise(told: History) -> None:
+    """What is late costs what the model gains meanwhile."""
+    auto = policy("auto")
+    usual = up(auto.decide(told(curve(0.1, 0.4, 0.4, 0.4))))
+
+    def share(*accuracies: float) -> float:
+        return up(auto.decide(told(curve(*accuracies)))) / usual
+
+    assert share(0.1, 0.3, 0.35, 0.35 + STEEP) == pytest.approx(1)
+    assert share(0.1, 0.3, 0.35, 0.35 + 2 * STEEP) == pytest.approx(1 / 2, rel=1e-3)
+    assert share(0.1, 0.3, 0.35, 0.95) == pytest.approx(LEAST)
+    # Of the best round, not of one that fell.
+    assert "gained" not in auto.decide(told(curve(0.1, 0.4, 0.1, 0.4))).why
+    # The first round is no rise: the model was untrained.
+    assert up(auto.decide(told(curve(0.1, 0.9)))) == START + (1 - START) / RAMP
+    assert "gained 60 % in a round" in auto.decide(told(curve(0.1, 0.3, 0.35, 0.95))).why
+
+
+def test_a_rise_is_of_one_round_where_some_are_not_measured() -> None:
+    seldom = [
+        row(i, 0.4 + 0.02 * i, None) if i % 5 == 0 else row(i, None, None) for i in range(1, 21)
+    ]
+    often = [row(i, 0.4 + 0.02 * i, None) for i in range(1, 21)]
+    start = row(0, 0.1, None)
+
+    assert up(policy("auto").decide([start, *seldom])) == up(policy("auto").decide([start, *often]))
+
+
+@pytest.mark.parametrize("loss", [0.0, -3.0, math.nan, math.inf])
+def test_auto_decides_on_any_metric(loss: float) -> None:
+    odd = [row(i, None, value) for i, value in enumerate([2.3, loss, 2.2, loss])]
+    odder = [row(i, value, loss) for i, value in enumerate([0.1, math.nan, 0.2, math.inf])]
+    assert all(0 < up(policy("auto").decide(history)) < math.inf for history in (odd, odder))

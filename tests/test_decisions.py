@@ -76,8 +76,8 @@ def test_auto_needs_no_other_option(tmp_path: Path) -> None:
     config = last.config
     assert (config.update, config.threshold, config.rule) == ("delta+ef", 0, "shape")
     assert config.error_bound.startswith("step:")
-    assert rows[-1].raw_up > 15 * rows[-1].sent_up
-    assert rows[-1].raw_down > 10 * rows[-1].sent_down
+    assert rows[-1].raw_up > 8 * rows[-1].sent_up
+    assert rows[-1].raw_down > 8 * rows[-1].sent_down
     assert rows[-1].kept is not None
     assert 0.4 < rows[-1].kept < 1
     assert rows[-1].lag is not None
