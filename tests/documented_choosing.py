@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.defaults import Line, lines
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
-from fedsz.report.runs import Spread, settings_of
+from fedsz.report.runs import Setting, Spread, settings_of
 from tests.conftest import ROOT
 from tests.documented_rows import DATASETS, WAYS, Row, interval, runs, seeds, setting, updates, ways
 
@@ -22,8 +22,21 @@ def chosen(row: Row) -> list[float]:
 
 
 def long_runs(row: Row) -> list[float]:
+    of = setting("horizon", dataset="cifar10")
     way = ways("horizon", dataset="cifar10")[row.labels[0]]
-    return [seeds(way), way.up, way.down, way.total, *interval(way)]
+    return [seeds(way), way.up, way.down, way.total, *course_and_late(of, row.labels[0])]
+
+
+def course_and_late(of: Setting, label: str) -> list[float]:
+    """Points over all rounds and over the last twenty, each with its interval."""
+    plain = {run.seed: run.accuracies for run in of.baseline}
+    sent = {run.seed: run.accuracies for run in of.runs if str(run.way) == label}
+    found: list[float] = []
+    for rounds in (slice(1, None), slice(-20, None)):
+        points = Spread.of(fmean(sent[seed][rounds]) - fmean(plain[seed][rounds]) for seed in sent)
+        assert points
+        found += [100 * points.mean, 100 * points.reach]
+    return found
 
 
 @cache
@@ -140,22 +153,15 @@ def sampled() -> list[float]:
 
 
 def hundred(row: Row) -> list[float]:
-    """What `auto` costs and saves in a hundred rounds, with ten of a hundred clients."""
+    """What a way costs and saves in a hundred rounds, with ten of a hundred clients."""
     name, _, data = row.labels[0].partition(", ")
     model = {"logistic regression": "logistic"}.get(name, name)
     dataset = DATASETS.get(data, data)
     of = setting("hundred", dataset=dataset, model=model, partition="dirichlet:0.3")
-    (way,) = (way for way in rate_accuracies(of) if way.name == "auto")
-    plain = {run.seed: run for run in of.baseline}
-    late = Spread.of(
-        fmean(run.accuracies[-20:]) - fmean(plain[run.seed].accuracies[-20:])
-        for run in of.runs
-        if not run.uncompressed
-    )
-    assert late
-    last = 100 * fmean(run.accuracy for run in plain.values())
-    ratios = way.up, way.down, way.total
-    return [seeds(way), last, *ratios, *interval(way), 100 * late.mean, 100 * late.reach]
+    label = WAYS.get(row.labels[1], f"{row.labels[1]}/0.015")
+    way = ways("hundred", dataset=dataset, model=model, partition="dirichlet:0.3")[label]
+    last = 100 * fmean(run.accuracy for run in of.baseline)
+    return [seeds(way), last, way.up, way.down, way.total, *course_and_late(of, label)]
 
 
 def ablation(row: Row) -> list[float]:
