@@ -187,6 +187,7 @@ def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> No
     assert up(auto.decide(told(curve(0.1, 0.1, 0.14)))) == START + (1 - START) * 2 / RAMP
     # Nobody knows what was before round 1.
     assert up(auto.decide(told(curve(0.1, 0.1, 0.1))[1:])) > HELD
+    assert up(auto.decide([row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]])) > HELD
 
 
 @pytest.mark.parametrize("told", [list, by_loss])

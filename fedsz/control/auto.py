@@ -121,10 +121,10 @@ def eased_by_lag(history: Sequence[RoundRecord]) -> tuple[float, str]:
 
 def held_until_learned(history: Sequence[RoundRecord]) -> tuple[float, str]:
     """Return how much of what is allowed the next round may take, at most; and why."""
-    scores = [score for _, score in scores_of(history)]
-    if len(scores) < 2 or history[0].round or not scores_of(history[:1]):
+    scores = scores_of(history)
+    if len(scores) < 2 or scores[0][0] or len(history) > PATIENCE:
         return math.inf, ""
-    if len(history) > PATIENCE or max(scores) - scores[0] >= LEARNED:
+    if max(score for _, score in scores) - scores[0][1] >= LEARNED:
         return math.inf, ""
     return HELD, ", nothing learned yet"
 
