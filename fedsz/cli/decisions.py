@@ -40,9 +40,11 @@ def command(
             ">up",
             ">kept",
             ">behind",
-            "why",
         )
         print_table(heads, map(_cells, decided))
+        # Reasons are sentences: in a column, a narrow screen would leave a word a line.
+        for one in decided:
+            say(f"round {one.record.round}: {one.decision.why or 'as the options say'}")
         verdict = f"differ in round {', '.join(differ)}" if differ else "the same again"
         say(f"{len(decided)} decisions: {verdict}")
     if differ:
@@ -55,8 +57,7 @@ def _cells(one: Decided) -> tuple[str, ...]:
     ratio = f"{row.ratio:.1f}x" if row.ratio else "-"
     sent = (config.update, _short(config.error_bound), _short(config.downlink))
     arrived = share(row.kept), "-" if row.lag is None else f"{row.lag:.2f}"
-    why = one.decision.why or "as the options say"
-    return (str(row.round), *sent, accuracy, ratio, *arrived, why)
+    return (str(row.round), *sent, accuracy, ratio, *arrived)
 
 
 def _short(bound: str) -> str:
