@@ -27,6 +27,12 @@ def long_runs(row: Row) -> list[float]:
     return [seeds(way), way.up, way.down, way.total, *course_and_late(of, row.labels[0])]
 
 
+def three_hundred_rounds() -> list[float]:
+    conditions = {"dataset": "cifar10", "partition": "dirichlet:0.3"}
+    way, of = ways("horizon", **conditions)["auto"], setting("horizon", **conditions)
+    return [way.up, way.down, way.total, *course_and_late(of, "auto")]
+
+
 def course_and_late(of: Setting, label: str) -> list[float]:
     """Points over all rounds and over the last twenty, each with its interval."""
     plain = {run.seed: run.accuracies for run in of.baseline}

@@ -91,6 +91,12 @@ SENTENCES = [
         "little left to learn, `sz2` costs N points",
         lambda: [-rows.tuned_on("cifar10", "sz2")[2]],
     ),
+    Sentence(
+        CHOOSING,
+        "sends N times fewer bytes up, N down and N in all. Accuracy changes by N ± N points over"
+        " all rounds and by N ± N over the last twenty",
+        choosing.three_hundred_rounds,
+    ),
     Sentence(CHOOSING, "(N and N times, at N and N)", choosing.nncodec_finer),
     Sentence(
         CHOOSING,
