@@ -3,7 +3,8 @@
     python -m benchmarks.client_memory --data-dir DIR [--images 5000] [--rounds 3] [--limit-mb 512]
 
 The client is in a cgroup with the limit, if this machine lets us make one; else it has no limit.
-Prints JSON: the client's peak after joining and after each round (VmHWM, in MB); what the group
+Prints JSON: the client's peak after joining and after each round (VmHWM, in MB); how much of the
+last one were pages of libraries, which the kernel may drop (RssFile); what the group
 took at most, which has the process that reads the data set and files in the page cache; and the
 bytes of each round on the wire. Linux only.
 """
@@ -37,7 +38,7 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
         run += (f"--samples={images}", "--test-samples=100", f"--run-dir={folder / 'run'}")
         log = folder / "server.log"
         server = stack.enter_context(Child("fedsz", "server", *data, *run, log=log))
-        client, peak, peaks, up, down = None, 0.0, [], [], []
+        client, peak, files, peaks, up, down = None, 0.0, 0.0, [], [], []
         for line in server.lines():
             event = from_json(line)
             if isinstance(event, Failed):
@@ -52,6 +53,7 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
             if isinstance(event, Client) and event.what in ALIVE and client:
                 with suppress(StopIteration, OSError):  # it has ended: its last peak is known
                     peak = memory(client.pid, "VmHWM")
+                    files = memory(client.pid, "RssFile")
             if isinstance(event, RoundRecord):
                 peaks.append(round(peak, 1))
                 up.append(event.wire_up)
@@ -63,6 +65,7 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
             "images": images,
             "peaks_MB": peaks,
             "peak_MB": peaks[-1],
+            "files_MB": round(files, 1),
             "limit_MB": limit / 1e6 if group else None,
             "group_peak_MB": round(group.peak / 1e6, 1) if group else None,
             "bytes_up": up[1:],

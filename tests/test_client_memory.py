@@ -36,7 +36,8 @@ def test_a_client_trains_on_5000_images_in_350_mb(data_dir: Path) -> None:
     found = client_memory.measure(data_dir, images=5000, rounds=3, limit=512 * MB)
 
     assert len(found["peaks_MB"]) == 4  # the model before training, and three rounds
-    assert 200 < found["peak_MB"] <= 350
+    # Of the same libraries 77 or 135 MB are in memory, as the kernel caches files.
+    assert 120 < found["peak_MB"] - found["files_MB"] <= 350 - 77
 
 
 def test_a_share_is_trained_on_without_pyarrow_in_this_process(data_dir: Path) -> None:

@@ -241,10 +241,11 @@ def test_a_client_with_a_quarter_of_4000_images_takes_less_than_400_mb(
     client = fleet.client(server.port, 0, 4, *what)
     status, peak = Path(f"/proc/{client.pid}/status"), 0
     while client.poll() is None:
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        peak = max(peak, 1024 * int(found[1]) if found else 0)
+        # Less pages of libraries, of which there are 77 or 135 MB, as the kernel caches files.
+        found = dict(re.findall(r"(VmHWM|RssFile):\s+(\d+) kB", status.read_text()))
+        peak = max(peak, 1024 * (int(found["VmHWM"]) - int(found["RssFile"])) if found else 0)
         time.sleep(0.02)
 
     assert (client.returncode, server.process.wait(LIMIT)) == (0, 0)
     assert [line["replies"] for line in server.rounds()[1:]] == [1, 1]
-    assert 100e6 < peak < 400e6
+    assert 100e6 < peak < 400e6 - 77e6
