@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from fedsz.child_process import Child
+from fedsz.control.record import RoundRecord
+from fedsz.training import local_fleet
+from fedsz.training.options import RunConfig
+from tests.conftest import ROOT
 from tests.fleets import LIMIT, Fleet, Server, complaints
 from tests.links import free_port
 from tests.test_resume import TASK
@@ -95,6 +100,35 @@ def test_a_run_on_one_machine_is_resumed_with_its_clients_states(fleet: Fleet) -
     assert finished.wait(LIMIT) == 2
     (line,) = complaints(finished)
     assert line == "fedsz: the run in out has finished: 20 rounds"
+
+
+def test_a_run_that_is_stopped_ends_its_server_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It would go on without those clients that are not connected when a round begins.
+    kinds: dict[int, str] = {}
+    ended: list[str] = []
+
+    class Watched(Child):
+        def __init__(self, module: str, kind: str, *arguments: str, **more: Any) -> None:
+            super().__init__(module, kind, *arguments, **more)
+            kinds[self.pid] = kind
+
+        def end(self, patience: float = 0.0) -> None:
+            super().end(patience)
+            ended.append(kinds[self.pid])
+
+    monkeypatch.setattr(local_fleet, "Child", Watched)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    out = tmp_path / "out"
+    config = RunConfig(task=TASK, clients=2, rounds=1000, deadline_factor=0, run_dir=str(out))
+    run = local_fleet.run_local(config)
+
+    _ = next(event for event in run if isinstance(event, RoundRecord) and event.round == 2)
+    run.close()
+
+    assert ended == ["server", "client", "client"]
+    assert {line["replies"] for line in rounds_in(out) if line["round"]} == {2}
 
 
 def test_two_servers_do_not_resume_one_folder(fleet: Fleet) -> None:

@@ -76,42 +76,42 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_temporary_folder()))
         place = ("--host=127.0.0.1", "--port=0", f"--min-clients={config.clients}")
-        server = _command(SERVER, config, *place, log=folder / "server.log", share=1)
-        stack.enter_context(server)
         # Whoever starts both sides asks for what is wanted.
         most = {name: int(options()[f"max_{name}"].high) for name in (*CAPPED, "message_mb")}
         trusted = [f"--max-{name.replace('_', '-')}={value}" for name, value in most.items()]
         clients: list[Child] = []
         begun, finished = threading.Event(), threading.Event()
         stack.callback(finished.set)
-        for line in server.lines():
-            event = from_json(line)
-            if isinstance(event, Failed):
-                raise FedszError(event.error)
-            if isinstance(event, Listening):
-                for i in range(config.clients):
-                    link = (
-                        f"--server=127.0.0.1:{event.port}",
-                        f"--partition={i}/{config.clients}",
-                        f"--state-dir={Path(event.run_dir, STATES, str(i))}",
-                        _PATIENTLY,
-                        *trusted,
-                    )
-                    log = folder / f"{i}.log"
-                    child = _command(CLIENT, config, *link, log=log, share=config.clients)
-                    clients.append(stack.enter_context(child))
-                watched = (server, clients, begun, finished)
-                threading.Thread(target=_watch, args=watched, daemon=True).start()
-            elif isinstance(event, RoundRecord):
-                begun.set()
-            elif isinstance(event, Done):
-                finished.set()
-                results = Path(event.run_dir)
-            yield event
-        status = server.wait(PATIENCE)
-        if not finished.is_set():
-            why = _why_they_ended([server, *clients])
-            raise FedszError(why or f"the server ended with {status}")
+        # It ends before its clients: in between it would average what fewer of them send.
+        with _command(SERVER, config, *place, log=folder / "server.log", share=1) as server:
+            for line in server.lines():
+                event = from_json(line)
+                if isinstance(event, Failed):
+                    raise FedszError(event.error)
+                if isinstance(event, Listening):
+                    for i in range(config.clients):
+                        link = (
+                            f"--server=127.0.0.1:{event.port}",
+                            f"--partition={i}/{config.clients}",
+                            f"--state-dir={Path(event.run_dir, STATES, str(i))}",
+                            _PATIENTLY,
+                            *trusted,
+                        )
+                        log = folder / f"{i}.log"
+                        child = _command(CLIENT, config, *link, log=log, share=config.clients)
+                        clients.append(stack.enter_context(child))
+                    watched = (server, clients, begun, finished)
+                    threading.Thread(target=_watch, args=watched, daemon=True).start()
+                elif isinstance(event, RoundRecord):
+                    begun.set()
+                elif isinstance(event, Done):
+                    finished.set()
+                    results = Path(event.run_dir)
+                yield event
+            status = server.wait(PATIENCE)
+            if not finished.is_set():
+                why = _why_they_ended([server, *clients])
+                raise FedszError(why or f"the server ended with {status}")
     _remove_states(results / STATES, config.clients)
 
 
