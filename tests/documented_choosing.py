@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 
 import pyarrow.parquet as pq
 
 from benchmarks.defaults import Line, lines
+from fedsz.control.auto import GUARD
+from fedsz.control.record import RoundRecord
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Setting, Spread, settings_of
 from tests.conftest import ROOT
@@ -168,6 +170,21 @@ def hundred(row: Row) -> list[float]:
     way = ways("hundred", dataset=dataset, model=model, partition="dirichlet:0.3")[label]
     last = 100 * fmean(run.accuracy for run in of.baseline)
     return [seeds(way), last, way.up, way.down, way.total, *course_and_late(of, label)]
+
+
+def guarded() -> list[float]:
+    """Least and largest mean factor of `auto`'s guard in runs of a hundred clients."""
+    table = pq.read_table(ROOT / "docs" / "results" / "hundred.parquet")
+    found: dict[str, list[RoundRecord]] = {}
+    for row in sorted(table.to_pylist(), key=lambda row: row["round"]):
+        if row["policy"] == "auto":
+            seen = {name: row[name] for name in ("round", "replies", "accuracy", "loss")}
+            found.setdefault(row["run"], []).append(RoundRecord(**seen))
+    factors = [
+        geometric_mean(GUARD.factor(history[:i], 0.5)[0] for i in range(1, len(history)))
+        for history in found.values()
+    ]
+    return [min(factors), max(factors)]
 
 
 def ablation(row: Row) -> list[float]:

@@ -108,6 +108,7 @@ SENTENCES = [
         "sends N times fewer bytes up, N down and N in all, and ends N points below",
         choosing.sampled,
     ),
+    Sentence(CHOOSING, "the mean factor of a run was N to N", choosing.guarded),
     Sentence(EXPERIMENTS, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(EXPERIMENTS, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
     Sentence(EXPERIMENTS, "range swallows them: N to N points", rows.swallowed),
