@@ -101,7 +101,6 @@ class Case:
         points: of accuracy that the wrapped run may lose.
         passes: what passes through as it is, and why; "" where all is compressed.
         clients: how many there are.
-        least: times fewer bytes up, and in both directions, that the default sends.
     """
 
     name: str
@@ -110,7 +109,6 @@ class Case:
     points: float = 1.5
     passes: str = ""
     clients: int = CLIENTS
-    least: tuple[float, float] = 20, 12
 
     def run(self, *, wrapped: bool, rounds: int = ROUNDS, seed: int = 0) -> Outcome:
         """Run it in this process, plain or with fedsz's two lines.

@@ -21,7 +21,6 @@ from fedsz.control.auto import (
     ROUNDING,
     SHORT,
     START,
-    STEEP,
 )
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from tests.policies import policy, row
@@ -188,35 +187,6 @@ def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> No
     # Nobody knows what was before round 1.
     assert up(auto.decide(told(curve(0.1, 0.1, 0.1))[1:])) > HELD
     assert up(auto.decide([row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]])) > HELD
-
-
-@pytest.mark.parametrize("told", [list, by_loss])
-def test_auto_tightens_in_proportion_to_a_steep_rise(told: History) -> None:
-    """What is late costs what the model gains meanwhile."""
-    auto = policy("auto")
-    usual = up(auto.decide(told(curve(0.1, 0.4, 0.4, 0.4))))
-
-    def share(*accuracies: float) -> float:
-        return up(auto.decide(told(curve(*accuracies)))) / usual
-
-    assert share(0.1, 0.3, 0.35, 0.35 + STEEP) == pytest.approx(1)
-    assert share(0.1, 0.3, 0.35, 0.35 + 2 * STEEP) == pytest.approx(1 / 2, rel=1e-3)
-    assert share(0.1, 0.3, 0.35, 0.95) == pytest.approx(LEAST)
-    # Of the best round, not of one that fell.
-    assert "gained" not in auto.decide(told(curve(0.1, 0.4, 0.1, 0.4))).why
-    # The first round is no rise: the model was untrained.
-    assert up(auto.decide(told(curve(0.1, 0.9)))) == START + (1 - START) / RAMP
-    assert "gained 60 % in a round" in auto.decide(told(curve(0.1, 0.3, 0.35, 0.95))).why
-
-
-def test_a_rise_is_of_one_round_where_some_are_not_measured() -> None:
-    seldom = [
-        row(i, 0.4 + 0.02 * i, None) if i % 5 == 0 else row(i, None, None) for i in range(1, 21)
-    ]
-    often = [row(i, 0.4 + 0.02 * i, None) for i in range(1, 21)]
-    start = row(0, 0.1, None)
-
-    assert up(policy("auto").decide([start, *seldom])) == up(policy("auto").decide([start, *often]))
 
 
 @pytest.mark.parametrize("loss", [0.0, -3.0, math.nan, math.inf])

@@ -8,11 +8,9 @@ rounds less: much while a model takes off, little late in a long run. So the bou
 of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
 grows by half at most: what clients hold back is noise in the model, too, which is as harmful in
 round 60 as in round 15. What a client holds back waits until it is asked again: where few of many
-are asked, only those rounds count that a client took part in. What is late costs as many points as
-the model gains meanwhile. So it tightens in inverse proportion to a steep rise of the held-out
-metric, and stays fine before that, as long as a model has learned nothing. Where clients report
-that they are further behind, or the metric falls, it tightens, too. docs/choosing.md has the
-measurements.
+are asked, only those rounds count that a client took part in. As long as a model has learned
+nothing, what is late holds up its start, and bounds stay fine. Where clients report that they are
+further behind, or the metric falls, it tightens. docs/choosing.md has the measurements.
 """
 
 from __future__ import annotations
@@ -47,11 +45,12 @@ MOST: Final = 1.5, 10.0  # up to so many times of it: of updates, and of the mod
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
-# Of accuracy, or of the loss as a share of itself:
-STEEP: Final = 0.05  # from so large a gain in a round on, it tightens.
-LEARNED: Final = 0.03  # Until so large a gain since round 0, a model has learned nothing,
-HELD: Final = 0.25  # and after the first round takes no more of what is allowed than this,
-PATIENCE: Final = 10  # up to this round: a tuned model may never gain that much.
+# Until so large a gain since round 0, of accuracy or of the loss as a share of itself, a model has
+# learned nothing, and after the first round takes no more of what is allowed than HELD, up to round
+# PATIENCE: a tuned model may never gain that much.
+LEARNED: Final = 0.03
+HELD: Final = 0.25
+PATIENCE: Final = 10
 # Tightens where the metric falls, and comes back, also where the loss never gets better again since
 # the model overfits. That it stays where it is is no reason: what is late holds nothing up.
 GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1)
@@ -72,14 +71,13 @@ class Auto(Rule):
         grown = min(share_of_allowed(turn), MOST[0], held)
         grown_down = min(share_of_allowed(past.next_round), MOST[1], held)
         behind, late = eased_by_lag(past.history)
-        climbing, steep = eased_by_rise(past.history)
         # Rounded, for people and for machines whose last bits differ.
         shares = up * grown, ROUNDING * down * grown_down
-        bounds = [ErrorBound.step(float(f"{k * behind * climbing:.4g}")) for k in shares]
+        bounds = [ErrorBound.step(float(f"{k * behind:.4g}")) for k in shares]
         why = f"{grown:.3g} of what {past.tolerance:g} points allow"
         chosen = because(
             decision,
-            f"auto: {why}{rarely}{unlearned}{steep}{late}",
+            f"auto: {why}{rarely}{unlearned}{late}",
             update=DELTA_EF,
             error_bound=str(bounds[0]),
             downlink=str(bounds[1]),
@@ -127,21 +125,6 @@ def held_until_learned(history: Sequence[RoundRecord]) -> tuple[float, str]:
     if max(score for _, score in scores) - scores[0][1] >= LEARNED:
         return math.inf, ""
     return HELD, ", nothing learned yet"
-
-
-def eased_by_rise(history: Sequence[RoundRecord]) -> tuple[float, str]:
-    """Return what bounds are multiplied with, at most 1, by what the last rounds gained; and why.
-
-    Only rounds after the first count: what an untrained model gains at once, it has.
-    """
-    scores = [(number, score) for number, score in scores_of(history) if number]
-    if len(scores) < 2:
-        return 1.0, ""
-    number, score = scores.pop()
-    rise = (score - max(before for _, before in scores)) / max(number - scores[-1][0], 1)
-    if rise <= STEEP:
-        return 1.0, ""
-    return max(STEEP / rise, LEAST), f", gained {100 * rise:.2g} % in a round"
 
 
 def scores_of(history: Sequence[RoundRecord]) -> list[tuple[int, float]]:
