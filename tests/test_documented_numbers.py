@@ -105,7 +105,7 @@ SENTENCES = [
     ),
     Sentence(
         CHOOSING,
-        "sends N times fewer bytes up, N down and N in all, and ends N points below",
+        "sends N times fewer bytes up, N down and N in all, and ends N points above",
         choosing.sampled,
     ),
     Sentence(CHOOSING, "the mean factor of a run was N to N", choosing.guarded),

@@ -13,11 +13,14 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from matplotlib.figure import Figure
+
 from fedsz.errors import ConfigError
 from fedsz.experiments.results import SCALING, Results
 from fedsz.report.chart import Chart, Omitted
 from fedsz.report.runs import settings_of
 from fedsz.report.scaling import scaling_figure
+from fedsz.report.series import log_axis
 from fedsz.report.source import read_source
 from fedsz.report.style import COLOURS, files, inline, line_styles
 from tests.reports import few, ids, report, rows
@@ -110,3 +113,28 @@ def test_scaling(small: Path, tmp_path: Path) -> None:
         report(small, tmp_path, scaling=small)
     with pytest.raises(ConfigError, match="scaling"):
         report(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ((13, 34), ["15", "20", "25", "30"]),  # neither 10 nor 50
+        ((0.8, 30), ["1", "2", "5", "10", "20"]),
+        ((0.5, 5000), ["1", "10", "100", "1,000"]),
+    ],
+)
+def test_a_logarithmic_axis_has_two_names_at_least(
+    limits: tuple[float, float], named: list[str]
+) -> None:
+    figure = Figure()
+    ax = figure.subplots()
+    ax.set_xscale("log")
+    ax.set_xlim(*limits)
+
+    log_axis(ax.xaxis, lambda value: f"{value:,g}")
+    figure.draw_without_rendering()
+
+    shown = [
+        x.get_text() for x in ax.get_xticklabels() if limits[0] <= x.get_position()[0] <= limits[1]
+    ]
+    assert shown == named

@@ -156,10 +156,17 @@ def log_axis(
     show: Callable[[float], str],  # a value as people read it
     room: float = 200,  # how many times the least the greatest may be, for all three to have room
 ) -> None:
-    """Name the powers of ten of a logarithmic axis; twice and five times them where few fit."""
+    """Name the powers of ten of a logarithmic axis; twice and five times them where few fit.
+
+    An axis that is too short for two of those has round numbers between.
+    """
+    from matplotlib.ticker import MaxNLocator
+
     axis.set_major_formatter(lambda value, _: show(value))
     axis.set_minor_formatter(lambda *_: "")
     low, high = sorted(axis.get_view_interval())
     if high < room * low:
-        ticks = [m * 10.0**p for p in range(-9, 16) for m in (1, 2, 5)]
-        axis.set_ticks([tick for tick in ticks if low <= tick <= high])
+        usual = [m * 10.0**p for p in range(-9, 16) for m in (1, 2, 5)]
+        if sum(low <= value <= high for value in usual) < 2:
+            usual = list(MaxNLocator(5).tick_values(low, high))
+        axis.set_ticks([value for value in usual if low <= value <= high])
