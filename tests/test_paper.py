@@ -271,7 +271,7 @@ def test_a_sweep_that_is_there_is_not_run_again(measurements: Measurements) -> N
 
     made = make("figure 4", small(pytest.fail, folder=path.parent, sweep=path))
 
-    assert {of[1] for of in lines(made, "accuracy")} == {"uncompressed", "sz2", "uniform"}
+    assert {of[2] for of in lines(made, "accuracy")} == {"uncompressed", "sz2", "uniform"}
 
 
 def test_runs_that_all_fail_are_an_error_and_not_an_empty_figure(tmp_path: Path) -> None:

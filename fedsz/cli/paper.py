@@ -84,13 +84,17 @@ def _show(comparison: Comparison) -> None:
     say(f"\n{comparison.name.capitalize()}: {comparison.title}", "bold")
     rows: list[tuple[str, ...]] = []
     before: tuple[str, ...] = ()
+    of_runs = any(line.seeds for line in comparison.lines)
     for line in comparison.lines:
         # What stands above is not said again.
         of = ["" if line.of[: i + 1] == before[: i + 1] else word for i, word in enumerate(line.of)]
         before = line.of
         quantity = f"{line.quantity}, {line.unit}" if line.unit else line.quantity
-        rows.append((*of, quantity, _number(line.printed), _number(line.ours), _difference(line)))
-    heads = (*comparison.headings, "", ">paper", ">ours", ">difference")
+        runs = (str(len(line.seeds) or ""),) if of_runs else ()
+        numbers = _number(line.printed), _number(line.ours), *runs, _difference(line)
+        rows.append((*of, quantity, *numbers))
+    runs = (">runs",) if of_runs else ()
+    heads = (*comparison.headings, "", ">paper", ">ours", *runs, ">difference")
     print_table(heads, rows, bold=[line.far for line in comparison.lines])
     for heading, texts in (("ours", comparison.made_from), ("notes", comparison.notes)):
         if texts:

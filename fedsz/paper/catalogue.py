@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CATALOGUE: Final = {
     **dict.fromkeys(("table 1", "table 2", "table 3", "table 5"), "tables"),
     **{f"figure {number}": "figures" for number in range(2, 11)},
+    **dict.fromkeys(("figure 4", "figure 5", "figure 6"), "run_figures"),
     "figure 9": "scaling_figure",
 }
 NOTES: Final = tomllib.loads(Path(__file__).with_name("notes.toml").read_text("utf-8"))["notes"]
@@ -69,7 +70,8 @@ def make(name: str, measurements: Measurements) -> Comparison:
 
     module = import_module(f"fedsz.paper.{CATALOGUE[name]}")
     made: Comparison = getattr(module, name.replace(" ", "_"))(measurements)
-    made_from, notes = [measurements.machine, *made.made_from], [*notes_on(name), *made.notes]
+    here = [measurements.machine] if made.here else []
+    made_from, notes = [*here, *made.made_from], [*notes_on(name), *made.notes]
     made = msgspec.structs.replace(made, name=name, made_from=made_from, notes=notes)
     written = write(made, measurements.options.folder) if made.panels else []
     return msgspec.structs.replace(made, files=[*written, *made.files])

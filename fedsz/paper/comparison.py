@@ -34,6 +34,7 @@ class Line(msgspec.Struct, frozen=True):
     ours: float | None  # None where it was not measured
     unit: str = ""  # "" for a ratio; a difference of "%" is in points, any other in percent
     why: str = ""  # the reason of a difference
+    seeds: tuple[int, ...] = ()  # of the runs that ours is of, one run each; none if it is of none
 
     @property
     def difference(self) -> float | None:
@@ -61,6 +62,7 @@ class Comparison(msgspec.Struct, frozen=True):
     made_from: list[str] = []  # what ours were measured on, and how
     panels: list[Panel] = []  # of the figure to draw
     notes: list[str] = []  # what else there is to know
+    here: bool = True  # whether ours were measured on this machine, and not on those of runs
     files: list[str] = []  # that were written
     name: str = ""  # such as "table 1"; the catalogue gives it
 

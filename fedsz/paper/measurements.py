@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from safetensors.numpy import load_file, save_file
 
@@ -21,11 +21,13 @@ from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments import bench
 from fedsz.experiments.environment import dataset_digest, environment, file_digest
 from fedsz.experiments.results import SWEEP, Results, read
+from fedsz.experiments.scheme import RAW, Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import PLURAL, SweepConfig, run_id
 from fedsz.experiments.sweep_worker import grid_of
 from fedsz.paper.options import MeasurementOptions, PaperConfig
-from fedsz.report.runs import UpdateCost
+from fedsz.report.runs import Run, UpdateCost
+from fedsz.report.source import runs_of
 from fedsz.training import datasets
 from fedsz.training.examples import Examples
 from fedsz.training.federation import federate, prepare
@@ -75,6 +77,31 @@ class TrainedModel:
         model.load_state_dict({name: as_tensor(x.copy()) for name, x in state.items()})
         model.to(check_device(device))
         return evaluate(model, images, image_size=self.image_size).accuracy
+
+
+class Kind(NamedTuple):
+    """What a run compares, and what it did with updates: of one kind are runs of several seeds."""
+
+    task: str
+    model: str
+    dataset: str
+    scheme: str
+    lossless: str
+    tensors: str  # which may be lossy, by rule and threshold; "" where none is
+
+    @classmethod
+    def asked(cls, run: RunConfig) -> Self:
+        """Return the kind of a run that is to be made."""
+        tensors = f"{run.rule}>{run.threshold}" if run.codec != RAW else ""
+        scheme = str(Scheme.of_run(run))
+        return cls(run.task, run.model, run.dataset, scheme, run.lossless, tensors)
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Return the kind of a run that was made."""
+        task, model, dataset = (run.conditions[name] for name in ("task", "model", "dataset"))
+        tensors = "" if run.uncompressed else run.lossy
+        return cls(task, model, dataset, str(run.way), run.lossless, tensors)
 
 
 @dataclass(eq=False)
@@ -167,35 +194,41 @@ class Measurements:
         seconds = statistics.median(encode), statistics.median(decode)
         return UpdateCost(report.raw_bytes, report.nbytes, math.nan, *seconds)
 
-    def rounds(
+    def runs(
         self, models: Sequence[str], datasets: Sequence[str], codecs: Sequence[str],
         bounds: Sequence[float],
-    ) -> list[Row]:  # fmt: skip
-        """Return rows of the table "sweep": from the file that was given, else by running.
+    ) -> list[Run]:  # fmt: skip
+        """Return runs of these codecs: of the file that was given, else made here.
+
+        They do with updates what the options say and nothing else does: runs of other policies,
+        updates, downlinks, lossless codecs or rules are none of them. Failed ones are.
 
         Raises:
             ConfigError: the file that was given has no such runs.
             FedszError: every run failed.
         """
         file = self.options.sweep
-        if file is not None:
-            held: list[Row] = read(file, SWEEP).drop_columns("distributions").to_pylist()
-            rows = [row for row in held if row["model"] in models and row["dataset"] in datasets]
-            if not rows:
-                asked = f"{', '.join(models)} on {', '.join(datasets)}"
-                raise ConfigError(f"{file} has no run of {asked}")
-        else:
-            names = RunConfig.__dataclass_fields__.keys() - PLURAL.keys()
-            options: dict[str, Any] = {name: getattr(self.config, name) for name in names}
-            options |= {"models": list(models), "datasets": list(datasets), "codecs": list(codecs)}
-            options["error_bounds"] = [f"{bound:g}" for bound in bounds]
-            options["results"] = str(self.options.folder / "sweep.parquet")
-            rows = _run(SweepConfig.of(options), self.on_step)
-        if all(row["error"] for row in rows):
-            raise FedszError(f"every run failed: {rows[0]['error']}")
-        if not any(row["replies"] for row in rows):
+        names = RunConfig.__dataclass_fields__.keys() - PLURAL.keys()
+        options: dict[str, Any] = {name: getattr(self.config, name) for name in names}
+        options |= {"models": list(models), "datasets": list(datasets), "codecs": list(codecs)}
+        options["error_bounds"] = [f"{bound:g}" for bound in bounds]
+        options["results"] = str(self.options.folder / "sweep.parquet")
+        asked = SweepConfig.of(options)
+        held = runs_of(read(file, SWEEP).to_pylist()) if file else _run(asked, self.on_step)
+        wanted = {Kind.asked(run) for run in asked.runs}
+        runs = [run for run in held if Kind.of(run) in wanted]
+        if not runs:
+            schemes = ", ".join(dict.fromkeys(kind.scheme for kind in map(Kind.asked, asked.runs)))
+            of = f"{', '.join(models)} on {', '.join(datasets)}"
+            how = f"lossless {self.config.lossless}, tensors {self.config.rule}"
+            raise ConfigError(
+                f"{file} has no run of {of} by {schemes} ({how}>{self.config.threshold})"
+            )
+        if all(run.error for run in runs):
+            raise FedszError(f"every run failed: {runs[0].error}")
+        if not any(round_.replies for run in runs for round_ in run.rounds):
             raise FedszError("no client of any run could train; --verbose says why")
-        return rows
+        return runs
 
 
 def train_model(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
@@ -295,8 +328,8 @@ def _listed(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
-def _run(config: SweepConfig, on_step: OnStep) -> list[Row]:
-    """Run what a sweep lacks, and return its rows."""
+def _run(config: SweepConfig, on_step: OnStep) -> list[Run]:
+    """Run what a sweep lacks, and return its runs."""
     with Results(Path(config.results), SWEEP) as results:
         sweep = Sweep(config, results)
         sweep.forget_failures()
@@ -305,6 +338,5 @@ def _run(config: SweepConfig, on_step: OnStep) -> list[Row]:
                 if step.over:
                     outcome = step.error or f"accuracy {step.round.accuracy:.4f}"  # type: ignore[union-attr]
                     on_step(f"{step.run.model} {step.run.dataset} {step.run.codec}: {outcome}")
-        rows = results.rows.drop_columns("distributions").to_pylist()
-    wanted = {run_id(run, config.grid) for run in config.runs}
-    return [row for row in rows if row["run"] in wanted]
+        wanted = {run_id(run, config.grid) for run in config.runs}
+        return runs_of(row for row in results.rows.to_pylist() if row["run"] in wanted)

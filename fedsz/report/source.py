@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CONFIG, MODEL, ROUNDS, read_rounds
 from fedsz.update.config import WEIGHTS
 
+Rows = list[Mapping[str, Any]]
+
 USUAL: Final = {"task": RunConfig.task, "clients_per_round": 0}
 NUMBERS: Final = tuple(round_schema().keys() & set(RoundRecord.__struct_fields__) - {"failures"})
 
@@ -34,23 +36,33 @@ def read_source(*sources: Path) -> list[Run]:
         ConfigError: one is neither, cannot be read, or holds nothing yet.
     """
     folders: list[Run] = []
-    runs: dict[str, list[dict[str, Any]]] = {}
+    runs: dict[str, Rows] = {}
     for source in sources:
         if source.is_dir():
             folders.append(_read_folder(source))
             continue
         if not source.exists():
             raise ConfigError(f"there is no {source}; a report is about a run's folder or a sweep")
-        held: dict[str, list[dict[str, Any]]] = {}
-        for row in read(source, SWEEP).to_pylist():
-            held.setdefault(str(row["run"]), []).append(row)
+        held = _by_run(read(source, SWEEP).to_pylist())
         if not held:
             raise ConfigError(f"{source} holds no runs yet")
         runs |= {run: rows for run, rows in held.items() if run not in runs}
     return [*folders, *map(_run_of, runs.values())]
 
 
-def _run_of(rows: Sequence[Mapping[str, Any]]) -> Run:
+def runs_of(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
+    """Return the runs that rows of the table "sweep" tell of."""
+    return list(map(_run_of, _by_run(rows).values()))
+
+
+def _by_run(rows: Iterable[Mapping[str, Any]]) -> dict[str, Rows]:
+    held: dict[str, Rows] = {}
+    for row in rows:
+        held.setdefault(str(row["run"]), []).append(row)
+    return held
+
+
+def _run_of(rows: Rows) -> Run:
     last = max(rows, key=lambda row: -1 if row["round"] is None else row["round"])
     found = [item for row in rows for item in row["distributions"] or () if item is not None]
     rounds = [_round_of(row) for row in rows if row["round"] is not None]
