@@ -130,6 +130,16 @@ def test_an_object_and_a_function_are_tasks_too(folder: Path) -> None:
         assert load_task(RunConfig(task=f"mine:{name}")).build_model().keys() == {"mean.weight"}
 
 
+def test_a_task_of_fedsz_takes_nothing_from_the_current_folder(
+    folder: Path,
+) -> None:
+    load_task(RunConfig(task="tabular"))
+    assert str(folder) not in sys.path
+
+    load_task(RunConfig(task="mine:Mean"))
+    assert str(folder) in sys.path
+
+
 def test_a_task_is_told_the_options_of_the_run(folder: Path) -> None:
     (folder / "mine.py").write_text(MEAN + MAKER)
     task = load_task(RunConfig(task="mine:Mean", epochs=3, data_dir="here")).task

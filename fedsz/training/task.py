@@ -177,7 +177,8 @@ class LoadedTask:
 def load_task(config: RunConfig) -> LoadedTask:
     """Return the task that ``config.task`` names: one of fedsz, or ``module:name``.
 
-    The module may lie in the current folder. ``name`` is a class, or an object that is a task.
+    The module of a task that is not of fedsz may lie in the current folder. ``name`` is a class, or
+    an object that is a task.
 
     Raises:
         ConfigError: there is no such module or name, the module cannot be imported, or what it
@@ -219,7 +220,8 @@ def client_task(have: str, asked: str) -> str:
 
 def _find(module: str, name: str, task: str) -> Any:
     folder = str(Path.cwd())
-    if folder not in sys.path:  # an installed command does not look there by itself
+    # Fedsz looks there by itself for nothing: anybody's numpy.py may lie in a folder.
+    if is_own_task(task) and folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         found = importlib.import_module(module)
