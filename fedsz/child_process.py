@@ -21,10 +21,15 @@ PATIENCE: Final = 5.0  # seconds that a process gets to end by itself
 LENGTH: Final = 8  # bytes of a part's length, little-endian
 
 
+class PartTooLong(ValueError):
+    """A part that says it is longer than what it answers can be."""
+
+
 class Child:
     """A process that runs ``python -m module``, with pipes to its stdin and from its stdout.
 
-    As a context it has ended when the block has; see `end`.
+    As a context it has ended when the block has; see `end`. It imports nothing from the current
+    folder, where anybody's ``numpy.py`` may lie (Python's ``-P``).
 
     Attributes:
         pid: its number, and that of its session.
@@ -60,7 +65,7 @@ class Child:
         self._log, self._whole_session = log, whole_session
         with log.open("ab") if log else nullcontext() as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-P", "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -138,6 +143,18 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
         self.stdout.close()
 
+    def disown(self) -> None:
+        """In a fork of the process that started it: let go of its pipes, and leave it alone.
+
+        What is buffered of a request goes nowhere, even when this object is collected.
+        """
+        self._process.returncode = 0  # so that nobody here waits for it, or kills it
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for pipe in (self.stdin, self.stdout):
+            if not pipe.closed:
+                os.dup2(nowhere, pipe.fileno(), inheritable=False)
+        os.close(nowhere)
+
     def last_words(self) -> str:
         """Return the last line of its log; "" if there is none."""
         text = self._log.read_text("utf-8", errors="replace") if self._log else ""
@@ -177,12 +194,20 @@ def write_parts(pipe: IO[bytes], *parts: Buffer) -> None:
     pipe.flush()
 
 
-def read_part(pipe: IO[bytes]) -> bytearray:
-    """Read one part; raise `EOFError` if the other end has gone."""
-    length = pipe.read(LENGTH)
-    if len(length) < LENGTH:
+def read_part(pipe: IO[bytes], most: int = sys.maxsize) -> bytearray:
+    """Read one part, of up to ``most`` bytes.
+
+    Raises:
+        EOFError: the other end has gone.
+        PartTooLong: it says that more bytes follow; none of them is read or made room for.
+    """
+    said = pipe.read(LENGTH)
+    if len(said) < LENGTH:
         raise EOFError
-    part = bytearray(int.from_bytes(length, "little"))
+    length = int.from_bytes(said, "little")
+    if length > most:
+        raise PartTooLong(f"a part of {length} bytes; limit {most}")
+    part = bytearray(length)
     read_into(pipe, memoryview(part))
     return part
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsz.child_process import Child, read_part, write_parts
+from fedsz.child_process import Child, PartTooLong, read_part, write_parts
 
 Start = Callable[..., Child]
 
@@ -48,6 +48,17 @@ def test_lines_both_ways(start: Start) -> None:
         child.tell({"a": 1})
         assert next(child.lines()) == b'{"a":1} 3\n'
     assert gone(child.pid)
+
+
+def test_nothing_is_imported_from_the_current_folder(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("colorsys.py").write_text("print('anybody was here')")
+
+    with start("import colorsys; print(bool(colorsys.rgb_to_hsv))") as child:
+        assert list(child.lines()) == [b"True\n"]
 
 
 def test_a_line_that_is_not_finished_is_not_told(start: Start) -> None:
@@ -105,5 +116,7 @@ def test_parts() -> None:
     assert [bytes(read_part(pipe)) for _ in range(3)] == [b"", b"abc", b"d"]
     with pytest.raises(EOFError):
         read_part(pipe)
+    with pytest.raises(PartTooLong, match="a part of 6 bytes; limit 5"):
+        read_part(io.BytesIO((6).to_bytes(8, "little") + b"abcdef"), 5)
     with pytest.raises(EOFError):
         read_part(io.BytesIO((5).to_bytes(8, "little") + b"abc"))

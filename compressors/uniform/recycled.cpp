@@ -1,5 +1,7 @@
 #include "recycled.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -16,6 +18,16 @@ struct Spare {
 // What waits, the longest waiting first; of a fixed number, so that giving back takes no memory.
 class Spares {
 public:
+    // A fork has no other threads: one that held the guard would hold it for ever.
+    static void lock() { kept().guard_.lock(); }
+    static void unlock() { kept().guard_.unlock(); }
+
+    // Never destroyed: memory may be given back while a process ends.
+    static Spares& kept() {
+        static Spares& spares = *new Spares;
+        return spares;
+    }
+
     std::unique_ptr<std::uint8_t[]> take(std::size_t n) {
         const std::lock_guard lock(guard_);
         const auto found = std::find_if(waiting_.begin(), waiting_.begin() + count_,
@@ -46,20 +58,16 @@ private:
     std::size_t total_ = 0;
 };
 
-// Never destroyed: memory may be given back while a process ends.
-Spares& spares() {
-    static Spares& kept = *new Spares;
-    return kept;
-}
+const int at_fork = pthread_atfork(Spares::lock, Spares::unlock, Spares::unlock);
 
 }  // namespace
 
-RecycledBytes::RecycledBytes(std::size_t n) : bytes_(spares().take(n)), size_(n) {
+RecycledBytes::RecycledBytes(std::size_t n) : bytes_(Spares::kept().take(n)), size_(n) {
     if (!bytes_) bytes_ = std::make_unique_for_overwrite<std::uint8_t[]>(n);
 }
 
 RecycledBytes::~RecycledBytes() {
-    if (bytes_) spares().put(std::move(bytes_), size_);
+    if (bytes_) Spares::kept().put(std::move(bytes_), size_);
 }
 
 }  // namespace fedsz::uniform

@@ -3,30 +3,38 @@
 SZ 2 calls `exit` or `abort` on bytes it does not understand, and the other compressors were not
 written for hostile input either. So their decoders run in one worker process, started on first use
 and again after it died, with a limit on its memory and its time. Its death is the caller's
-`CorruptStream`; nothing else is harmed.
+`CorruptStream`; nothing else is harmed. Hostile bytes may also take it over: so it cannot lift its
+limits, which this process sets, and no more is believed of its answers than was asked for.
 
-The pipe carries parts (`fedsz.child_process`): a request is the codec's name, the element count in
-8 bytes and the payload; an answer is a status and bytes.
+The pipe carries parts (`fedsz.child_process`). When the worker is ready it sends an empty one. A
+request is the codec's name, the element count in 8 bytes and the payload; an answer is a status and
+bytes.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import resource
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from fedsz.child_process import Child, read_part, write_parts
+from fedsz.child_process import Child, PartTooLong, read_part, write_parts
 from fedsz.codecs.base import Array
 from fedsz.errors import CodecUnavailable, CorruptStream
 
 SECONDS: Final = 30.0  # for any payload, and
 BYTES_PER_SECOND: Final = 1 << 20  # the slowest honest decoder: a hundredth of what a Pi does
 
+SPARE: Final = 256 << 20  # bytes a decoder may take beside ten times its input and output
+
 OK: Final = b"ok"
 FAILED: Final = b"failed"
+MOST_WORDS: Final = 1000  # bytes of a status, or of why a payload does not decode
 
 
 class Worker:
@@ -35,7 +43,7 @@ class Worker:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: Child | None = None
-        self._owner = 0
+        self._parents: list[Child] = []  # those of processes that this one is a fork of
 
     def decode(self, codec: str, native: bytes, n: int) -> Array:
         """Return the ``n`` elements that the native payload of ``codec`` holds.
@@ -45,12 +53,17 @@ class Worker:
             CodecUnavailable: no process can be started.
         """
         with self._lock:
-            process = self._started()
+            process, is_new = self._started()
             try:
                 with process.limited(SECONDS + 4 * n / BYTES_PER_SECOND):
+                    if is_new:
+                        read_part(process.stdout, 0)
+                    limit_memory(process.pid, SPARE + 10 * (4 * n + len(native)))
                     write_parts(process.stdin, codec.encode(), n.to_bytes(8, "little"), native)
-                    status, data = read_part(process.stdout), read_part(process.stdout)
-            except (OSError, EOFError):
+                    status = read_part(process.stdout, MOST_WORDS)
+                    most = 4 * n if status == OK else MOST_WORDS
+                    data = read_part(process.stdout, most)
+            except (OSError, EOFError, PartTooLong):
                 self.stop()
                 raise CorruptStream(f"{len(native)} bytes ended the {codec} decoder") from None
         if status != OK:
@@ -60,25 +73,47 @@ class Worker:
         return np.frombuffer(data, "<f4")
 
     def stop(self) -> None:
-        """End the process, if this one started it."""
+        """End the process."""
         process, self._process = self._process, None
-        if process and self._owner == os.getpid():
+        if process:
             process.kill()
             process.end()
 
-    def _started(self) -> Child:
-        if self._owner != os.getpid():  # a fork must not talk on its parent's pipes
-            self._process = None
-        if self._process is None or not self._process.is_running:
-            self.stop()
-            self._owner = os.getpid()
-            try:
-                self._process = Child("fedsz.codecs.decoder_worker")
-            except OSError as err:
-                raise CodecUnavailable(f"no process could be started to decode in: {err}") from err
-        return self._process
+    def start_anew(self) -> None:
+        """In a fork: neither wait for a thread that is not here, nor talk on the parent's pipes."""
+        self._lock = threading.Lock()
+        process, self._process = self._process, None
+        if process:
+            process.disown()
+            # Another thread may have been at its buffers: whoever collects them waits for it.
+            self._parents.append(process)
+
+    def _started(self) -> tuple[Child, bool]:
+        """Return the process, and whether it has only just been started."""
+        if self._process and self._process.is_running:
+            return self._process, False
+        self.stop()
+        try:
+            self._process = Child("fedsz.codecs.decoder_worker")
+        except OSError as err:
+            raise CodecUnavailable(f"no process could be started to decode in: {err}") from err
+        return self._process, True
+
+
+def limit_memory(pid: int, nbytes: int) -> None:
+    """Let a process grow by ``nbytes`` from now on and no more, where the system can say so."""
+    if not hasattr(resource, "prlimit"):
+        return
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has just died
+        now = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+        _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
+        limit = now + nbytes
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        resource.prlimit(pid, resource.RLIMIT_AS, (limit, hard))
 
 
 _worker = Worker()
 decode = _worker.decode
 atexit.register(_worker.stop)
+os.register_at_fork(after_in_child=_worker.start_anew)

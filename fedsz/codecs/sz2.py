@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -19,7 +20,11 @@ from fedsz.errors import CodecError, CodecUnavailable
 FLOAT: Final = 0  # SZ's number for float32
 ABS: Final = 0  # SZ's number for absolute bounds
 
-_lock = threading.Lock()  # SZ 2 keeps its parameters and tables in globals
+# SZ 2 keeps its parameters and tables in globals. A fork waits until they are in order.
+_lock = threading.RLock()
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 
 
 @dataclass(frozen=True)
