@@ -82,14 +82,14 @@ class WireClient:
             while self._session.bye is None and (raw := await call.read()) is not grpc.aio.EOF:
                 for output in self._session.receive(raw):
                     match output:
-                        case Request():
-                            for reply in self._session.hand_in(self.answer(output)):
-                                assert isinstance(reply, EncodedMessage)
-                                await self.upload(call, reply)
                         case EncodedMessage():
                             await self.upload(call, output)
                         case LinkEvent(kind):
                             self.acknowledged += kind == EventKind.SENT
+                while (request := self._session.take()) is not None:
+                    for reply in self._session.hand_in(self.answer(request)):
+                        assert isinstance(reply, EncodedMessage)
+                        await self.upload(call, reply)
 
     def _channel(self) -> grpc.aio.Channel:
         if self._credentials is None:

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from flwr.app import Metadata
 
-from fedsz.transport.client_session import ClientSession, Request
+from fedsz.transport.client_session import ClientSession
 from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.frames import PROTOCOL, Ack, Bye, ByeKind, Hello, Welcome, frames, pack, unpack
 from fedsz.transport.grid_base import Outgoing
@@ -72,33 +72,31 @@ class Link:
 
 
 class Device:
-    """A process that runs a client: its session, its link, and the requests its app has."""
+    """A process that runs a client: its session, its link, and what its app has done."""
 
     def __init__(self, client_id: str, identity: Identity | None = None) -> None:
         self.client_id, self.identity = client_id, identity
         hello = Hello(PROTOCOL, client_id, {}, [], next(session_keys).to_bytes(16))
         self.session = ClientSession(hello, max_message_bytes=LIMIT)
         self.link: Link | None = None
-        self.requests: deque[Request] = deque()
         self.trained: Counter[str] = Counter()
 
     def do(self, outputs: list[Any]) -> None:
         for output in outputs:
-            if isinstance(output, Request):
-                self.requests.append(output)
-            elif isinstance(output, EncodedMessage):
+            if isinstance(output, EncodedMessage):
                 assert self.link is not None, "a reply without a connection"
                 self.link.outbox.append(output)
 
     def work(self) -> None:
         """Let the app answer its next request."""
-        request = self.requests.popleft()
-        if self.session.owes(request.message_id):
-            self.trained[request.message_id] += 1
-            body = request.buffer.read(request.size)
-            assert body == b"the message " + request.message_id.encode()
-            reply = encoded(request.message_id, reply_to(request.message_id, self.client_id))
-            self.do(self.session.hand_in(reply))
+        request = self.session.take()
+        assert request is not None
+        assert self.session.owes(request.message_id)
+        self.trained[request.message_id] += 1
+        body = request.buffer.read(request.size)
+        assert body == b"the message " + request.message_id.encode()
+        reply = encoded(request.message_id, reply_to(request.message_id, self.client_id))
+        self.do(self.session.hand_in(reply))
 
     def hear(self) -> None:
         """Read one frame; leave when the server has said goodbye."""
@@ -109,7 +107,7 @@ class Device:
         if isinstance(frame, Ack):
             assert not self.session.owes(frame.message_id), "acknowledged, and still owed"
         if isinstance(frame, Welcome):
-            known = {*self.trained, *(request.message_id for request in self.requests)}
+            known = {*self.trained, *self.session.requests}
             assert set(filter(self.session.owes, known)) <= set(frame.wanted)
         if self.session.bye is not None:
             self.leave()
@@ -274,7 +272,7 @@ class World:
                 [d for d in linked if d.link.uploading or d.link.outbox],
                 Device.write,
             ),
-            "app answers": ([d for d in self.devices if d.requests], Device.work),
+            "app answers": ([d for d in self.devices if d.session.requests], Device.work),
         }
         busy, act = ways[way]
         for one in busy:

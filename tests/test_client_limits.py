@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import math
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +13,18 @@ import pytest
 
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
-from fedsz.errors import LinkError
+from fedsz.errors import CorruptStream, LinkError
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.training.federation import federate, prepare
 from fedsz.training.fleet import _MessageLimit
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, options
-from tests.links import LONG, reasons
+from fedsz.transport.client import _Link
+from fedsz.transport.client_session import ClientSession
+from fedsz.transport.events import EventKind
+from fedsz.transport.frames import MAX_UNANSWERED, PROTOCOL, Ack, Hello, Welcome, frames, pack
+from tests.links import LONG, reasons, waiting_app
+from tests.session_links import encoded
 
 if TYPE_CHECKING:
     from tests.links import Serve
@@ -90,3 +99,80 @@ def test_a_message_over_the_limit_of_its_time_ends_the_client(serve: Serve) -> N
     assert isinstance(client.ended(), LinkError)
     assert "a message of 0.4 MB, at most 0.1 MB" in str(client.error)
     assert len(reasons(replies)) == 1
+
+
+def session_of(*arrived: str) -> ClientSession:
+    """Return a client that has been sent these requests."""
+    hello = Hello(PROTOCOL, "c", {}, [])
+    session = ClientSession(hello, max_message_bytes=1000)
+    session.connect()
+    session.receive(pack(Welcome(2, 1000, [])))
+    for message_id in arrived:
+        send(session, message_id)
+    return session
+
+
+def send(session: ClientSession, message_id: str) -> None:
+    for raw in frames(encoded(message_id, b"a request")):
+        session.receive(raw)
+
+
+def test_a_server_that_sends_more_than_it_may_wait_for_is_refused() -> None:
+    session = session_of("a", "b")
+    send(session, "a")  # once more, as after a broken link
+
+    with pytest.raises(CorruptStream, match="another request while 2 have no acknowledged reply"):
+        send(session, "c")
+    assert list(session.requests) == ["a", "b"]
+
+
+def test_a_reply_that_is_not_acknowledged_counts_as_a_request() -> None:
+    session = session_of("a", "b")
+    for _ in range(MAX_UNANSWERED):
+        request = session.take()
+        assert request is not None
+        session.hand_in(encoded(request.message_id, b"the reply"))
+
+    with pytest.raises(CorruptStream):
+        send(session, "c")
+    session.receive(pack(Ack("a", received=True)))
+    send(session, "c")
+
+
+def test_what_the_server_has_given_up_takes_no_memory() -> None:
+    session = session_of()
+    for number in range(20):
+        send(session, f"m{number}")
+        session.receive(pack(Ack(f"m{number}", received=False)))
+    assert not session.requests
+    assert session.take() is None
+
+    send(session, "last")
+    session.disconnect()
+    session.receive(pack(Welcome(2, 1000, [])))
+    assert not session.requests
+
+
+def test_a_reply_that_waits_behind_another_is_freed_once_it_is_not_wanted() -> None:
+    session = session_of("a")
+    link = _Link("127.0.0.1:1", session, None, None, math.inf)
+    reply = encoded("a", b"the reply")
+    freed = weakref.ref(reply)
+    link.hand_in(reply)
+    del reply
+    session.receive(pack(Ack("a", received=False)))
+    gc.collect()
+
+    assert freed() is None
+
+
+def test_more_requests_than_a_client_takes_at_a_time_wait_on_the_server(serve: Serve) -> None:
+    server, go = serve(), threading.Event()
+    client = server.client("busy", waiting_app(go))
+    requests = [request for _ in range(5) for request in server.requests()]
+    replies = server.grid.stream_replies(requests, timeout=LONG)
+    client.events.wait(EventKind.RECEIVED, n=MAX_UNANSWERED)
+    go.set()
+
+    assert [reply.has_content() for reply in replies] == [True] * 5
+    assert client.error is None

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from fedsz.transport import frames
-from fedsz.transport.frames import ByeKind
+from fedsz.transport.frames import MAX_UNANSWERED, ByeKind
 from fedsz.transport.identity import Identity
 from fedsz.transport.node import node_id
 from fedsz.transport.peer import Stored
@@ -245,7 +245,8 @@ class Sessions(RuleBasedStateMachine):
         assert not any(map(self.world.server.serves, ended))
         for device in self.world.devices:
             owed = [i for i in self.world.posted if device.session.owes(i)]
-            assert len(owed) <= device.trained.total() + len(device.requests)
+            assert len(owed) <= MAX_UNANSWERED
+            assert set(device.session.requests) <= set(owed), "what nobody waits for is kept"
 
     @invariant()
     def what_is_settled_is_not_sent(self) -> None:

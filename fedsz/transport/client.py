@@ -145,11 +145,8 @@ def run_client(
                 if folder is not None:
                     folder.clear()
                 return
-            try:
-                request = link.requests.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                continue
-            if request is None or not link.owes(request.message_id):
+            request = link.next_request(_POLL_SECONDS)
+            if request is None:
                 continue
             try:
                 message = decode_message(request.buffer, request.size)
@@ -175,8 +172,6 @@ class _Link:
         on_event: OnEvent | None,
         max_bits: float,
     ) -> None:
-        # For the app; None wakes the reader up to look at how things stand.
-        self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.finished = False  # the server has said that the run is over
         self._server, self._session = server, session
         self._credentials, self._on_event = credentials, on_event
@@ -184,6 +179,7 @@ class _Link:
         self._alone_since: float | None = time.monotonic()
         self._trouble = "no answer yet"
         self._closed = threading.Event()
+        self._news = threading.Event()  # for the app: a request, or the end
         self._up, self._down = (Pace(max_bits, self._closed) for _ in range(2))
         self._call: grpc.Call | None = None
         self._outbox: _Outbox = queue.SimpleQueue()  # of the connection
@@ -209,10 +205,14 @@ class _Link:
             absent = f"no link to {self._server} for {max_wait:g} s"
             raise LinkError(f"{absent}: {self._trouble}")
 
-    def owes(self, message_id: str) -> bool:
-        """Return whether the server still waits for the reply to this request."""
+    def next_request(self, seconds: float) -> Request | None:
+        """Return the oldest request that waits; None if there is none within ``seconds``."""
         with self._lock:
-            return self._session.owes(message_id)
+            request = self._session.take()
+        if request is None:
+            self._news.wait(seconds)
+            self._news.clear()
+        return request
 
     def tell_work(self, message: Message) -> None:
         """Tell that the app has begun to answer a message."""
@@ -231,19 +231,22 @@ class _Link:
     def _do(self, outputs: list[Output]) -> None:
         for output in outputs:
             match output:
-                case Request():
-                    self.requests.put(output)
-                case EncodedMessage():
-                    self._outbox.put(self._upload(output))
+                case EncodedMessage(message_id):
+                    self._outbox.put(self._upload(message_id))
                 case LinkEvent(kind):
                     if kind == EventKind.JOINED:
                         self._alone_since = None
+                    if kind == EventKind.RECEIVED:
+                        self._news.set()
                     tell(self._on_event, output)
 
-    def _upload(self, reply: EncodedMessage) -> Iterator[bytes]:
+    def _upload(self, message_id: str) -> Iterator[bytes]:
         """Yield the frames of a reply for as long as the server wants it, and tell of them."""
-        message_id, size = reply.message_id, reply.size
-        for i, frame in enumerate(takewhile(lambda _: self.owes(message_id), frames(reply))):
+        reply = self._reply(message_id)
+        if reply is None:
+            return
+        size, wanted = reply.size, lambda _: self._reply(message_id) is not None
+        for i, frame in enumerate(takewhile(wanted, frames(reply))):
             # gRPC asks for a frame when the one before is on its way.
             passed = max(0, i - 1) * CHUNK_BYTES
             if not i or percent_passed(passed, CHUNK_BYTES, size):
@@ -251,13 +254,17 @@ class _Link:
             yield frame
             self._up.passed(len(frame))
 
+    def _reply(self, message_id: str) -> EncodedMessage | None:
+        with self._lock:
+            return self._session.reply(message_id)
+
     def _run(self) -> None:
         try:
             self._keep_up()
         except Exception as err:
             self._failure = err
         finally:
-            self.requests.put(None)
+            self._news.set()
 
     def _keep_up(self) -> None:
         """Connect again and again, until the server or the app's side ends it."""

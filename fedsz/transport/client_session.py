@@ -19,7 +19,7 @@ from fedsz.transport.messages import Buffer, EncodedMessage
 
 
 class Request(NamedTuple):
-    """To do: answer a message that has arrived whole."""
+    """A message that has arrived whole, and is to be answered."""
 
     message_id: str
     buffer: Buffer
@@ -27,19 +27,27 @@ class Request(NamedTuple):
     reply_limit: int  # bytes of the largest reply that the server takes
 
 
-# To do: answer a request; send a reply for as long as it is owed; tell of an event.
-Output = Request | EncodedMessage | LinkEvent
+# To do: send a reply for as long as it is owed; tell of an event, of which RECEIVED is a request.
+Output = EncodedMessage | LinkEvent
 
 
 class ClientSession:
     """What a client and its server know of each other, over any number of connections.
 
-    What a method returns is to be done in its order, before the next call.
+    It holds what the server waits for and nothing else: at most `MAX_UNANSWERED` requests or their
+    replies, and what is arriving. What a method returns is to be done in its order, before the next
+    call.
+
+    Attributes:
+        client_id: the client's.
+        bye: the server's last word on this connection; None until it has said it.
+        requests: those that wait for the app, by message id, the oldest first.
     """
 
     def __init__(self, hello: frames.Hello, *, max_message_bytes: int | Callable[[], int]) -> None:
         self.client_id = hello.client_id
-        self.bye: frames.Bye | None = None  # the server's last word, once it has said it
+        self.bye: frames.Bye | None = None
+        self.requests: dict[str, Request] = {}
         self._hello, self._max_message_bytes = hello, max_message_bytes
         # Requests that have arrived whole, and the reply to each as soon as there is one. An entry
         # stays until the server acknowledges the reply or says that it does not want it any more.
@@ -68,6 +76,15 @@ class ClientSession:
         """Return whether the server still waits for the reply to this request."""
         return message_id in self._owed
 
+    def take(self) -> Request | None:
+        """Return the oldest request that waits, for the app to answer; None if there is none."""
+        message_id = next(iter(self.requests), None)
+        return None if message_id is None else self.requests.pop(message_id)
+
+    def reply(self, message_id: str) -> EncodedMessage | None:
+        """Return the reply to a request if there is one, and the server still waits for it."""
+        return self._owed.get(message_id)
+
     def hand_in(self, reply: EncodedMessage) -> list[Output]:
         """Take a reply; it goes out now or on the next connections, until the server has it."""
         if reply.message_id not in self._owed:
@@ -88,6 +105,7 @@ class ClientSession:
             self._buffer.write(frame)
             return self._arriving(self._arrival, len(frame))
         if isinstance(frame, frames.Begin):
+            self._require_room(frame.message_id)
             limit = self._max_message_bytes
             most = limit if isinstance(limit, int) else limit()
             self._arrival = frames.Arrival(frame, limit=most)
@@ -99,6 +117,7 @@ class ClientSession:
             # Those that have a reply may have arrived: it is the acknowledgement that was lost.
             late = [i for i, r in self._owed.items() if r is None and i not in frame.wanted]
             self._owed = {i: self._owed[i] for i in frame.wanted if i in self._owed}
+            self.requests = {i: r for i, r in self.requests.items() if i in self._owed}
             replies = [reply for reply in self._owed.values() if reply is not None]
             return [*map(self._late, late), *replies, LinkEvent(EventKind.JOINED, self.client_id)]
         if isinstance(frame, frames.Ack):
@@ -107,6 +126,12 @@ class ClientSession:
             raise CorruptStream(f"a frame of type {raw[0]} out of place")
         self.bye = frame
         return []
+
+    def _require_room(self, message_id: str) -> None:
+        """Raise CorruptStream if a server sends more requests than it may wait for."""
+        most = frames.MAX_UNANSWERED
+        if message_id not in self._owed and len(self._owed) >= most:
+            raise CorruptStream(f"another request while {most} have no acknowledged reply")
 
     def _take_share(self, share: Share | None) -> None:
         """Note the share of the data that the server gives, and claim it from now on."""
@@ -134,11 +159,14 @@ class ClientSession:
             return []
         self._owed[message_id] = None
         limit = 0 if self._welcome is None else self._welcome.max_message_bytes
-        received = LinkEvent(EventKind.RECEIVED, self.client_id, message_id, arrival.wire_bytes)
-        return [received, Request(message_id, self._buffer, size, limit)]
+        self.requests[message_id] = Request(message_id, self._buffer, size, limit)
+        self._buffer = Buffer()
+        received = EventKind.RECEIVED
+        return [LinkEvent(received, self.client_id, message_id, arrival.wire_bytes)]
 
     def _acknowledged(self, ack: frames.Ack) -> list[Output]:
         reply = self._owed.pop(ack.message_id, None)
+        self.requests.pop(ack.message_id, None)
         if not ack.received:
             return [self._late(ack.message_id)]
         if reply is None:

@@ -16,6 +16,8 @@ neither sends nor reads them.
 A BEGIN before the end of the message in progress breaks that message off. So a server that has
 given up on a request stops sending it, and a client stops sending the reply, at the next chunk: on
 a slow link what nobody waits for would hold up what is waited for.
+
+A server sends a client no further request while `MAX_UNANSWERED` of them have no ACK yet.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage
 PROTOCOL = 1  # raised when either end could misread the other
 CHUNK_BYTES = 64 << 10  # of a message in one DATA frame
 MAX_FRAME_BYTES = 1 << 20  # gRPC itself refuses more before it buffers it
+MAX_UNANSWERED = 2  # requests that a client holds at a time, or their replies
 
 _DATA = 4  # the type byte of a DATA frame
 

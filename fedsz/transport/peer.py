@@ -39,6 +39,7 @@ class Delivery:
     timeout: float  # seconds in which the reply is awaited, once it is posted
     settle: Settler  # called once
     client_id: str = ""  # whom it is for, once it is posted
+    begun: bool = False  # the client has it, or it is queued on its connection
     sent: bool = False  # all of it is out, to a client that still has it
     done: bool = False  # nobody waits for the reply, so what is left of it need not be sent
     expires: float = 0.0

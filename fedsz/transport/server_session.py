@@ -8,6 +8,7 @@ reads no clock, so a test can take it through any order of events.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
+from itertools import islice
 from typing import IO, Final, NamedTuple
 
 from flwr.app import Error
@@ -94,7 +95,7 @@ class ServerSession:
             delivery.client_id = peer.client_id
             delivery.expires = now + delivery.timeout
             peer.pending[delivery.message_id] = delivery
-            self._send(peer, delivery)
+            self._send_requests(peer)
         return self._flush()
 
     def hasten(self, deliveries: Iterable[Delivery], timeout: float, now: float) -> list[Output]:
@@ -233,6 +234,13 @@ class ServerSession:
         if peer.connection is not None:
             self._outputs.append(Send(peer.connection, item))
 
+    def _send_requests(self, peer: Peer) -> None:
+        """Queue the requests that a connected client may have by now, the oldest ones."""
+        for delivery in islice(peer.pending.values(), frames.MAX_UNANSWERED):
+            if peer.connection is not None and not delivery.begun:
+                delivery.begun = True
+                self._send(peer, delivery)
+
     def _admit(self, connection: Hashable, hello: Control | memoryview) -> None:
         """Take a client; tell it and the sender what is still to do."""
         if not isinstance(hello, Hello):
@@ -269,9 +277,9 @@ class ServerSession:
         given = share if hello.wants_share else None
         self._send(peer, Welcome(node, self._max_message_bytes, sorted(have), given))
         for delivery in peer.pending.values():
-            if delivery.message_id not in have:
-                delivery.sent = False
-                self._send(peer, delivery)
+            delivery.begun = delivery.message_id in have
+            delivery.sent = delivery.sent and delivery.begun
+        self._send_requests(peer)
         joined = LinkEvent(EventKind.JOINED, peer.client_id, node_config=hello.node_config)
         self._outputs.append(joined)
         if self._closing is not None:
@@ -355,3 +363,4 @@ class ServerSession:
         if (upload := peer.upload_of(delivery)) is not None:
             upload.drop()
         self._send(peer, Ack(delivery.message_id, received))
+        self._send_requests(peer)
