@@ -21,7 +21,7 @@ from fedsz.transport import channel, grpc_grid, server_session, visitors
 from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Begin, Bye, Hello, pack
-from fedsz.transport.visitors import MAX_UNKNOWN, Visitors, address_of
+from fedsz.transport.visitors import MAX_UNKNOWN, MAX_UNKNOWN_TOGETHER, Visitors, address_of
 from tests.links import LONG, RawClient
 
 if TYPE_CHECKING:
@@ -60,36 +60,43 @@ def test_one_address_does_not_take_all_places() -> None:
         assert not later.refused
 
 
-def test_clients_that_are_known_are_not_counted_as_strangers() -> None:
+@pytest.mark.parametrize(("most", "ports"), [(MAX_UNKNOWN, MAX_UNKNOWN), (MAX_UNKNOWN_TOGETHER, 1)])
+def test_the_oldest_stranger_makes_room_for_another(most: int, ports: int) -> None:
     visits = Visitors(most=1000, most_per_address=1000)
     with contextlib.ExitStack() as stack:
-        for port in range(2 * MAX_UNKNOWN):
-            stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port}")).identify()
-        for port in range(MAX_UNKNOWN):
-            assert not stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port}")).refused
-        with visits.visit("ipv4:127.0.0.1:1") as stranger:
-            assert "have not said who they are" in stranger.refused
-        with visits.visit("ipv4:192.0.2.1:1") as other:
-            assert not other.refused
+        known = [stack.enter_context(visits.visit("ipv4:127.0.0.1:1")) for _ in range(2)]
+        for visit in known:
+            visits.identify(visit)
+        other = stack.enter_context(visits.visit("ipv4:192.0.2.1:1"))
+        strangers = [
+            stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port % ports}"))
+            for port in range(most)
+        ]
+        assert not any(visit.refused for visit in strangers)
+
+        newcomer = stack.enter_context(visits.visit("ipv4:127.0.0.1:0"))
+
+        assert strangers[0].refused == f"{most} streams of 127.0.0.1 have not said who they are"
+        assert strangers[0].turned_out.is_set()
+        assert not any(visit.refused for visit in [*known, other, *strangers[1:], newcomer])
 
 
-def test_streams_without_hello_are_limited_and_clients_come_again(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visitors, "MAX_UNKNOWN", 3)
+def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
     server = serve()
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(grpc.insecure_channel(server.address))
         connect = opened.stream_stream(f"/{SERVICE}/{METHOD}")
         stop = stack.enter_context(contextlib.closing(Silence()))
-        calls = [connect(stop.frames()) for _ in range(4)]
-        with pytest.raises(grpc.RpcError) as refused:
-            list(map(next, reversed(calls)))
-        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        calls = [connect(stop.frames()) for _ in range(MAX_UNKNOWN + MAX_UNKNOWN_TOGETHER)]
+        with pytest.raises(grpc.RpcError) as turned_out:
+            next(calls[0])
+        assert turned_out.value.code() == grpc.StatusCode.UNAVAILABLE  # a client comes again
+
+        honest = server.client("honest")
+
+        assert honest.events.count(EventKind.WAITING) == 0
         for call in calls:
             call.cancel()
-    server.client("honest")
-
     assert len(server.grid.send_and_receive(server.requests(), timeout=LONG)) == 1
 
 

@@ -125,9 +125,10 @@ class Hub:
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
         with self._visitors.visit(context.peer()) as visit:
+            if not visit.refused:
+                await self._serve(visit, context)
             if visit.refused:  # for now: the client tries again
                 await context.abort(grpc.StatusCode.UNAVAILABLE, visit.refused)
-            await self._serve(visit, context)
 
     async def _serve(self, visit: Visit, context: grpc.aio.ServicerContext) -> None:
         connection = Connection(context, self.counters)
@@ -141,8 +142,9 @@ class Hub:
             self.do(self.session.sent(connection, delivery, wire_bytes))
 
         # A client that neither reads nor writes does not hold up its end.
-        jobs = (connection.send(sent), self._read(connection, visit), connection.ending.wait())
-        tasks = [asyncio.create_task(job) for job in jobs]
+        jobs = (connection.send(sent), self._read(connection, visit))
+        ends = (connection.ending.wait(), visit.turned_out.wait())
+        tasks = [asyncio.create_task(job) for job in (*jobs, *ends)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if connection.bye is not None:
@@ -162,7 +164,7 @@ class Hub:
         except TimeoutError:
             raw = None
             self.do(self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s"))
-        visit.identify()
+        self._visitors.identify(visit)
         while raw is not None:
             self.do(self.session.receive(connection, raw, _now()))
             raw = await connection.read() if self.session.serves(connection) else None

@@ -5,14 +5,17 @@ Each connection is a file descriptor, and so is each reply that waits on disk.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 SPARE_DESCRIPTORS: Final = 128  # for all but connections and replies
-MAX_UNKNOWN: Final = 64  # connections of one address whose clients have not said who they are
+# Streams whose clients have not said who they are, as they do at once. The oldest ends for another.
+MAX_UNKNOWN: Final = 64  # of one address, which may be that of many devices
+MAX_UNKNOWN_TOGETHER: Final = 8  # in one connection of TCP, which may be a proxy's
 
 _DESCRIPTORS: Final = 1 << 20  # that a process asks for where there is no limit
 _FEWEST: Final = 16  # connections, whatever the limit of descriptors
@@ -71,7 +74,7 @@ class Visitors:
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most, self._most_per_address = most, most_per_address
         self._open: Counter[str] = Counter()
-        self._unknown: Counter[str] = Counter()
+        self._unknown: defaultdict[str, list[Visit]] = defaultdict(list)  # the oldest first
 
     @contextmanager
     def visit(self, peer: str) -> Iterator[Visit]:
@@ -79,40 +82,60 @@ class Visitors:
 
         ``peer`` is gRPC's name for its other end.
         """
-        visit = Visit(self._unknown, address := address_of(peer), self._refusal(address))
+        address = address_of(peer)
+        visit = Visit(peer, self._refusal(address))
         self._open[address] += 1
-        self._unknown[address] += 1
+        if not visit.refused:
+            self._make_room(address, peer)
+            self._unknown[address].append(visit)
         try:
             yield visit
         finally:
-            visit.identify()
-            _uncount(self._open, address)
+            self.identify(visit)
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+    def identify(self, visit: Visit) -> None:
+        """Note that a client has said who it is, or that its connection is over."""
+        address = address_of(visit.peer)
+        if visit in self._unknown[address]:
+            self._unknown[address].remove(visit)
+        if not self._unknown[address]:
+            del self._unknown[address]
+
+    def _make_room(self, address: str, peer: str) -> None:
+        """Turn out the oldest stream of those who have not said who they are, if there are many."""
+        unknown = self._unknown[address]
+        beside = [visit for visit in unknown if visit.peer == peer]
+        for visits, most in ((beside, MAX_UNKNOWN_TOGETHER), (unknown, MAX_UNKNOWN)):
+            if len(visits) >= most:
+                visits[0].turn_out(f"{most} streams of {address} have not said who they are")
+                unknown.remove(visits[0])
+                return
 
     def _refusal(self, address: str) -> str:
         if self._open.total() >= self._most:
             return f"the server has its {self._most} connections; try again in a while"
         if self._open[address] >= self._most_per_address and not is_loopback(address):
             return f"{address} has its {self._most_per_address} connections"
-        if self._unknown[address] >= MAX_UNKNOWN:
-            return f"{MAX_UNKNOWN} connections of {address} have not said who they are"
         return ""
 
 
 class Visit:
-    """One connection: why it is refused, or ""; until it is identified nobody knows whose it is."""
+    """One connection, from its first frame on or before it.
 
-    def __init__(self, unknown: Counter[str], address: str, refused: str) -> None:
-        self.address, self.refused = address, refused
-        self._unknown: Counter[str] | None = unknown
+    Attributes:
+        peer: gRPC's name for its other end.
+        refused: why it is to end; "" as long as it is not.
+        turned_out: set when it is refused later than at once.
+    """
 
-    def identify(self) -> None:
-        """Note that its client has said who it is, or that it is over."""
-        if self._unknown is not None:
-            _uncount(self._unknown, self.address)
-            self._unknown = None
+    def __init__(self, peer: str, refused: str) -> None:
+        self.peer, self.refused = peer, refused
+        self.turned_out = asyncio.Event()
 
-
-def _uncount(counter: Counter[str], address: str) -> None:
-    counter[address] -= 1
-    if not counter[address]:
-        del counter[address]
+    def turn_out(self, reason: str) -> None:
+        """Have it end."""
+        self.refused = reason
+        self.turned_out.set()
