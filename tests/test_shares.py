@@ -62,14 +62,19 @@ class Desk:
         )
         self.links = itertools.count()
 
-    def come(self, client_id: str, named: Share | None = None) -> tuple[int, Any]:
-        """Return a connection of a client and the answer to its HELLO."""
+    def come(
+        self, client_id: str, named: Share | None = None, outputs: list[Any] | None = None
+    ) -> tuple[int, Any]:
+        """Return a connection of a client and the answer to its HELLO; add what is to be done."""
         config = {} if named is None else named.as_config()
         key = client_id.encode()
         hello = Hello(PROTOCOL, client_id, dict(config), [], key, wants_share=named is None)
         link = next(self.links)
         self.session.connect(link)
-        return link, told(link, self.session.receive(link, pack(hello), self.now))[0]  # type: ignore[arg-type]
+        done = self.session.receive(link, pack(hello), self.now)
+        if outputs is not None:
+            outputs += done
+        return link, told(link, done)[0]  # type: ignore[arg-type]
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -89,6 +94,8 @@ steps = st.lists(
 @given(steps)
 def test_no_two_live_clients_have_one_share(history: list[tuple[str, str, int | None]]) -> None:
     desk, links, shares = Desk(), {}, {}  # type: ignore[var-annotated]
+    first: dict[Share, str] = {}  # whom each share belongs to,
+    last: dict[Share, str] = {}  # and who had it last
     for what, client_id, number in history:
         if what == "waits":
             desk.pass_time(GRACE / 2)
@@ -99,10 +106,24 @@ def test_no_two_live_clients_have_one_share(history: list[tuple[str, str, int | 
             link, answer = desk.come(client_id, named)
             if isinstance(answer, Welcome):
                 links[client_id] = link
-                shares[client_id] = named or answer.share
+                shares[client_id] = mine = named or answer.share
                 assert (answer.share is None) == (named is not None)
+                for share in [s for s in first if s != mine]:
+                    if last.get(share) == client_id:
+                        del last[share]
+                    if first[share] == client_id:
+                        del first[share]
+                        first |= {share: last[share]} if share in last else {}
+                last[mine] = client_id
+                if first.setdefault(mine, client_id) == client_id:
+                    borrowers = [c for c in links if c != client_id and shares[c] == mine]
+                    assert all(not desk.session.serves(links.pop(c)) for c in borrowers)
             else:
                 assert answer.kind == ByeKind.TAKEN
+                if named is None:
+                    assert client_id not in first.values(), "one that was away lost its share"
+                elif named in first:
+                    assert first[named] != client_id, "one that was away lost its share"
         held = [shares[client_id] for client_id in links]
         assert len(held) == len(set(held))
 
@@ -120,8 +141,50 @@ def test_a_client_gets_its_share_back_while_others_take_what_is_left() -> None:
 
     desk.session.lost(links["c"][0], desk.now)
     desk.pass_time(GRACE)
-    assert desk.come("spare")[1].share == Share(2, COUNT)
-    assert isinstance(desk.come("c")[1], Bye)
+    link, answer = desk.come("spare")
+    assert answer.share == Share(2, COUNT)
+    assert desk.come("c")[1].share == Share(2, COUNT)
+    assert not desk.session.serves(link)
+    assert isinstance(desk.come("spare")[1], Bye)
+
+
+@pytest.mark.parametrize("named", [Share(1, COUNT), None], ids=["named", "asked for"])
+def test_who_takes_the_share_of_one_that_is_away_does_not_lock_it_out(named: Share | None) -> None:
+    """Where clients need no proof, anybody may name any share."""
+    desk = Desk()
+    desk.come("a", Share(0, COUNT))
+    away, _ = desk.come("b", Share(1, COUNT))
+    desk.come("c", Share(2, COUNT))
+    desk.session.lost(away, desk.now)
+    desk.pass_time(GRACE)
+    stranger, answer = desk.come("stranger", named)
+    assert isinstance(answer, Welcome)
+
+    outputs: list[Any] = []
+    back, answer = desk.come("b", Share(1, COUNT), outputs)
+
+    assert isinstance(answer, Welcome)
+    (bye,) = told(stranger, outputs)  # type: ignore[arg-type]
+    assert bye == Bye(ByeKind.TAKEN, "client 'b' has its share again")
+    assert [desk.session.serves(link) for link in (stranger, back)] == [False, True]
+    assert (
+        desk.come("stranger", Share(1, COUNT))[1].reason == "share 1/3 of the data is client 'b''s"
+    )
+
+
+def test_a_client_that_has_taken_another_share_leaves_its_own_to_the_borrower() -> None:
+    desk = Desk()
+    away, _ = desk.come("a", Share(0, COUNT))
+    desk.session.lost(away, desk.now)
+    desk.pass_time(GRACE)
+    link, _ = desk.come("borrower", Share(0, COUNT))
+    desk.come("a", Share(1, COUNT))
+    desk.session.lost(link, desk.now)
+    desk.pass_time(GRACE)
+    third, _ = desk.come("third", Share(0, COUNT))
+
+    assert isinstance(desk.come("borrower", Share(0, COUNT))[1], Welcome)
+    assert not desk.session.serves(third)
 
 
 def test_two_clients_cannot_name_one_share() -> None:

@@ -13,7 +13,6 @@ from typing import IO, Final, NamedTuple
 
 from flwr.app import Error
 
-from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport import frames
@@ -22,7 +21,7 @@ from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Wel
 from fedsz.transport.identity import Claims, Identity
 from fedsz.transport.node import node_id
 from fedsz.transport.peer import Delivery, Outcome, Peer, Stored, Taken
-from fedsz.transport.shares import Shares
+from fedsz.transport.shares import Claim, Shares
 from fedsz.transport.upload import Upload
 
 MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
@@ -258,17 +257,17 @@ class ServerSession:
         try:
             if not peer.gives_way_to(hello, identity):
                 raise Taken(f"the client id {hello.client_id!r} is in use")
-            share = self._share_of(peer, hello)
+            share, borrower = self._share_of(peer, hello)
         except Taken as err:
-            # A client of an earlier release knows no other word for it than REFUSED.
-            kind = ByeKind.TAKEN if hello.session_key else ByeKind.REFUSED
-            self._turn_away(connection, str(err), kind)
+            self._turn_away(connection, str(err), _taken(hello.session_key))
             return
         if peer.connection is not None:
             reason = f"another connection came with the client id {peer.client_id!r}"
             self._send(peer, Bye(ByeKind.REPLACED, reason))
             self._drop(peer.connection)
             self._disconnect(peer, reason)
+        if borrower is not None:
+            self._send_away(self._peers[borrower], f"client {peer.client_id!r} has its share again")
         self._connections[connection] = peer
         peer.connection, peer.session_key = connection, hello.session_key
         peer.grace_ends = None
@@ -285,10 +284,19 @@ class ServerSession:
         if self._closing is not None:
             self._send(peer, self._closing)
 
-    def _share_of(self, peer: Peer, hello: Hello) -> Share | None:
+    def _send_away(self, peer: Peer, reason: str) -> None:
+        """Send a client home for now; it may ask for another share of the data."""
+        if peer.connection is not None:
+            self._send(peer, Bye(_taken(peer.session_key), reason))
+            self._drop(peer.connection)
+            self._disconnect(peer, reason)
+        peer.grace_ends = None
+        self._fail_all(peer, f"client {peer.client_id!r} was sent away: {reason}")
+
+    def _share_of(self, peer: Peer, hello: Hello) -> Claim:
         """Return the share of the data that a client has from now on; Taken if none is free."""
         if self._shares is None or self._closing is not None:
-            return None
+            return Claim(None)
 
         def rival(node: int) -> str:
             other = self._peers.get(node)
@@ -364,3 +372,8 @@ class ServerSession:
             upload.drop()
         self._send(peer, Ack(delivery.message_id, received))
         self._send_requests(peer)
+
+
+def _taken(session_key: bytes) -> ByeKind:
+    """Return how to say "taken": a client without a key, of an earlier release, knows no TAKEN."""
+    return ByeKind.TAKEN if session_key else ByeKind.REFUSED

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from typing import NamedTuple
 
 from fedsz.data_share import Share
 from fedsz.transport.frames import Hello
 from fedsz.transport.peer import Taken
+
+
+class Claim(NamedTuple):
+    """What a client has from now on."""
+
+    share: Share | None
+    borrower: int | None = None  # the node that had it while this client was away, and must leave
 
 
 class Shares:
@@ -16,17 +24,23 @@ class Shares:
     A client names its share, or asks for one. It is then given the one that it had, or one that
     nobody has had, or one whose client is gone.
 
+    A share is its first client's, for as long as that client has no other. Another one may borrow
+    it meanwhile: an id that never comes back must not keep its data out of the run, and one that is
+    away must not lose its place to whoever names its share.
+
     Args:
         count: how many shares there are to give.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._owners: dict[Share, int] = {}  # the node that had each share first
+        self._owned: dict[int, Share] = {}  # the other way round
         self._holders: dict[Share, int] = {}  # the node that had each share last
-        self._held: dict[int, Share] = {}  # the share of each of these nodes
+        self._held: dict[int, Share] = {}
 
-    def claim(self, node: int, hello: Hello, rival: Callable[[int], str]) -> Share | None:
-        """Return the share that a client has from now on; None if it neither names nor asks.
+    def claim(self, node: int, hello: Hello, rival: Callable[[int], str]) -> Claim:
+        """Return the share that a client has from now on; none if it neither names nor asks.
 
         Args:
             node: the client's node id.
@@ -41,30 +55,40 @@ class Shares:
             share = self._free(node, share, rival)
         elif share is not None and (other := self._rival(node, share, rival)):
             raise Taken(f"share {share} of the data is client {other!r}'s")
-        self.forget(node)
-        if share is not None:
-            self._held.pop(self._holders.get(share, node), None)
-            self._holders[share], self._held[node] = node, share
-        return share
+        if share is None or self._owned.get(node) != share:
+            self.forget(node)
+        if share is None:
+            return Claim(None)
+        if share not in self._owners:
+            self._owners[share], self._owned[node] = node, share
+        before = self._holders.get(share, node)
+        self._held.pop(before, None)
+        self._holders[share], self._held[node] = node, share
+        return Claim(share, before if before != node and rival(before) else None)
 
     def forget(self, node: int) -> None:
-        """Let a node's share be one that nobody has had."""
-        share = self._held.pop(node, None)
-        if share is not None:
-            del self._holders[share]
+        """Let a node's share be its borrower's, or one that nobody has had."""
+        if (held := self._held.pop(node, None)) is not None:
+            del self._holders[held]
+        if (owned := self._owned.pop(node, None)) is not None:
+            del self._owners[owned]
+            if (borrower := self._holders.get(owned)) is not None:
+                self._owners[owned], self._owned[borrower] = borrower, owned
 
     def _free(self, node: int, kept: Share | None, rival: Callable[[int], str]) -> Share:
         every = [Share(index, self._count) for index in range(self._count)]
-        had = [share for share in (kept, self._held.get(node)) if share in every]
-        fresh = (share for share in every if share not in self._holders)
-        left = (share for share in every if not self._rival(node, share, rival))
-        share = next((s for s in had if not self._rival(node, s, rival)), None)
-        share = share or next(chain(fresh, left), None)
+        had = (self._owned.get(node), kept, self._held.get(node))
+        wanted = (share for share in had if share in every)
+        fresh = (share for share in every if share not in self._owners)
+        free = (s for s in chain(wanted, fresh, every) if not self._rival(node, s, rival))
+        share = next(free, None)
         if share is None:
             raise Taken(f"all {self._count} shares of the data are taken")
         return share
 
     def _rival(self, node: int, share: Share, rival: Callable[[int], str]) -> str:
         """Return the id of another client that has a share now; "" if there is none."""
+        if self._owners.get(share, node) == node:
+            return ""
         holder = self._holders.get(share, node)
         return "" if holder == node else rival(holder)
