@@ -16,8 +16,8 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from fedsz import codecs
 from fedsz.errors import ConfigError, FedszError, RefusedReply
+from fedsz.flower.admitted_record import AdmittedRecord
 from fedsz.flower.bench import Bench, BenchState
-from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.evaluation_metrics import EXAMPLES
 from fedsz.flower.ordinary import MOST_WEIGHT, NormLimit, Recent, largest_weight
 from fedsz.flower.packing import Ordered
@@ -41,20 +41,6 @@ from fedsz.transport.replies import StreamedRequest
 logger = logging.getLogger(__name__)
 
 FIRST: Final = 3  # replies that show what is ordinary in a run's first round
-
-
-class AdmittedRecord(ArrayRecord):
-    """A record that has passed admission, still sealed.
-
-    Attributes:
-        received: its arrays.
-        broadcast: of the model that it is of: its ``model`` is what clients are sent now; None
-            where that is not known.
-    """
-
-    def __init__(self, update: ReceivedUpdate, broadcast: Broadcast | None = None) -> None:
-        super().__init__()
-        self.received, self.broadcast = update, broadcast
 
 
 @dataclass(frozen=True)
@@ -353,11 +339,6 @@ def is_averaged(reply: Message, ordered: Callable[[int], Ordered]) -> bool:
     return by_type and bool(ordered(reply.metadata.src_node_id).layouts)
 
 
-def update_of(record: ArrayRecord) -> ReceivedUpdate:
-    """Return a record's arrays as admitted; if a Grid checks nothing, raise `FedszError` here."""
-    return record.received if isinstance(record, AdmittedRecord) else ReceivedUpdate(record)
-
-
 def streamed(messages: Iterable[Message]) -> list[Message]:
     """Return messages whose replies are to come sealed; those that share a content still do."""
     asked = list(messages)
@@ -366,15 +347,3 @@ def streamed(messages: Iterable[Message]) -> list[Message]:
     for message, content in zip(asked, originals, strict=True):
         message.content = contents[id(content)]
     return asked
-
-
-def release(content: RecordDict) -> None:
-    """Free the arrays of a message that nobody needs any more.
-
-    Flower's records refer to each other in circles, so without this they would stay until the
-    garbage collector comes by, and megabytes do not make it come sooner.
-    """
-    for record in content.array_records.values():
-        if isinstance(record, AdmittedRecord):
-            record.received.release()
-        record.clear()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedsz.errors import ConfigError, RefusedReply
-from fedsz.flower.admission import AdmittedRecord, streamed
+from fedsz.flower.admission import streamed
+from fedsz.flower.admitted_record import AdmittedRecord
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.strategy import Evaluate, Mean, StreamingFedAvg
@@ -109,6 +110,16 @@ class FedBuff(StreamingFedAvg):
         self.quorum.require()
         return result
 
+    def configure_train(
+        self,
+        server_round: int,  # noqa: ARG002 - the arguments are Flower's
+        arrays: ArrayRecord,  # noqa: ARG002
+        config: ConfigRecord,  # noqa: ARG002
+        grid: Grid,  # noqa: ARG002
+    ) -> NoReturn:
+        """Raise `ConfigError`: a strategy around this one would run rounds of its own."""
+        raise ConfigError("FedBuff runs its rounds itself, and not inside another strategy")
+
     def _replies(
         self, grid: Grid, number: int, arrays: ArrayRecord, config: ConfigRecord, timeout: float
     ) -> Iterator[Message]:
@@ -170,10 +181,10 @@ class FedBuff(StreamingFedAvg):
     def _begin_mean(self) -> Mean:
         return Mean(steps=True)
 
-    def _result(self, mean: Mean) -> ArrayRecord:
+    def _result(self, mean: Mean, *, inside: bool) -> ArrayRecord:
         assert self._broadcast is not None
         assert self._broadcast.model is not None
-        return mean.result(self._broadcast.model.arrays)
+        return mean.result(self._broadcast.model.arrays, rounds=not inside)
 
 
 def _refused(reply: Message) -> bool:

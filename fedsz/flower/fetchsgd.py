@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
@@ -58,6 +60,12 @@ class FetchSgd(StreamingFedAvg):
         for key, x in state.items():
             kind, _, name = key.partition("/")
             self.feedback.state.setdefault(name, {})[kind] = x
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Do as `StreamingFedAvg`; a method of its own, since Flower accounts for plain means."""
+        return super().aggregate_train(server_round, replies)
 
     def _begin_mean(self) -> Mean:
         return _FedBackMean(self.feedback)

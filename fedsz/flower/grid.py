@@ -21,6 +21,7 @@ from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import AUTO, FIXED, SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, FedszError, RefusedReply
 from fedsz.flower.admission import Admission, AdmissionRules
+from fedsz.flower.admitted_record import checked
 from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.ordinary import NormLimit
@@ -266,7 +267,7 @@ class FedSZGrid(WrappedGrid):
         """
         pushed = list(messages)
         if takes_replies_as_they_come(pushed):
-            return Replies(self.stream_replies(pushed, timeout=timeout))
+            return Replies(self.stream_replies(pushed, timeout=timeout), checked)
         counts, trains = is_round(pushed), is_training(pushed)
         if counts and trains:
             self._quorum.wait()

@@ -217,6 +217,12 @@ class ReceivedUpdate:
                 raise CorruptStream(f"array {name!r} has another shape than it says")
             yield name, x
 
+    def replaced(self, record: ArrayRecord) -> ReceivedUpdate:
+        """Return an update of plain arrays that somebody has put in the place of these."""
+        other = ReceivedUpdate(record, sent=self._sent_model)
+        other.staleness = self.staleness
+        return other
+
     def release(self) -> None:
         """Free what was sent, the sender's record too; the numbers stay."""
         self.record.clear()  # circles of references would keep the bytes until a collection

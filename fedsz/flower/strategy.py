@@ -16,18 +16,34 @@ from flwr.serverapp.strategy import FedAvg, Result
 from fedsz.arrays import Layout, NDArray, add_scaled
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import ConfigError, FedszError, RefusedReply
-from fedsz.flower.admission import AdmittedRecord, release, streamed, update_of
+from fedsz.flower.admission import streamed
+from fedsz.flower.admitted_record import AdmittedRecord, release, update_of
 from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
 from fedsz.flower.refusal import NormSum, Refusal, told
 from fedsz.methods.compressed_sum import CompressedSums
+from fedsz.transport.replies import Replies
 from fedsz.update.chained import ChainDecoder
 from fedsz.update.lossy import CodedTensor, located
 
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+Averaged = tuple[ArrayRecord | None, MetricRecord | None]
+
+
+class _Aggregation:
+    """`StreamingFedAvg.aggregate_train` of an instance; of the class itself, Flower's FedAvg's.
+
+    Flower's accounted differential privacy adds noise for a uniform mean of all replies, or of
+    none. It takes strategies whose class has FedAvg's method, which is such a mean; ours is, too.
+    """
+
+    def __get__(
+        self, strategy: StreamingFedAvg | None, owner: type[StreamingFedAvg]
+    ) -> Callable[..., Averaged]:
+        return FedAvg.aggregate_train if strategy is None else strategy._aggregated
 
 
 class StreamingFedAvg(FedAvg):
@@ -41,6 +57,10 @@ class StreamingFedAvg(FedAvg):
 
     Works on any Grid, or wrapper of one; replies of a `FedSZGrid` come still compressed. All other
     arguments are those of Flower's FedAvg.
+
+    Inside another strategy, such as Flower's differential privacy, that one holds all replies. Then
+    all of them count or the round does not, and means of whole numbers stay floats, as FedAvg's do:
+    noise is for that.
 
     Args:
         min_replies: usable replies that a round needs. With fewer it does not count: the model
@@ -77,6 +97,7 @@ class StreamingFedAvg(FedAvg):
         self.quorum = Quorum(min_replies)
         self.on_update: Callable[[ReceivedUpdate], None] | None = None
         self._first, self._average = ArrayRecord(), ArrayRecord()  # as Flower's loop holds them
+        self._starts = False  # whether this one's own loop runs, and not that of one around it
 
     def state(self) -> dict[str, NDArray]:
         """Return what the next round depends on, beside the model; nothing here."""
@@ -106,9 +127,13 @@ class StreamingFedAvg(FedAvg):
         evaluate = evaluate_fn and (lambda number, arrays: evaluate_fn(number, _view(arrays)))
         self._first = _view(initial_arrays)
         del initial_arrays
-        result = super().start(
-            grid, self._first, num_rounds, timeout, train_config, evaluate_config, evaluate
-        )
+        self._starts = True
+        try:
+            result = super().start(
+                grid, self._first, num_rounds, timeout, train_config, evaluate_config, evaluate
+            )
+        finally:
+            self._starts = False
         self.quorum.require()  # the last rounds have none after them that would
         return result
 
@@ -122,17 +147,21 @@ class StreamingFedAvg(FedAvg):
             self._first.clear()
         return streamed(super().configure_train(server_round, _view(arrays), config, grid))
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    aggregate_train = _Aggregation()
+
+    def _aggregated(self, server_round: int, replies: Iterable[Message]) -> Averaged:
         """Add up ``replies`` one by one, and return their weighted average and metrics."""
+        # Those that somebody has gone through come as a list, of a strategy around this one.
+        inside = isinstance(replies, list) and not self._starts
+        if isinstance(replies, Replies):
+            replies = replies.as_they_come()
         mean = self._begin_mean()
         contents: list[RecordDict] = []  # of metrics alone
         added: list[ReceivedUpdate] = []
-        failures = 0
+        errors = refused = 0
         for reply in replies:
             if reply.has_error():
-                failures += 1
+                errors += 1
                 continue
             records = reply.content.array_records.values()
             updates = [r.received for r in records if isinstance(r, AdmittedRecord)]
@@ -143,44 +172,46 @@ class StreamingFedAvg(FedAvg):
                 contents.append(self._add(mean, reply))
                 added += updates
             except FedszError as err:
-                failures += 1
+                refused += 1
+                for update in updates:
+                    update.refused = err
                 logger.warning("node %d left out: %s", reply.metadata.src_node_id, told(err))
             finally:
                 release(reply.content)
+        failures = errors + refused
         logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
-        if not self.quorum.reached(len(contents) if mean.weight else 0):
+        counts = self.quorum.reached(len(contents) if mean.weight else 0)
+        why = self.quorum.why
+        if counts and inside and refused:
+            counts, why = False, "the strategy around this one counts on all replies that it took"
+            logger.warning("round %d does not count: %s", server_round, why)
+        if not counts:
             for update in added:
-                why = f"the round does not count: {self.quorum.why}"
-                update.refused = RefusedReply(Refusal.QUORUM, why)
+                update.refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
             return None, None
-        self._average = self._result(mean)
+        self._average = self._result(mean, inside=inside)
         return self._average, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _begin_mean(self) -> Mean:
         return Mean()
 
-    def _result(self, mean: Mean) -> ArrayRecord:
-        return mean.result()
+    def _result(self, mean: Mean, *, inside: bool) -> ArrayRecord:
+        return mean.result(rounds=not inside)
 
     def _add(self, mean: Mean, reply: Message) -> RecordDict:
         """Add a reply and return its metrics."""
         records, metrics = reply.content.array_records, dict(reply.content.metric_records)
-        updates = [update_of(record) for record in records.values()]
-        try:
-            if len(metrics) != 1:
-                raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")
-            weight = next(iter(metrics.values())).get(self.weighted_by_key)
-            if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-                raise ConfigError(
-                    f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
-                )
-            if len(updates) != 1:
-                raise ConfigError(f"a reply holds {len(updates)} ArrayRecords, not one")
-            mean.add(updates[0], float(weight))
-        except FedszError as err:
-            for update in updates:
-                update.refused = err
-            raise
+        if len(metrics) != 1:
+            raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")
+        weight = next(iter(metrics.values())).get(self.weighted_by_key)
+        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise ConfigError(
+                f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
+            )
+        if len(records) != 1:
+            raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
+        (record,) = records.values()
+        mean.add(update_of(record), float(weight))
         kept: dict[str, Any] = dict(metrics)
         return RecordDict(kept)
 
@@ -274,10 +305,16 @@ class Mean:
         """Add to ``sums`` what has been added up compressed."""
         compressed.add_to(sums)
 
-    def result(self, onto: Mapping[str, NDArray] | None = None) -> ArrayRecord:
+    def result(
+        self, onto: Mapping[str, NDArray] | None = None, *, rounds: bool = True
+    ) -> ArrayRecord:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way.
 
         A mean of steps is added ``onto`` a model. What is not finite there stays: a mask of -inf.
+
+        Args:
+            onto: that model.
+            rounds: whether means of whole numbers and bools are rounded to such; else float64.
         """
         assert self._template is not None
         record = ArrayRecord()
@@ -290,7 +327,8 @@ class Mean:
             if onto is not None:
                 add_scaled(onto[name], 1.0, mean)
                 np.copyto(mean, onto[name], casting="unsafe", where=~np.isfinite(onto[name]))
-            record[name] = to_array(mean, self._template.dtypes[name])
+            dtype = self._template.dtypes[name]
+            record[name] = to_array(mean, dtype if rounds or dtype.kind not in "iub" else None)
         return record
 
 

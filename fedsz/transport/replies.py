@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, overload, runtime_checkable
 
 from flwr.app import Message, RecordDict
@@ -37,11 +37,23 @@ class Replies(Sequence[Message]):
 
     Going through it yields each reply as it comes, and again whenever that is done again. Its
     length, and its members by their places, are there when all replies are.
+
+    Args:
+        coming: the replies.
+        check: returns what takes the place of a reply; see `as_they_come`.
     """
 
-    def __init__(self, coming: Iterator[Message]) -> None:
-        self._coming = coming
+    def __init__(
+        self, coming: Iterator[Message], check: Callable[[Message], Message] | None = None
+    ) -> None:
+        self._coming, self._check = coming, check
         self._here: list[Message] = []
+
+    def as_they_come(self) -> Iterator[Message]:
+        """Yield replies that are neither kept nor checked, for a receiver that checks each one."""
+        while self._here:
+            yield self._here.pop(0)
+        yield from self._coming
 
     def __iter__(self) -> Iterator[Message]:
         at = 0
@@ -68,6 +80,6 @@ class Replies(Sequence[Message]):
     def _take(self) -> bool:
         """Wait for another reply; say whether there was one."""
         for reply in self._coming:
-            self._here.append(reply)
+            self._here.append(self._check(reply) if self._check else reply)
             return True
         return False

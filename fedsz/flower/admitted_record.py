@@ -1,0 +1,119 @@
+"""Records that have passed admission and are still sealed, for strategies that decode them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, MutableMapping
+
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+from fedsz import flower_compat as compat
+from fedsz.errors import FedszError
+from fedsz.flower.broadcast import Broadcast
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import aside_of, to_record, with_aside
+from fedsz.flower.refusal import told
+
+logger = logging.getLogger(__name__)
+
+
+class AdmittedRecord(ArrayRecord):
+    """A record that has passed admission, still sealed.
+
+    Its arrays are decoded when they are first looked at. From then on they count as they stand
+    here: a strategy around the one that averages may have put others in their place.
+
+    Looking at them raises `FedszError` if they must not count; see `checked`.
+
+    Attributes:
+        received: what was sent.
+        broadcast: of the model that it is of: its ``model`` is what clients are sent now; None
+            where that is not known.
+    """
+
+    def __init__(self, update: ReceivedUpdate, broadcast: Broadcast | None = None) -> None:
+        super().__init__()
+        self.received, self.broadcast = update, broadcast
+        self._decoded = _Decoded(update)
+        self.__dict__["_data"] = self._decoded  # where all of Flower's methods find the arrays
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether nobody has looked at its arrays."""
+        return self._decoded.arrays is None
+
+    def copy(self) -> ArrayRecord:  # type: ignore[override] # what is decoded is sealed no more
+        """Return a plain record of its arrays."""
+        return ArrayRecord(dict(self))
+
+    def clear(self) -> None:
+        """Free its arrays; those that are still sealed are not decoded for that."""
+        self._decoded.arrays = {}
+
+
+class _Decoded(MutableMapping[str, Array]):
+    """The arrays of an update by name, decoded when they are first asked for."""
+
+    def __init__(self, update: ReceivedUpdate) -> None:
+        self._update = update
+        self.arrays: dict[str, Array] | None = None
+
+    def _all(self) -> dict[str, Array]:
+        if self.arrays is None:
+            aside = aside_of(self._update.record)
+            self.arrays = dict(with_aside(to_record(self._update.arrays()), aside))
+        return self.arrays
+
+    def __getitem__(self, name: str) -> Array:
+        return self._all()[name]
+
+    def __setitem__(self, name: str, array: Array) -> None:
+        self._all()[name] = array
+
+    def __delitem__(self, name: str) -> None:
+        del self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def update_of(record: ArrayRecord) -> ReceivedUpdate:
+    """Return a record's arrays, to be added up.
+
+    Raises:
+        FedszError: it is no `AdmittedRecord`, of a Grid that checks nothing, and does not pass.
+    """
+    if not isinstance(record, AdmittedRecord):
+        return ReceivedUpdate(record)
+    return record.received if record.is_sealed else record.received.replaced(record.copy())
+
+
+def checked(reply: Message) -> Message:
+    """Return a reply whose sealed arrays all decode and may count, or an error reply in its place.
+
+    Whoever decodes them after that is spared what they may raise.
+    """
+    records = [] if reply.has_error() else reply.content.array_records.values()
+    for update in [record.received for record in records if isinstance(record, AdmittedRecord)]:
+        try:
+            update.judge(update.measured())
+        except FedszError as err:
+            update.refused = err
+            logger.warning("node %d left out: %s", reply.metadata.src_node_id, told(err))
+            return compat.error_in_place_of(reply, told(err))
+    return reply
+
+
+def release(content: RecordDict) -> None:
+    """Free the arrays of a message that nobody needs any more.
+
+    Flower's records refer to each other in circles, so without this they would stay until the
+    garbage collector comes by, and megabytes do not make it come sooner.
+    """
+    for record in content.array_records.values():
+        if isinstance(record, AdmittedRecord):
+            record.received.release()
+        record.clear()
