@@ -6,8 +6,9 @@ numpy state_dict needs no torch.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,8 @@ StateDict = Mapping[str, Any]  # of torch tensors or numpy arrays
 NDArray = npt.NDArray[Any]
 Buffer = bytes | bytearray | memoryview
 
+MAX_NDIM: Final = 64  # numpy's own limit
+MAX_SIZE: Final = 1 << 56  # the product of all dimensions but those of 0: below numpy's own limit
 CHUNK: Final = 1 << 16  # elements worked on at a time, which a cache holds
 
 # Position is wire id: append, never reorder.
@@ -49,7 +52,7 @@ def as_array(name: str, value: Any) -> NDArray:
 
     Raises:
         ConfigError: the name is not a string, or the value is neither a dense tensor nor an array,
-            or of a dtype that streams do not have.
+            or of a dtype or shape that streams do not have.
     """
     if not isinstance(name, str):
         raise ConfigError(f"state_dict keys must be strings, got {name!r}")
@@ -65,7 +68,16 @@ def as_array(name: str, value: Any) -> NDArray:
     x = np.asarray(x, x.dtype if x.dtype == little else little, order="C")
     if x.dtype not in DTYPE_IDS:
         raise ConfigError(f"state_dict[{name!r}] has dtype {x.dtype}, which streams do not have")
+    if not is_shape(x.shape):
+        raise ConfigError(f"state_dict[{name!r}] has shape {x.shape}, which streams do not have")
     return x
+
+
+def is_shape(shape: Sequence[int]) -> bool:
+    """Say whether there are arrays of a shape, in any dtype: numpy counts past dimensions of 0."""
+    if len(shape) > MAX_NDIM or min(shape, default=0) < 0:
+        return False
+    return math.prod(length for length in shape if length) <= MAX_SIZE
 
 
 def require_state_dict(given: Any) -> StateDict:

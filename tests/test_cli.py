@@ -21,6 +21,7 @@ from fedsz.cli import main
 from fedsz.experiments.sweep_plan import SweepConfig
 from fedsz.paper.options import PaperConfig
 from fedsz.training.options import RunConfig, options
+from tests.hostile_headers import header_of, sealed_header
 
 torch = pytest.importorskip("torch")
 
@@ -251,6 +252,9 @@ def test_a_damaged_stream_is_one_line(model: Path) -> None:
     assert "ends within its header" in refuse("inspect", stream)
     stream.write_bytes(b"something else altogether")
     assert "not a fedsz stream" in refuse("inspect", stream)
+    tensor, payload = ["x", 0, [0, 2**47, 2**47]], [0, 0, 0, 0, None, [0]]
+    stream.write_bytes(sealed_header(header_of([tensor], [payload])))
+    assert "of 'x', which no array has (at byte 20)" in refuse("decompress", stream, "--force")
 
 
 def test_decompress_is_limited(model: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -85,3 +87,13 @@ def npy(header: bytes, data: bytes = b"") -> bytes:
 def test_plain_arrays_that_lie_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptStream, match="'x'"):
         from_array("x", Array("bfloat17", (1,), "numpy.ndarray", data))
+
+
+@pytest.mark.parametrize("shape", [(0, 2**47, 2**16), (2**70, 0), (1,) * 65])
+def test_a_shape_that_no_array_has_is_refused(shape: tuple[int, ...]) -> None:
+    head = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}"
+    data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode()
+    data += bytes(math.prod(shape))
+
+    with pytest.raises(CorruptStream, match="is not"):
+        from_array("x", Array("uint8", (0,), "numpy.ndarray", data))

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import fedsz
+from fedsz.arrays import DTYPES
 from fedsz.errors import (
     ChecksumMismatch,
+    ConfigError,
     CorruptStream,
     LimitExceeded,
     TruncatedStream,
@@ -106,6 +108,14 @@ LIES = {
     "negative dimension": (set_at("tensors", 0, 2, to=[-1]), CorruptStream),
     "65 dimensions": (set_at("tensors", 0, 2, to=[1] * 65), CorruptStream),
     "product of 64 large dimensions": (set_at("tensors", 0, 2, to=[2**40] * 64), LimitExceeded),
+    "no elements, and a product of 2^94": (
+        set_at("tensors", 3, 2, to=[0, 2**47, 2**47]),
+        CorruptStream,
+    ),
+    "no elements, and a product of 2^57": (
+        set_at("tensors", 3, 2, to=[2**47, 0, 1024]),
+        CorruptStream,
+    ),
     "other shape": (set_at("tensors", 0, 2, to=[1501]), CorruptStream),
     "unknown dtype": (set_at("tensors", 0, 1, to=200), UnsupportedStream),
     "negative dtype": (set_at("tensors", 0, 1, to=-1), UnsupportedStream),
@@ -143,6 +153,25 @@ def test_a_header_that_lies(blob: bytes, lie: str) -> None:
 
 def test_forging_without_a_change_is_accepted(blob: bytes) -> None:
     assert decode(forge(blob)).keys() == state().keys()
+
+
+@pytest.mark.parametrize("shape", [(0, 2**47, 512), (2**47, 512, 0)])
+@pytest.mark.parametrize("dtype", range(len(DTYPES)))
+def test_what_has_no_elements_may_be_large_in_any_dtype(
+    blob: bytes, shape: tuple[int, ...], dtype: int
+) -> None:
+    alone = fedsz.compress({"x": np.empty(0, DTYPES[dtype])})
+    (x,) = decode(forge(alone, **set_at("tensors", 0, 2, to=shape))).values()
+
+    assert (x.shape, x.dtype) == (shape, DTYPES[dtype])
+    assert np.array_equal(decode(fedsz.compress({"x": x}))["x"], x)
+
+
+def test_what_no_stream_has_is_not_written() -> None:
+    x = np.empty((0, 2**47, 1024), np.uint8)
+
+    with pytest.raises(ConfigError, match=r"has shape .* which streams do not have"):
+        fedsz.compress({"x": x})
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x00", b"\xc1" * 9, b"\x80", b"\xdf\xff\xff\xff\xff"])

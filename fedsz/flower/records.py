@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsz.arrays import DTYPE_IDS, DTYPES, Layout, NDArray, cast, chunks, raw
+from fedsz.arrays import DTYPE_IDS, DTYPES, Layout, NDArray, cast, chunks, is_shape, raw
 from fedsz.errors import ConfigError, CorruptStream
 
 KEY: Final = "fedsz"
@@ -78,7 +78,7 @@ def from_array(name: str, array: Array) -> NDArray:
     except Exception as err:  # its parser of literals lets all sorts through
         raise CorruptStream(f"array {name!r} is not a numpy array: {err}") from err
     nbytes, start = math.prod(shape) * dtype.itemsize, source.tell()
-    if min(shape, default=0) < 0 or nbytes != len(array.data) - start:
+    if not is_shape(shape) or nbytes != len(array.data) - start:
         raise CorruptStream(f"array {name!r} is not {shape} of {dtype}", offset=start)
     if dtype.kind == "V":
         # numpy's files know no bfloat16: they hold its bytes, and the Array's own dtype names them.

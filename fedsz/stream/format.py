@@ -12,7 +12,7 @@ from typing import Annotated, Final, Self
 import msgspec
 import numpy as np
 
-from fedsz.arrays import COMPLEX_DTYPES, DTYPES, LOSSY_DTYPES, Layout
+from fedsz.arrays import COMPLEX_DTYPES, DTYPES, LOSSY_DTYPES, MAX_NDIM, Layout, is_shape
 from fedsz.errors import CorruptStream, LimitExceeded, UnsupportedStream
 
 MAGIC: Final = b"\x89FSZ\r\n\x1a\n"
@@ -26,7 +26,6 @@ TRANSFORMS: Final = ("values", "delta", "bits", "values", "delta")  # by number:
 CHAINED: Final = (CHAIN, CHAIN_DIFFERENCE)
 PREFIX: Final = 20
 MAX_DIM: Final = 1 << 48
-MAX_NDIM: Final = 64  # numpy's own limit
 FREE_TENSORS: Final = 1 << 13  # that a stream of any length may have
 MOST_TEXT: Final = 1000  # characters of a chain
 TENSOR_HEADER_BYTES: Final = 192  # of the inflated header, for each tensor that is allowed
@@ -246,6 +245,9 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
     allowed = max(limits.decoded_bytes, limits.expansion * length)
     if (asked := header.decoded_bytes) > allowed:
         raise refuse(f"tensors of {asked} bytes; limit {allowed}", LimitExceeded)
+    for tensor in header.tensors:  # those of no bytes may have dimensions that no array has
+        if not is_shape(tensor.shape):
+            raise refuse(f"shape {tensor.shape} of {tensor.name!r}, which no array has")
     return header
 
 
