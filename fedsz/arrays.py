@@ -201,6 +201,23 @@ def cast(x: NDArray, dtype: np.dtype) -> NDArray:
     return np.asarray((np.rint(x) if whole else x).astype(dtype))
 
 
+def saturate(x: NDArray, dtype: np.dtype) -> None:
+    """Move what is finite, and beyond the range of ``dtype``, to the end of that range, in place.
+
+    ``x`` is C-contiguous. A cast would make infinities of it, or any number of an integer.
+    """
+    if dtype.kind in "bc" or (dtype.itemsize >= x.itemsize and dtype.kind not in "iu"):
+        return
+    about: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    low, high = x.dtype.type(about.min), x.dtype.type(about.max)
+    if float(high) > int(about.max):  # no float is 2^63 - 1, and the next one is beyond
+        high = np.nextafter(high, x.dtype.type(0))
+    flat = x.reshape(-1)
+    for here in chunks(flat.size):
+        part = flat[here]
+        np.clip(part, low, high, out=part, where=np.isfinite(part))
+
+
 def chunks(size: int) -> Iterator[slice]:
     """Yield slices of a flat array of ``size`` elements, one after the other.
 

@@ -14,6 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.admission import FIRST, Admission, AdmittedRecord
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.refusal import Norm, Refusal
 from fedsz.flower.strategy import Mean
 from fedsz.transport.replies import Replies, StreamedRequest
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
@@ -170,3 +172,33 @@ def test_replies_are_a_sequence_that_fills_while_it_is_read() -> None:
     assert (len(replies), list(replies), list(replies)) == (3, [0, 1, 2], [0, 1, 2])
     assert (replies[-1], replies[1:]) == (2, [1, 2])
     assert not Replies(iter(()))
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_a_check_that_fails_refuses_one_reply(
+    strategy: type[FedAvg], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bug that a reply finds ends no server; too little memory is no fault of a reply."""
+    judge, judged = ReceivedUpdate.judge, []
+    raised: list[Exception] = [ZeroDivisionError("of\nall things")]
+
+    def failing(update: ReceivedUpdate, norm: Norm) -> None:
+        if update.limit.floats < np.inf:  # clients judge too, by no limit
+            judged.append(norm)
+            if len(judged) == CLIENTS - 1:
+                raise raised[0]
+        judge(update, norm)
+
+    monkeypatch.setattr(ReceivedUpdate, "judge", failing)
+    grid = FedSZGrid(grid_of(app_of()), 1e-2)
+    run(strategy(fraction_evaluate=0), grid)
+
+    traffic = grid.take_traffic()
+    assert [failure.kind for failure in traffic.failures] == [Refusal.DAMAGED]
+    assert "ZeroDivisionError: of\\nall things" in traffic.failures[0].reason
+    assert traffic.replies == CLIENTS - 1
+    assert "a check failed in" in caplog.text
+    raised[0] = MemoryError()
+    judged.clear()
+    with pytest.raises(MemoryError):
+        run(strategy(fraction_evaluate=0), FedSZGrid(grid_of(app_of()), 1e-2))

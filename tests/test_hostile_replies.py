@@ -120,6 +120,20 @@ def with_array_aside(content: RecordDict) -> RecordDict:
     return RecordDict({**content, "arrays": record})
 
 
+def empty_record(content: RecordDict) -> RecordDict:
+    return RecordDict({**content, "arrays": ArrayRecord()})
+
+
+def aside_under(name: str) -> Attack:
+    """What goes beside the stream has a name of the client's own making."""
+
+    def attack(content: RecordDict) -> RecordDict:
+        array = Array(np.ones(3, np.float32))
+        return RecordDict({**content, "arrays": ArrayRecord({**content["arrays"], name: array})})
+
+    return attack
+
+
 def twice(content: RecordDict) -> RecordDict:
     return RecordDict({**content, "more": content["arrays"]})
 
@@ -143,6 +157,8 @@ REFUSED: dict[str, tuple[Attack, Refusal]] = {
     "a metric NaN": (metrics(loss=np.nan), Refusal.METRIC),
     "no arrays": (without("arrays"), Refusal.RECORDS),
     "no metrics": (without("metrics"), Refusal.RECORDS),
+    "an empty record": (empty_record, Refusal.MODEL),
+    "a place of 5000 digits": (aside_under(f"{KEY}.aside.{'9' * 5000}.x"), Refusal.DAMAGED),
     "two records": (twice, Refusal.RECORDS),
     "an array aside": (with_array_aside, Refusal.RECORDS),
 }

@@ -15,7 +15,7 @@ from flwr.app import (
 
 from fedsz.codecs import CODECS
 from fedsz.codecs.uniform import Uniform
-from fedsz.errors import CorruptStream
+from fedsz.errors import CorruptStream, RefusedReply
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY, STYPE, Layout, from_array, to_record
 from fedsz.flower.strategy import Mean
@@ -26,6 +26,7 @@ from tests.federation import (
     BOUND,
     seal,
 )
+from tests.test_stream import forge
 
 
 def model(client: int) -> dict[str, np.ndarray]:
@@ -45,8 +46,6 @@ def sealed(arrays: dict[str, np.ndarray], codec: str) -> ArrayRecord:
 
 def damaged(record: ArrayRecord, payload: int, where: float = 0.5) -> ArrayRecord:
     """A sealed record in one payload of which a bit has changed; its checksums fit."""
-    from tests.test_stream import forge
-
     (array,) = record.values()
     _, data, offset = list(Reader(array.data).payloads())[payload]
     at = offset + int(where * len(data))
@@ -218,3 +217,34 @@ def test_a_corrupt_difference_leaves_nothing_behind(payload: int, base: int) -> 
 
     assert mean.weight == clean.weight == 4
     assert_close(mean, clean, 200)  # 1000 times a step, over a weight of 4, came and went
+
+
+def test_an_update_without_arrays_is_no_template() -> None:
+    mean = Mean()
+    with pytest.raises(RefusedReply, match="holds no arrays"):
+        mean.add(ReceivedUpdate(ArrayRecord()), 1.0)
+
+    mean.add(ReceivedUpdate(sealed(model(1), "raw")), 1.0)
+
+    assert to_arrays_of(mean).keys() == model(1).keys()
+
+
+def test_a_mean_beyond_its_dtype_is_the_end_of_its_range() -> None:
+    """Of steps onto a newer model, and of a difference from another model than it names."""
+    start = {"half": np.zeros(3, np.float16), "byte": np.zeros(3, np.uint8)}
+    onto = {"half": np.array([6e4, -6e4, -np.inf], np.float16), "byte": np.full(3, 250, np.uint8)}
+    step = {"half": np.array([6e4, -6e4, 1], np.float16), "byte": np.full(3, 250, np.uint8)}
+    steps, claimed = Mean(steps=True), Mean()
+    steps.add(ReceivedUpdate(to_record(dict(step)), sent=start), 2.0)
+
+    ends = {name: from_array(name, array) for name, array in steps.result(onto).items()}
+
+    assert ends["half"].tolist() == [65504, -65504, -np.inf]
+    assert ends["byte"].tolist() == [255] * 3
+    low, high, held = ({"weight": np.full((70, 50), x, np.float16)} for x in (-6e4, 6e4, 100))
+    known = Reference(held)
+    (array,) = seal(high, CompressionConfig.of("abs:1"), Reference(low)).values()
+    stream = forge(array.data, reference=known.digest)
+    record = ArrayRecord({KEY: Array("uint8", (len(stream),), STYPE, stream)})
+    claimed.add(ReceivedUpdate(record, references={known.digest: known}, sent=held), 1.0)
+    assert to_arrays_of(claimed)["weight"].max() == 65504

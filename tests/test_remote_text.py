@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedsz
@@ -57,11 +57,12 @@ def test_the_reason_of_an_error_is_a_line() -> None:
 
 
 @pytest.mark.parametrize("name", [FORGED, "n" * (LINE + 1)])
-def test_records_and_metrics_have_names_that_can_be_shown(name: str) -> None:
+def test_records_arrays_and_metrics_have_names_that_can_be_shown(name: str) -> None:
     for content in (
         RecordDict({name: MetricRecord({})}),
         RecordDict({"metrics": MetricRecord({name: 1})}),
         RecordDict({"config": ConfigRecord({name: "x"})}),
+        RecordDict({"arrays": ArrayRecord({name: Array(np.zeros(1))})}),
     ):
         with pytest.raises(CorruptStream, match="no name") as caught:
             sent(content)

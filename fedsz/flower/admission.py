@@ -33,7 +33,7 @@ from fedsz.flower.records import (
     to_record,
     with_aside,
 )
-from fedsz.flower.refusal import OF_ITS_TIME, Norm, Refusal, kind_of
+from fedsz.flower.refusal import OF_ITS_TIME, Norm, Refusal, kind_of, refusing_failures
 from fedsz.flower.reply_form import Form, check_finite_metrics, usual_form
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.transport.replies import StreamedRequest
@@ -219,18 +219,23 @@ class Admission:
     def _settle(self, held: list[Message], ordered: Callable[[int], Ordered]) -> None:
         for kind in {reply.metadata.message_type for reply in held}:
             known = [reply for reply in held if reply.metadata.message_type == kind]
-            self._forms[kind] = usual_form(known)
+            forms = [form for reply in known if (form := _form_of(reply)) is not None]
+            if (usual := usual_form(forms)) is None:
+                continue
+            self._forms[kind] = usual
             for reply in known if kind.startswith(TRAIN) else []:
                 try:
-                    self._forms[kind].check(reply.content)
-                    self._weights.add(self._weight(reply.content) or 0)
-                    for key, update in self._updates(reply, ordered).items():
-                        self._learn(key, update.measured())
+                    with refusing_failures():
+                        usual.check(reply.content)
+                        self._weights.add(self._weight(reply.content) or 0)
+                        for key, update in self._updates(reply, ordered).items():
+                            self._learn(key, update.measured())
                 except FedszError:
                     continue  # admission will refuse it
         for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
             recent.end_round()
 
+    @refusing_failures()
     def admit(self, reply: Message, ordered: Callable[[int], Ordered], *, sealed: bool) -> Admitted:
         """Check a reply, and put what its receiver takes into the place of its arrays.
 
@@ -277,8 +282,12 @@ class Admission:
     def _updates(
         self, reply: Message, ordered: Callable[[int], Ordered]
     ) -> dict[str, ReceivedUpdate]:
-        """Open a reply's records; raises as `admit` does."""
+        """Open a reply's records; raises as `admit` does.
+
+        A record without arrays passes as it is, but not where those of the model are due.
+        """
         records = reply.content.array_records
+        trains = reply.metadata.message_type.startswith(TRAIN)
         told = ordered(reply.metadata.src_node_id)
         expected = told.layouts if self.rules.same_model else {}
         sent = told.sent if self.rules.same_model else {}
@@ -296,7 +305,7 @@ class Admission:
                 drawn=told.drawn,
             )
             for key, record in records.items()
-            if is_sealed(record) or layout_of(record).shapes
+            if is_sealed(record) or layout_of(record).shapes or (trains and key in expected)
         }
 
     def _learn(self, key: str, norm: Norm) -> None:
@@ -331,6 +340,14 @@ class Admission:
                 most = int(most) if isinstance(record[name], int) else most
                 reply.content[key] = MetricRecord({**record, name: most})
         return most
+
+
+def _form_of(reply: Message) -> Form | None:
+    try:
+        with refusing_failures():
+            return Form.of(reply.content)
+    except FedszError:
+        return None  # admission will refuse it
 
 
 def is_averaged(reply: Message, ordered: Callable[[int], Ordered]) -> bool:

@@ -12,7 +12,7 @@ from fedsz.errors import FedszError
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import aside_of, to_record, with_aside
-from fedsz.flower.refusal import told
+from fedsz.flower.refusal import refusing_failures, told
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,8 @@ def checked(reply: Message) -> Message:
     records = [] if reply.has_error() else reply.content.array_records.values()
     for update in [record.received for record in records if isinstance(record, AdmittedRecord)]:
         try:
-            update.judge(update.measured())
+            with refusing_failures():
+                update.judge(update.measured())
         except FedszError as err:
             update.refused = err
             logger.warning("node %d left out: %s", reply.metadata.src_node_id, told(err))

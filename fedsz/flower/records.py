@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -31,6 +32,7 @@ NUMPY: Final = "numpy.ndarray"
 Aside = Mapping[int, tuple[str, Array]]
 
 _ASIDE: Final = f"{KEY}.aside."  # and the place and the name of an Array
+_PLACE: Final = re.compile("[0-9]{1,9}")
 _DTYPES_BY_NAME: Final = {dtype.name: dtype for dtype in DTYPES}
 _READERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -107,7 +109,11 @@ def streams_of(record: ArrayRecord) -> list[bytes]:
 
 
 def aside_of(record: ArrayRecord) -> Aside:
-    """Return the arrays of a record that streams do not hold: by their places, name and array."""
+    """Return the arrays of a record that streams do not hold: by their places, name and array.
+
+    Raises:
+        CorruptStream: an array's name begins as if it had a place, and has none.
+    """
     if not is_sealed(record):
         known = layout_of(record).dtypes
         return {i: item for i, item in enumerate(record.items()) if item[0] not in known}
@@ -115,17 +121,24 @@ def aside_of(record: ArrayRecord) -> Aside:
     for key, array in record.items():
         if key.startswith(_ASIDE):
             place, _, name = key.removeprefix(_ASIDE).partition(".")
-            if place.isdecimal():
-                beside[int(place)] = name, array
+            if not _PLACE.fullmatch(place):
+                raise CorruptStream(f"array {key!r} has no place")
+            beside[int(place)] = name, array
     return beside
 
 
 def with_aside(record: ArrayRecord, aside: Aside) -> ArrayRecord:
-    """Return a plain record with what went beside its stream, each in its place."""
+    """Return a plain record with what went beside its stream, each in its place.
+
+    Raises:
+        CorruptStream: one of them has the name of an array that the stream holds.
+    """
     if not aside:
         return record
     items = list(record.items())
     for place in sorted(aside):
+        if (name := aside[place][0]) in record:
+            raise CorruptStream(f"array {name!r} is there twice")
         items.insert(place, aside[place])
     return ArrayRecord(dict(items))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -12,6 +16,8 @@ from flwr.app import Message
 from fedsz.errors import CodecError, CorruptStream, FedszError, ModelMismatch, RefusedReply
 from fedsz.flower.records import STYPE
 from fedsz.formatting import one_line
+
+logger = logging.getLogger(__name__)
 
 
 class Refusal(StrEnum):
@@ -49,8 +55,29 @@ def reason_of(reply: Message) -> str:
 
 
 def told(err: FedszError) -> str:
-    """Return why a reply was refused, in a line for people."""
-    return str(err) if isinstance(err, RefusedReply) else f"{type(err).__name__}: {err}"
+    """Return why a reply was refused, in a line for people; what it names may be the sender's."""
+    return one_line(str(err) if isinstance(err, RefusedReply) else f"{type(err).__name__}: {err}")
+
+
+@contextmanager
+def refusing_failures() -> Iterator[None]:
+    """Refuse the reply whose check fails in a way that nobody has foreseen.
+
+    Such a failure is a bug, and is logged with its place; a client that finds one ends no server.
+    `MemoryError` passes: it says nothing of the reply.
+
+    Raises:
+        RefusedReply: in place of any exception that is no `FedszError`.
+    """
+    try:
+        yield
+    except (FedszError, MemoryError):
+        raise
+    except Exception as err:
+        what = one_line(f"{type(err).__name__}: {err}")
+        *_, place = traceback.extract_tb(err.__traceback__)
+        logger.error("a check failed in %s, line %s: %s", place.filename, place.lineno, what)
+        raise RefusedReply(Refusal.DAMAGED, f"it cannot be checked: {what}") from err
 
 
 OF_ITS_TIME: Final = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 
 from fedsz.errors import RefusedReply
 from fedsz.flower.records import aside_of
@@ -69,10 +69,9 @@ def check_finite_metrics(content: RecordDict) -> None:
                 raise RefusedReply(Refusal.METRIC, f"{name!r} is not finite")
 
 
-def usual_form(replies: Sequence[Message]) -> Form:
-    """Return the form that most of these replies have, the first among equals."""
-    ((form, _),) = Counter(Form.of(reply.content) for reply in replies).most_common(1)
-    return form
+def usual_form(forms: Iterable[Form]) -> Form | None:
+    """Return the form that most replies have, the first among equals; None if there is none."""
+    return next((form for form, _ in Counter(forms).most_common(1)), None)
 
 
 def _shown(form: Form) -> set[str]:

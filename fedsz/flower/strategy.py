@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from fedsz.arrays import Layout, NDArray, add_scaled
+from fedsz.arrays import Layout, NDArray, add_scaled, saturate
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import ConfigError, FedszError, RefusedReply
 from fedsz.flower.admission import streamed
@@ -21,7 +21,7 @@ from fedsz.flower.admitted_record import AdmittedRecord, release, update_of
 from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
-from fedsz.flower.refusal import NormSum, Refusal, told
+from fedsz.flower.refusal import NormSum, Refusal, refusing_failures, told
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.transport.replies import Replies
 from fedsz.update.chained import ChainDecoder
@@ -211,7 +211,9 @@ class StreamingFedAvg(FedAvg):
         if len(records) != 1:
             raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
         (record,) = records.values()
-        mean.add(update_of(record), float(weight))
+        with refusing_failures():
+            update = update_of(record)
+        mean.add(update, float(weight))
         kept: dict[str, Any] = dict(metrics)
         return RecordDict(kept)
 
@@ -259,20 +261,14 @@ class Mean:
 
         Raises:
             FedszError: one of its arrays does not decode, or has another shape than in the first
-                update; or it is judged too large. Nothing has been added.
+                update; it holds none; or it is judged too large. Nothing has been added.
         """
         if self._template:
             self._template.check(update.shapes)
-        opened: list[_OpenedTensor] = []
-        norm = NormSum()
-        for name, x in update.unpacked():
-            with update.clock():
-                sums = self._sums.get(name)
-                wide = sum_dtype(x.dtype) if sums is None else sums.dtype
-                compressed = self._compressed.setdefault(name, CompressedSums())
-                opened.append(_open(name, x, update.sent(name, x), wide, compressed))
-                norm.add(x.dtype, opened[-1].values.energy)
-        update.judge(norm.total())
+        if not update.shapes:
+            raise RefusedReply(Refusal.MODEL, "it holds no arrays")
+        with refusing_failures():
+            opened = self._opened(update)
         if self._steps and any(tensor.start is None for tensor in opened):
             raise RefusedReply(Refusal.MODEL, "what it starts from is not known")
         if not weight:
@@ -290,6 +286,20 @@ class Mean:
                 tensor.values.add(self._sums[tensor.name], weight * scale)
                 self._add_start(tensor, weight, scale)
         self.weight += weight
+
+    def _opened(self, update: ReceivedUpdate) -> list[_OpenedTensor]:
+        """Decode an update as far as that can fail, and judge it."""
+        opened: list[_OpenedTensor] = []
+        norm = NormSum()
+        for name, x in update.unpacked():
+            with update.clock():
+                sums = self._sums.get(name)
+                wide = sum_dtype(x.dtype) if sums is None else sums.dtype
+                compressed = self._compressed.setdefault(name, CompressedSums())
+                opened.append(_open(name, x, update.sent(name, x), wide, compressed))
+                norm.add(x.dtype, opened[-1].values.energy)
+        update.judge(norm.total())
+        return opened
 
     def _add_start(self, tensor: _OpenedTensor, weight: float, scale: float) -> None:
         """Add what a tensor's scaled step is above: all of its start, or what `scale` leaves."""
@@ -311,6 +321,7 @@ class Mean:
         """Return the mean, in the dtypes of what was added; the sums are given up on the way.
 
         A mean of steps is added ``onto`` a model. What is not finite there stays: a mask of -inf.
+        What is beyond the range of its dtype becomes the end of that range.
 
         Args:
             onto: that model.
@@ -328,7 +339,11 @@ class Mean:
                 add_scaled(onto[name], 1.0, mean)
                 np.copyto(mean, onto[name], casting="unsafe", where=~np.isfinite(onto[name]))
             dtype = self._template.dtypes[name]
-            record[name] = to_array(mean, dtype if rounds or dtype.kind not in "iub" else None)
+            if rounds or dtype.kind not in "iub":
+                saturate(mean, dtype)
+            else:
+                dtype = mean.dtype
+            record[name] = to_array(mean, dtype)
         return record
 
 

@@ -247,6 +247,8 @@ def decode_message(source: Source, size: int) -> Message:
         if reader.left:
             raise CorruptStream(f"{reader.left} bytes too many", offset=reader.offset)
         _require_printable([envelope.metadata.message_type, envelope.metadata.message_id])
+        if content is not None:  # files of our own may hold models whose tensors have any name
+            _require_printable(name for r in content.array_records.values() for name in r)
         error = compat.error_from_proto(envelope.error) if envelope.HasField("error") else None
         if error is not None and error.reason:
             error = Error(error.code, one_line(error.reason))
@@ -315,4 +317,6 @@ def _require_printable(names: Iterable[str]) -> None:
     """Refuse names that a log or a terminal must not be given."""
     for name in names:
         if len(name) > LINE or not name.isprintable():
-            raise CorruptStream(f"no name of a record or a metric, long or not printable: {name!r}")
+            raise CorruptStream(
+                f"no name of a record, array or metric, long or not printable: {name!r}"
+            )
