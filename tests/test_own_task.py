@@ -282,6 +282,15 @@ def test_no_server_makes_a_client_import_what_it_was_not_started_with(folder: Pa
     assert not marker.exists()
 
 
+def test_no_server_leads_a_client_to_other_files(folder: Path) -> None:
+    config = RunConfig(task="mine:Mean", rounds=1, dataset="../secret")
+    for more, replies in (({}, 0), ({"dataset": "../secret"}, 2)):
+        *_, last = run(config, nodes(2, task="mine:Mean", **more))
+
+        assert last.replies == replies
+        assert all("no data set '../secret'" in one.reason for one in last.failures)
+
+
 @pytest.mark.parametrize(
     ("have", "asked", "runs"),
     [

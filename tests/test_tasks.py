@@ -122,6 +122,8 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
         ({"task": "tabular", "test_samples": 10_000}, DataError, "has 114 test rows, not 10000"),
         ({"task": "text"}, DataError, "the task text needs --data-dir, a folder with shakespeare"),
         ({"task": "text", "data_dir": "/nowhere"}, DataError, "no shakespeare.txt in /nowhere"),
+        ({"task": "text", "dataset": "../secret"}, ConfigError, "no data set '../secret': a name"),
+        ({"task": "text", "dataset": "/etc/x"}, ConfigError, "no data set '/etc/x': a name has"),
         ({"task": "text", "model": "cnn"}, ConfigError, "no model 'cnn' for text; have gpt, lstm"),
         ({"task": "text", "partitioner": "dirichlet"}, ConfigError, "no partitioner 'dirichlet'"),
         ({"task": "tabular", "device": "abacus"}, ConfigError, "no device 'abacus' here"),

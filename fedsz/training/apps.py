@@ -24,7 +24,7 @@ from fedsz.safetensors_file import read_safetensors
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of, load
 from fedsz.training.options import CAPPED, RunConfig, options
-from fedsz.training.task import LoadedTask, client_task, load_task
+from fedsz.training.task import LoadedTask, client_task, load_task, require_plain
 
 _SENT: Final = [name for name, about in options().items() if about.sent]
 
@@ -41,8 +41,9 @@ def make_client_app(on_model: Callable[[Layout], None] | None = None) -> ClientA
 
     ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets
     them), "task", "data-dir", "device" and "dataset". Another task or data set than the server's is
-    refused. A task that is not one of fedsz runs only if "task" names it: no server can make a
-    client import other code. "initial" is a file with the weights that the server starts from;
+    refused; without "dataset", so is a server's data set that is no plain name, but a path. A task
+    that is not one of fedsz runs only if "task" names it: no server can make a client import other
+    code. "initial" is a file with the weights that the server starts from;
     without it they are built from the run's seed. "max-epochs", "max-image-size" and
     "max-batch-size" are the most of each that a server may ask for; without one there is no limit.
 
@@ -102,6 +103,8 @@ def _asked(message: Message, context: Context) -> RunConfig:
     have = str(node.get("dataset", config.dataset))
     if have != config.dataset:
         raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
+    if have and "dataset" not in node:
+        require_plain(have)
     return config
 
 

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -216,6 +217,12 @@ def client_task(have: str, asked: str) -> str:
     if have and have != asked and not (own and is_own_task(asked)):
         raise ConfigError(f"this client has task {have!r}, the server asks for {asked!r}")
     return have or asked
+
+
+def require_plain(dataset: str) -> None:
+    """Raise `ConfigError` for a data set whose name could lead to a file somewhere else."""
+    if not re.fullmatch(r"\w[\w .+-]*", dataset):
+        raise ConfigError(f"no data set {dataset!r}: a name has letters, digits, and any of _.+-")
 
 
 def _find(module: str, name: str, task: str) -> Any:

@@ -15,7 +15,7 @@ from fedsz.errors import ConfigError, DataError
 from fedsz.training import loop
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
-from fedsz.training.task import Metrics
+from fedsz.training.task import Metrics, require_plain
 
 MODELS: Final = ("gpt", "lstm")
 PARTITIONERS: Final = ("iid", "speaker")
@@ -151,8 +151,10 @@ def find_text(name: str, data_dir: str) -> Path:
     """Return the file that holds a text.
 
     Raises:
+        ConfigError: it is no name: a server may not lead its clients out of their data folder.
         DataError: there is no folder, or it does not hold it.
     """
+    require_plain(name)
     if not data_dir:
         raise DataError(f"the task text needs --data-dir, a folder with {name}.txt")
     for folder in (Path(data_dir), Path(data_dir) / "text"):
