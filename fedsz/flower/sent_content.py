@@ -12,6 +12,7 @@ from fedsz.arrays import Layout
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, streams_of, to_record, with_aside
+from fedsz.transport.head import most_fields_of
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.reference import Reference
 
@@ -74,7 +75,15 @@ class SentContent:
                     record, size = with_aside(plain, self.beside[key]), broadcast.raw_bytes
             records[key], nbytes = record, nbytes + size
         told = self.instructions.record()
-        return StreamedRequest({**self.others, **records, KEY: told}), nbytes
+        request = StreamedRequest({**self.others, **records, KEY: told})
+        request.reply_fields = self._reply_fields
+        return request, nbytes
+
+    @property
+    def _reply_fields(self) -> int:
+        """How many fields a reply may have: for as many tensors as its models, and some more."""
+        tensors = sum(len(layout.shapes) for layout in self.layouts.values())
+        return most_fields_of(tensors + sum(map(len, self.beside.values())))
 
     def pack_away(self) -> None:
         """Free what only a first version needs."""

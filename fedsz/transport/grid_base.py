@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import error_reply, new_message_id
+from fedsz.transport.head import MOST_FIELDS
 from fedsz.transport.messages import (
     Content,
     EncodedMessage,
@@ -30,6 +31,7 @@ class Outgoing(NamedTuple):
 
     encoded: EncodedMessage
     metadata: Metadata  # a copy: the app may send the same Message again
+    reply_fields: int = MOST_FIELDS  # that its reply may have
 
 
 class GridBase(Grid):
@@ -113,18 +115,20 @@ class GridBase(Grid):
             )
             metadata = copy.copy(message.metadata)
             encoded = encode_message(message, metadata.message_id, contents[identity][1])
-            outgoing.append(Outgoing(encoded, metadata))
+            fields = getattr(message.content, "reply_fields", MOST_FIELDS)
+            outgoing.append(Outgoing(encoded, metadata, fields))
         return outgoing
 
 
-def open_reply(source: Source, size: int, asked: Metadata, client: str) -> Message:
-    """Return the reply to ``asked`` that ``source`` holds; an error reply if it is unreadable.
+def open_reply(source: Source, size: int, out: Outgoing, client: str) -> Message:
+    """Return the reply to a message that ``source`` holds; an error reply if it is unreadable.
 
     Of its metadata only the times are the client's: a reply cannot claim to come from another
     node or to answer another message.
     """
+    asked = out.metadata
     try:
-        reply = decode_message(source, size)
+        reply = decode_message(source, size, out.reply_fields)
     except CorruptStream as err:
         reason = f"client {client!r} sent a reply that cannot be read: {err}"
         return error_reply(asked, compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)

@@ -337,7 +337,7 @@ def _open(delivery: Delivery, outcome: Outcome) -> Message:
         return error_reply(asked, outcome.code, outcome.reason or "")
     with outcome.file as file:
         file.seek(0)
-        return open_reply(file, outcome.size, asked, delivery.client_id)
+        return open_reply(file, outcome.size, delivery.out, delivery.client_id)
 
 
 def _discard(outcome: Outcome) -> None:

@@ -85,7 +85,7 @@ class LocalGrid(GridBase):
             return error_reply(asked, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)
         message = decode_message(_source(out.encoded), out.encoded.size)
         reply = node.answer(message, limit=sys.maxsize)
-        return open_reply(_source(reply), reply.size, asked, name)
+        return open_reply(_source(reply), reply.size, out, name)
 
 
 def _source(encoded: EncodedMessage) -> BytesIO:

@@ -26,11 +26,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import LINE, one_line
+from fedsz.transport.head import MOST_FIELDS, require_few_fields
 
 logger = logging.getLogger(__name__)
 
 # Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
 MAX_HEAD_BYTES = 64 << 20
+MAX_ENVELOPE_BYTES = 1 << 20
 
 _LENGTHS = struct.Struct("<II")
 MIN_MESSAGE_BYTES = _LENGTHS.size
@@ -225,25 +227,31 @@ class _Reader:
         return out
 
 
-def decode_message(source: Source, size: int) -> Message:
+def decode_message(source: Source, size: int, most_fields: int = MOST_FIELDS) -> Message:
     """Return the message in the next ``size`` bytes of ``source``.
 
     The data of each array is read once, straight into the bytes that its `Array` keeps. The text of
     an error is made one line.
 
+    Args:
+        source: of the bytes.
+        size: how many of them.
+        most_fields: that its records may have; see `fedsz.transport.head`.
+
     Raises:
         CorruptStream: those bytes are no message, or names in it cannot be printed.
-        LimitExceeded: names and records take more than `MAX_HEAD_BYTES`.
+        LimitExceeded: names and records take more than `MAX_HEAD_BYTES`, or have more fields.
     """
     reader = _Reader(source, size)
     envelope_size, content_size = _LENGTHS.unpack(reader.take(_LENGTHS.size, "a message"))
-    if max(envelope_size, content_size) > MAX_HEAD_BYTES:
-        raise LimitExceeded(f"records of {max(envelope_size, content_size)} bytes beside arrays")
+    for length, most in ((envelope_size, MAX_ENVELOPE_BYTES), (content_size, MAX_HEAD_BYTES)):
+        if length > most:
+            raise LimitExceeded(f"records of {length} bytes beside arrays; the most is {most}")
     envelope_bytes = reader.take(envelope_size, "the envelope")
     content_bytes = reader.take(content_size, "the content")
     try:
         envelope = compat.ProtoMessage.FromString(envelope_bytes)
-        content = _read_content(content_bytes, reader) if content_size else None
+        content = _read_content(content_bytes, reader, most_fields) if content_size else None
         if reader.left:
             raise CorruptStream(f"{reader.left} bytes too many", offset=reader.offset)
         _require_printable([envelope.metadata.message_type, envelope.metadata.message_id])
@@ -281,11 +289,17 @@ def decode_content(head: bytes, source: Source, size: int) -> RecordDict:
 # Flower's readers take a protobuf that parses for one that makes sense.
 _NO_SENSE = (compat.DecodeError, msgspec.DecodeError, AttributeError, TypeError, ValueError)
 _DataSize = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Sizes = Annotated[list[_DataSize], msgspec.Meta(max_length=MOST_FIELDS)]
 _content_decoder = msgspec.msgpack.Decoder(tuple[bytes, list[_DataSize]])
+_foreign_decoder = msgspec.msgpack.Decoder(tuple[bytes, _Sizes])
 
 
-def _read_content(raw: bytes, reader: _Reader) -> RecordDict:
-    records, sizes = _content_decoder.decode(raw)
+def _read_content(raw: bytes, reader: _Reader, most_fields: int | None = None) -> RecordDict:
+    """Return the records that a head describes; of as many fields as it likes if that is None."""
+    decoder = _content_decoder if most_fields is None else _foreign_decoder
+    records, sizes = decoder.decode(raw)
+    if most_fields is not None:
+        require_few_fields(records, compat.ProtoRecordDict.DESCRIPTOR, most_fields)
     proto = compat.ProtoRecordDict.FromString(records)
     count = sum(len(item.array_record.items) for item in proto.items)
     if len(sizes) != count:

@@ -7,13 +7,20 @@ from typing import Protocol, overload, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
+from fedsz.transport.head import MOST_FIELDS
+
 
 class StreamedRequest(RecordDict):
     """The content of a message whose sender takes replies as they come, their arrays still sealed.
 
     It is a mark that every wrapper between a strategy and its Grid passes on. On the wire it is
     its records and nothing more.
+
+    Attributes:
+        reply_fields: how many fields the records of its reply may have beside their arrays' data.
     """
+
+    reply_fields: int = MOST_FIELDS
 
     # Flower writes the name of a class beside its bytes, and knows no other than its own.
     __qualname__ = RecordDict.__qualname__
