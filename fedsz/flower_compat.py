@@ -34,6 +34,9 @@ from flwr.proto.recorddict_pb2 import Array as ProtoArray
 from flwr.proto.recorddict_pb2 import ArrayRecord as ProtoArrayRecord
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
+# Under which a server's differential privacy says to what clients' updates are to be clipped.
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
+
 # Grid.run and Grid.set_run speak of it.
 from flwr.supercore.run import Run
 

@@ -61,15 +61,19 @@ def standard_deviation(x: npt.NDArray[Any]) -> float:
     return math.sqrt(squares / count) if count else 0.0
 
 
-def energy(x: npt.NDArray[Any], base: npt.NDArray[Any] | None = None) -> float:
+def energy(
+    x: npt.NDArray[Any], base: npt.NDArray[Any] | None = None, *, double: bool = False
+) -> float:
     """Return the sum of squares of ``x``, or of x - base: complex numbers by their magnitude.
 
-    Squares are of float64 for float64 and whole numbers, of float32 for narrower ones; the result
-    is not finite where one of them is not. Where ``base`` is not finite, the same value in ``x``
-    is no difference: a mask of -inf is none.
+    Squares are of float64 for float64 and whole numbers, of float32 for narrower ones unless
+    ``double`` says otherwise; the result is not finite where one of them is not. Where ``base`` is
+    not finite, the same value in ``x`` is no difference: a mask of -inf is none.
     """
-    dtype = x.dtype if x.dtype.kind == "c" else np.dtype(np.float64)
-    if x.dtype.kind not in "iubc" and x.dtype != np.float64:
+    dtype: np.dtype = np.dtype(np.float64)
+    if x.dtype.kind == "c":
+        dtype = np.dtype(np.complex128) if double else x.dtype
+    elif x.dtype.kind not in "iub" and x.dtype != np.float64 and not double:
         dtype = np.dtype(np.float32)
     total = 0.0
     bases = _chunks(base) if base is not None else itertools.repeat(None)

@@ -16,8 +16,10 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from fedsz import codecs
 from fedsz.errors import ConfigError, FedszError, RefusedReply
+from fedsz.flower import round_log
 from fedsz.flower.admitted_record import AdmittedRecord
 from fedsz.flower.bench import Bench, BenchState
+from fedsz.flower.differential_privacy import CLIPPED_AGAIN
 from fedsz.flower.evaluation_metrics import EXAMPLES
 from fedsz.flower.ordinary import MOST_WEIGHT, NormLimit, Recent, largest_weight
 from fedsz.flower.packing import Ordered
@@ -135,6 +137,7 @@ class Admission:
         self._asked: set[int] = set()
         self._failed: set[int] = set()
         self._admitted: list[Admitted] = []
+        self._clips = False  # whether the log says that replies are clipped again
 
     @property
     def learned(self) -> Learned:
@@ -181,7 +184,7 @@ class Admission:
             for key, update in reply.updates.items():
                 if reply.trains and update.norm:
                     self._learn(key, update.norm)
-                if update.clipped < 1 and not update.refused:
+                if update.clipped < 1 and not update.refused and update.clipping_norm is None:
                     why = "its norm is above the limit"
                     logger.warning("node %d: %s: scaled by %.2g", reply.node, why, update.clipped)
         for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
@@ -295,7 +298,7 @@ class Admission:
             # A client may call its model otherwise.
             expected = dict(zip(records, expected.values(), strict=True))
             sent = dict(zip(records, sent.values(), strict=False))
-        return {
+        updates = {
             key: ReceivedUpdate(
                 record,
                 expected.get(key),
@@ -307,6 +310,20 @@ class Admission:
             for key, record in records.items()
             if is_sealed(record) or layout_of(record).shapes or (trains and key in expected)
         }
+        if told.clipping_norm is not None:
+            self._clip(updates, told.clipping_norm)
+        return updates
+
+    def _clip(self, updates: Mapping[str, ReceivedUpdate], norm: float) -> None:
+        """Have a reply clipped again: what clients clip, their error feedback adds to."""
+        if len(updates) > 1:
+            why = f"{len(updates)} ArrayRecords cannot be clipped to one norm"
+            raise RefusedReply(Refusal.RECORDS, why)
+        for update in updates.values():
+            update.clip_to(norm)
+        if not self._clips:
+            self._clips = True
+            round_log.logger.info("fedsz: %s", CLIPPED_AGAIN)
 
     def _learn(self, key: str, norm: Norm) -> None:
         for recent, x in zip(self._norms.setdefault(key, (Recent(), Recent())), norm, strict=True):

@@ -13,6 +13,7 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import Raw
 from fedsz.flower.broadcast import Broadcast, BroadcastState
+from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
@@ -80,6 +81,7 @@ class Ordered:
         codecs: the names of the codecs that its streams may use, and the texts of chains.
         broadcasts: by the keys of records, what holds the model that clients are sent now.
         drawn: the seed and the round that chains draw from; None if that is not known.
+        clipping_norm: what its update was to be clipped to, if so.
     """
 
     layouts: Mapping[str, Layout]
@@ -88,6 +90,7 @@ class Ordered:
     codecs: frozenset[str]
     broadcasts: Mapping[str, Broadcast]
     drawn: tuple[int, int] | None = None
+    clipping_norm: float | None = None
 
 
 class Packer:
@@ -264,6 +267,7 @@ class Packer:
             frozenset(allowed.union(CODECS_OF_FALLBACKS, texts_sent(chain) if chain else ())),
             content.broadcasts,
             (told.seed, told.turn) if chain else None,
+            clipping_norm(content.others) if told.trains else None,
         )
 
     def counted(self, nodes: Iterable[int]) -> None:
@@ -352,7 +356,8 @@ class Packer:
             else:
                 broadcast = Broadcast(config.replace(downlink=EXACT))
             arrays = Arrays(record, self.layouts[key])
-            wanted = keeps or config.sends_differences or (self._measures and told.trains)
+            measures = self._measures or clipping_norm(content) is not None
+            wanted = keeps or config.sends_differences or (measures and told.trains)
             broadcast.put(arrays, reference=wanted)
             broadcasts[key], beside[key] = broadcast, aside_of(record)
         models = {key: b.model for key, b in broadcasts.items() if b.model is not None}

@@ -14,14 +14,15 @@ from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.errors import CorruptStream, FedszError, RefusedReply
-from fedsz.flower.records import from_array, is_sealed, layout_of, streams_of
+from fedsz.flower.records import aside_of, from_array, is_sealed, layout_of, streams_of
 from fedsz.flower.refusal import Norm, NormSum, Refusal
 from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
 from fedsz.stream.inspection import coded_by
+from fedsz.update.clipping import MARGIN, scaled_step
 from fedsz.update.decompress import owned, unpack
-from fedsz.update.lossy import CodedTensor, narrow, wide
+from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference, require_reference
 
 LEAST_SCALE: Final = 1e-20  # an update that must be clipped to less is refused
@@ -53,6 +54,7 @@ class ReceivedUpdate:
             from; of the arrays themselves where that model is not known.
         limit: the most that its norm may be; see `judge`.
         clips: whether an update above that is scaled down to it, in place of refused.
+        clipping_norm: what differential privacy has it clipped to instead; see `clip_to`.
         clipped: what the step of its floats was scaled by to keep to that; 1 if it did.
         staleness: how many models are newer than the one that its sender started from.
         refused: why whoever was to use it could not, if so.
@@ -79,6 +81,7 @@ class ReceivedUpdate:
         self.norm: Norm | None = None
         self.limit = Norm(math.inf, math.inf)
         self.clips, self.clipped, self.staleness = False, 1.0, 0
+        self.clipping_norm: float | None = None
         self._sent_model = sent
         self.sent_bytes = sum(len(array.data) for array in record.values())
         hashed = hashlib.sha256()
@@ -137,15 +140,35 @@ class ReceivedUpdate:
         fits = start is not None and (start.shape, start.dtype) == (like.shape, like.dtype)
         return start if fits else None
 
+    def clip_to(self, norm: float) -> None:
+        """Have it clipped as Flower's differential privacy clips: the norm is over all its arrays.
+
+        What `arrays` returns keeps to it then, in float64 and in the arrays' own dtypes.
+
+        Raises:
+            RefusedReply: it holds arrays that are no numbers.
+        """
+        for name, _ in aside_of(self.record).values():
+            raise RefusedReply(Refusal.MODEL, f"{name!r} cannot be clipped: it holds no numbers")
+        self.clipping_norm = norm
+
     def measured(self) -> Norm:
         """Return the norm of its step, having decoded all of it; raises as iterating does."""
         norm = NormSum()
         for name, x in self.unpacked():
             with self.clock():
-                sent = self.sent(name, x)
-                coded = x.open(sent).energy if isinstance(x, CodedTensor) else energy(x, sent)
-                norm.add(x.dtype, coded)
+                if isinstance(x, CodedTensor) and self.clipping_norm is None:
+                    norm.add(x.dtype, x.open(self.sent(name, x)).energy)
+                else:
+                    decoded = x.decode() if isinstance(x, CodedTensor) else x
+                    norm.add(x.dtype, self._energy(name, decoded))
         return norm.total()
+
+    def _energy(self, name: str, x: NDArray) -> float:
+        start, exact = self.sent(name, x), self.clipping_norm is not None
+        if exact and start is None:
+            raise RefusedReply(Refusal.MODEL, f"{name!r} cannot be clipped: its start is not known")
+        return energy(x, start, double=exact)
 
     def judge(self, norm: Norm) -> None:
         """Take the norm of its step, and set `clipped` or refuse it if that is above the limit.
@@ -160,10 +183,15 @@ class ReceivedUpdate:
         """
         self.norm = norm
         norm.require_finite()
+        limit, clips = self.limit, self.clips
+        if self.clipping_norm is not None:
+            most = self.clipping_norm * (1 - MARGIN)
+            Norm(0.0, norm.whole).require_within(Norm(0.0, most))
+            limit, clips = Norm(math.sqrt(most**2 - norm.whole**2), most), True
         counts = norm
-        if self.clips and self._sent_model and norm.floats * LEAST_SCALE < self.limit.floats:
-            counts = norm._replace(floats=min(norm.floats, self.limit.floats))
-        counts.require_within(self.limit)
+        if clips and self._sent_model and norm.floats * LEAST_SCALE < limit.floats:
+            counts = norm._replace(floats=min(norm.floats, limit.floats))
+        counts.require_within(limit)
         self.clipped = counts.floats / norm.floats if norm.floats else 1.0
 
     @property
@@ -186,21 +214,15 @@ class ReceivedUpdate:
         decoded, norm = dict(self), NormSum()
         with self.clock():
             for name, x in decoded.items():
-                norm.add(x.dtype, energy(x, self.sent(name, x)))
+                norm.add(x.dtype, self._energy(name, x))
         self.judge(norm.total())
         if self.scale < 1:
             with self.clock():
-                decoded = {name: self._clipped(name, x) for name, x in decoded.items()}
+                for name, x in decoded.items():
+                    start = self.sent(name, x)
+                    if start is not None and x.dtype.kind not in "iub":
+                        decoded[name] = scaled_step(x, start, self.scale)
         return {name: decoded.pop(name) for name in self.shapes}
-
-    def _clipped(self, name: str, x: NDArray) -> NDArray:
-        start = self.sent(name, x)
-        if start is None or x.dtype.kind in "iub":
-            return x
-        wider = x.dtype if x.dtype.kind == "c" else wide(x.dtype)
-        mean = x.astype(wider) * wider.type(self.scale)
-        mean += start.astype(wider) * wider.type(1 - self.scale)
-        return narrow(mean, x.dtype)
 
     def _fitted(self, name: str, x: NDArray | CodedTensor) -> NDArray | CodedTensor:
         if self._layout is None or x.dtype == self._layout.dtypes[name]:

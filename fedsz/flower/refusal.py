@@ -46,12 +46,16 @@ def kind_of(err: FedszError) -> Refusal:
     return next((kind for cls, kind in kinds.items() if isinstance(err, cls)), Refusal.RECORDS)
 
 
+# What mods say, and those of legacy apps, that stand before FedSZMod and so see what is sealed.
+MISPLACED: Final = (STYPE, "expects exactly one ConfigRecord", "This file contains pickled")
+
+
 def reason_of(reply: Message) -> str:
     """Return what an error reply says, on one line."""
     reason = one_line(said := str(reply.error.reason))  # Flower's own Grids do not cut it
-    return (
-        f"{reason}; is FedSZMod() the first of its ClientApp's mods?" if STYPE in said else reason
-    )
+    if any(text in said for text in MISPLACED) and not said.startswith("fedsz: "):
+        return f"{reason}; is FedSZMod() the first of its ClientApp's mods?"
+    return reason
 
 
 def told(err: FedszError) -> str:

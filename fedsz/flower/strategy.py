@@ -242,7 +242,8 @@ class Mean:
     is kept of it meanwhile is a byte an element, of tensors that `uniform` has coded, and else the
     decoded tensors. So an update that is refused half-way changes no bit of the sums.
 
-    An update that is to be scaled counts as start + scale x (update - start).
+    An update that is to be scaled counts as start + scale x (update - start). If it is clipped for
+    differential privacy, all of it is decoded and scaled first, so that it keeps to the norm.
 
     Args:
         steps: whether to add up only what updates are above their starts; see `result`.
@@ -282,7 +283,8 @@ class Mean:
                 if tensor.name not in self._sums:
                     shape = self._template.shapes[tensor.name]
                     self._sums[tensor.name] = np.zeros(shape, sum_dtype(tensor.dtype))
-                scale = 1.0 if tensor.dtype.kind in "iub" else update.scale
+                is_scaled = update.clipping_norm is not None or tensor.dtype.kind in "iub"
+                scale = 1.0 if is_scaled else update.scale
                 tensor.values.add(self._sums[tensor.name], weight * scale)
                 self._add_start(tensor, weight, scale)
         self.weight += weight
@@ -290,15 +292,16 @@ class Mean:
     def _opened(self, update: ReceivedUpdate) -> list[_OpenedTensor]:
         """Decode an update as far as that can fail, and judge it."""
         opened: list[_OpenedTensor] = []
-        norm = NormSum()
-        for name, x in update.unpacked():
+        norm, clipped = NormSum(), update.clipping_norm is not None
+        for name, x in iter(update.arrays().items()) if clipped else update.unpacked():
             with update.clock():
                 sums = self._sums.get(name)
                 wide = sum_dtype(x.dtype) if sums is None else sums.dtype
                 compressed = self._compressed.setdefault(name, CompressedSums())
                 opened.append(_open(name, x, update.sent(name, x), wide, compressed))
                 norm.add(x.dtype, opened[-1].values.energy)
-        update.judge(norm.total())
+        if not clipped:
+            update.judge(norm.total())
         return opened
 
     def _add_start(self, tensor: _OpenedTensor, weight: float, scale: float) -> None:

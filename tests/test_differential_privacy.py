@@ -1,0 +1,292 @@
+"""Differential privacy by clipping on clients: no update counts for more than the norm asked for.
+
+The app here does not clip at all: error feedback and quantisation add to what mods clip, and so
+does a client without them. What Flower's own mods and wrappers make of it is at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import strategy as flower
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsz.codecs import CODECS
+from fedsz.errors import RefusedReply
+from fedsz.flower import (
+    AdmissionRules,
+    FedBuff,
+    FedSZGrid,
+    FedSZMod,
+    FetchSgd,
+    LocalGrid,
+    StreamingFedAvg,
+)
+from fedsz.flower.differential_privacy import clipping_norm
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.strategy import Mean
+from fedsz.update.clipping import scaled_step
+from tests.federation import record_of, to_arrays
+
+Model = dict[str, np.ndarray]
+
+C = 0.5
+
+
+def initial(*, counter: bool = True) -> Model:
+    rng = np.random.default_rng(0)
+    made = {
+        "single": rng.normal(size=(60, 50)).astype(np.float32),
+        "half": rng.normal(size=(40, 50)).astype(np.float16),
+        "double": rng.normal(size=(30, 50)),
+        "bias": rng.normal(size=7).astype(np.float32),
+    }
+    return {**made, "seen": np.array(3)} if counter else made
+
+
+def moved(start: Model, turn: int, norm: float = 1.5 * C) -> Model:
+    """What training makes of it, and a counter that has not moved."""
+    rng = np.random.default_rng(turn)
+    steps = {name: rng.normal(size=x.shape) for name, x in start.items() if x.dtype.kind != "i"}
+    scale = norm / np.sqrt(sum(np.square(step).sum() for step in steps.values()))
+    return {
+        name: (x + scale * steps[name]).astype(x.dtype) if name in steps else x
+        for name, x in start.items()
+    }
+
+
+def norm_of(model: Model, start: Model) -> float:
+    """Flower's norm, in float64: of the step, over all arrays."""
+    return float(
+        np.sqrt(sum(np.square(x.astype(float) - start[n]).sum() for n, x in model.items()))
+    )
+
+
+class App:
+    """An app that keeps what it receives and what it sends, by round."""
+
+    def __init__(self, *mods: Any, train: Callable[[Model, int], Model] = moved) -> None:
+        self.received: list[Model] = []
+        self.sent: list[Model] = []
+        self.norms: list[float] = []  # that it was to clip to
+        self.app = ClientApp(mods=[FedSZMod(), *mods])
+
+        @self.app.train()
+        def _train(message: Message, context: Context) -> Message:
+            self.received.append(to_arrays(message.content["arrays"]))
+            self.norms.append(float(message.content["config"]["clipping_norm"]))
+            self.sent.append(train(self.received[-1], len(self.received)))
+            metrics = MetricRecord({"num-examples": 1})
+            content = RecordDict({"arrays": record_of(self.sent[-1]), "metrics": metrics})
+            return Message(content, reply_to=message)
+
+    def run(
+        self, strategy: Any, rounds: int = 3, start: Model | None = None, **options: Any
+    ) -> Any:
+        """Return the models after each round, of one client: each is its decoded reply."""
+        self.grid = FedSZGrid(LocalGrid(self.app, [{}]), **options)
+        after: list[Model] = []
+
+        def keep(number: int, arrays: ArrayRecord) -> None:
+            after.append(to_arrays(arrays))
+
+        strategy.start(
+            grid=self.grid,
+            initial_arrays=record_of(start or initial()),
+            num_rounds=rounds,
+            train_config=ConfigRecord({"clipping_norm": C}),
+            evaluate_fn=keep,
+        )
+        return after[1:]
+
+    def check(self, after: list[Model], least: float = 0.9) -> None:
+        """See that each reply counts for its norm at most, and for ``least`` of that at least."""
+        assert self.grid.take_traffic().failures == []
+        steps = [norm_of(*both) for both in zip(after, self.received, strict=True)]
+        assert all(step <= norm for step, norm in zip(steps, self.norms, strict=True))
+        assert all(step > least * norm for step, norm in zip(steps, self.norms, strict=True))
+
+
+ONE: dict[str, Any] = {
+    "fraction_evaluate": 0,
+    "min_train_nodes": 1,
+    "min_available_nodes": 1,
+}
+STRATEGIES = [flower.FedAvg, StreamingFedAvg, partial(FedBuff, buffer=1), FetchSgd]
+CODEC_NAMES = [c.name for c in CODECS if c.lossy and not c.missing()]
+CHAINS = [
+    "feedback>topk:k=20%>ternary",
+    "feedback>rotate>centroids",
+    "feedback>powersgd:rank=2",
+    "randk:k=20%",
+    "sketch:rows=3,columns=500,fixed=1",
+    "difference>feedback>topk:k=20%",
+    "qsgd",
+    "sign",
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("update", ["weights", "delta", "delta+ef"])
+def test_no_reply_counts_for_more_than_the_norm(strategy: Any, update: str) -> None:
+    app = App()
+    app.check(app.run(strategy(**ONE), update=update, error_bound="abs:1e-3"))
+
+
+@pytest.mark.parametrize("codec", CODEC_NAMES)
+def test_of_any_codec(codec: str) -> None:
+    app = App()
+    app.check(app.run(StreamingFedAvg(**ONE), 2, codec=codec, error_bound=1e-3))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_of_any_chain(chain: str, strategy: Any) -> None:
+    app = App()
+    app.check(app.run(strategy(**ONE), update=chain), least=0.1)
+
+
+@pytest.mark.parametrize("name", ["single", "half", "double", "brain"])
+@given(scale=st.floats(0, 1), seed=st.integers(0, 99), size=st.integers(1, 2000))
+def test_a_scaled_step_keeps_its_norm_once_it_is_rounded(
+    name: str, scale: float, seed: int, size: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    dtype = ml_dtypes.bfloat16 if name == "brain" else initial()[name].dtype
+    start = rng.normal(size=size).astype(dtype)
+    x = (start + rng.normal(0, 1e-2, size)).astype(dtype)
+    x[0] = start[0] = -np.inf if seed % 2 else 0
+
+    y = scaled_step(x, start, scale)
+
+    assert y.dtype == dtype
+    assert y[0] == x[0]
+    y, x, start = (each[1:].astype(float) for each in (y, x, start))
+    assert np.linalg.norm(y - start) <= scale * np.linalg.norm(x - start) * (1 + 1e-12)
+    assert (np.abs(y - start) <= np.abs(x - start)).all()
+    assert ((y - start) * (x - start) >= 0).all()
+
+
+def received(model: Model, start: Model, **options: Any) -> ReceivedUpdate:
+    update = ReceivedUpdate(record_of(model), sent=start, **options)
+    update.clip_to(C)
+    return update
+
+
+def test_what_is_added_up_is_what_is_decoded() -> None:
+    start = initial()
+    mean, model = Mean(), moved(start, 1)
+    mean.add(received(model, start), 7.0)
+
+    decoded = received(model, start).arrays()
+
+    added = to_arrays(mean.result())
+    assert norm_of(decoded, start) <= C
+    assert all(np.allclose(added[name], decoded[name], rtol=1e-6) for name in decoded)
+
+
+def test_a_stale_update_is_clipped_and_then_counts_for_less() -> None:
+    start = initial(counter=False)
+    update = received(moved(start, 1), start)
+    update.staleness = 3
+    mean = Mean(steps=True)
+    mean.add(update, 1.0)
+
+    assert norm_of(to_arrays(mean.result(start)), start) == pytest.approx(C / 2, rel=1e-3)
+
+
+def test_whole_numbers_take_their_part_of_the_norm() -> None:
+    """They stay as they are, and floats have what is left; Flower's mods cannot scale them."""
+    start = {"weight": np.zeros(100), "seen": np.arange(3)}
+    after = {"weight": np.ones(100), "seen": np.arange(3) + np.array([0, 3, 0])}
+    update = ReceivedUpdate(record_of(after), sent=start)
+    update.clip_to(5.0)
+    arrays = update.arrays()
+    assert np.linalg.norm(arrays["weight"]) == pytest.approx(4)
+    assert norm_of(arrays, start) <= 5
+
+    update = ReceivedUpdate(record_of(after), sent=start)
+    update.clip_to(2.9)
+    with pytest.raises(RefusedReply, match=r"whole numbers of its update is 3; the most is 2\.9"):
+        update.arrays()
+
+
+def test_what_cannot_be_clipped_is_refused() -> None:
+    app = App()
+    assert app.run(StreamingFedAvg(**ONE), 1, rules=AdmissionRules(same_model=False)) != []
+    app.run(flower.FedAvg(**ONE), 1, same_model=False)
+    (failure,) = app.grid.take_traffic().failures
+    assert failure.reason == "model: 'single' cannot be clipped: its start is not known"
+
+
+def test_the_norm_takes_the_place_of_other_limits() -> None:
+    """Those follow other clients' updates, which the proof of a mechanism does not know of."""
+    app = App()
+    app.check(app.run(flower.FedAvg(**ONE), rules=AdmissionRules(max_update_norm=C / 10)))
+
+
+def test_the_log_says_it_once(caplog: pytest.LogCaptureFixture, flower_log: list[str]) -> None:
+    app = App()
+    app.run(flower.FedAvg(**ONE))
+
+    assert sum("clip" in text for text in flower_log) == 1
+    assert not [r for r in caplog.records if "above the limit" in r.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("config", "norm"),
+    [
+        ({"clipping_norm": 2.0, "lr": 0.1}, 2.0),
+        ({"dpfedavg_clip_norm": 3}, 3.0),
+        ({"dpfedavg_clip_norm": 3.0, "dpfedavg_noise_stddev": 0.1}, None),
+        ({"clipping_norm": "none"}, None),
+        ({"clipping_norm": 0.0}, None),
+        ({}, None),
+    ],
+)
+def test_which_messages_ask_for_it(config: dict[str, Any], norm: float | None) -> None:
+    assert clipping_norm({"config": ConfigRecord(config), "arrays": ArrayRecord()}) == norm
+
+
+def around(wrapper: Any, inner: Any = StreamingFedAvg, **options: Any) -> Any:
+    return wrapper(inner(**ONE), noise_multiplier=0.0, num_sampled_clients=1, **options)
+
+
+@pytest.mark.parametrize("update", ["delta", "delta+ef", "feedback>topk:k=20%>ternary"])
+@pytest.mark.parametrize("inner", STRATEGIES[:2])
+def test_flowers_fixed_clipping(inner: Any, update: str) -> None:
+    wrapper = flower.DifferentialPrivacyClientSideFixedClipping
+    app = App(fixedclipping_mod)
+    strategy = around(wrapper, inner, clipping_norm=0.3)
+    options = {"update": update, "error_bound": "step:1"}
+    app.check(app.run(strategy, start=initial(counter=False), **options), least=0.2)
+    assert app.norms == [0.3] * 3
+
+
+@pytest.mark.parametrize("inner", STRATEGIES[:2])
+def test_flowers_adaptive_clipping(inner: Any) -> None:
+    """Norm bits arrive, and the norm that a round's messages say holds for its replies."""
+    wrapper = flower.DifferentialPrivacyClientSideAdaptiveClipping
+    app = App(adaptiveclipping_mod)
+    strategy = around(wrapper, inner, initial_clipping_norm=0.3, target_clipped_quantile=0.25)
+    app.check(app.run(strategy, start=initial(counter=False)), least=0.2)
+    growth = np.exp(-0.2 * (1 - 0.25))  # of what was clipped each time
+    assert app.norms == pytest.approx([0.3, 0.3 * growth, 0.3 * growth**2])
+
+
+@pytest.mark.parametrize("name", ["Fixed", "Adaptive"])
+def test_flowers_server_side_clipping(name: str) -> None:
+    wrapper = getattr(flower, f"DifferentialPrivacyServerSide{name}Clipping")
+    norm = {"clipping_norm" if name == "Fixed" else "initial_clipping_norm": 0.3}
+    app, start = App(), initial(counter=False)
+    (after,) = app.run(around(wrapper, **norm), 1, start)
+    assert norm_of(after, start) == pytest.approx(0.3, rel=1e-2)
