@@ -1,6 +1,7 @@
-"""Say by the exit status whether the container's fedsz is healthy: health.py server|client.
+"""Say by the exit status whether the container's fedsz is healthy: health.py server|ready|client.
 
-A server is healthy if it answers, a client while it has a connection to its server.
+A server is healthy if it answers, and ready while it serves clients. A client is healthy while it
+has a connection to its server.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ ESTABLISHED = "01"  # tcp_states.h of Linux, as /proc/net/tcp has it
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
-def server_answers() -> bool:
+def server_answers(path: str) -> bool:
     """Ask the server's metrics port."""
     try:
-        with urllib.request.urlopen("http://127.0.0.1:9090/healthz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:9090/{path}", timeout=5) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
@@ -29,5 +30,9 @@ def client_is_connected() -> bool:
 
 
 if __name__ == "__main__":
-    healthy = {"server": server_answers, "client": client_is_connected}[sys.argv[1]]
-    sys.exit(not healthy())
+    healthy = {
+        "server": lambda: server_answers("healthz"),
+        "ready": lambda: server_answers("readyz"),
+        "client": client_is_connected,
+    }
+    sys.exit(not healthy[sys.argv[1]]())

@@ -298,7 +298,7 @@ def test_a_server_of_a_container_begins_goes_on_and_ends(fleet: Fleet, tmp_path:
 def test_health_is_of_what_runs_here() -> None:
     class Healthy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/healthz" else 404)
+            self.send_response({"/healthz": 200, "/readyz": 503}.get(self.path, 404))
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -319,8 +319,23 @@ def test_health_is_of_what_runs_here() -> None:
         thread.start()
         done = script("health.py", "server")
         thread.join()
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        not_yet = script("health.py", "ready")
+        thread.join()
 
     assert (done.returncode, done.stderr) == (0, "")
+    assert (not_yet.returncode, not_yet.stderr) == (1, "")
+
+
+def test_nobody_but_its_own_pod_and_prometheus_reaches_a_servers_metrics() -> None:
+    (container,) = manifest("StatefulSet", "fedsz-server")["spec"]["template"]["spec"]["containers"]
+    policy = manifest("NetworkPolicy", "fedsz-server")["spec"]
+
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["exec"]["command"][:2] == ["python3", "/usr/lib/fedsz/health.py"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert all(rule.get("from") for rule in policy["ingress"])
 
 
 def test_trimming_leaves_what_is_imported(tmp_path: Path) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.client
 import json
+import select
 import shutil
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +23,10 @@ pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
 from fedsz.errors import LinkError
+from fedsz.monitoring import web_connection
 from fedsz.monitoring.address import Address
 from fedsz.monitoring.metrics import Metrics
+from fedsz.monitoring.web_connection import MOST
 from fedsz.monitoring.web_server import WebServer
 from fedsz.training.events import Client, Done, Listening
 from tests.conftest import ROOT
@@ -110,6 +118,79 @@ def test_a_server_is_ready_while_it_serves_clients(metrics: Metrics, port: int) 
     metrics.show(Done("runs/x", 1.0))
     assert ask(port, "/readyz")[0] == 503
     assert ask(port, "/healthz")[0] == 200
+
+
+def test_connections_that_ask_nothing_keep_nobody_out(port: int) -> None:
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", port)
+        asked = http.client.HTTPConnection(*address, timeout=LONG)
+        asked.request("GET", "/healthz")
+        assert asked.getresponse().read()  # and is idle from now on
+        idle = [stack.enter_context(socket.create_connection(address)) for _ in range(MOST + 5)]
+        for each in idle:
+            each.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
+
+        assert ask(port, "/healthz")[0] == 200
+        assert idle[0].recv(1) == b""  # the oldest ones made room
+        assert not select.select(idle[-1:], [], [], 0)[0]
+        idle[-1].sendall(b"x\r\n\r\n")
+        assert idle[-1].recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_one_address_has_half_of_the_places(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_connection, "is_loopback", lambda _: False)
+    monkeypatch.setattr(web_connection, "MOST_OF_ADDRESS", 2)
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", port)
+        idle = [stack.enter_context(socket.create_connection(address)) for _ in range(2)]
+        other = stack.enter_context(
+            socket.create_connection(address, source_address=("127.0.0.2", 0))
+        )
+
+        assert ask(port, "/healthz")[0] == 200
+        assert idle[0].recv(1) == b""
+        assert not select.select([idle[1], other], [], [], 0)[0]
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: x", b"whole"])
+def test_a_request_that_does_not_come_ends_the_connection(
+    port: int, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(web_connection, "ASKING_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", port), LONG) as link:
+        if said == b"whole":  # then a byte of the next
+            link.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert link.recv(1000).startswith(b"HTTP/1.1 200")
+            said = b"G"
+        link.sendall(said)
+        with contextlib.suppress(ConnectionError):
+            assert link.recv(1) == b""
+
+
+def test_one_that_comes_while_all_others_are_answered_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(web_connection, "MOST", 1)
+    begun, go = threading.Event(), asyncio.Event()
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        begun.set()
+        loops.append(asyncio.get_running_loop())
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"late"})
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    with (
+        WebServer(app, Address("127.0.0.1", 0)) as server,
+        socket.create_connection(("127.0.0.1", server.address.port), LONG) as first,
+    ):
+        first.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert begun.wait(LONG)
+
+        assert ask(server.address.port, "/")[0] == 503
+        loops[0].call_soon_threadsafe(go.set)
+        assert first.recv(1000).startswith(b"HTTP/1.1 200")
 
 
 def test_a_port_in_use_is_one_line(metrics: Metrics, port: int) -> None:

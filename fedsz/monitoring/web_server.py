@@ -15,7 +15,6 @@ from fedsz.monitoring.address import Address
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-MOST_CONNECTIONS: Final = 100  # a page holds one; more are answered 503
 PATIENCE: Final = 3  # seconds for answers that are under way when it ends
 
 
@@ -45,15 +44,17 @@ class WebServer:
     def __init__(self, app: ASGIApp, address: Address, tls: tuple[str, str] | None = None) -> None:
         import uvicorn
 
+        from fedsz.monitoring.web_connection import WebConnection
+
         certificate, key = tls or (None, None)
         config = uvicorn.Config(
             app,
+            http=WebConnection,
             lifespan="off",
             ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=PATIENCE,
             ssl_certfile=certificate,
             ssl_keyfile=key,

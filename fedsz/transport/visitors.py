@@ -42,18 +42,23 @@ def connections_for(descriptors: int) -> int:
 
 
 def address_of(peer: str) -> str:
-    """Return the address in gRPC's name for a peer, without its port; of IPv6, the /64 network.
+    """Return the `network_of` the address in gRPC's name for a peer; the name if it has none."""
+    host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
+    return network_of(host.strip("[]")) or peer
+
+
+def network_of(host: str) -> str:
+    """Return an IP address as it is counted: of IPv6, the /64 network; "" if it is none.
 
     Whoever has one IPv6 address commonly has all of its /64.
     """
-    host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
     with suppress(ValueError):
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+        address = ipaddress.ip_address(host.partition("%")[0])
         mapped = getattr(address, "ipv4_mapped", None) or address
         if mapped.version == 4 or mapped.is_loopback:
             return str(mapped)
         return str(ipaddress.ip_network((mapped, 64), strict=False))
-    return peer
+    return ""
 
 
 def is_loopback(address: str) -> bool:
