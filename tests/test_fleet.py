@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fedsz.training.local_fleet import STATES
+from fedsz.whole_files import lock_folder
 from tests.fleets import LIMIT, Fleet, Server
 from tests.links import free_port
 
@@ -132,9 +134,9 @@ def test_a_stopped_server_says_goodbye_to_nobody_and_the_clients_give_up(fleet: 
     assert f"127.0.0.1:{server.port}" in line
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stop_leaves_no_process_behind(fleet: Fleet, stop: signal.Signals) -> None:
-    run = fleet.start("run", "--clients", 2, "--rounds", 1000, "--json")
+    run = fleet.start("run", "--clients", 2, "--rounds", 1000, "--json", "--run-dir", "out")
     assert run.stdout is not None
     for line in run.stdout:
         if json.loads(line).get("round") == 1:
@@ -145,11 +147,13 @@ def test_a_stop_leaves_no_process_behind(fleet: Fleet, stop: signal.Signals) -> 
     run.send_signal(stop)
     run.stdout.close()
 
-    assert run.wait(LIMIT) == 130
-    deadline = time.monotonic() + LIMIT
+    assert run.wait(LIMIT) == (130 if stop != signal.SIGKILL else -signal.SIGKILL)
+    deadline = time.monotonic() + 30.0  # of the 60 that clients wait for a server
     while (left := [pid for pid in family if alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
+    for i in range(2):  # it can be resumed at once
+        lock_folder(fleet.folder / "out" / STATES / str(i), "client").close()
 
 
 def descendants(pid: int) -> list[int]:

@@ -10,6 +10,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from importlib import import_module
 from types import FrameType
 from typing import Annotated, Any, Final
@@ -17,6 +19,7 @@ from typing import Annotated, Any, Final
 import click
 import typer
 
+from fedsz.child_process import PATIENCE
 from fedsz.cli import keys, logs
 from fedsz.cli.options import PREFIX, Command
 from fedsz.errors import ConfigError, FedszError
@@ -60,6 +63,7 @@ def options(
         bool,
         typer.Option("--log-json", help="Log in lines of JSON.", envvar=f"{PREFIX}LOG_JSON"),
     ] = False,
+    end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
     version: Annotated[  # noqa: ARG001 - its callback has done all there is to do
         bool,
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
@@ -68,6 +72,8 @@ def options(
     """Error-bounded compression for federated learning."""
     _check_environment(context.command)
     logs.set_up(verbose=verbose, as_json=log_json)
+    if end_with_stdin:  # whoever started this holds the other end, and takes it along to its death
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
 
 
 def _check_environment(group: click.Command) -> None:
@@ -114,4 +120,14 @@ def _complain(text: str) -> int:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the end short
     raise KeyboardInterrupt
+
+
+def _end_with_stdin() -> None:
+    """End this process, as SIGTERM does, when its stdin has ended."""
+    while os.read(0, 1 << 12):  # not `sys.stdin`, which would be locked when the process ends
+        pass
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    time.sleep(2 * PATIENCE)
+    os._exit(1)

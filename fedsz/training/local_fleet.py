@@ -57,8 +57,9 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
     """Run a federation on loopback and yield what its server tells.
 
     Server and clients are processes of their own, as in a fleet. All of them have ended when the
-    generator has, however it ends. Clients keep their states in the folder of results, so that the
-    run can be resumed; they empty it when the run has finished.
+    generator has, however it ends; if this process is killed, they end by themselves. Clients keep
+    their states in the folder of results, so that the run can be resumed; they empty it when the
+    run has finished.
 
     Raises:
         ConfigError: no round could ask as many clients, or have as many replies, as it needs.
@@ -108,10 +109,12 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
                     finished.set()
                     results = Path(event.run_dir)
                 yield event
-            status = server.wait(PATIENCE)
+            status = server.wait(2 * PATIENCE)
             if not finished.is_set():
                 why = _why_they_ended([server, *clients])
                 raise FedszError(why or f"the server ended with {status}")
+        for client in clients:  # they empty their states before they end
+            client.wait(PATIENCE)
     _remove_states(results / STATES, config.clients)
 
 
@@ -168,4 +171,6 @@ def _command(name: str, config: RunConfig, *flags: str, log: Path, share: int) -
     ]
     # Each would take all processors otherwise, and wait for the others.
     threads = max(1, (os.cpu_count() or 1) // share)
-    return Child("fedsz", name, *given, "--json", "--insecure", *flags, log=log, threads=threads)
+    # If this process is killed, they end with it: their states are then free to be resumed from.
+    command = ("--end-with-stdin", name, *given, "--json", "--insecure", *flags)
+    return Child("fedsz", *command, log=log, threads=threads)

@@ -185,6 +185,7 @@ class GrpcGrid(GridBase):
             self.close()
         else:
             why = str(err) if isinstance(err, FedszError) else kind.__name__
+            why = "it was interrupted" if isinstance(err, KeyboardInterrupt) else why
             self.close(f"the server stopped before the run had finished: {why}", failed=True)
 
     def get_node_ids(self) -> list[int]:
