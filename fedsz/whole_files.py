@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 LOCK: Final = ".lock"
 
 
-def write_whole(path: Path, data: bytes | Iterable[Buffer]) -> None:
+def write_whole(path: Path, data: bytes | Iterable[Buffer], *, private: bool = False) -> None:
     """Write a file, over one that is there; its folder is made if it is not there.
 
-    When this returns, the file outlasts a loss of power. ``data`` may come in pieces.
+    When this returns, the file outlasts a loss of power. ``data`` may come in pieces. A ``private``
+    file may be read by its owner alone.
 
     Raises:
         ConfigError: it cannot be written. What was there is there still.
@@ -28,7 +29,8 @@ def write_whole(path: Path, data: bytes | Iterable[Buffer]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        mode = 0o600 if private else 0o666
+        with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             make_durable(file)
         part.replace(path)

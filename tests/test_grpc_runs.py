@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.node import node_id
-from tests.links import (
-    LONG,
-    Events,
-    waiting_app,
-)
+from tests.links import LONG, Events, reasons, waiting_app
 
 if TYPE_CHECKING:
     from tests.links import Serve
@@ -89,6 +89,64 @@ def test_push_and_pull(serve: Serve) -> None:
 
     assert {reply.metadata.reply_to_message_id for reply in pulled} == set(ids)
     assert server.grid.pull_messages(ids) == []
+
+
+def test_replies_that_nobody_pulls_keep_few_files_open(serve: Serve) -> None:
+    server = serve(max_connections=2)
+    server.client("a")
+    before = len(files_without_names())
+    ids: list[str] = []
+    for n in range(1, 6):
+        ids += server.grid.push_messages(server.requests(size=50_000))
+        server.events.wait(EventKind.RECEIVED, n=n)
+    settled = threading.Event()
+    server.grid._call(lambda _: settled.set())
+    assert settled.wait(LONG)
+    gc.collect()
+
+    assert len(files_without_names()) == before + 2  # nor is the model kept that was sent
+    replies = server.grid.pull_messages(ids)
+    assert [reply.has_content() for reply in replies] == [False] * 3 + [True] * 2
+    why = "the reply of client 'a' was dropped: nobody asked for it before 2 others had come"
+    assert reasons(replies) == [why] * 3
+    assert len(files_without_names()) == before
+
+
+def files_without_names() -> list[str]:
+    """Return the temporary files that this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(entry.readlink()))
+    return [name for name in found if name.startswith(tempfile.gettempdir())]
+
+
+def test_replies_that_the_garbage_collector_frees_hold_nobody_up(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, go = serve(), threading.Event()
+    server.client("a", waiting_app(go))
+    circle: list[object] = [server.grid.stream_replies(server.requests())]
+    circle.append(circle)
+    del circle
+    loop = server.grid._loop
+    assert loop is not None
+    inner = loop.call_soon_threadsafe
+
+    def collecting(*args: Any) -> Any:
+        gc.collect()  # as it may at any time
+        return inner(*args)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", collecting)
+    push = threading.Thread(target=server.grid.push_messages, args=([],), daemon=True)
+    push.start()
+    push.join(20.0)
+    stuck = push.is_alive()
+    if stuck:
+        server.grid._lock = threading.RLock()  # else `close` would be stuck, too
+
+    assert not stuck
+    go.set()
 
 
 def test_replies_stream_in_the_order_they_come(serve: Serve) -> None:

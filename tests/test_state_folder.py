@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fedsz.data_share import Share
 from fedsz.errors import ConfigError
 from fedsz.flower import GrpcGrid
 from fedsz.flower.records import to_array
 from fedsz.transport.events import EventKind
-from fedsz.transport.frames import Bye, ByeKind, pack
-from fedsz.transport.state_folder import KEY, STATE, StateFolder
+from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, pack
+from fedsz.transport.state_folder import CLIENT_ID, KEY, SHARE, STATE, StateFolder
+from fedsz.whole_files import LOCK
 from tests.links import Client, Server, free_port
 
 RUN, NODE = 7, 1 << 62
@@ -160,6 +162,18 @@ def test_a_process_has_the_session_key_of_the_one_before(tmp_path: Path) -> None
         folder.clear()
         assert folder.session_key(b"3" * 16) == b"3" * 16
     assert (tmp_path / KEY).stat().st_mode & 0o077 == 0
+
+
+def test_all_files_of_a_client_are_its_owners_alone(tmp_path: Path) -> None:
+    hello = Hello(PROTOCOL, "drawn", {}, [], b"1" * 16, wants_share=True)
+    with StateFolder(tmp_path) as folder:
+        folder.write(RUN, NODE, state())
+        folder.remember(hello, named=False)
+        folder.keep_share(Share(0, 2).as_config())
+
+    written = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert written.pop(LOCK) is not None  # empty
+    assert written == dict.fromkeys((STATE, KEY, CLIENT_ID, SHARE), 0o600)
 
 
 def test_a_session_key_that_lost_its_bytes_is_made_anew(tmp_path: Path) -> None:

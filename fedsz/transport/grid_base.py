@@ -33,6 +33,10 @@ class Outgoing(NamedTuple):
     metadata: Metadata  # a copy: the app may send the same Message again
     reply_fields: int = MOST_FIELDS  # that its reply may have
 
+    def emptied(self) -> Outgoing:
+        """Return it without its bytes, for when they have been sent."""
+        return self._replace(encoded=EncodedMessage(self.encoded.message_id, (), 0))
+
 
 class GridBase(Grid):
     """A Grid that yields replies one by one; how they travel is its subclasses' business."""

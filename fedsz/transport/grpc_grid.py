@@ -25,12 +25,13 @@ from fedsz.transport.channel import (
     warn_of_plaintext,
 )
 from fedsz.transport.events import Counters, OnEvent
-from fedsz.transport.grid_base import GridBase, open_reply
+from fedsz.transport.grid_base import GridBase, Outgoing, open_reply
 from fedsz.transport.identity import Identities
 from fedsz.transport.peer import Delivery, Outcome, Settler, Stored
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
 from fedsz.transport.shares import Shares
+from fedsz.transport.unpulled import Unpulled
 from fedsz.transport.visitors import Visitors, connections_for, raise_descriptor_limit
 
 logger = logging.getLogger(__name__)
@@ -116,9 +117,11 @@ class GrpcGrid(GridBase):
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
-        self._lock = threading.Lock()  # over _loop: what is posted is posted before the end
+        # Over _loop: what is posted is posted before the end. The garbage collector may free a
+        # `_Replies` in the middle of a call, in the same thread, and that one calls as well.
+        self._lock = threading.RLock()
         self._farewell: asyncio.Future[tuple[str, bool]]
-        self._finished: dict[str, tuple[Delivery, Outcome]] = {}  # of push_messages, until pulled
+        self._unpulled = Unpulled(most)
 
     @property
     def port(self) -> int:
@@ -172,8 +175,7 @@ class GrpcGrid(GridBase):
             return
         loop.call_soon_threadsafe(self._farewell.set_result, (reason, failed))
         self._thread.join(2 * _CLOSE_SECONDS)
-        while self._finished:
-            _discard(self._finished.popitem()[1][1])
+        self._unpulled.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -195,20 +197,17 @@ class GrpcGrid(GridBase):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send ``messages`` and return their ids; a missing reply is an error after its ttl.
 
+        Replies wait to be pulled. Beyond `max_connections`, the oldest one becomes an error.
+
         Raises:
             ConfigError: a message is no request, or holds what cannot be sent.
             LinkError: the grid is not started, or closed.
         """
-
-        def settle(delivery: Delivery, outcome: Outcome) -> None:
-            self._finished[delivery.message_id] = (delivery, outcome)
-
-        return [d.message_id for d in self._post(messages, None, settle)]
+        return [d.message_id for d in self._post(messages, None, self._unpulled.add)]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the outcomes that are known by now, each once."""
-        outcomes = [self._finished.pop(i, None) for i in message_ids]
-        return [_open(*outcome) for outcome in outcomes if outcome is not None]
+        return [_open(*answer) for answer in self._unpulled.take(message_ids)]
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -314,7 +313,7 @@ class _Replies:
             raise StopIteration
         delivery, outcome = self._outcomes.get()
         self._missing -= 1
-        return _open(delivery, outcome)
+        return _open(delivery.out, delivery.client_id, outcome)
 
     def give_up_after(self, seconds: float) -> None:
         """Await the missing replies for so long from when they were asked for."""
@@ -331,14 +330,13 @@ class _Replies:
         self.close()
 
 
-def _open(delivery: Delivery, outcome: Outcome) -> Message:
+def _open(out: Outgoing, client_id: str, outcome: Outcome) -> Message:
     """Return the message an outcome stands for, and free the file it was in."""
-    asked = delivery.out.metadata
     if isinstance(outcome, Error):
-        return error_reply(asked, outcome.code, outcome.reason or "")
+        return error_reply(out.metadata, outcome.code, outcome.reason or "")
     with outcome.file as file:
         file.seek(0)
-        return open_reply(file, outcome.size, delivery.out, delivery.client_id)
+        return open_reply(file, outcome.size, out, client_id)
 
 
 def _discard(outcome: Outcome) -> None:

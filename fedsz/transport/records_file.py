@@ -26,13 +26,13 @@ _PREFIX: Final = struct.Struct("<8sHHIQ")  # magic, version, reserved, bytes of 
 _CHECKSUM_BYTES: Final = 16
 
 
-def write_records(path: Path, records: RecordDict) -> None:
+def write_records(path: Path, records: RecordDict, *, private: bool = False) -> None:
     """Write records, over those that are there; see `fedsz.whole_files.write_whole`.
 
     Raises:
         ConfigError: they cannot be written. What was there is there still.
     """
-    write_whole(path, _pieces(records))
+    write_whole(path, _pieces(records), private=private)
 
 
 def _pieces(records: RecordDict) -> Iterator[Buffer]:

@@ -30,6 +30,8 @@ _LONGEST: Final = 256  # characters of what is remembered
 class StateFolder:
     """The state of one client of one run, on disk. No state is better than a wrong one.
 
+    Its files are for their owner alone: what training left tells of the data.
+
     Use it as a context; it is this process's own until the end.
 
     Raises:
@@ -59,7 +61,7 @@ class StateFolder:
         """Write a state; if that fails, none is left, for the old one is no longer true."""
         about = ConfigRecord({"run-id": run_id, "node-id": node_id})
         try:
-            write_records(self.path, RecordDict({**state, _ABOUT: about}))
+            write_records(self.path, RecordDict({**state, _ABOUT: about}), private=True)
         except ConfigError as err:
             logger.error("%s; after a crash this client begins anew", err)
             with contextlib.suppress(FileNotFoundError):
@@ -78,7 +80,7 @@ class StateFolder:
         key = self.session_key(hello.session_key)
         client_id = hello.client_id if named else self._kept(CLIENT_ID) or hello.client_id
         if not named:
-            write_whole(self.path.with_name(CLIENT_ID), client_id.encode())
+            write_whole(self.path.with_name(CLIENT_ID), client_id.encode(), private=True)
         config = hello.node_config
         if hello.wants_share and (share := Share.parse(self._kept(SHARE))) is not None:
             config = {**config, **share.as_config()}
@@ -89,7 +91,7 @@ class StateFolder:
         """Remember the share of the data that the server gave."""
         share = Share.of(node_config)
         try:
-            write_whole(self.path.with_name(SHARE), str(share or "").encode())
+            write_whole(self.path.with_name(SHARE), str(share or "").encode(), private=True)
         except ConfigError as err:
             logger.error("%s; after a crash this client asks for any share", err)
 
