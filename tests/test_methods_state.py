@@ -98,8 +98,9 @@ def test_sketches_of_many_senders_are_decoded_at_once() -> None:
     assert np.allclose(together, apart, rtol=1e-4, atol=1e-4)
 
 
-def test_extrapolated_errors_are_those_of_the_formula_and_none_is_lost() -> None:
-    text, state = "ecx:smooth=0.3>centroids:bits=3", None
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_extrapolated_errors_are_those_of_the_formula_and_none_is_lost(decay: float) -> None:
+    text, state = f"ecx:decay={decay},smooth=0.3>centroids:bits=3", None
     sent = given = owed = last = before = np.zeros(SPEC.shape, np.float32)
 
     for round_ in range(1, 30):
@@ -107,22 +108,27 @@ def test_extrapolated_errors_are_those_of_the_formula_and_none_is_lost() -> None
         decoded, state = coded(text, x, state, round_)
         owed = 0.7 * owed + 0.3 * (2 * last - before)
         assert np.allclose(state["owed"], owed, atol=1e-4)
-        last, before = x + owed - decoded, last
+        last, before = x + decay * owed - decoded, last
         assert np.allclose(state["residual"], last, atol=1e-4)
         sent, given = sent + decoded, given + x
 
+    if decay < 1:
+        return
     for round_ in range(30, 60):  # what is owed arrives when nothing is added
         decoded, state = coded(text, np.zeros_like(sent), state, round_)
         sent = sent + decoded
     assert np.abs(sent - given).max() < 1e-3 * np.abs(given).max()
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.5])
 @pytest.mark.parametrize("text", ["topk:k=20%", "sign", "powersgd:rank=1"])
-def test_extrapolated_errors_with_a_smoothing_of_a_half_are_feedback(text: str) -> None:
+def test_extrapolated_errors_with_a_smoothing_of_a_half_are_feedback(
+    text: str, decay: float
+) -> None:
     ours = theirs = None
     for round_ in range(1, 20):
-        one, ours = coded(f"ecx:smooth=0.5>{text}", matrix(round_), ours, round_)
-        other, theirs = coded(f"feedback>{text}", matrix(round_), theirs, round_)
+        one, ours = coded(f"ecx:decay={decay},smooth=0.5>{text}", matrix(round_), ours, round_)
+        other, theirs = coded(f"feedback:decay={decay}>{text}", matrix(round_), theirs, round_)
         assert np.allclose(one, other, atol=1e-3)
 
 

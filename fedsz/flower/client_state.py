@@ -1,6 +1,7 @@
 """What a client keeps from one round to the next, in its Context: model, residual, last reply.
 
-Where a chain of methods has other state than a residual, that is kept with it.
+A chain of methods has a tree of state for each tensor in place of a residual. Records are flat: an
+array of such a tree is named by its path, with dots in between, a slash, and the tensor.
 
 A residual fits one reply. So a client that is asked the same again, by a server that crashed before
 it could count the reply, answers the same again.
@@ -15,7 +16,9 @@ process of its own, and forget it when the run ends: state of another run is nev
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
@@ -24,7 +27,11 @@ from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import Arrays, to_record
+from fedsz.methods import State
+from fedsz.methods.state import leaves
 from fedsz.update.reference import Reference
+
+logger = logging.getLogger(__name__)
 
 _MODEL: Final = "fedsz.model."  # and the key of an ArrayRecord
 _RESIDUAL: Final = "fedsz.residual."
@@ -32,6 +39,9 @@ _TURN: Final = "fedsz.turn."
 _BEFORE: Final = "fedsz.before."  # and the name of an entry: that of the turn before
 _REPLY: Final = "fedsz.reply."  # and the key of any record
 _ASKED: Final = "fedsz.asked"
+_BRANCH: Final = "."  # between the branches of a state that lead to an array
+_TENSOR: Final = "/"  # and between these and the name of the tensor
+_SHOWN: Final = 5  # tensors that an error names
 
 
 _Record = ArrayRecord | ConfigRecord | MetricRecord
@@ -40,7 +50,8 @@ _Record = ArrayRecord | ConfigRecord | MetricRecord
 class ClientState:
     """A client's state, by the keys of a message's ArrayRecords.
 
-    What cannot be read, because somebody else wrote into the state, counts as forgotten.
+    What cannot be read, because somebody else wrote into the state, or what is of rounds that the
+    server does not count, is an error in the log and counts as forgotten.
 
     Attributes:
         sender: a number that tells this client apart from others, 0 to 2^64 - 1.
@@ -80,9 +91,17 @@ class ClientState:
     def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
         """Return the residual and its age in turns, at least 1; that of another run is none."""
         record, then = self._state.get(_RESIDUAL + key), self._turn(key, told)
-        if not isinstance(record, ArrayRecord) or not 0 <= then <= told.last_counted:
+        if not isinstance(record, ArrayRecord) or then < 0:
             return {}, 1
-        residual = {k: r for k, r in (_arrays(record) or {}).items() if np.isfinite(r).all()}
+        if then > told.last_counted:
+            logger.error(
+                "%r starts anew: what it kept is of turn %d, and the server counts up to %d",
+                key, then, told.last_counted,
+            )  # fmt: skip
+            return {}, 1
+        kept = _arrays(record) or {}
+        residual = {name: r for name, r in kept.items() if np.isfinite(r).all()}
+        log_misfits(key, dict.fromkeys(kept.keys() - residual.keys(), "not finite"))
         return residual, told.turn - then
 
     def keep_residual(self, key: str, residual: dict[str, NDArray], told: Instructions) -> None:
@@ -91,6 +110,29 @@ class ClientState:
             self._move(name, _BEFORE + name)
         self._put(_RESIDUAL + key, to_record(residual) or None)
         self._put(_TURN + key, ConfigRecord({"turn": told.turn, "run": told.run}))
+
+    def states(self, key: str, told: Instructions) -> dict[str, State]:
+        """Return the state of a chain, by tensor; likewise."""
+        states: dict[str, Any] = {}
+        for name, x in self.residual(key, told)[0].items():
+            path, _, tensor = name.partition(_TENSOR)
+            *branches, last = path.split(_BRANCH)
+            at = states.setdefault(tensor, {})
+            for branch in branches:
+                if not isinstance(at.get(branch), dict):
+                    at[branch] = {}
+                at = at[branch]
+            at[last] = x
+        return states
+
+    def keep_states(self, key: str, states: Mapping[str, State], told: Instructions) -> None:
+        """Keep the state of a chain, as `keep_residual` does."""
+        flat = {
+            f"{_BRANCH.join(path)}{_TENSOR}{tensor}": x
+            for tensor, state in states.items()
+            for path, x in leaves(state)
+        }
+        self.keep_residual(key, flat, told)
 
     def forget_residual(self, key: str) -> None:
         """Keep nothing of what any turn has left out."""
@@ -143,8 +185,17 @@ def _own(record: _Record) -> _Record:
     return ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
 
 
+def log_misfits(key: str, misfits: Mapping[str, str]) -> None:
+    """Log an error if something was kept that cannot be used; ``misfits`` say why, by tensor."""
+    if misfits:
+        shown = "; ".join(f"{name}: {why}" for name, why in sorted(misfits.items())[:_SHOWN])
+        rest = f"; and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
+        logger.error("what %r kept does not fit, and starts anew: %s%s", key, shown, rest)
+
+
 def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:
     try:
         return dict(Arrays(record))
-    except FedszError:
+    except FedszError as err:
+        logger.error("what was kept cannot be read: %s", err)
         return None

@@ -17,7 +17,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray, StateDict, as_arrays
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
-from fedsz.flower.client_state import ClientState
+from fedsz.flower.client_state import ClientState, log_misfits
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
@@ -34,7 +34,7 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.reply_report import ReplyReport
-from fedsz.methods import without_shifts
+from fedsz.methods import State, Transform
 from fedsz.safetensors_file import read_safetensors
 from fedsz.stream import Reader
 from fedsz.update.chained import ChainEncoder
@@ -44,7 +44,7 @@ from fedsz.update.decompress import decode, decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import place_first
 from fedsz.update.reference import Reference, require_reference, shown
-from fedsz.update.shift import agreed_shift, kept_shift, shift_after, shifted
+from fedsz.update.shift import agreed_shift, shift_after, shifted, with_shift
 from fedsz.update.step import Arrival, arrival, energies
 
 logger = logging.getLogger(__name__)
@@ -268,34 +268,61 @@ def _update(
 ) -> tuple[bytes, Report, Arrival]:
     """Return what a client made of the model it was sent, as a stream: weights, or differences."""
     config, residual, age = told.config, dict[str, NDArray](), 1
+    if (chain := config.chain) is not None:
+        return _chained_update(key, arrays, chain, told, sent, state)
     keeps_state = config.keeps_state and told.trains
     if keeps_state:
         residual, age = state.residual(key, told)
     base = sent if config.sends_differences else None
-    encoder, shift = None, dict[str, NDArray]()
-    if (chain := config.chain) is not None:
-        drawn = {"seed": told.seed, "round": told.turn, "sender": state.sender}
-        encoder = ChainEncoder(without_shifts(chain), **drawn, kept=residual)
-        shift = agreed_shift(residual, told.shifts.get(key))
-        base = shifted(sent, shift)
-        residual = encoder.residuals()
     meant = ErrorFeedback(arrays, residual, decay=config.decay, age=age)
+    log_misfits(key, meant.misfits)
     steps = energies(arrays, sent, config)
     bounds = meant.bounds(config, base, steps) if base else {}
-    # An encoder has the residual, and so is given the model without it.
-    model = meant if encoder is None else arrays
-    stream, report = compress_measured(model, config, base, bounds=bounds, encoder=encoder)
+    stream, report = compress_measured(meant, config, base, bounds=bounds)
     arrived, left = Arrival(), dict[str, NDArray]()
     for name, decoded in decode(Reader(stream), base):  # one at a time, to save memory
         arrived += arrival(meant, {name: decoded}, sent, steps)
-        if keeps_state and encoder is None:
+        if keeps_state:
             kept = meant.residual_of(name, decoded)
             left |= {} if kept is None else {name: kept}
     if keeps_state:
-        left = left if encoder is None else encoder.state
-        if chain is not None and base is not None and config.learns_shifts:
-            left |= kept_shift(shift_after(stream, base, shift, chain))
         state.keep_residual(key, left, told)
+    elif told.trains:
+        state.forget_residual(key)
+    return stream, report, arrived
+
+
+def _chained_update(
+    key: str,
+    arrays: Arrays,
+    chain: Transform,
+    told: Instructions,
+    sent: Reference,
+    state: ClientState,
+) -> tuple[bytes, Report, Arrival]:
+    """Return an update that a chain codes."""
+    config, kept = told.config, dict[str, State]()
+    keeps_state = config.keeps_state and told.trains
+    if keeps_state:
+        kept = state.states(key, told)
+    shift = agreed_shift(kept, digest := told.shifts.get(key))
+    if digest and not shift:
+        logger.error("%r starts anew: the server has another shift than is kept here", key)
+    base = shifted(sent, shift)
+    drawn = {"seed": told.seed, "round": told.turn, "sender": state.sender}
+    encoder = ChainEncoder(chain, **drawn, kept=kept)
+    steps = energies(arrays, sent, config)
+    stream, report = compress_measured(arrays, config, base, encoder=encoder)
+    log_misfits(key, encoder.misfits)
+    arrived = Arrival()
+    for name, decoded in decode(Reader(stream), base):
+        meant = encoder.meant(name, decoded)
+        owed = {name: arrays[name] if meant is None else meant}
+        arrived += arrival(owed, {name: decoded}, sent, steps)
+    if keeps_state:
+        if config.learns_shifts:
+            shift = shift_after(stream, base, shift, chain)
+        state.keep_states(key, with_shift(encoder.state, shift), told)
     elif told.trains:
         state.forget_residual(key)
     return stream, report, arrived

@@ -11,8 +11,9 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, Transform
-from fedsz.methods.combinators import Chain, Wrapper, parts_of, within, wrapped
+from fedsz.methods.combinators import Chain, Wrapper, parts_of
 from fedsz.methods.settings import Choice
+from fedsz.methods.state import INNER, branch, within
 from fedsz.spread import energy
 
 NORM, USUAL = "norm", "usual"
@@ -69,7 +70,7 @@ class Adaptive(Wrapper):
         return self.inner.biased
 
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
-        return {NORM: np.zeros(1), USUAL: np.zeros(1), **wrapped(self.inner.init(spec))}
+        return {NORM: np.zeros(1), USUAL: np.zeros(1), **branch(INNER, self.inner.init(spec))}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         norm, variance = math.sqrt(energy(x)), float(x.var(dtype=np.float64)) if x.size else 0.0
@@ -78,7 +79,7 @@ class Adaptive(Wrapper):
         parts, kept = keeping(self.inner, factor).encode(x, within(state), shared)
         usual += SMOOTHING * (variance - usual)
         own = {NORM: np.array([norm]), USUAL: np.array([usual])}
-        return parts, {**own, **wrapped(kept)}
+        return parts, {**own, **branch(INNER, kept)}
 
     def _factor(self, norm: float, before: float, variance: float, usual: float) -> float:
         """Return what k is multiplied by."""

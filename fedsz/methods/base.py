@@ -20,7 +20,7 @@ from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import spelled
 from fedsz.spread import energy
 
-State = Mapping[str, NDArray]  # what a sender keeps from one round to the next
+State = Mapping[str, Any]  # what a sender keeps from round to round, see fedsz.methods.state
 Parts = Mapping[str, NDArray]  # what it sends: planes, by their names
 
 VALUES: Final = "values"  # the plane that the next part of a chain codes

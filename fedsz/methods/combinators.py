@@ -5,13 +5,14 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.methods.base import (
+    NOTHING,
     VALUES,
     Decoded,
     Kind,
@@ -24,11 +25,11 @@ from fedsz.methods.base import (
     dense,
     subtract,
 )
+from fedsz.methods.state import INNER, branch, within
 from fedsz.spec_strings import NO_SETTING, spelled
 
 MOST_PARTS: Final = 8  # of a chain, so that no stream asks for more work
 THEN: Final = ">"  # between the parts of a chain
-INNER: Final = "inner."  # and the name of an array: of the state within
 DIFFERENCE: Final = "difference"
 RESIDUAL, ROUND, SHIFT = "residual", "round", "shift"
 
@@ -97,14 +98,16 @@ class Chain(Transform):
         return Chain(self.parts[:end]), Chain(self.parts[end:])
 
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
-        return self.parts[0].init(spec) if self.parts else {}
+        return branch("0", self.parts[0].init(spec)) if self.parts else NOTHING
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         planes: dict[str, NDArray] = {VALUES: x}
-        after, spec = state, shared.spec
+        after: dict[str, Any] = {}
+        spec = shared.spec
         for i, part in enumerate(self.parts):
-            sent, kept = part.encode(planes.pop(VALUES), {} if i else state, shared.of(spec))
-            after = after if i else kept
+            before = state.get(str(i), NOTHING)
+            sent, kept = part.encode(planes.pop(VALUES), before, shared.of(spec))
+            after |= branch(str(i), kept)
             planes |= {name if name == VALUES else f"{i}.{name}": sent[name] for name in sent}
             if VALUES in sent:
                 spec = part.values_spec(sent, spec)
@@ -196,7 +199,7 @@ class Feedback(Wrapper):
         return False
 
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
-        inner = wrapped(self.inner.init(spec))
+        inner = branch(INNER, self.inner.init(spec))
         return {RESIDUAL: np.zeros(spec.shape, spec.dtype), ROUND: np.zeros(1, np.int64), **inner}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
@@ -205,7 +208,7 @@ class Feedback(Wrapper):
         v += x
         parts, kept = self.inner.encode(v, within(state), shared)
         left = subtract(v, self.inner.decode(parts, shared))
-        return parts, {RESIDUAL: left, ROUND: np.array([shared.round]), **wrapped(kept)}
+        return parts, {RESIDUAL: left, ROUND: np.array([shared.round]), **branch(INNER, kept)}
 
 
 @dataclass(frozen=True)
@@ -243,12 +246,13 @@ class Difference(Wrapper):
         return False
 
     def init(self, spec: TensorSpec) -> State:  # noqa: D102
-        return {SHIFT: np.zeros(spec.shape, spec.dtype), **wrapped(self.inner.init(spec))}
+        inner = branch(INNER, self.inner.init(spec))
+        return {SHIFT: np.zeros(spec.shape, spec.dtype), **inner}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         parts, kept = self.inner.encode(x - state[SHIFT], within(state), shared)
         _, after = self.received(self.inner.decode(parts, shared), state)
-        return parts, {**after, **wrapped(kept)}
+        return parts, {**after, **branch(INNER, kept)}
 
     def received(self, decoded: Decoded, state: State) -> tuple[NDArray, State]:
         """Return what a sender has meant by what was decoded, and the receiver's state after it."""
@@ -373,13 +377,3 @@ def texts_sent(transform: Transform) -> set[str]:
     if isinstance(transform, ByLayer):
         return set().union(*(texts_sent(inner) for _, inner in transform.choices))
     return texts_sent(transform.inner) if isinstance(transform, Wrapper) else {str(transform)}
-
-
-def within(state: State) -> State:
-    """Return the state of what stands inside."""
-    return {name.removeprefix(INNER): x for name, x in state.items() if name.startswith(INNER)}
-
-
-def wrapped(state: State) -> State:
-    """Return the state of what stands inside, as an outer part keeps it beside its own."""
-    return {INNER + name: x for name, x in state.items()}

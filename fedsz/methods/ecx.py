@@ -23,11 +23,12 @@ class Ecx(Feedback):
     With x the tensor, d the error of the last round and d' of the round before it, and e what is
     owed, n rounds old:
 
-        e = (1 - smooth) decay^n e + smooth (2 d - d');  v = x + e;  send v;  d = v - decoded(v)
+        e = (1 - smooth) e + smooth (2 d - d');  v = x + decay^n e;  send v;  d = v - decoded(v)
 
-    Nothing is lost or sent twice. With a smoothing of 0.5, e is d and this is `Feedback`; below, it
-    is a low-pass filter. Above, the error of an element that waits grows faster than linearly, and
-    with most parts it never ends: the source's own 2 d - d', a smoothing of 1, is refused.
+    Without decay, nothing is lost or sent twice. With a smoothing of 0.5, e is d and this is
+    `Feedback`, whatever the decay; below, it is a low-pass filter. Above, the error of an element
+    that waits grows faster than linearly, and with most parts it never ends: the source's own
+    2 d - d', a smoothing of 1, is refused.
 
     Attributes:
         inner: what codes v.

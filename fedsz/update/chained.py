@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,31 +13,33 @@ from fedsz import methods
 from fedsz.arrays import Buffer, NDArray
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
-from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform
-from fedsz.methods.base import DTYPES, Decoded, Part, dense
-from fedsz.methods.combinators import RESIDUAL, Chain
+from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform, without_shifts
+from fedsz.methods.base import DTYPES, NOTHING, Decoded, Part, dense
+from fedsz.methods.combinators import RESIDUAL, SHIFT, Chain, difference_of
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.payload import read, write
+from fedsz.methods.state import INNER, branch, found, misfit, replaced, restored, within
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
 from fedsz.update.lossless import Entry
-from fedsz.update.lossy import moved, wide
+from fedsz.update.lossy import moved, narrow, wide
 from fedsz.update.reference import Reference
-
-SEPARATOR: Final = "/"  # between the name of a state's array and that of its tensor
 
 
 class ChainEncoder:
     """A chain at work on one state_dict.
 
     Args:
-        transform: what codes tensors.
+        transform: what codes tensors. Where it is a `Difference`, the reference that tensors are
+            coded from has been moved already, see `fedsz.update.shift`.
         seed, round, sender: as in `fedsz.methods.Shared`.
-        kept: the state that an earlier encoder left, see `state`. What does not fit a tensor is of
-            another model, and left alone.
+        kept: the state that an earlier encoder left, see `state`.
 
     Attributes:
+        state: what the sender keeps for the next round, by tensor; but for shifts, and for tensors
+            of which nothing is kept.
+        misfits: by tensor, why what was kept of it is not used.
         records: of the chains that payloads have been coded by.
     """
 
@@ -48,42 +50,35 @@ class ChainEncoder:
         seed: int = 0,
         round: int = 0,  # noqa: A002
         sender: int = 0,
-        kept: Mapping[str, NDArray] = MappingProxyType({}),
+        kept: Mapping[str, State] = MappingProxyType({}),
     ) -> None:
-        self._transform = transform
+        self._given, self._transform = transform, without_shifts(transform)
         self._drawn = seed, round, sender
-        self._before: dict[str, dict[str, NDArray]] = {}
-        for key, x in kept.items():
-            name, _, tensor = key.partition(SEPARATOR)
-            self._before.setdefault(tensor, {})[name] = x
-        self._after: dict[str, State] = {}
+        self._kept = dict(kept)
+        self.state: dict[str, State] = {}
+        self.misfits = dict.fromkeys(kept, "no chain codes it")
         self.records: list[ChainRecord] = []
 
-    @property
-    def state(self) -> dict[str, NDArray]:
-        """What the sender keeps for the next round, of all tensors that have been coded."""
-        return {
-            f"{name}{SEPARATOR}{tensor}": x
-            for tensor, state in self._after.items()
-            for name, x in state.items()
-        }
+    def meant(self, name: str, decoded: NDArray) -> NDArray | None:
+        """Return what was to be sent of a tensor, where that is more than the tensor.
 
-    def residuals(self) -> dict[str, NDArray]:
-        """Return what earlier rounds left out, by tensor."""
-        kept = {tensor: state.get(RESIDUAL) for tensor, state in self._before.items()}
-        return {tensor: x for tensor, x in kept.items() if x is not None}
+        That is what its receiver has, and what feedback has left out.
+        """
+        left = found(self.state.get(name, NOTHING), RESIDUAL)
+        return None if left is None else np.add(decoded, left, dtype=left.dtype)
 
     def encode(self, entry: Entry, reference: Reference | None) -> Payload | None:
-        """Code a tensor; None where it has to stay lossless, and its state is forgotten.
+        """Code a tensor; None where it has to stay lossless.
 
         That is where the chain leaves it alone, where it is empty or not finite, where the chain
-        cannot code it, and where that would hardly save anything.
+        cannot code it, and where that would hardly save anything. Of a finite one, feedback keeps
+        what it has for the next round then.
 
         Raises:
             ConfigError: the reference lacks it.
             CodecUnavailable: a codec's library is not installed here.
         """
-        x = entry.x.astype(wide(entry.x.dtype), copy=False)
+        x, base = entry.x.astype(wide(entry.x.dtype), copy=False), None
         if reference is not None:
             base = reference.tensor(entry.name, entry.x)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -93,30 +88,51 @@ class ChainEncoder:
         if parts is None or not x.size or not np.isfinite(x).all():
             return None
         shared = Shared(spec, *self._drawn, b"" if reference is None else reference.digest)
+        before = self._before(spec)
         try:
-            planes, after = self._transform.encode(x, self._state(spec), shared)
+            planes, after = self._transform.encode(x, before, shared)
             payload = write(parts, planes)
         except CodecUnavailable:
             raise
         except CodecError:
+            self._keep(spec, before)
             return None
         if 10 * len(payload) > 9 * entry.x.nbytes:
+            self._keep(spec, restored(after, before, RESIDUAL))
             return None
-        self._after[entry.name] = after
+        left = found(after, RESIDUAL)
+        if left is not None and x.dtype != entry.x.dtype:
+            decoded = dense(Chain(parts).decode(planes, shared))
+            rounded = decoded - _arriving(decoded, base, entry.x.dtype)
+            after = replaced(after, RESIDUAL, left + rounded)
+        self._keep(spec, after)
         record = ChainRecord(str(Chain(parts)), *self._drawn)
         if record not in self.records:
             self.records.append(record)
         transform = CHAIN if reference is None else CHAIN_DIFFERENCE
         return Payload(self.records.index(record), payload, None, (entry.i,), transform)
 
-    def _state(self, spec: TensorSpec) -> State:
+    def _before(self, spec: TensorSpec) -> State:
         """Return what has been kept of a tensor, if it fits, or the state to begin with."""
-        fresh = self._transform.init(spec)
-        kept = self._before.get(spec.name, {})
-        fits = fresh.keys() == kept.keys() and all(
-            (x.shape, x.dtype) == (kept[name].shape, kept[name].dtype) for name, x in fresh.items()
-        )
-        return kept if fits else fresh
+        first = self._transform.init(spec)
+        kept = self._kept.get(spec.name)
+        if kept is None:
+            return first
+        needed, differs = first, difference_of(self._given, spec) is not None
+        if differs:
+            kept = {name: x for name, x in kept.items() if name != SHIFT}
+            needed = branch(INNER, first)
+        self.misfits[spec.name] = misfit(kept, needed)
+        if self.misfits[spec.name]:
+            return first
+        del self.misfits[spec.name]
+        return within(kept) if differs else kept
+
+    def _keep(self, spec: TensorSpec, state: State) -> None:
+        if difference_of(self._given, spec) is not None:
+            state = branch(INNER, state)
+        if state:
+            self.state[spec.name] = state
 
 
 @dataclass(frozen=True)
@@ -206,6 +222,13 @@ class ChainDecoder:
         spec = TensorSpec(tuple(shape), wide(dtype), self.name)
         drawn = self.record.seed, self.record.round, self.record.sender
         return Shared(spec, *drawn, self.reference)
+
+
+def _arriving(decoded: NDArray, base: NDArray | None, dtype: np.dtype) -> NDArray:
+    """Return the difference that a receiver ends up with, whose tensor is of a narrower dtype."""
+    if base is None:
+        return narrow(decoded, dtype).astype(decoded.dtype)
+    return np.asarray(np.subtract(moved(base, decoded), base, dtype=decoded.dtype))
 
 
 def _finite(chain: Chain, payload: Buffer, shared: Shared) -> Decoded:

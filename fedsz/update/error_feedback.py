@@ -32,7 +32,8 @@ class ErrorFeedback(Mapping[str, NDArray]):
     Args:
         state: what is to be sent.
         residual: by tensor, what earlier rounds left out, in the tensor's dtype, or in float32 for
-            half precision. Those of another shape or dtype are of another model, and left alone.
+            half precision. Those of another shape or dtype are of another model, and left alone;
+            see `misfits`.
         decay: what a residual is multiplied with for each round of its age, in [0, 1].
         age: in rounds; 1 if it is of the round before.
     """
@@ -65,6 +66,15 @@ class ErrorFeedback(Mapping[str, NDArray]):
 
     def __len__(self) -> int:
         return len(self._state)
+
+    @property
+    def misfits(self) -> dict[str, str]:
+        """By tensor, why its residual is not used."""
+        return {
+            name: f"residual is {r.dtype} {r.shape} and must be {_shown(self._state.get(name))}"
+            for name, r in self._residual.items()
+            if not _fits(r, self._state.get(name))
+        }
 
     def bounds(
         self,
@@ -128,8 +138,7 @@ class ErrorFeedback(Mapping[str, NDArray]):
     def _fitting(self, name: str, x: NDArray) -> NDArray | None:
         """Return the residual of a tensor, if it has one that counts."""
         r = self._residual.get(name)
-        fits = r is not None and r.shape == x.shape and r.dtype in (x.dtype, wide(x.dtype))
-        return r if fits and self._weight else None
+        return r if r is not None and _fits(r, x) and self._weight else None
 
     def _sum(self, x: NDArray, residual: NDArray) -> NDArray:
         """Return some elements with their residual, float32 for half precision."""
@@ -137,3 +146,13 @@ class ErrorFeedback(Mapping[str, NDArray]):
         meant *= meant.dtype.type(self._weight)
         meant += x
         return meant
+
+
+def _fits(residual: NDArray, x: NDArray | None) -> bool:
+    return (
+        x is not None and residual.shape == x.shape and residual.dtype in (x.dtype, wide(x.dtype))
+    )
+
+
+def _shown(x: NDArray | None) -> str:
+    return "none" if x is None else f"{x.dtype} {x.shape}"

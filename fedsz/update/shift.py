@@ -13,9 +13,11 @@ import numpy as np
 
 from fedsz.arrays import Buffer, NDArray
 from fedsz.methods import TensorSpec, Transform
+from fedsz.methods.base import NOTHING, State
 from fedsz.methods.combinators import SHIFT, difference_of
+from fedsz.methods.state import leaves
 from fedsz.stream import Reader
-from fedsz.update.chained import SEPARATOR, ChainDecoder
+from fedsz.update.chained import ChainDecoder
 from fedsz.update.decompress import unpack
 from fedsz.update.lossy import CodedTensor, moved, wide
 from fedsz.update.reference import Reference
@@ -25,11 +27,12 @@ Shift = Mapping[str, NDArray]  # by tensor, of its shape; float64 for float64, f
 
 def shifted(sent: Reference, shift: Shift) -> Reference:
     """Return a model moved by a shift; tensors that this does not fit stay where they are."""
-    known = {name: x for name, x in sent.arrays.items() if _fits(shift.get(name), x)}
-    if not known:
-        return sent
-    moves = {name: moved(x, shift[name]) for name, x in known.items()}
-    return Reference({**sent.arrays, **moves})
+    moves = {
+        name: moved(sent.arrays[name], h)
+        for name, h in shift.items()
+        if _fits(h, sent.arrays.get(name))
+    }
+    return Reference({**sent.arrays, **moves}) if moves else sent
 
 
 def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transform) -> Shift:
@@ -39,13 +42,14 @@ def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transf
         stream: of an update.
         base: the model that it refers to.
         shift: by which that has been moved; nothing if it has not.
-        transform: what codes tensors; those without a `Difference` have no shift.
+        transform: what codes tensors; those without a `Difference` have no shift. The shift of
+            those that were sent exactly stays.
 
     Raises:
         CorruptStream: a tensor does not decode.
         CodecUnavailable: a codec's library is not installed here.
     """
-    after: dict[str, NDArray] = {}
+    after = {name: h for name, h in shift.items() if _fits(h, base.arrays.get(name))}
     for name, x in unpack(Reader(stream), base):
         if not isinstance(x, CodedTensor) or not isinstance(x.codec, ChainDecoder):
             continue
@@ -53,23 +57,22 @@ def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transf
         difference = difference_of(transform, spec)
         if difference is None or x.reference is None:
             continue
-        before = (
-            shift[name] if _fits(shift.get(name), x.reference) else np.zeros(spec.shape, spec.dtype)
-        )
+        before = after.get(name, np.zeros(spec.shape, spec.dtype))
         decoded = x.codec.decode_as(x.payload, spec.shape, spec.dtype)
         after[name] = difference.received(decoded, {SHIFT: before})[1][SHIFT]
     return after
 
 
-def kept_shift(shift: Shift) -> dict[str, NDArray]:
-    """Return a shift as a sender keeps it, beside other state of a chain."""
-    return {f"{SHIFT}{SEPARATOR}{name}": x for name, x in shift.items()}
+def with_shift(states: Mapping[str, State], shift: Shift) -> dict[str, State]:
+    """Return what a sender keeps of its tensors, with its shift."""
+    known = {name: {SHIFT: x, **states.get(name, NOTHING)} for name, x in shift.items()}
+    return {**states, **known}
 
 
-def agreed_shift(kept: Shift, digest: bytes | None) -> dict[str, NDArray]:
+def agreed_shift(states: Mapping[str, State], digest: bytes | None) -> Shift:
     """Return the shift that a sender has kept; nothing if the receiver has another or none."""
-    own = SHIFT + SEPARATOR
-    shift = {name.removeprefix(own): x for name, x in kept.items() if name.startswith(own)}
+    known = {name: dict(leaves(state)).get((SHIFT,)) for name, state in states.items()}
+    shift = {name: x for name, x in known.items() if x is not None}
     return shift if digest and digest_of(shift) == digest else {}
 
 
@@ -78,5 +81,5 @@ def digest_of(shift: Shift) -> bytes:
     return Reference(dict(sorted(shift.items()))).digest if shift else b""
 
 
-def _fits(shift: NDArray | None, x: NDArray) -> bool:
-    return shift is not None and (shift.shape, shift.dtype) == (x.shape, wide(x.dtype))
+def _fits(shift: NDArray, x: NDArray | None) -> bool:
+    return x is not None and (shift.shape, shift.dtype) == (x.shape, wide(x.dtype))
