@@ -6,6 +6,7 @@ import gc
 import math
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,15 +17,26 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import CorruptStream, LinkError
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.training.federation import federate, prepare
-from fedsz.training.fleet import _MessageLimit
+from fedsz.training.fleet import _MessageLimit, _why_unfit
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, options
 from fedsz.transport.client import _Link
 from fedsz.transport.client_session import ClientSession
 from fedsz.transport.events import EventKind
-from fedsz.transport.frames import MAX_UNANSWERED, PROTOCOL, Ack, Hello, Welcome, frames, pack
+from fedsz.transport.frames import (
+    MAX_UNANSWERED,
+    PROTOCOL,
+    Ack,
+    Bye,
+    ByeKind,
+    Hello,
+    Welcome,
+    frames,
+    pack,
+)
+from fedsz.transport.server_session import Send, ServerSession
 from tests.links import LONG, reasons, waiting_app
-from tests.session_links import encoded
+from tests.session_links import Sink, encoded
 
 if TYPE_CHECKING:
     from tests.links import Serve
@@ -99,6 +111,41 @@ def test_a_message_over_the_limit_of_its_time_ends_the_client(serve: Serve) -> N
     assert isinstance(client.ended(), LinkError)
     assert "a message of 0.4 MB, at most 0.1 MB" in str(client.error)
     assert len(reasons(replies)) == 1
+
+
+@pytest.mark.parametrize(
+    ("node_config", "why"),
+    [
+        ({"dataset": "cifar10"}, "this client has 'cifar10', the server asks for 'breast_cancer'"),
+        ({"task": "images"}, "this client has task 'images', the server asks for 'tabular'"),
+        ({"task": "my:Task"}, "this client has task 'my:Task', the server asks for 'tabular'"),
+        ({"max-epochs": 2}, "the server asks for epochs 3; this client: --max-epochs 2"),
+        ({"max-epochs": "many"}, "--max-epochs must be a number, got 'many'"),
+        ({"max-epochs": 3, "task": "tabular", "data-dir": "/data", "max-batch-size": "64"}, ""),
+        ({"max-epochs": math.nan}, "the server asks for epochs 3; this client: --max-epochs nan"),
+        ({"max-batch-size": math.inf}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_client_for_another_run_is_refused_when_it_joins(
+    node_config: dict[str, Any], why: str
+) -> None:
+    config = RunConfig(**SMALL)
+    server = ServerSession(
+        max_message_bytes=1000,
+        reconnect_grace=1.0,
+        open_sink=Sink,
+        why_unfit=partial(_why_unfit, config),
+    )
+    server.connect("link")
+    hello = Hello(PROTOCOL, "pi", node_config, [], b"key")
+    answers = [x.item for x in server.receive("link", pack(hello), 0.0) if isinstance(x, Send)]
+
+    if why:
+        assert answers == [Bye(ByeKind.REFUSED, f"'pi' cannot take part: {why}")]
+        assert not server.connected
+    else:
+        assert isinstance(answers[0], Welcome)
 
 
 def session_of(*arrived: str) -> ClientSession:

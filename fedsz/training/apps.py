@@ -7,12 +7,12 @@ sends, with every round, all that a client needs but its own share of the data.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict, UserConfig
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -99,22 +99,38 @@ def _asked(message: Message, context: Context) -> RunConfig:
         "device": str(node.get("device", RunConfig.device)),
     }
     config = RunConfig.of({name: told[name] for name in _SENT} | here)
-    _require_modest(config, node)
-    have = str(node.get("dataset", config.dataset))
-    if have != config.dataset:
-        raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
-    if have and "dataset" not in node:
-        require_plain(have)
+    require_fit(config, node)
+    if config.dataset and "dataset" not in node:
+        require_plain(config.dataset)
     return config
 
 
-def _require_modest(config: RunConfig, node: UserConfig) -> None:
-    """Refuse a server that asks for more of an option than this client was started for."""
+def require_fit(config: RunConfig, node: Mapping[str, bool | int | float | str]) -> None:
+    """Refuse a run for a client that was started for another one.
+
+    Client and server call it, so ``node`` may hold anything.
+
+    Args:
+        config: the run.
+        node: what the client says of itself; `make_client_app` says what that may be.
+
+    Raises:
+        ConfigError: the client has another task or data set, or allows less than the run asks for.
+    """
+    if "task" in node:
+        client_task(str(node["task"]), config.task)
+    have = str(node.get("dataset", config.dataset))
+    if have != config.dataset:
+        raise ConfigError(f"this client has {have!r}, the server asks for {config.dataset!r}")
     for name in CAPPED:
-        most = node.get(f"max-{name}".replace("_", "-"))
-        if most is not None and (asked := getattr(config, name)) > int(most):
-            flag = f"--max-{name}".replace("_", "-")
-            raise ConfigError(f"the server asks for {name} {asked}; this client: {flag} {most}")
+        flag, asked = f"max-{name}".replace("_", "-"), getattr(config, name)
+        most = node.get(flag, asked)
+        try:
+            allowed = asked <= float(most)
+        except ValueError:
+            raise ConfigError(f"--{flag} must be a number, got {most!r}") from None
+        if not allowed:
+            raise ConfigError(f"the server asks for {name} {asked}; this client: --{flag} {most}")
 
 
 def make_server_app() -> ServerApp:

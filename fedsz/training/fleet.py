@@ -7,6 +7,7 @@ import gc
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -14,7 +15,7 @@ import grpc
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord, count_failures
 from fedsz.errors import ConfigError
-from fedsz.training.apps import make_client_app
+from fedsz.training.apps import make_client_app, require_fit
 from fedsz.training.events import Client, Done, Event, Listening, Receiving
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
@@ -23,7 +24,7 @@ from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.channel import security
 from fedsz.transport.client import LAST_DELAY, run_client
-from fedsz.transport.events import EventKind, LinkEvent, OnEvent
+from fedsz.transport.events import EventKind, LinkEvent, NodeConfig, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.identity import Identities, own_name
 from fedsz.transport.tls import channel_credentials, server_credentials
@@ -85,6 +86,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         on_event=tell_link,
         max_connections_per_address=config.max_connections_per_address or None,
         shares=config.shares or config.min_clients,
+        why_unfit=partial(_why_unfit, config),
     )
     if grid.max_connections < config.min_clients:
         have = f"{grid.max_connections} connections, --min-clients {config.min_clients}"
@@ -115,6 +117,15 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
             _await_clients(grid, config)
         on_event(Done(str(folder.path), time.monotonic() - start, failures))
     folder.finish()
+
+
+def _why_unfit(config: RunConfig, node_config: NodeConfig) -> str:
+    """Return why a client cannot take part in a run; "" if nothing is known against it."""
+    try:
+        require_fit(config, node_config)
+    except ConfigError as err:
+        return str(err)
+    return ""
 
 
 def _await_clients(grid: GrpcGrid, config: RunConfig) -> None:

@@ -10,6 +10,9 @@ from enum import StrEnum
 logger = logging.getLogger(__name__)
 
 
+NodeConfig = Mapping[str, bool | int | float | str]  # what a client says of itself
+
+
 class EventKind(StrEnum):
     """What has happened on a link."""
 
@@ -39,7 +42,7 @@ class LinkEvent:
     size: int = 0  # all its bytes
     round: int = 0  # of the message, as Flower's strategies count; 0 where it says none
     # What the client said of itself when it joined.
-    node_config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    node_config: NodeConfig = field(default_factory=dict)
 
 
 OnEvent = Callable[[LinkEvent], None]

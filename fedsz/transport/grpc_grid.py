@@ -24,7 +24,7 @@ from fedsz.transport.channel import (
     SERVICE,
     warn_of_plaintext,
 )
-from fedsz.transport.events import Counters, OnEvent
+from fedsz.transport.events import Counters, NodeConfig, OnEvent
 from fedsz.transport.grid_base import GridBase, Outgoing, open_reply
 from fedsz.transport.identity import Identities
 from fedsz.transport.peer import Delivery, Outcome, Settler, Stored
@@ -70,6 +70,8 @@ class GrpcGrid(GridBase):
             limited by it.
         shares: of the data, to give to clients that ask for one. No two clients that are here have
             the same share, asked for or named. None gives none and checks none.
+        why_unfit: called with the ``node_config`` of a client that joins. It returns why the client
+            is refused, which is told to it, or "". It must not block.
 
     Raises:
         ConfigError: the port is out of range, or tokens are to travel without TLS.
@@ -97,6 +99,7 @@ class GrpcGrid(GridBase):
         max_connections: int | None = None,
         max_connections_per_address: int | None = None,
         shares: int | None = None,
+        why_unfit: Callable[[NodeConfig], str] | None = None,
     ) -> None:
         super().__init__(run_id)
         if not 0 <= port < 1 << 16:
@@ -114,6 +117,7 @@ class GrpcGrid(GridBase):
             on_event=on_event,
             visitors=Visitors(most, max_connections_per_address or max(1, most // 2)),
             shares=None if shares is None else Shares(shares),
+            why_unfit=why_unfit,
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving

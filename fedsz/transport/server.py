@@ -15,7 +15,7 @@ from functools import partial
 import grpc
 
 from fedsz.errors import LinkError
-from fedsz.transport.events import Counters, EventKind, LinkEvent, OnEvent, tell
+from fedsz.transport.events import Counters, EventKind, LinkEvent, NodeConfig, OnEvent, tell
 from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
 from fedsz.transport.identity import Identities
 from fedsz.transport.peer import Delivery
@@ -101,12 +101,14 @@ class Hub:
         on_event: OnEvent | None,
         visitors: Visitors,
         shares: Shares | None = None,
+        why_unfit: Callable[[NodeConfig], str] | None = None,
     ) -> None:
         self.session = ServerSession(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
             open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
             shares=shares,
+            why_unfit=why_unfit,
         )
         self.counters = Counters()  # of what has crossed the links
         self._identities, self._on_event, self._visitors = identities, on_event, visitors

@@ -16,7 +16,7 @@ from flwr.app import Error
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport import frames
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.events import EventKind, LinkEvent, NodeConfig
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Welcome
 from fedsz.transport.identity import Claims, Identity
 from fedsz.transport.node import node_id
@@ -60,6 +60,7 @@ class ServerSession:
         open_sink: makes a place for the bytes of one reply. The session closes those it drops; an
             OSError on writing fails the delivery.
         shares: who has which share of the data; None leaves that to the clients.
+        why_unfit: returns why a client that says this of itself is refused, "" if it is not.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class ServerSession:
         reconnect_grace: float,
         open_sink: Callable[[], IO[bytes]],
         shares: Shares | None = None,
+        why_unfit: Callable[[NodeConfig], str] | None = None,
     ) -> None:
         self.connected: tuple[int, ...] = ()  # node ids; replaced, never changed
         self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
         self._max_message_bytes, self._open_sink = max_message_bytes, open_sink
         self._reconnect_grace, self._shares = reconnect_grace, shares
+        self._why_unfit = why_unfit
         self._peers: dict[int, Peer] = {}
         self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
         self._identities: dict[Hashable, Identity | None] = {}  # of the connections
@@ -250,6 +253,8 @@ class ServerSession:
         identity = self._identities[connection]
         if identity is not None:
             self._claims.check(identity, hello.client_id)
+        if self._why_unfit is not None and (why := self._why_unfit(hello.node_config)):
+            raise CorruptStream(f"{hello.client_id!r} cannot take part: {why}")
         node = node_id(hello.client_id)
         if node not in self._peers and len(self._peers) >= MAX_PEERS:
             self._forget_those_who_left()
