@@ -27,11 +27,12 @@ TASK = Path(__file__).with_name("numpy_task.py")
 def run(images: Path, client_image: str, rounds: int) -> None:
     """Run the fleet, and print what happens."""
     work = Path(tempfile.mkdtemp(prefix="fedsz-containers-"))
-    keys, trust, runs = (folder(work, name) for name in ("keys", "trust", "runs"))
+    keys, own, trust, runs = (folder(work, name) for name in ("keys", "own", "trust", "runs"))
     server_root = images / "server-amd64"
-    script = ("python3", "/usr/lib/fedsz/first_start.py", "/keys", "/trust", "localhost")
+    first_start = ("python3", "/usr/lib/fedsz/first_start.py")
+    script = (*first_start, "/keys", "/server", "/trust", "localhost")
     for _ in ("first", "second"):  # the second start finds all
-        mounts = {"/keys": keys, "/trust": trust}
+        mounts = {"/keys": keys, "/server": own, "/trust": trust}
         status = Container(server_root, "keys", script, mounts, work / "keys.log").wait()
         print(f"keys: exit status {status}")
     print(f"clients have of it: {sorted(path.name for path in trust.iterdir())}")
@@ -49,7 +50,7 @@ def run(images: Path, client_image: str, rounds: int) -> None:
         *("--reconnect-grace", "120", "--deadline-factor", "0", *task),
     )
     log = work / "server.log"
-    server = Container(server_root, "server", command, {"/keys": keys, "/runs": runs}, log)
+    server = Container(server_root, "server", command, {"/keys": own, "/runs": runs}, log)
     states = [folder(work, f"state{i}") for i in range(CLIENTS)]
 
     def client(i: int, *more: str) -> Container:

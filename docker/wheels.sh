@@ -10,6 +10,9 @@ set -eu
 
 does=$1 arch=$2 wheelhouse=${WHEELS:-/wheels}
 shift 2
+# Of torch alone: an index that is asked for everything could give out any package.
+torch_index=${PIP_EXTRA_INDEX_URL:-}
+unset PIP_EXTRA_INDEX_URL
 case $arch in
     amd64) machine=x86_64 ;;
     arm64) machine=aarch64 ;;
@@ -24,7 +27,7 @@ wheels="--no-deps --only-binary=:all: --python-version 3.11 --implementation cp 
 
 case $does in
     download) # What the images do not have would be missed only when a container imports torch.
-        pip download --no-cache-dir $wheels --dest "$wheelhouse" "$1"
+        PIP_EXTRA_INDEX_URL=$torch_index pip download --no-cache-dir $wheels --dest "$wheelhouse" "$1"
         ! python3 -m zipfile -l "$wheelhouse"/torch-*.whl | grep libtorch_cuda > /dev/null || {
             echo "$1 is a build for CUDA, which the images do not have: name an index of CPU builds by PIP_EXTRA_INDEX_URL" >&2
             exit 1

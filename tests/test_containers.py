@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -93,6 +94,19 @@ def test_compose_names_options_that_exist(service: str) -> None:
     assert of_fedsz(compose()[service]["environment"]) <= variables(service)
 
 
+def test_the_key_that_signs_for_everybody_is_in_no_container_that_works() -> None:
+    services = compose()
+
+    def named(service: str) -> set[str]:
+        return {volume.partition(":")[0] for volume in services[service]["volumes"]}
+
+    authority = next(v for v in services["keys"]["volumes"] if v.endswith(":/keys"))
+    assert services["keys"]["command"][0] == "/keys"
+    assert authority.partition(":")[0] not in named(SERVER) | named(CLIENT)
+    assert named(SERVER) & named("keys")
+    assert named(CLIENT) & named("keys") == {"trust"}
+
+
 def test_compose_has_a_replica_for_each_share() -> None:
     services = compose()
 
@@ -108,6 +122,7 @@ def test_containers_may_do_little(service: str) -> None:
     assert about["read_only"]
     assert about["cap_drop"] == ["ALL"]
     assert about["security_opt"] == ["no-new-privileges:true"]
+    assert all(":size=" in mount for mount in about["tmpfs"])
     assert "USER 1000" in (DOCKER / "Dockerfile").read_text()
 
 
@@ -189,6 +204,32 @@ def test_a_torch_that_needs_cuda_is_refused_before_all_else(tmp_path: Path) -> N
     assert "PIP_EXTRA_INDEX_URL" in done.stderr
 
 
+def test_the_index_of_torch_is_asked_for_nothing_else(tmp_path: Path) -> None:
+    """Whoever serves it could give out any package under the versions that are pinned."""
+    pip, wheels, calls = tmp_path / "pip", tmp_path / "wheels", tmp_path / "calls"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "torch-2.13.0-py3-none-any.whl", "w"):
+        pass
+    pip.write_text(f'#!/bin/sh\necho "${{PIP_EXTRA_INDEX_URL:-none}} $*" >> {calls}\n')
+    pip.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PIP_EXTRA_INDEX_URL": "https://torch.example",
+        "WHEELS": str(wheels),
+    }
+    arch = {"aarch64": "arm64"}.get(platform.machine(), "amd64")
+    for does in (("download", arch, "torch==2.13.0"), ("build", arch)):
+        command = ["sh", "docker/wheels.sh", *does]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment)
+
+    indices = [line.partition(" ") for line in calls.read_text().splitlines()]
+    assert [(index, "torch==" in asked) for index, _, asked in indices] == [
+        ("https://torch.example", True),
+        *[("none", False)] * 3,
+    ]
+
+
 def test_compose_hands_on_the_index_of_torch() -> None:
     for service in (SERVER, CLIENT):
         assert compose()[service]["build"]["args"] == ["PIP_EXTRA_INDEX_URL"]
@@ -231,6 +272,7 @@ def test_pods_may_do_little_and_name_options_that_exist(kind: str, command: str)
     assert of_fedsz(settings["data"]) <= variables(command)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"] for volume in pod["volumes"]}
+    assert all("sizeLimit" in v["emptyDir"] for v in pod["volumes"] if "emptyDir" in v)
     claims = manifest(kind, f"fedsz-{command}")["spec"].get("volumeClaimTemplates", [])
     assert mounted == volumes | {claim["metadata"]["name"] for claim in claims}
 
@@ -253,8 +295,8 @@ def script(name: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_first_start_makes_keys_and_the_second_leaves_them(tmp_path: Path) -> None:
-    keys, trust = tmp_path / "keys", tmp_path / "trust"
-    arguments = ("first_start.py", keys, trust, "server", "localhost")
+    keys, server, trust = tmp_path / "keys", tmp_path / "server", tmp_path / "trust"
+    arguments = ("first_start.py", keys, server, trust, "server", "localhost")
     assert script(*arguments).returncode == 0
     made = {path: path.read_bytes() for path in keys.rglob("*") if path.is_file()}
 
@@ -263,13 +305,17 @@ def test_the_first_start_makes_keys_and_the_second_leaves_them(tmp_path: Path) -
     assert {path: path.read_bytes() for path in keys.rglob("*") if path.is_file()} == made
     assert {path.name for path in trust.iterdir()} == {"ca.pem"}
     assert (trust / "ca.pem").read_bytes() == (keys / "ca.pem").read_bytes()
+    assert {path.name for path in server.iterdir()} == {"server.pem", "server.key"}
+    assert (server / "server.key").read_bytes() == (keys / "server.key").read_bytes()
+    assert (server / "server.key").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.slow
 def test_a_server_of_a_container_begins_goes_on_and_ends(fleet: Fleet, tmp_path: Path) -> None:
     folder, port = tmp_path / "run", free_port()
     keys, trust = tmp_path / "keys", tmp_path / "trust"
-    assert script("first_start.py", keys, trust, "localhost").returncode == 0
+    made = script("first_start.py", tmp_path / "authority", keys, trust, "localhost")
+    assert made.returncode == 0
 
     def serve() -> subprocess.Popen[str]:
         link = ("--tls-cert", keys / "server.pem", "--tls-key", keys / "server.key")
