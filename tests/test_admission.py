@@ -72,7 +72,7 @@ def test_a_wrapper_that_knows_nothing_keeps_streaming(monkeypatch: pytest.Monkey
         add(mean, *args)
 
     monkeypatch.setattr(Mean, "add", noted)
-    grid = FedSZGrid(Wrapper(grid_of(app_of(edit))), 1e-2)
+    grid = FedSZGrid(Wrapper(grid_of(app_of(edit))), 1e-2, rules="fleet")
 
     result = run(StreamingFedAvg(fraction_evaluate=0), Wrapper(Wrapper(grid)), rounds=2)
 
@@ -190,7 +190,7 @@ def test_a_check_that_fails_refuses_one_reply(
         judge(update, norm)
 
     monkeypatch.setattr(ReceivedUpdate, "judge", failing)
-    grid = FedSZGrid(grid_of(app_of()), 1e-2)
+    grid = FedSZGrid(grid_of(app_of()), 1e-2, rules="fleet")
     run(strategy(fraction_evaluate=0), grid)
 
     traffic = grid.take_traffic()
@@ -201,4 +201,4 @@ def test_a_check_that_fails_refuses_one_reply(
     raised[0] = MemoryError()
     judged.clear()
     with pytest.raises(MemoryError):
-        run(strategy(fraction_evaluate=0), FedSZGrid(grid_of(app_of()), 1e-2))
+        run(strategy(fraction_evaluate=0), FedSZGrid(grid_of(app_of()), 1e-2, rules="fleet"))

@@ -9,7 +9,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
-from fedsz.flower.admission import AdmissionRules
+from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, StreamingFedAvg
-from fedsz.flower.deadline import FLOOR, Deadlines, RecentTimes
+from fedsz.flower.deadline import LONGEST_STRETCH, Deadlines, RecentTimes
 from fedsz.transport.events import EventKind
 from fedsz.transport.grpc_grid import GrpcGrid
 from tests.links import LONG
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from tests.links import Serve, Spawn
 
 NEVER = 1e6  # seconds; a test that waits so long fails
+FLOOR = 1.0  # seconds, in place of five
+
+
+@pytest.fixture(autouse=True)
+def low_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsz.flower.deadline.FLOOR", FLOOR)
 
 
 def quick_app(go: threading.Event | None = None) -> ClientApp:
@@ -40,7 +46,7 @@ def quick_app(go: threading.Event | None = None) -> ClientApp:
 
 
 def rounds(grid: GrpcGrid, number: int, **options: Any) -> FedSZGrid:
-    wrapped = FedSZGrid(grid, "std:1", **options)
+    wrapped = FedSZGrid(grid, "std:1", rules="fleet", **options)
     model = ArrayRecord([np.zeros(50, np.float32)])
     strategy = StreamingFedAvg(fraction_evaluate=0)
     strategy.start(wrapped, model, num_rounds=number, timeout=NEVER)
@@ -103,26 +109,76 @@ def test_a_slow_client_is_awaited(serve: Serve, factor: float, quick: int) -> No
     assert rounds(server.grid, 1, deadlines=Deadlines(factor)).take_traffic().failures == []
 
 
-def test_a_deadline_comes_from_nine_in_ten_of_recent_replies() -> None:
+def test_a_deadline_comes_from_the_median_of_recent_replies() -> None:
     recent = RecentTimes()
     assert recent.usual() is None
-    recent.end_round([1.0, 2.0, 3.0, 4.0], late=0)
-    recent.end_round([5.0, 6.0, 7.0, 8.0, 9.0, 100.0], late=1)
-    assert recent.usual() == 9.0
+    recent.end_round([1.0, 2.0, 3.0], late=0, limit=9.0)
+    recent.end_round([4.0, 5.0, 6.0, 100.0], late=1, limit=9.0)
+    assert recent.usual() == 4.0
 
     for _ in range(5):
-        recent.end_round([2.0], late=0)
+        recent.end_round([2.0], late=0, limit=9.0)
     assert recent.usual() == 2.0  # older rounds are forgotten
 
 
-def test_a_deadline_that_most_miss_is_doubled_until_fewer_do() -> None:
-    recent = RecentTimes()
-    recent.end_round([2.0], late=0)
-    usual = []
-    for late in (2, 2, 1):
-        recent.end_round([2.0], late)
-        usual.append(recent.usual())
-    assert usual == [4.0, 8.0, 2.0]
+def test_a_deadline_that_somebody_misses_is_doubled_to_a_limit() -> None:
+    recent, stretches = RecentTimes(), []
+    for times, late in (([2.0], 1), ([2.0], 1), ([9.0], 0), ([2.0], 0), ([2.0], 0), ([2.0], 0)):
+        recent.end_round(times, late, limit=10.0)
+        stretches.append(recent.stretch)
+    assert stretches == [2, 4, 4, 2, 1, 1]
+    for _ in range(9):
+        recent.end_round([2.0], 1, limit=10.0)
+    assert recent.stretch == LONGEST_STRETCH
+
+
+class Clock:
+    """Time as a test sets it; replies take as long as it says."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def limits(rounds: list[list[float]], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the deadlines of rounds whose clients take so many seconds."""
+    clock, deadlines, found = Clock(), Deadlines(), []
+    monkeypatch.setattr("fedsz.flower.deadline.time", clock)
+    for seconds in rounds:
+        model = ArrayRecord([np.zeros(3, np.float32)])
+        asked = [Message(RecordDict({"m": model}), i, "train") for i in range(len(seconds))]
+        for i, message in enumerate(asked):
+            message.metadata.__dict__["_message_id"] = str(i)
+        begun, deadline = clock.now, deadlines.begin(asked, None)
+        for message, took in sorted(zip(asked, seconds, strict=True), key=lambda one: one[1]):
+            late = took >= deadline._limit
+            clock.now = begun + min(took, deadline._limit)
+            said: Any = Error(0, "late") if late else RecordDict()
+            deadline.took(Message(said, reply_to=message))
+        found.append(deadline._limit)
+        deadline.end()
+    return found
+
+
+def test_slow_devices_come_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three clients take a second, two honest ones twelve: they are not left out for ever."""
+    found = limits([[1.0, 1.0, 1.0, 12.0, 12.0]] * 8, monkeypatch)
+
+    assert found == [3.0, 6.0, 12.0, *[24.0] * 5]
+
+
+def test_who_answers_just_in_time_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of six wait until just before each deadline."""
+    rounds = [[1.0, 1.0, 1.0, 1.0, 1.1, 1.1]] + [[1.0, 1.0, 1.0, 1.0, 2.9, 2.9]] * 9
+
+    assert set(limits(rounds, monkeypatch)[1:]) == {3.0}
+
+
+def test_who_never_answers_makes_rounds_no_longer_than_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = limits([[1.0, 1.0, 1.0, 1.0, math.inf]] * 9, monkeypatch)
+
+    assert max(found) == 3.0 * LONGEST_STRETCH
 
 
 @pytest.mark.parametrize(("factor", "quorum"), [(0.5, 1), (math.nan, 1), (2.0, 0)])

@@ -12,8 +12,9 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Kr
 
 from fedsz.errors import ConfigError, CorruptStream, FedszError
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
-from fedsz.flower.admission import AdmissionRules
+from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.bench import PATIENCE, Bench
+from fedsz.flower.exchange import NOT_SENT
 from fedsz.flower.ordinary import NormLimit, Recent, largest_weight
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY, STYPE
@@ -208,7 +209,7 @@ ROBUST = {
 @pytest.mark.parametrize("name", ROBUST)
 @pytest.mark.parametrize("attack", ["NaN", "1e38", "flipped x100"])
 def test_robust_strategies_of_flower(name: str, attack: str) -> None:
-    grid = FedSZGrid(Hostile(REFUSED[attack][0], 2), 1e-2)
+    grid = FedSZGrid(Hostile(REFUSED[attack][0], 2), 1e-2, rules="fleet")
 
     result = run(ROBUST[name](), grid)
 
@@ -224,7 +225,7 @@ def test_a_heavy_client_counts_for_its_share() -> None:
     def attack(content: RecordDict) -> RecordDict:
         return metrics(num_examples=next(said))(content)
 
-    grid = FedSZGrid(Hostile(attack, 4), 1e-2)
+    grid = FedSZGrid(Hostile(attack, 4), 1e-2, rules="fleet")
 
     result = run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=2)
 
@@ -248,7 +249,7 @@ def test_what_was_not_ordered_may_be_allowed() -> None:
 
 
 def test_a_client_that_keeps_failing_is_benched() -> None:
-    grid = FedSZGrid(Hostile(REFUSED["NaN"][0], 4), 1e-2)
+    grid = FedSZGrid(Hostile(REFUSED["NaN"][0], 4), 1e-2, rules="fleet")
     kinds = []
     strategy = StreamingFedAvg(fraction_evaluate=0)
 
@@ -275,7 +276,7 @@ def test_a_client_that_moves_too_far_is_refused_and_asked_again() -> None:
 
 def test_who_is_benched_is_not_pushed_to() -> None:
     """Ids come in the order of the messages, and each has its reply."""
-    grid = FedSZGrid(Hostile(REFUSED["NaN"][0], 4), 1e-2)
+    grid = FedSZGrid(Hostile(REFUSED["NaN"][0], 4), 1e-2, rules="fleet")
     run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=PATIENCE)
     messages = list(FedAvg().configure_train(4, record_of(initial()), ConfigRecord(), grid))
 
@@ -284,8 +285,8 @@ def test_who_is_benched_is_not_pushed_to() -> None:
     for i, message in zip(ids, messages, strict=True):
         (reply,) = grid.pull_messages([i])
         assert reply.metadata.src_node_id == message.metadata.dst_node_id
-        assert reply.has_error() == i.startswith("benched-")
-    assert sum(i.startswith("benched-") for i in ids) == 1
+        assert reply.has_error() == i.startswith(NOT_SENT)
+    assert sum(i.startswith(NOT_SENT) for i in ids) == 1
     assert not grid.pull_messages(ids)
 
 
@@ -360,7 +361,7 @@ def test_a_reply_refused_half_way_changes_no_bit(codec: str) -> None:
 
 @pytest.mark.parametrize("seconds", [np.nan, np.inf, 1e308, -5.0, 3.0])
 def test_what_a_client_says_of_its_time_can_be_read_back(seconds: float) -> None:
-    grid = FedSZGrid(Hostile(metrics(loss=seconds), 4), 1e-2)
+    grid = FedSZGrid(Hostile(metrics(loss=seconds), 4), 1e-2, rules="fleet")
     run(StreamingFedAvg(fraction_evaluate=0), grid)
 
     record = grid.end_round()
@@ -370,11 +371,11 @@ def test_what_a_client_says_of_its_time_can_be_read_back(seconds: float) -> None
 
 def test_what_is_ordinary_and_who_is_benched_outlast_a_crash() -> None:
     inner = Hostile(REFUSED["NaN"][0], 4)
-    before = FedSZGrid(inner, 1e-2)
+    before = FedSZGrid(inner, 1e-2, rules="fleet")
     run(StreamingFedAvg(fraction_evaluate=0), before, rounds=PATIENCE)
     before.end_round()
 
-    after = FedSZGrid(inner, 1e-2)
+    after = FedSZGrid(inner, 1e-2, rules="fleet")
     after.restore(before.state())
 
     assert before._admission.bench.state.until

@@ -190,7 +190,7 @@ def test_what_a_round_of_flowers_below_quorum_took_goes_back() -> None:
 
 def test_three_rounds_below_quorum_end_a_run_of_flowers() -> None:
     failures = {(number, client) for number in range(2, 9) for client in range(CLIENTS)}
-    grid = FedSZGrid(grid_of(failing(app_of(), failures)), 1e-2)
+    grid = FedSZGrid(grid_of(failing(app_of(), failures)), 1e-2, rules="fleet")
 
     with pytest.raises(TooFewReplies, match="3 rounds in a row do not count"):
         FedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=4)
@@ -201,7 +201,7 @@ def test_rounds_without_weight_end_no_run(strategy: Any) -> None:
     models: list[dict[str, np.ndarray]] = []
 
     strategy(fraction_evaluate=0).start(
-        FedSZGrid(grid_of(without_weight({2})), 1e-2),
+        FedSZGrid(grid_of(without_weight({2})), 1e-2, rules="fleet"),
         record_of(initial()),
         num_rounds=2,
         evaluate_fn=lambda _, arrays: models.append(to_arrays(arrays)),
@@ -219,7 +219,8 @@ def test_an_evaluation_without_weight_ends_no_run() -> None:
             reply.content["metrics"] = MetricRecord({"num-examples": 0, "loss": 1.0})
         return reply
 
-    result = FedAvg().start(FedSZGrid(grid_of(answer), 1e-2), record_of(initial()), num_rounds=2)
+    grid = FedSZGrid(grid_of(answer), 1e-2, rules="fleet")
+    result = FedAvg().start(grid, record_of(initial()), num_rounds=2)
 
     assert not equal(to_arrays(result.arrays), initial())
     assert result.evaluate_metrics_clientapp == {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -82,20 +82,18 @@ class Server:
         self.named = {"threshold": 0, **named}
         self.strategy = strategy
         self.grid = FedSZGrid(self.inner, **self.named)
-        self.model = FIRST["fc.weight"]
+        self.model, self.round = FIRST["fc.weight"], 0
 
     def run(self, rounds: int = 1, fraction: float = 1.0) -> None:
+        strategy = self.strategy(fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=1)
         for _ in range(rounds):
-            strategy = self.strategy(
-                fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=1
-            )
-            result = strategy.start(
-                grid=self.grid,
-                initial_arrays=record_of({"fc.weight": self.model}),
-                num_rounds=1,
-            )
+            self.round += 1
+            model, config = record_of({"fc.weight": self.model}), ConfigRecord()
+            asked = strategy.configure_train(self.round, model, config, self.grid)
+            replies = self.grid.send_and_receive(asked)
+            averaged, _ = strategy.aggregate_train(self.round, replies)
             self.grid.end_round()
-            self.model = to_arrays(result.arrays)["fc.weight"] if result.arrays else self.model
+            self.model = to_arrays(averaged)["fc.weight"] if averaged else self.model
 
     def restart(self) -> None:
         """Go on in another Grid, from what this one remembers."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedsz import flower_environment  # noqa: F401 - before Flower is imported
 from fedsz.control.record import Traffic
-from fedsz.flower.admission import AdmissionRules
+from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.deadline import Deadlines
 from fedsz.flower.fedbuff import FedBuff
 from fedsz.flower.fetchsgd import FetchSgd

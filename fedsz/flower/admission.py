@@ -8,20 +8,19 @@ and the Grid has to know of.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from fedsz import codecs
-from fedsz.errors import ConfigError, FedszError, RefusedReply
+from fedsz.errors import FedszError, RefusedReply
 from fedsz.flower import round_log
+from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.admitted_record import AdmittedRecord
 from fedsz.flower.bench import Bench, BenchState
 from fedsz.flower.differential_privacy import CLIPPED_AGAIN
-from fedsz.flower.evaluation_metrics import EXAMPLES
-from fedsz.flower.ordinary import MOST_WEIGHT, NormLimit, Recent, largest_weight
+from fedsz.flower.ordinary import MOST_WEIGHT, Recent, largest_weight
 from fedsz.flower.packing import Ordered
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
@@ -43,48 +42,6 @@ from fedsz.transport.replies import StreamedRequest
 logger = logging.getLogger(__name__)
 
 FIRST: Final = 3  # replies that show what is ordinary in a run's first round
-
-
-@dataclass(frozen=True)
-class AdmissionRules:
-    """What a reply must keep to.
-
-    Attributes:
-        max_client_share: the most that one client's weight may be of a round's, if all others have
-            the median weight; what is above is lowered to that. 1 for no limit.
-        max_update_norm: as `NormLimit.of` reads it; updates above are scaled down to it, or refused
-            where it says so; see `fedsz.flower.received_update.ReceivedUpdate.judge`.
-        allow_codecs: names of codecs that clients may use besides those that they were told to.
-        weighted_by: the metric that is the weight of a reply.
-        same_model: whether replies must be of the model that was sent.
-        same_metrics: whether all replies must hold the same records and metrics, as Flower's own
-            strategies want them.
-
-    Raises:
-        ConfigError: a limit is out of range, or there is no such codec.
-
-    Examples:
-        >>> from fedsz.flower import AdmissionRules, FedSZGrid, LocalGrid, make_client_app
-        >>> rules = AdmissionRules(max_client_share=0.2, max_update_norm="refuse:5x")
-        >>> grid = FedSZGrid(LocalGrid(make_client_app(), [{}]), rules=rules)
-    """
-
-    max_client_share: float = 0.5
-    max_update_norm: float | str = "10x"
-    allow_codecs: Collection[str] = ()
-    weighted_by: str = EXAMPLES
-    same_model: bool = True
-    same_metrics: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.max_client_share <= 1:
-            raise ConfigError(f"max_client_share must lie in (0, 1], got {self.max_client_share}")
-        _ = self.norm_limit, [codecs.get(name) for name in self.allow_codecs]
-
-    @property
-    def norm_limit(self) -> NormLimit:
-        """The most that an update's norm may be."""
-        return NormLimit.of(self.max_update_norm)
 
 
 @dataclass(frozen=True)
@@ -190,15 +147,17 @@ class Admission:
         for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
             recent.end_round()
         answered = {reply.node for reply in self._admitted if reply.trains} - self._failed
-        self.bench.end_round(answered, self._failed)
+        if self.rules.benches:
+            self.bench.end_round(answered, self._failed)
         self._asked, self._failed, self._admitted = set(), set(), []
 
     def knows(self, replies: Iterable[Message]) -> bool:
         """Say whether it is known what is ordinary among replies of these types."""
-        return all(r.has_error() or r.metadata.message_type in self._forms for r in replies)
+        known = (r.has_error() or r.metadata.message_type in self._forms for r in replies)
+        return not self.rules.learns or all(known)
 
     def settled(
-        self, replies: Iterable[Message], ordered: Callable[[int], Ordered]
+        self, replies: Iterable[Message], ordered: Callable[[Message], Ordered]
     ) -> Iterator[Message]:
         """Yield replies, the first ones of a run once it is known what is ordinary among them.
 
@@ -208,7 +167,12 @@ class Admission:
         held: list[Message] = []
         for reply in replies:
             kind = reply.metadata.message_type
-            if reply.has_error() or kind in self._forms or not is_averaged(reply, ordered):
+            if (
+                not self.rules.learns
+                or reply.has_error()
+                or kind in self._forms
+                or not is_averaged(reply, ordered)
+            ):
                 yield reply
                 continue
             held.append(reply)
@@ -219,7 +183,7 @@ class Admission:
         self._settle(held, ordered)
         yield from held
 
-    def _settle(self, held: list[Message], ordered: Callable[[int], Ordered]) -> None:
+    def _settle(self, held: list[Message], ordered: Callable[[Message], Ordered]) -> None:
         for kind in {reply.metadata.message_type for reply in held}:
             known = [reply for reply in held if reply.metadata.message_type == kind]
             forms = [form for reply in known if (form := _form_of(reply)) is not None]
@@ -239,12 +203,14 @@ class Admission:
             recent.end_round()
 
     @refusing_failures()
-    def admit(self, reply: Message, ordered: Callable[[int], Ordered], *, sealed: bool) -> Admitted:
+    def admit(
+        self, reply: Message, ordered: Callable[[Message], Ordered], *, sealed: bool
+    ) -> Admitted:
         """Check a reply, and put what its receiver takes into the place of its arrays.
 
         Args:
             reply: without an error; its content is replaced.
-            ordered: what a node was told to send.
+            ordered: what the sender of a reply was told to send.
             sealed: whether its receiver decodes its arrays itself; else they are decoded here.
 
         Raises:
@@ -253,10 +219,10 @@ class Admission:
         content, metadata = reply.content, reply.metadata
         trains = metadata.message_type.startswith(TRAIN)
         if is_averaged(reply, ordered):
-            check_finite_metrics(content)
-            form = self._forms.setdefault(metadata.message_type, Form.of(content))
+            if self.rules.checks_metrics:
+                check_finite_metrics(content)
             if self.rules.same_metrics:
-                form.check(content)
+                self._forms.setdefault(metadata.message_type, Form.of(content)).check(content)
         weight = self._weight(content)
         updates = self._updates(reply, ordered)
         taken: dict[str, ArrayRecord] = {}
@@ -266,7 +232,7 @@ class Admission:
                 update.limit = self._limit.over(Norm(floats.median, whole.median))
                 update.clips = self._limit.clips
             if sealed:
-                broadcasts = ordered(metadata.src_node_id).broadcasts
+                broadcasts = ordered(reply).broadcasts
                 only = next(iter(broadcasts), key) if len(broadcasts) == len(updates) == 1 else key
                 taken[key] = AdmittedRecord(update, broadcasts.get(only))
             else:
@@ -283,7 +249,7 @@ class Admission:
         return admitted
 
     def _updates(
-        self, reply: Message, ordered: Callable[[int], Ordered]
+        self, reply: Message, ordered: Callable[[Message], Ordered]
     ) -> dict[str, ReceivedUpdate]:
         """Open a reply's records; raises as `admit` does.
 
@@ -291,7 +257,7 @@ class Admission:
         """
         records = reply.content.array_records
         trains = reply.metadata.message_type.startswith(TRAIN)
-        told = ordered(reply.metadata.src_node_id)
+        told = ordered(reply)
         expected = told.layouts if self.rules.same_model else {}
         sent = told.sent if self.rules.same_model else {}
         if len(records) == len(expected) == 1:
@@ -334,6 +300,8 @@ class Admission:
         for record in content.metric_records.values():
             if (weight := record.get(self.rules.weighted_by)) is not None:
                 if isinstance(weight, list) or not 0 <= weight <= MOST_WEIGHT:
+                    if not self.rules.checks_metrics:
+                        return None
                     raise RefusedReply(
                         Refusal.WEIGHT,
                         f"{self.rules.weighted_by!r} must be a number from 0 to {MOST_WEIGHT:g},"
@@ -367,10 +335,10 @@ def _form_of(reply: Message) -> Form | None:
         return None  # admission will refuse it
 
 
-def is_averaged(reply: Message, ordered: Callable[[int], Ordered]) -> bool:
+def is_averaged(reply: Message, ordered: Callable[[Message], Ordered]) -> bool:
     """Say whether a reply is to a model, to be averaged; some protocols have other exchanges."""
     by_type = reply.metadata.message_type.startswith((TRAIN, EVALUATE))
-    return by_type and bool(ordered(reply.metadata.src_node_id).layouts)
+    return by_type and bool(ordered(reply).layouts)
 
 
 def streamed(messages: Iterable[Message]) -> list[Message]:

@@ -1,13 +1,16 @@
 """How long the slowest clients are awaited, by how long the others took.
 
-With f the factor, a reply is missing f x t seconds after it was asked for, and at least five:
+With f the factor, a reply to a training message is missing f x t seconds after it was asked for,
+and at least five; both count s times:
 
 - In the first round, t is how long the last reply so far took. The rule holds once as many clients
   have replied as are missing. So a client is given up after a silence as long as the round.
-- Later, t is the 0.9 quantile (nearest rank) of the times of all replies in the last five rounds,
-  or how long this round's quorum took, if that is more: when all are slow, nobody is too slow.
-- If more clients are given up than have replied, t counts twice in the next round, four times in
-  the one after, until fewer are.
+- Later, t is the median of the times of all replies in the last five rounds, or how long this
+  round's quorum took, if that is more: when all are slow, nobody is too slow. A minority that
+  replies late on purpose does not move it.
+- s is 1 at first. It doubles after a round in which somebody was given up, to 8 at most, so that
+  devices count that are honest and slow. It halves after one whose replies all came in half the
+  time.
 
 Replies that admission refuses do not count, and nobody is given up before the quorum has replied.
 No deadline is later than the round's timeout. Who is given up has failed the round; see `Bench`.
@@ -16,6 +19,7 @@ No deadline is later than the round's timeout. Who is given up has failed the ro
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -29,12 +33,12 @@ from fedsz.transport.replies import Hastened
 
 FACTOR: Final = 3.0
 FLOOR: Final = 5.0  # seconds: what a network, or a client that has just started, may need
-QUANTILE: Final = 0.9
+LONGEST_STRETCH: Final = 8
 ROUNDS: Final = 5  # that are remembered
 
 
 class Deadlines:
-    """Sets deadlines by how long clients took in recent rounds, for each type of message apart.
+    """Sets deadlines by how long clients took in recent rounds of training.
 
     Args:
         factor: times as long as the others a client may take, from 1; infinite for no deadlines
@@ -46,7 +50,7 @@ class Deadlines:
 
     Examples:
         >>> from fedsz.flower import Deadlines, FedSZGrid, GrpcGrid
-        >>> deadlines = Deadlines(factor=2, quorum=3)  # twice what nine in ten clients take
+        >>> deadlines = Deadlines(factor=2, quorum=3)  # twice what most clients take
         >>> grid = FedSZGrid(GrpcGrid(port=0), deadlines=deadlines)
     """
 
@@ -61,14 +65,14 @@ class Deadlines:
     def begin(self, pushed: Sequence[Message], timeout: float | None) -> Deadline:
         """Return the deadline of replies to messages that go out now.
 
-        Messages without a model have none of their own: they are steps of a protocol that waits for
-        those whom it has asked before.
+        Only training has one, each type of message its own. Messages without a model are steps of a
+        protocol that waits for those whom it has asked before.
         """
-        if not any(message.content.array_records for message in pushed):
+        has_model = any(message.content.array_records for message in pushed)
+        if not has_model or not is_training(pushed):
             return Deadline(RecentTimes(), len(pushed), timeout, math.inf, 1)
         recent = self._recent.setdefault(pushed[0].metadata.message_type, RecentTimes())
-        quorum = self._quorum if is_training(pushed) else 1
-        return Deadline(recent, len(pushed), timeout, self._factor, quorum)
+        return Deadline(recent, len(pushed), timeout, self._factor, self._quorum)
 
 
 class RecentTimes:
@@ -76,20 +80,21 @@ class RecentTimes:
 
     def __init__(self) -> None:
         self._rounds: deque[list[float]] = deque(maxlen=ROUNDS)
-        self._stretch = 1
+        self.stretch = 1  # what deadlines count times
 
     def usual(self) -> float | None:
-        """Return what nine in ten replies took at most, in seconds; None before any have come."""
-        times = sorted(seconds for one in self._rounds for seconds in one)
-        if not times:
-            return None
-        return self._stretch * times[math.ceil(QUANTILE * len(times)) - 1]
+        """Return the median of the replies' times, in seconds; None before any have come."""
+        times = [seconds for one in self._rounds for seconds in one]
+        return statistics.median(times) if times else None
 
-    def end_round(self, times: list[float], late: int) -> None:
-        """Take the times of a round's replies, in seconds, and how many clients were given up."""
+    def end_round(self, times: list[float], late: int, limit: float) -> None:
+        """Take a round's times and its limit, in seconds, and how many clients were given up."""
         if times:
             self._rounds.append(times)
-        self._stretch = 2 * self._stretch if late > len(times) else 1
+        if late:
+            self.stretch = min(2 * self.stretch, LONGEST_STRETCH)
+        elif 2 * max(times, default=0.0) < limit:
+            self.stretch = max(self.stretch // 2, 1)
 
 
 class Deadline:
@@ -114,7 +119,7 @@ class Deadline:
         self._timeout = math.inf if timeout is None else timeout
         self._usual = recent.usual()
         self._begun = time.monotonic()
-        self._times: dict[int, float] = {}  # by node: of replies that count, in order
+        self._times: dict[str, float] = {}  # by message: of replies that count, in order
         self._failed = self._late = 0
         self._limit = self._timeout
         self._awaited: list[tuple[Hastened, float]] = []  # and when they were asked for
@@ -139,18 +144,18 @@ class Deadline:
             self._failed += 1
             self._late += seconds >= self._limit
         else:
-            self._times[reply.metadata.src_node_id] = seconds
+            self._times[reply.metadata.reply_to_message_id] = seconds
             self._move()
 
-    def refused(self, node: int) -> None:
-        """Note that a node's reply does not count after all."""
-        if self._times.pop(node, None) is not None:
+    def refused(self, reply: Message) -> None:
+        """Note that a reply does not count after all."""
+        if self._times.pop(reply.metadata.reply_to_message_id, None) is not None:
             self._failed += 1
             self._move()
 
     def end(self) -> None:
         """Note that all replies are here."""
-        self._recent.end_round(list(self._times.values()), self._late)
+        self._recent.end_round(list(self._times.values()), self._late, self._limit)
 
     def _move(self) -> None:
         if (limit := self._next_limit()) != self._limit:
@@ -163,7 +168,7 @@ class Deadline:
         if len(times) < self._quorum or (self._usual is None and len(times) < missing):
             return self._timeout
         seconds = times[-1] if self._usual is None else max(self._usual, times[self._quorum - 1])
-        return min(self._timeout, max(FLOOR, self._factor * seconds))
+        return min(self._timeout, self._recent.stretch * max(FLOOR, self._factor * seconds))
 
     def _tell(self) -> None:
         if self._limit < math.inf:

@@ -69,7 +69,7 @@ class FedBuff(StreamingFedAvg):
             raise ConfigError("FedBuff does not evaluate on clients: pass fraction_evaluate=0")
         self.buffer, self.max_staleness = buffer, max_staleness
         self.done = 0  # rounds before those of `start`, which counts from 1
-        self._out: dict[int, tuple[str, int]] = {}  # by node: the message, and which model it has
+        self._out: dict[int, tuple[str, int]] = {}  # by node: its message, and the model in that
         self._models = 0  # that there have been
         self._staleness = 0  # of the reply that is being added
         self._broadcast: Broadcast | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import secrets
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self
+from functools import partial
+from itertools import chain
+from typing import Any, Self
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -19,28 +20,25 @@ from fedsz.codecs import Codec
 from fedsz.control.policy import DEFAULT_TOLERANCE, Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import AUTO, FIXED, SENSITIVITY, SPREAD
-from fedsz.errors import ConfigError, FedszError, RefusedReply
-from fedsz.flower.admission import Admission, AdmissionRules
+from fedsz.errors import ConfigError, RefusedReply
+from fedsz.flower.admission import Admission
+from fedsz.flower.admission_rules import FLEET, AdmissionRules
 from fedsz.flower.admitted_record import checked
-from fedsz.flower.deadline import Deadline, Deadlines
+from fedsz.flower.deadline import Deadlines
+from fedsz.flower.exchange import Exchange
 from fedsz.flower.grid_state import records_of, state_of
-from fedsz.flower.ordinary import NormLimit
-from fedsz.flower.overlapping import OverlappingReplies
 from fedsz.flower.packing import Packed, Packer
-from fedsz.flower.pushes import is_round, is_training
+from fedsz.flower.pushes import is_round, is_training, round_of
 from fedsz.flower.quorum import Quorum
-from fedsz.flower.records import TRAIN
-from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, reason_of, told
+from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
-from fedsz.flower.second_tries import note_holder, with_second_tries
 from fedsz.flower.shifts import Shifts
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 from fedsz.update.config import DEFAULT, CompressionConfig
 
-logger = logging.getLogger(__name__)
-
-BENCHED: Final = "benched-"  # what ids begin with of messages that were not sent
+# Flower shows what is logged below its own logger, also from inside of an app.
+logger = logging.getLogger("flwr.fedsz")
 
 
 class FedSZGrid(WrappedGrid):
@@ -53,6 +51,10 @@ class FedSZGrid(WrappedGrid):
     A reply that does not decode, or that has other names or shapes than the model last sent,
     becomes an error reply: counted, logged with its reason, left out by the strategy. Arrays go out
     and come in in the dtypes of the first model sent, whatever a strategy made of them since.
+    Replies to messages that do not train, and models below 1 kB, are exact.
+
+    Where messages name their round, as those of Flower's strategies do, the first round after
+    others begins a new run: nothing of the one before is used.
 
     Args:
         inner: the Grid that carries the messages.
@@ -71,11 +73,16 @@ class FedSZGrid(WrappedGrid):
         tolerance: points of accuracy that compression may cost, for policies that ask.
         rounds: how many there will be, for policies that ask; a Grid cannot see that.
         same_model: whether replies must have the names and shapes of the model that was sent.
-        rules: all else that replies must keep to before they count.
-        deadlines: how long a `GrpcGrid` waits for slow clients; three times what nine in ten take.
-        min_replies: usable replies that a round of training needs. With fewer, or without weight,
-            all become error replies, at which Flower's strategies keep the model. Three such rounds
-            in a row raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its own.
+        rules: what else replies must keep to before they count. None: nothing but what makes them
+            an update, so an app runs as it does without fedsz. "fleet": the defaults of
+            `AdmissionRules`, of ``deadlines`` and of ``min_replies``, for clients that may fail or
+            lie. Or `AdmissionRules`.
+        deadlines: how long a `GrpcGrid` waits for slow clients; with "fleet" see `Deadlines`, else
+            as long as the app says.
+        min_replies: usable replies that a round of training needs, with "fleet" 1. With fewer, or
+            without weight, all become error replies, at which Flower's strategies keep the model.
+            Three such rounds in a row raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its
+            own.
         on_round: called with the record of each round; the last one ends with `end_round()`.
 
     Raises:
@@ -108,9 +115,9 @@ class FedSZGrid(WrappedGrid):
         tolerance: float = DEFAULT_TOLERANCE,
         rounds: int | None = None,
         same_model: bool = True,
-        rules: AdmissionRules | None = None,
+        rules: AdmissionRules | str | None = None,
         deadlines: Deadlines | None = None,
-        min_replies: int = 1,
+        min_replies: int | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
         named: dict[str, Any] = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
@@ -119,15 +126,21 @@ class FedSZGrid(WrappedGrid):
         whole = {"error_bound": DEFAULT.error_bound, "decay": decay, **named}
         config = CompressionConfig.of(**whole, codec=codec, lossless=lossless)
         policy = policy or (FIXED if named else AUTO)
-        controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
+        self._new_controller: Callable[[], Controller] | None
+        self._new_controller = partial(
+            Controller, policy, config, tolerance=tolerance, rounds=rounds
+        )
+        controller = self._new_controller()
         if SENSITIVITY in controller.needs:
             raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
-        rules = replace(rules or AdmissionRules(), same_model=same_model)
-        self._quorum = Quorum(min_replies)
-        self._deadlines = deadlines or Deadlines(quorum=min_replies)
+        is_fleet = rules == FLEET
+        self._quorum = Quorum(min_replies or 1) if is_fleet or min_replies is not None else None
+        if deadlines is None:
+            deadlines = Deadlines(quorum=min_replies or 1) if is_fleet else Deadlines(math.inf)
+        rules = replace(AdmissionRules.of(rules), same_model=same_model)
         book = RoundBook(inner, controller, tells=True, on_round=on_round)
         packing = {"feedback": downlink_feedback, "shared_initial": shared_initial}
-        self._set_up(inner, book, rules, shifts=shifts, **packing)
+        self._set_up(inner, book, rules, deadlines, shifts=shifts, **packing)
 
     @classmethod
     def controlled(
@@ -148,9 +161,9 @@ class FedSZGrid(WrappedGrid):
             seed: what methods draw from; None for another in each run.
         """
         grid = cls.__new__(cls)
-        grid._quorum, grid._deadlines = Quorum(), deadlines
+        grid._quorum = grid._new_controller = None
         book = RoundBook(inner, controller, tells=False)
-        grid._set_up(inner, book, rules, shared_initial=True, seed=seed)
+        grid._set_up(inner, book, rules, deadlines, shared_initial=True, seed=seed)
         return grid
 
     def state(self) -> RecordDict:
@@ -168,18 +181,31 @@ class FedSZGrid(WrappedGrid):
         self._admission.restore(learned)
         self._book.ended = True
 
-    def _set_up(self, inner: Grid, book: RoundBook, rules: AdmissionRules, **packing: Any) -> None:
+    def _set_up(
+        self,
+        inner: Grid,
+        book: RoundBook,
+        rules: AdmissionRules,
+        deadlines: Deadlines,
+        **packing: Any,
+    ) -> None:
         WrappedGrid.__init__(self, inner)
-        self._book = book
-        self._admission = Admission(rules)
+        self._book, self._rules, self._deadlines = book, rules, deadlines
         if not rules.same_model:
             packing["shifts"] = Shifts(most_clients=0)  # no step that they move could be measured
-        self._packer = Packer(measures=rules.norm_limit != NormLimit(), **packing)
-        self._overlapping = OverlappingReplies(
-            inner, self._packer, self._admission, lambda whole: book.sent(0, whole.sent_bytes)
-        )
-        self._benched: dict[str, Message] = {}  # by id: replies in place of those not asked for
+        self._packing = packing
         self._lock = threading.RLock()
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        """Know nothing of clients, as in a new process: neither models, residuals nor norms."""
+        # By the type of training messages: the last round as they say, and who was asked in it.
+        self._numbers: dict[str, tuple[int, set[int]]] = {}
+        self._admission = Admission(self._rules)
+        self._packer = Packer(**self._packing)
+        self._exchange = Exchange(
+            self.inner, self._packer, self._admission, self._book, self._deadlines, self._lock
+        )
 
     def steer(self, decision: Decision) -> None:
         """Compress otherwise from the next message on.
@@ -218,42 +244,26 @@ class FedSZGrid(WrappedGrid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack and push; see Flower's `Grid`.
 
-        Rounds of `StreamedRequest`s may overlap: a reply may come when later models are out.
+        Rounds of `StreamedRequest`s may overlap: a reply may come when later models are out. Each
+        message has an id: an error reply is pulled by that of one that the inner Grid did not take.
         """
         pushed = list(messages)
-        overlaps = takes_replies_as_they_come(pushed)
-        packed, benched = self._packed(pushed, overlaps=overlaps)
+        streamed = takes_replies_as_they_come(pushed)
+        packed, benched = self._packed(pushed, overlaps=streamed)
         left_out = {reply.metadata.src_node_id: reply for reply in benched}
-        sent_ids = list(self.inner.push_messages(packed))
-        if overlaps:
-            self._overlapping.sent(sent_ids)
-        pushed_ids, ids = iter(sent_ids), []
-        for message in pushed:
-            if (node := message.metadata.dst_node_id) in left_out:
-                ids.append(f"{BENCHED}{secrets.token_hex(8)}")
-                self._benched[ids[-1]] = left_out[node]
-            else:
-                ids.append(next(pushed_ids))
-        return ids
+        ids = iter(self._exchange.push(packed, streamed=streamed))
+        nodes = [message.metadata.dst_node_id for message in pushed]
+        return [
+            self._exchange.not_sent(left_out[node]) if node in left_out else next(ids)
+            for node in nodes
+        ]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull and unpack; see Flower's `Grid`.
 
         Replies to `StreamedRequest`s come one at a time, still sealed.
         """
-        asked = list(message_ids)
-        benched = [self._benched.pop(i) for i in asked if i in self._benched]
-        wanted = [i for i in asked if not i.startswith(BENCHED)]
-        if (reply := self._overlapping.next(wanted)) is not None:
-            admitted = self._admitted(reply, sealed=True)
-            self._packer.forget(reply.metadata.src_node_id)
-            return [admitted, *benched]
-        wanted = [i for i in wanted if i not in self._overlapping]
-        replies = list(self.inner.pull_messages(wanted)) if wanted else []
-        for reply in replies:
-            note_holder(reply, self._packer)
-        settled = self._admission.settled(replies, self._packer.ordered)
-        return [*(self._admitted(reply, sealed=False) for reply in settled), *benched]
+        return self._exchange.pull(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -268,22 +278,23 @@ class FedSZGrid(WrappedGrid):
         pushed = list(messages)
         if takes_replies_as_they_come(pushed):
             return Replies(self.stream_replies(pushed, timeout=timeout), checked)
-        counts, trains = is_round(pushed), is_training(pushed)
-        if counts and trains:
-            self._quorum.wait()
+        quorum = self._quorum if is_round(pushed) else None
+        trains = is_training(pushed)
+        if quorum and trains:
+            quorum.wait()
         replies = list(self.stream_replies(pushed, timeout=timeout))
-        return self._of_quorum(replies, trains=trains) if counts else replies
+        return self._of_quorum(quorum, replies, trains=trains) if quorum else replies
 
-    def _of_quorum(self, replies: list[Message], *, trains: bool) -> list[Message]:
+    def _of_quorum(self, quorum: Quorum, replies: list[Message], *, trains: bool) -> list[Message]:
         """Return the replies of a round, or errors in their place if it does not count."""
         usable = self._admission.usable(replies)
-        if self._quorum.reached(usable) if trains else usable:
+        if quorum.reached(usable) if trains else usable:
             return replies
-        why = self._quorum.why if trains else "no reply has any weight"
+        why = quorum.why if trains else "no reply has any weight"
         refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
         self._admission.refuse(replies, refused)
         if trains:
-            self._quorum.require()
+            quorum.require()
         return [m if m.has_error() else compat.error_in_place_of(m, str(refused)) for m in replies]
 
     def stream_replies(
@@ -293,75 +304,61 @@ class FedSZGrid(WrappedGrid):
         pushed = list(messages)
         sealed = takes_replies_as_they_come(pushed)
         packed, benched = self._packed(pushed)
-        replies = super().stream_replies(packed, timeout=timeout) if packed else iter(())
-        deadline = self._deadlines.begin(packed, timeout)
-        del pushed, packed  # or the model would stay until the last reply
-        # Flower's records refer to each other in circles: where the inner Grid has parked what it
-        # sends, only this frees the packed model before the last reply. They are young: a search of
-        # everything, which takes a tenth of a second where torch is, finds no more of them.
-        gc.collect(1)
-        tried = with_second_tries(replies, deadline, self._packer, self._send_whole)
-        return self._admitted_replies(tried, benched, deadline, sealed=sealed)
-
-    def _admitted_replies(
-        self,
-        replies: Iterator[Message],
-        benched: list[Message],
-        deadline: Deadline,
-        *,
-        sealed: bool,
-    ) -> Iterator[Message]:
-        yield from benched
-        count = 0
-        for reply in self._admission.settled(replies, self._packer.ordered):
-            count += 1
-            admitted = self._admitted(reply, sealed=sealed)
-            if admitted.has_error():
-                deadline.refused(admitted.metadata.src_node_id)
-            yield admitted
-        deadline.end()
-        if count > 1:  # others may be on their way to other threads
-            self._book.tell()
+        # Nothing here holds on to the messages: the model would stay until the last reply.
+        return chain(benched, self._exchange.stream(packed, timeout, sealed=sealed))
 
     def take_traffic(self) -> Traffic:
         """Return what was counted since the last call, or since the start."""
         return self._book.take_traffic()
 
-    def _send_whole(self, whole: Packed, timeout: float | None) -> Iterator[Message]:
-        self._book.sent(0, whole.sent_bytes)
-        return super().stream_replies([whole.message], timeout=timeout)
-
     def _packed(
         self, pushed: list[Message], *, overlaps: bool = False
-    ) -> tuple[list[Message], list[Message]]:
+    ) -> tuple[list[Packed], list[Message]]:
         """Return ``pushed`` with their arrays sealed, and error replies to those not to be sent."""
         if not pushed:
             return [], []
         with self._lock:  # some servers push from a thread for each client
-            if self._packer.begins_round(pushed, overlaps=overlaps):
+            self._note_run(pushed)
+            if self._packer.begins_round(pushed):
                 self._begin_round(pushed)
-            decision = self._book.decision
+            decision, trains = self._book.decision, is_training(pushed)
             codecs = {int(node): codec for node, codec in decision.codecs.items()}
             benched = [reply for message in pushed if (reply := self._reply_of_benched(message))]
             left_out = {reply.metadata.src_node_id for reply in benched}
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
-            self._admission.asked(message.metadata.dst_node_id for message in asked)
+            if trains:
+                self._admission.asked(message.metadata.dst_node_id for message in asked)
             packed = self._packer.pack(asked, decision.config, codecs, overlaps) if asked else []
             raw_bytes = sum(p.raw_bytes for p in packed)
             self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
-            if raw_bytes and is_training(pushed):
+            if raw_bytes and trains:
                 self._book.note_training()
-        return [p.message for p in packed], benched
+        return packed, benched
 
     def _reply_of_benched(self, message: Message) -> Message | None:
         """Return an error reply to a message whose receiver is not asked in this round."""
-        node = message.metadata.dst_node_id
-        why = self._admission.bench.why(node)
+        node, trains = message.metadata.dst_node_id, is_training([message])
+        why = self._admission.bench.why(node) if trains else ""
         if not why:
             return None
-        self._fail(node, f"{Refusal.BENCHED}: {why}", Refusal.BENCHED)
+        self._exchange.fail(node, f"{Refusal.BENCHED}: {why}", Refusal.BENCHED, trains=trains)
         code = compat.ErrorCode.MOD_FAILED_PRECONDITION
         return compat.error_reply(message.metadata, code, why)
+
+    def _note_run(self, pushed: list[Message]) -> None:
+        """Begin a new run where a round is of an earlier number than the last, or of it again."""
+        if self._new_controller is None or (number := round_of(pushed)) is None:
+            return
+        kind, nodes = pushed[0].metadata.message_type, {m.metadata.dst_node_id for m in pushed}
+        last, asked = self._numbers.get(kind, (-1, set[int]()))
+        again = number == last and not nodes.isdisjoint(asked) and not self._packer.goes_on(pushed)
+        if number < last or again:
+            logger.info("fedsz: round %d after round %d: a new run begins", number, last)
+            if not self._book.ended:
+                self.end_round()
+            self._book.begin_run(self._new_controller())
+            self._begin_run()
+        self._numbers[kind] = number, nodes | (asked if number == last else set())
 
     def _begin_round(self, pushed: list[Message]) -> None:
         """End the round before, if its app has not done so, and have this one decided."""
@@ -373,27 +370,3 @@ class FedSZGrid(WrappedGrid):
             spread = self._packer.spread(pushed, base) if SPREAD in needs else {}
             self.end_round(spread=spread)
         self._book.ended = False
-
-    def _admitted(self, reply: Message, *, sealed: bool) -> Message:
-        """Return a reply that has passed admission, or the error reply that takes its place."""
-        node = reply.metadata.src_node_id
-        if reply.has_error():
-            self._fail(node, reason_of(reply), Refusal.FAILED)
-            return reply
-        try:
-            admitted = self._admission.admit(reply, self._packer.ordered, sealed=sealed)
-        except FedszError as err:
-            reason = told(err)
-            self._fail(node, reason, kind_of(err))
-            return compat.error_in_place_of(reply, reason)
-        if not reply.metadata.message_type.startswith(TRAIN):
-            self._book.evaluated.add(reply)
-        if reply.content.array_records:
-            self._book.received(admitted)
-        return reply
-
-    def _fail(self, node: int, reason: str, kind: Refusal) -> None:
-        logger.warning("node %d left out: %s", node, reason)
-        if kind is not Refusal.BENCHED and kind not in OF_ITS_TIME:
-            self._admission.failed(node)
-        self._book.failed(node, reason, kind)

@@ -22,6 +22,7 @@ from fedsz.flower.instructions import Instructions
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     KEY,
+    LEAST_BYTES,
     Arrays,
     aside_of,
     is_sealed,
@@ -238,6 +239,8 @@ def _compress(
     records = reply.content.array_records
     replies: dict[str, ArrayRecord] = {}
     reports, arrivals = [], []
+    if sum(layout_of(record).nbytes for record in records.values()) < LEAST_BYTES:
+        return  # not worth the error, and no smaller
     for key, record in records.items():
         # A client may call its only model otherwise.
         origin = sent.get(next(iter(sent)) if len(sent) == len(records) == 1 else key)

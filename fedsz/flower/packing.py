@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from flwr.app import Message, Metadata, RecordDict
+from flwr.app import Message, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import Raw
+from fedsz.flower.asked import Asked
 from fedsz.flower.broadcast import Broadcast, BroadcastState
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
+    EVALUATE,
+    LEAST_BYTES,
     Arrays,
     Aside,
     aside_of,
@@ -40,9 +44,10 @@ CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)
 
 @dataclass(frozen=True)
 class Packed:
-    """A message as it goes out, and the bytes of its arrays before and after."""
+    """A message as it goes out, what it is of, and the bytes of its arrays before and after."""
 
     message: Message
+    content: SentContent
     raw_bytes: int
     sent_bytes: int
 
@@ -104,7 +109,6 @@ class Packer:
 
     Args:
         feedback: whether what one broadcast leaves out goes into the next.
-        measures: whether updates are measured, and so the model is kept that they start from.
         shared_initial: whether clients may hold the first model from the start.
         shifts: keeps what is learnt of each client.
         seed: what methods draw from, 0 to 2^64 - 1; None for another in each run.
@@ -117,12 +121,11 @@ class Packer:
         self,
         *,
         feedback: bool = True,
-        measures: bool = False,
         shared_initial: bool = False,
         shifts: Shifts | None = None,
         seed: int | None = None,
     ) -> None:
-        self._measures, self._shared_initial = measures, shared_initial
+        self._shared_initial = shared_initial
         self._shifts = shifts or Shifts()
         self.layouts: dict[str, Layout] = {}
         self._feedback = feedback
@@ -132,33 +135,24 @@ class Packer:
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
         self._lost: dict[int, int] = {}  # by node: how often it lacked what it was to hold
-        self._out: dict[int, tuple[Metadata, SentContent]] = {}  # by node: what it was sent last
-        self._sent_whole: dict[int, SentContent] = {}  # the same, of those that were sent all of it
         self._in_round: set[int] = set()  # who has been sent the model of this round
         self._sent = ("", b"")  # the purpose and the model of this round
         self._asked: dict[int, int] = {}  # by node: the last turn in which it was to train
         self._counted: dict[int, int] = {}  # and the last in which its reply counted
 
-    def begins_round(self, pushed: Sequence[Message], *, overlaps: bool = False) -> bool:
-        """Take note of a push that is to be packed, and say whether it begins a round.
-
-        If rounds overlap, what nodes were sent in earlier ones is kept until `forget` is called.
-        """
-        sent = pushed[0].metadata.message_type, fingerprint(pushed[0].content)
+    def goes_on(self, pushed: Sequence[Message]) -> bool:
+        """Say whether a push is of the round that the one before it was of."""
         again = any(message.metadata.dst_node_id in self._in_round for message in pushed)
-        if sent == self._sent and not again:
+        return not again and self._sent == _sent(pushed)
+
+    def begins_round(self, pushed: Sequence[Message]) -> bool:
+        """Take note of a push that is to be packed, and say whether it begins a round."""
+        if self.goes_on(pushed):
             return False
-        self._sent = sent
+        self._sent = _sent(pushed)
         self._turn += is_training(pushed)
         self._in_round = set()
-        if not overlaps:
-            self._out, self._sent_whole = {}, {}
         return True
-
-    def forget(self, node: int) -> None:
-        """Keep nothing of what a node was sent: its reply is here, or will not come."""
-        self._out.pop(node, None)
-        self._sent_whole.pop(node, None)
 
     def spread(
         self, messages: Iterable[Message], config: CompressionConfig
@@ -186,16 +180,22 @@ class Packer:
 
         The messages are not changed. ``codecs`` are by node, for those that use another codec.
         If rounds overlap, the model is kept that replies start from.
+
+        What does not train goes exactly in both directions, but for a model that is tested between
+        rounds of training: that goes as it would be trained.
         """
         pushed = list(messages)
         trains = is_training(pushed)
         told = Instructions(
             config if trains else aside(config), self._turn, run=self._run, trains=trains
         )
+        tests = self._turn > 0 and all(
+            message.metadata.message_type.startswith(EVALUATE) for message in pushed
+        )
         records = {id(message.content): message.content for message in pushed}
         first = pushed[0].content
         if all(same_arrays(first, content) for content in records.values()):
-            shared = self._content(first, config, told, everybody=True, keeps=overlaps)
+            shared = self._content(first, config, told, everybody=trains or tests, keeps=overlaps)
             contents = {i: shared.beside_others(content) for i, content in records.items()}
         else:
             contents = {
@@ -209,8 +209,9 @@ class Packer:
         for message in pushed:
             node, identity = message.metadata.dst_node_id, id(message.content)
             content = contents[identity]
-            if node in codecs:
-                content = content.with_codec(codecs[node])
+            own = codecs.get(node) if content.instructions.config is config else None
+            if own is not None:
+                content = content.with_codec(own)
             counted = self._counted.get(node, 0)
             trained = trains and bool(content.broadcasts)
             missed = trained and self._asked.get(node, 0) > counted
@@ -222,15 +223,13 @@ class Packer:
             if shifts:
                 content = content.with_shifts(shifts)
             held, told_counted = self._holds(node), counted if missed else None
-            case = identity, codecs.get(node), *held.items(), told_counted, *shifts.items()
+            case = identity, own, *held.items(), told_counted, *shifts.items()
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]
-            # Of two messages to a node, the last: what the other's reply lacks, its round lacks.
-            self._out[node] = message.metadata, content
             self._in_round.add(node)
             out = compat.make_message(message.metadata, content=version)
-            packed.append(Packed(out, content.raw_bytes, nbytes))
+            packed.append(Packed(out, content, content.raw_bytes, nbytes))
         for content in contents.values():
             content.pack_away()
         return packed
@@ -252,22 +251,20 @@ class Packer:
             self._broadcasts[key] = self._broadcast(config)
             self._broadcasts[key].restore(known)
 
-    def ordered(self, node: int) -> Ordered:
-        """Return what a node was told when it was last sent a message."""
-        _, content = self._out.get(node, (None, self._sent_whole.get(node)))
-        if content is None:
-            return Ordered({}, {}, {}, frozenset(CODECS_OF_FALLBACKS), {})
-        told, models = content.instructions, content.models
-        allowed = {told.config.lossy_codec.name, told.config.lossless_codec.name}
-        chain = told.config.chain
+    def ordered(self, asked: Asked) -> Ordered:
+        """Return what a client was told by a message."""
+        content = asked.content
+        config, models = content.instructions.config, content.models
+        allowed = {config.lossy_codec.name, config.lossless_codec.name}
+        chain = config.chain
         return Ordered(
             content.layouts,
-            KnownModels(_by_digest(content), tuple(self._shifts.of(node).values())),
+            KnownModels(_by_digest(content), tuple(self._shifts.of(asked.node).values())),
             {key: model.arrays for key, model in models.items()},
             frozenset(allowed.union(CODECS_OF_FALLBACKS, texts_sent(chain) if chain else ())),
             content.broadcasts,
-            (told.seed, told.turn) if chain else None,
-            clipping_norm(content.others) if told.trains else None,
+            (content.instructions.seed, content.instructions.turn) if chain else None,
+            clipping_norm(content.others) if asked.trains else None,
         )
 
     def counted(self, nodes: Iterable[int]) -> None:
@@ -276,21 +273,17 @@ class Packer:
         self._counted |= {node: self._asked.get(node, 0) for node in known}
         self._shifts.counted(known)
 
-    def received(self, reply: Message) -> None:
-        """Note that a node has answered the last push, and so holds what was in it.
+    def received(self, asked: Asked, reply: Message) -> None:
+        """Note that a node has answered a message, and so holds what was in it.
 
         But for one that loses what it holds: it has no place to keep it, and is sent the whole.
         """
-        node = reply.metadata.src_node_id
-        content = self._sent_whole.get(node)
-        if node in self._out:
-            content = self._out[node][1]
-        if content is not None and reply.has_content():
+        node, content = asked.node, asked.content
+        if reply.has_content():
             self._note_streams(reply, content)
-        if content is not None and self._lost.get(node, 0) < FORGETFUL:
-            now = content.instructions.holds
+        if self._lost.get(node, 0) < FORGETFUL:
             # Evaluation may have a key of its own, and leaves what training has left.
-            self._held[node] = {**self._held.get(node, {}), **now}
+            self._held[node] = {**self._held.get(node, {}), **content.instructions.holds}
 
     def _note_streams(self, reply: Message, content: SentContent) -> None:
         """Keep what a reply may move the shift of its sender by."""
@@ -302,24 +295,20 @@ class Packer:
         node = reply.metadata.src_node_id
         self._shifts.answered(node, streams, _by_digest(content), config.chain)
 
-    def whole(self, node: int) -> Packed | None:
-        """Return what a node was last sent, for one that holds nothing of it; None at second call.
+    def whole(self, asked: Asked) -> Packed | None:
+        """Return a message for one that holds nothing of the model in it; None if that is no help.
 
         A client that lacks even what it needs no other model for will not be helped by it again.
         """
+        node, content = asked.node, asked.content
         self._lost[node] = self._lost.get(node, 0) + bool(self._held.get(node))
         self._held[node] = {}
-        if node not in self._out or not self._out[node][1].instructions.holds:
-            return None
-        metadata, content = self._out[node]
-        if not content.is_newest:
+        if not content.instructions.holds or not content.is_newest:
             return None  # it is sent the newest before long
-        del self._out[node]
-        self._sent_whole[node] = content
         version, nbytes = content.version({})
         content.pack_away()
-        message = compat.make_message(metadata, content=version)
-        return Packed(message, content.raw_bytes, nbytes)
+        message = compat.make_message(copy.copy(asked.metadata), content=version)
+        return Packed(message, content, content.raw_bytes, nbytes)
 
     def _holds(self, node: int) -> Mapping[str, bytes]:
         """Return what a node holds, by key, as far as it has not said otherwise."""
@@ -341,8 +330,12 @@ class Packer:
     ) -> SentContent:
         broadcasts: dict[str, Broadcast] = {}
         beside: dict[str, Aside] = {}
+        layouts = {key: layout_of(record) for key, record in content.array_records.items()}
+        small = sum(layout.nbytes for layout in layouts.values()) < LEAST_BYTES
+        if small:
+            everybody, told = False, replace(told, config=aside(config))
         for key, record in content.array_records.items():
-            layout = layout_of(record)
+            layout = layouts[key]
             if not layout.shapes:
                 continue  # nothing that a stream could hold
             if key not in self.layouts or self.layouts[key].shapes != layout.shapes:
@@ -356,9 +349,7 @@ class Packer:
             else:
                 broadcast = Broadcast(config.replace(downlink=EXACT))
             arrays = Arrays(record, self.layouts[key])
-            measures = self._measures or clipping_norm(content) is not None
-            wanted = keeps or config.sends_differences or (measures and told.trains)
-            broadcast.put(arrays, reference=wanted)
+            broadcast.put(arrays, reference=keeps or config.sends_differences or told.trains)
             broadcasts[key], beside[key] = broadcast, aside_of(record)
         models = {key: b.model for key, b in broadcasts.items() if b.model is not None}
         kept = {key: model.digest for key, model in models.items() if not broadcasts[key].exact}
@@ -367,19 +358,17 @@ class Packer:
         return SentContent({}, broadcasts, models, layouts, beside, told).beside_others(content)
 
 
+def _sent(pushed: Sequence[Message]) -> tuple[str, bytes]:
+    """Return what a push is for, and what tells its model apart."""
+    return pushed[0].metadata.message_type, fingerprint(pushed[0].content)
+
+
 def _by_digest(content: SentContent) -> dict[bytes, Reference]:
     """Return the models of a content by their digests."""
     return {model.digest: model for model in content.models.values()}
 
 
 def aside(config: CompressionConfig) -> CompressionConfig:
-    """Return how replies are compressed that do not train: without residuals.
-
-    What a bound is of steps for, or a chain, is no step here, and goes exactly.
-    """
-    chained = config.chain is not None
-    of_step = chained or config.bound.kind == "step"
-    return config.replace(
-        update=DELTA if chained or config.feeds_back else config.update,
-        codec=config.lossless if of_step else config.codec,
-    )
+    """Return how replies are compressed that do not train: exactly, and without residuals."""
+    changes = config.chain is not None or config.feeds_back
+    return config.replace(update=DELTA if changes else config.update, codec=config.lossless)

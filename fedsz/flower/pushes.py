@@ -10,6 +10,7 @@ from flwr.app import Message, RecordDict
 
 from fedsz.flower.records import EVALUATE, TRAIN
 
+ROUND: Final = "server-round"  # as Flower's strategies name it
 _LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its records
 
 
@@ -27,6 +28,23 @@ def is_round(messages: Sequence[Message]) -> bool:
     averaged = any(m.metadata.message_type.startswith((TRAIN, EVALUATE)) for m in messages)
     has_model = any(message.content.array_records for message in messages)
     return averaged and has_model and not (legacy and len(messages) == 1)
+
+
+def round_of(messages: Sequence[Message]) -> int | None:
+    """Return the round of training that messages say they are of, where they hold a model.
+
+    Flower's strategies say it in a ConfigRecord, its legacy servers by the messages' group.
+    """
+    for message in messages:
+        content, metadata = message.content, message.metadata
+        if not metadata.message_type.startswith(TRAIN) or not content.array_records:
+            return None
+        for record in content.config_records.values():
+            number = record.get(ROUND)
+            if isinstance(number, int) and not isinstance(number, bool):
+                return number
+        return int(metadata.group_id) if metadata.group_id.isdecimal() else None
+    return None
 
 
 def same_arrays(one: RecordDict, other: RecordDict) -> bool:

@@ -46,9 +46,7 @@ class RoundBook:
         tells: bool,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
-        self.controller, self._on_round = controller, on_round
-        self.decision = Decision(config=controller.base)
-        self.ended = False
+        self._on_round = on_round
         self.measured: tuple[float | None, float | None] = None, None
         self.evaluated = EvaluationMetrics()
         self._of_round = TrafficCounter(grid)
@@ -56,7 +54,13 @@ class RoundBook:
         self._told = TrafficCounter(grid) if tells else self._of_round
         self._counters = {self._of_round, self._taken, self._told}
         self._log = RoundLog(controller.base) if tells else None
-        self._trained = self._untold = False  # whether a model has crossed, and not been told of
+        self._untold = False  # whether a model has crossed, and not been told of
+        self.begin_run(controller)
+
+    def begin_run(self, controller: Controller) -> None:
+        """Count the rounds of a new run, after the last one of the run before has ended."""
+        self.controller, self.decision = controller, Decision(config=controller.base)
+        self.ended = self._trained = False
         self._last = time.monotonic()
         if controller.decision is not None:
             self.steer(controller.decision)

@@ -97,7 +97,8 @@ class StreamingFedAvg(FedAvg):
         self.quorum = Quorum(min_replies)
         self.on_update: Callable[[ReceivedUpdate], None] | None = None
         self._first, self._average = ArrayRecord(), ArrayRecord()  # as Flower's loop holds them
-        self._starts = False  # whether this one's own loop runs, and not that of one around it
+        # Whether this one's own loop runs, not that of one around it; whether this round trains.
+        self._starts, self._asks = False, True
 
     def state(self) -> dict[str, NDArray]:
         """Return what the next round depends on, beside the model; nothing here."""
@@ -145,7 +146,9 @@ class StreamingFedAvg(FedAvg):
         self.quorum.wait()
         if arrays is self._average:
             self._first.clear()
-        return streamed(super().configure_train(server_round, _view(arrays), config, grid))
+        messages = streamed(super().configure_train(server_round, _view(arrays), config, grid))
+        self._asks = bool(messages)
+        return messages
 
     aggregate_train = _Aggregation()
 
@@ -180,8 +183,9 @@ class StreamingFedAvg(FedAvg):
                 release(reply.content)
         failures = errors + refused
         logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
-        counts = self.quorum.reached(len(contents) if mean.weight else 0)
-        why = self.quorum.why
+        if not self._asks:
+            return None, None  # of a strategy that only evaluates
+        counts, why = self.quorum.reached(len(contents) * (mean.weight > 0)), self.quorum.why
         if counts and inside and refused:
             counts, why = False, "the strategy around this one counts on all replies that it took"
             logger.warning("round %d does not count: %s", server_round, why)

@@ -16,7 +16,7 @@ from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import AUTO, SENSITIVITY
 from fedsz.errors import ConfigError
-from fedsz.flower.admission import AdmissionRules
+from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.deadline import Deadlines
 from fedsz.flower.fedbuff import FedBuff
 from fedsz.flower.fetchsgd import FetchSgd

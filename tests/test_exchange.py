@@ -1,0 +1,328 @@
+"""What every Grid and every way of asking has in common: each message has one outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedsz.flower import FedBuff, FedSZGrid, FetchSgd, StreamingFedAvg
+from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
+from tests.links import Server
+from tests.odd_grids import (
+    Odd,
+    error_first,
+    for_another,
+    in_its_own_name,
+    never,
+    superlink,
+    twice,
+)
+
+
+def trained(app: ClientApp, strategy: Any, grid: FedSZGrid, rounds: int = 3) -> Any:
+    return strategy.start(
+        grid=grid, initial_arrays=record_of(initial()), num_rounds=rounds, timeout=20
+    )
+
+
+def waiting(grid: FedSZGrid, rounds: int) -> int:
+    """FedAvg, which waits for all; return how many updates have counted."""
+    counted = []
+
+    class Counting(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            replies = list(replies)
+            counted.append(sum(not reply.has_error() for reply in replies))
+            return super().aggregate_train(server_round, replies)
+
+    Counting(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=rounds, timeout=20)
+    return sum(counted)
+
+
+def streaming(grid: FedSZGrid, rounds: int) -> int:
+    """StreamingFedAvg, which takes replies as they come."""
+    strategy, counted = StreamingFedAvg(fraction_evaluate=0), []
+    strategy.on_update = counted.append
+    strategy.start(grid, record_of(initial()), num_rounds=rounds, timeout=20)
+    return len(counted)
+
+
+def pushing(grid: FedSZGrid, rounds: int) -> int:
+    """A strategy of an app's own, which pushes, and pulls until it has waited long enough."""
+    strategy, model, counted = FedAvg(), record_of(initial()), 0
+    for number in range(1, rounds + 1):
+        asked = list(strategy.configure_train(number, model, ConfigRecord(), grid))
+        missing, replies = set(grid.push_messages(asked)), []
+        end = time.monotonic() + 20
+        quiet = 0
+        while missing and time.monotonic() < end and quiet < 50:
+            here = list(grid.pull_messages(missing))
+            replies += here
+            missing -= {reply.metadata.reply_to_message_id for reply in here}
+            quiet = 0 if here else quiet + 1
+            if not here:
+                time.sleep(0.01)
+        good = [reply for reply in replies if not reply.has_error()]
+        counted += len(good)
+        averaged, _ = strategy.aggregate_train(number, good)
+        model = averaged or model
+    return counted
+
+
+WAYS: dict[str, Callable[[FedSZGrid, int], int]] = {
+    "waiting": waiting,
+    "streaming": streaming,
+    "pushing": pushing,
+}
+
+
+@contextmanager
+def local(app: ClientApp) -> Iterator[Any]:
+    yield grid_of(app)
+
+
+@contextmanager
+def in_memory(app: ClientApp) -> Iterator[Any]:
+    with superlink(app, CLIENTS) as link:
+        yield link.grid
+
+
+@contextmanager
+def as_flower_does(app: ClientApp) -> Iterator[Any]:
+    yield Odd(grid_of(app))
+
+
+@contextmanager
+def over_grpc(app: ClientApp) -> Iterator[Any]:
+    server = Server()
+    try:
+        for i in range(CLIENTS):
+            server.client(f"c{i}", app, node_config={"partition-id": i})
+        yield server.grid
+    finally:
+        server.close()
+
+
+ENGINES = {
+    "LocalGrid": local,
+    "InMemoryGrid": in_memory,
+    "push and pull": as_flower_does,
+    "GrpcGrid": over_grpc,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_all_replies_count_on_every_grid(engine: str, way: str) -> None:
+    with ENGINES[engine](app_of()) as inner:
+        grid = FedSZGrid(inner, "std:1")
+
+        assert WAYS[way](grid, 3) == 3 * CLIENTS
+        traffic = grid.take_traffic()
+
+    assert traffic.failures == []
+    assert len(grid._exchange) == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_app_that_fails_is_booked_to_its_node(engine: str, way: str) -> None:
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if client == 1:
+            raise RuntimeError("not today")
+        return moved(arrays, client)
+
+    with ENGINES[engine](app_of(edit)) as inner:
+        grid = FedSZGrid(inner, "std:1")
+        records: list[Any] = []
+        grid._book._on_round = records.append
+
+        assert WAYS[way](grid, 2) == 2 * (CLIENTS - 1)
+        grid.end_round()
+
+    failures = [failure for record in records for failure in record.failures]
+    assert len(failures) == 2
+    assert len({failure.client for failure in failures}) == 1
+    assert all("not today" in failure.reason for failure in failures)
+
+
+ODD: dict[str, Any] = {
+    "in its own name": in_its_own_name,
+    "twice": twice,
+    "an error first": error_first,
+    "never": never,
+}
+FAILS = {"in its own name", "an error first", "never"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ODD)
+def test_odd_answers_are_booked_to_who_was_asked(name: str, way: str) -> None:
+    inner = grid_of(app_of())
+    odd = inner.get_node_ids()[1]
+    grid = FedSZGrid(Odd(inner, {odd: ODD[name]}), "std:1", rules="fleet")
+
+    counted = WAYS[way](grid, 2)
+
+    fails = name in FAILS
+    assert counted == 2 * (CLIENTS - fails)
+    booked = [failure.client for failure in grid.take_traffic().failures]
+    if not (name == "never" and way == "pushing"):  # an app that gives up does not say so
+        assert booked == ([str(odd)] * 2 if fails else [])
+    grid.end_round()
+    assert set(grid._admission.bench.state.failed) == {int(node) for node in booked}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_reply_for_another_node_counts_for_who_was_asked(way: str) -> None:
+    inner = grid_of(app_of())
+    one, other, *_ = inner.get_node_ids()
+    grid = FedSZGrid(Odd(inner, {one: for_another(other), other: for_another(one)}), "std:1")
+    nodes: list[str] = []
+    grid._book._on_round = lambda record: nodes.extend(client.node for client in record.clients)
+
+    assert WAYS[way](grid, 3) == 3 * CLIENTS
+    grid.end_round()
+
+    assert sorted(nodes) == sorted(3 * [str(node) for node in inner.get_node_ids()])
+    assert grid.take_traffic().failures == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("names_none", [True, False], ids=["None", "left out"])
+def test_what_an_engine_does_not_take_has_an_outcome_too(names_none: bool, way: str) -> None:
+    inner = grid_of(app_of())
+    refused = inner.get_node_ids()[2]
+    grid = FedSZGrid(Odd(inner, refuses=[refused], names_none=names_none), "std:1")
+
+    assert WAYS[way](grid, 2) == 2 * (CLIENTS - 1)
+
+    assert [failure.client for failure in grid.take_traffic().failures] == [str(refused)] * 2
+    assert len(grid._exchange) == 0
+
+
+@pytest.mark.parametrize("answer", [in_its_own_name, error_first], ids=["gone", "an error first"])
+@pytest.mark.parametrize("names_none", [True, False], ids=["None", "left out"])
+def test_a_buffer_goes_on_without_nodes_that_vanish(answer: Any, names_none: bool) -> None:
+    inner = grid_of(app_of())
+    gone, refused, *_ = inner.get_node_ids()
+    grid = FedSZGrid(Odd(inner, {gone: answer}, refuses=[refused], names_none=names_none), "std:1")
+
+    trained(app_of(), FedBuff(fraction_evaluate=0, buffer=2), grid)
+
+    traffic = grid.take_traffic()
+    assert traffic.replies == 3 * 2
+    assert {failure.client for failure in traffic.failures} == {str(gone), str(refused)}
+
+
+def test_sketches_pass_an_engine_that_answers_for_a_node_that_has_gone() -> None:
+    inner = grid_of(app_of())
+    gone = inner.get_node_ids()[3]
+    grid = FedSZGrid(Odd(inner, {gone: in_its_own_name}), update="sketch:rows=5,fixed=1")
+
+    trained(app_of(), FetchSgd(fraction_evaluate=0, k="5%"), grid)
+
+    assert grid.take_traffic().replies == 3 * (CLIENTS - 1)
+
+
+class Forgetful:
+    """An app of which one client has lost what it kept, each time that a round begins anew."""
+
+    def __init__(self, app: ClientApp, rounds: set[int]) -> None:
+        self.app, self.rounds, self.done = app, rounds, set[int]()
+
+    def __call__(self, message: Message, context: Any) -> Message:
+        number: Any = message.content["config"]["server-round"]
+        if context.node_config["partition-id"] == 1 and number in self.rounds - self.done:
+            self.done.add(number)
+            context.state.clear()
+        return self.app(message, context)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("engine", ["LocalGrid", "push and pull", "InMemoryGrid"])
+def test_a_client_without_memory_is_helped_in_the_same_round(engine: str, way: str) -> None:
+    app: Any = Forgetful(app_of(), {3, 4})
+    with ENGINES[engine](app) as inner:
+        grid = FedSZGrid(inner, "std:1", downlink="std:1")
+
+        assert WAYS[way](grid, 5) == 5 * CLIENTS
+
+    assert app.done == {3, 4}
+
+
+def test_a_client_without_memory_is_helped_by_a_buffer() -> None:
+    app: Any = Forgetful(app_of(), {2, 3})
+    grid = FedSZGrid(Odd(grid_of(app)), "std:1", downlink="std:1")
+
+    trained(app, FedBuff(fraction_evaluate=0, buffer=CLIENTS), grid, rounds=4)
+
+    assert (grid.take_traffic().replies, app.done) == (4 * CLIENTS, {2, 3})
+
+
+def test_the_same_client_may_be_asked_twice() -> None:
+    inner = grid_of(app_of())
+    grid = FedSZGrid(inner, "std:1")
+    (node, *_) = inner.get_node_ids()
+    for number in (1, 2, 3):
+        content = RecordDict(
+            {"arrays": record_of(initial()), "config": ConfigRecord({"server-round": number})}
+        )
+        asked = [Message(content, node, MessageType.TRAIN) for _ in range(2)]
+
+        replies = list(grid.send_and_receive(asked))
+
+        assert [reply.has_error() for reply in replies] == [False, False]
+        ids = [message.metadata.message_id for message in asked]
+        assert sorted(reply.metadata.reply_to_message_id for reply in replies) == sorted(ids)
+    assert len(grid._exchange) == 0
+
+
+def test_replies_nobody_pulls_are_not_kept_for_ever() -> None:
+    """An app that goes on without slow clients asks for none of their replies later."""
+    grid = FedSZGrid(Odd(grid_of(app_of())), "std:1")
+    strategy = FedAvg()
+
+    for number in range(1, 9):
+        model = record_of({name: x + number for name, x in initial().items() if "fc" in name})
+        grid.push_messages(strategy.configure_train(number, model, ConfigRecord(), grid))
+
+    assert len(grid._exchange) <= 2 * CLIENTS
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_a_run_that_only_evaluates_is_none_that_fails(strategy: type[FedAvg]) -> None:
+    grid = FedSZGrid(grid_of(app_of()), rules="fleet")
+
+    result = trained(app_of(), strategy(fraction_train=0.0), grid, rounds=5)
+
+    assert len(result.evaluate_metrics_clientapp) == 5
+
+
+def test_a_second_start_is_a_new_run() -> None:
+    """Nothing of the first: its steps are those of a Grid that has seen no other run."""
+
+    def run(grid: FedSZGrid) -> np.ndarray:
+        strategy = FedAvg(fraction_evaluate=0)
+        model = {name: x for name, x in initial().items() if "fc" in name}
+        result = strategy.start(grid, record_of(model), num_rounds=3)
+        return to_arrays(result.arrays)["fc.weight"] - model["fc.weight"]
+
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: x + x.dtype.type(client) for name, x in arrays.items() if "fc" in name}
+
+    inner = grid_of(app_of(edit))
+    grid = FedSZGrid(inner, "std:3", downlink="std:3")
+
+    first, second = run(grid), run(grid)
+
+    assert np.allclose(first, second, rtol=1e-4)  # but for the order of the clients
+    assert grid._book.controller.next_round == 3
