@@ -240,6 +240,30 @@ def test_what_is_not_finite_is_on_no_lattice(value: float) -> None:
     assert nearest(np.array([1.0, value], np.float32), 0.5) is None
 
 
+@pytest.mark.parametrize("exponent", [20, 50, 53, 60])
+def test_a_base_of_many_steps_keeps_the_bound_or_is_on_no_lattice(exponent: int) -> None:
+    base = np.full(3, 2.0**exponent, np.float32)
+    x = np.array([1.5, 2.0**exponent, -0.75], np.float32)
+
+    point = nearest(x, 1.0, base)
+
+    assert (point is None) == (exponent >= 53)
+    if point is not None:
+        assert np.abs(point.astype(np.float64) - x).max() <= 0.5
+
+
+def test_quotients_that_are_rounded_over_a_half_break_no_bound() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        step = float(rng.integers(8, 16))
+        base = np.full(50, step * 2.0 ** rng.integers(40, 52), np.float32)
+        x = rng.uniform(-20, 20, base.shape).astype(np.float32)
+        point = nearest(x, step, base)
+
+        assert point is not None
+        assert np.abs(point.astype(np.float64) - x).max() <= step / 2
+
+
 def test_a_model_that_float32_cannot_hold_is_on_no_lattice() -> None:
     base = np.array([1.0, 2.0], np.float32)
 

@@ -8,14 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import fedsz
 from fedsz.errors import ConfigError
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import dense
 from fedsz.methods.random_k import RandomK
 from fedsz.methods.settings import Flag
-from fedsz.update.chained import ChainEncoder
+from fedsz.methods.state import leaves
+from fedsz.stream import Reader
+from fedsz.update.chained import ChainDecoder, ChainEncoder
+from fedsz.update.compress import compress_measured
+from fedsz.update.config import CompressionConfig
 from fedsz.update.lossless import Entry
-from tests.test_methods_laws import assert_adds_up, coded, ordinary, shared_of
+from tests.test_methods_laws import WRITTEN, assert_adds_up, coded, ordinary, shared_of
 
 
 @pytest.mark.parametrize("k", ["0", "0%", "101%", "-1", "1.5", "nan", "inf", "few"])
@@ -116,3 +121,55 @@ def test_a_claim_to_be_linear_that_does_not_hold_fails_the_law() -> None:
 def test_feedback_of_other_kinds_is_refused_where_it_makes_no_sense(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(why)):
         parse(text)
+
+
+NEAR_THE_LARGEST = [
+    *WRITTEN,
+    "rotate>qsgd",
+    "rotate>natural",
+    "powersgd>zstd",
+    "randk:k=50%>uniform@std:1",
+    "adaptive>feedback>topk>ternary",
+    "adaptive:by=variance>ecx>topk",
+    "feedback>centroids",
+]
+
+
+@pytest.mark.parametrize("text", NEAR_THE_LARGEST)
+@pytest.mark.filterwarnings("error")
+def test_near_the_largest_number_what_is_written_decodes(text: str) -> None:
+    rng = np.random.default_rng(8)
+    for dtype in (np.float32, np.float64):
+        largest = np.finfo(dtype).max
+        for signs in (rng.choice([-1, 1], (30, 40)), rng.uniform(-1, 1, (30, 40)), np.eye(30, 40)):
+            x = (signs * largest).astype(dtype)
+            encoder = ChainEncoder(parse(text))
+            config = CompressionConfig(threshold=0)
+            blob, _ = compress_measured({"w": x}, config, encoder=encoder)
+            (y,) = fedsz.decompress(blob, as_numpy=True).values()
+
+            assert np.isfinite(y).all()
+            kept = leaves(encoder.state.get("w", {}))
+            assert all(np.isfinite(array).all() for _, array in kept)
+
+
+@pytest.mark.parametrize("text", ["topk:k=3", "sign"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.filterwarnings("error")
+def test_a_difference_beyond_the_largest_number_stops_there(text: str, dtype: type) -> None:
+    largest = np.finfo(dtype).max
+    base = {"w": np.full((30, 40), 0.9 * largest, dtype)}
+    base["w"][0, :2] = np.inf, -np.inf
+    x = np.full((30, 40), 0.5 * largest, dtype)
+    blob = fedsz.compress({"w": x}, chain=text, threshold=0)
+    reader = Reader(blob)
+    ((payload, data, _),) = reader.payloads()
+    decoder = ChainDecoder.of(reader.header.chains[payload.codec_id], None)
+
+    y = decoder.decode_onto(data, base["w"])
+
+    step = decoder.decode_as(data, x.shape, x.dtype)
+    with np.errstate(over="ignore"):
+        whole = base["w"] + step
+    assert np.array_equal(y, np.where(np.isinf(whole) & np.isfinite(base["w"]), largest, whole))
+    assert (y == largest).any()

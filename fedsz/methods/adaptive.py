@@ -85,7 +85,7 @@ class Adaptive(Wrapper):
         """Return what k is multiplied by."""
         if self.by == Regime.CHANGE:
             return self.times if abs(before - norm) >= self.threshold * before else 1.0
-        ratio = variance / usual if usual else 1.0
+        ratio = variance / usual if 0 < usual < math.inf else 1.0
         return min(max(ratio, 1 / self.times), self.times)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.errors import ConfigError
+from fedsz.errors import CodecError, ConfigError
 from fedsz.methods.base import (
     NOTHING,
     VALUES,
@@ -23,6 +23,7 @@ from fedsz.methods.base import (
     TensorSpec,
     Transform,
     dense,
+    is_finite,
     subtract,
 )
 from fedsz.methods.state import INNER, branch, within
@@ -110,6 +111,8 @@ class Chain(Transform):
             after |= branch(str(i), kept)
             planes |= {name if name == VALUES else f"{i}.{name}": sent[name] for name in sent}
             if VALUES in sent:
+                if not is_finite(sent[VALUES]):
+                    raise CodecError(f"{part} makes values that are not finite")
                 spec = part.values_spec(sent, spec)
         return planes, after
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
@@ -14,16 +14,25 @@ from fedsz.arrays import Buffer, NDArray
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
 from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform, without_shifts
-from fedsz.methods.base import DTYPES, NOTHING, Decoded, Part, dense
+from fedsz.methods.base import (
+    DTYPES,
+    NOTHING,
+    Decoded,
+    Part,
+    Parts,
+    dense,
+    is_finite,
+    is_small,
+)
 from fedsz.methods.combinators import RESIDUAL, SHIFT, Chain, difference_of
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.payload import read, write
-from fedsz.methods.state import INNER, branch, found, misfit, replaced, restored, within
+from fedsz.methods.state import INNER, branch, found, leaves, misfit, replaced, restored, within
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
 from fedsz.update.lossless import Entry
-from fedsz.update.lossy import moved, narrow, wide
+from fedsz.update.lossy import moved, narrow, saturated, wide
 from fedsz.update.reference import Reference
 
 
@@ -71,8 +80,8 @@ class ChainEncoder:
         """Code a tensor; None where it has to stay lossless.
 
         That is where the chain leaves it alone, where it is empty or not finite, where the chain
-        cannot code it, and where that would hardly save anything. Of a finite one, feedback keeps
-        what it has for the next round then.
+        cannot code it or would decode it to what is not finite, and where that would hardly save
+        anything. Of a finite one, feedback keeps what it has for the next round then.
 
         Raises:
             ConfigError: the reference lacks it.
@@ -85,16 +94,22 @@ class ChainEncoder:
                 x = np.asarray(np.subtract(x, base, dtype=x.dtype))
         spec = TensorSpec(x.shape, x.dtype, entry.name)
         parts = self._transform.sent(spec)
-        if parts is None or not x.size or not np.isfinite(x).all():
+        if parts is None or not x.size or not is_finite(x):
             return None
         shared = Shared(spec, *self._drawn, b"" if reference is None else reference.digest)
         before = self._before(spec)
         try:
-            planes, after = self._transform.encode(x, before, shared)
+            with np.errstate(over="ignore", invalid="ignore"):
+                planes, after = self._transform.encode(x, before, shared)
             payload = write(parts, planes)
+            # Most parts decode some elements to more than they were.
+            if not all(map(is_small, (x, *_arrays(before)))):
+                _finite(Chain(parts), planes, shared)
+                if not all(map(is_finite, _arrays(after))):
+                    raise CodecError(f"nothing finite is left of {entry.name!r} to keep")
         except CodecUnavailable:
             raise
-        except CodecError:
+        except (CodecError, CorruptStream):
             self._keep(spec, before)
             return None
         if 10 * len(payload) > 9 * entry.x.nbytes:
@@ -184,6 +199,9 @@ class ChainDecoder:
             return moved(base, decoded)
         y = base.copy()
         decoded.add(y, 1.0)
+        before, after = (z.reshape(-1)[decoded.indices] for z in (base, y))
+        if not np.isfinite(after).all():
+            y.reshape(-1)[decoded.indices] = saturated(after, np.isfinite(before))
         return y
 
     def open(
@@ -213,10 +231,11 @@ class ChainDecoder:
             return None
         for part in head.parts:
             shared = shared.of(part.values_spec({}, shared.spec))
-        return total.open(_finite(tail, payload, shared))
+        return total.open(_finite(tail, read(tail.parts, payload, shared.spec), shared))
 
     def _decoded(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> Decoded:
-        return _finite(Chain(self.parts), payload, self._shared(shape, dtype))
+        shared = self._shared(shape, dtype)
+        return _finite(Chain(self.parts), read(self.parts, payload, shared.spec), shared)
 
     def _shared(self, shape: Sequence[int], dtype: np.dtype) -> Shared:
         spec = TensorSpec(tuple(shape), wide(dtype), self.name)
@@ -231,10 +250,14 @@ def _arriving(decoded: NDArray, base: NDArray | None, dtype: np.dtype) -> NDArra
     return np.asarray(np.subtract(moved(base, decoded), base, dtype=decoded.dtype))
 
 
-def _finite(chain: Chain, payload: Buffer, shared: Shared) -> Decoded:
-    """Return what a payload decodes to by a chain, or raise `CorruptStream` if it is not finite."""
+def _arrays(state: State) -> Iterator[NDArray]:
+    return (x for _, x in leaves(state))
+
+
+def _finite(chain: Chain, planes: Parts, shared: Shared) -> Decoded:
+    """Return what planes decode to by a chain, or raise `CorruptStream` if it is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        decoded = chain.decode(read(chain.parts, payload, shared.spec), shared)
+        decoded = chain.decode(planes, shared)
     values = decoded.values if isinstance(decoded, Sparse) else decoded
     if not np.isfinite(values).all():
         raise CorruptStream("an element that is not finite")

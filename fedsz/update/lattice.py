@@ -33,6 +33,7 @@ from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 
 STEP_BITS: Final = 4  # of a first step: it is at most an eighth below twice the bound
+MOST_STEPS: Final = 2.0**53  # of a tensor: more are not counted in float64
 FINE: Final = 20  # bits of the largest element of a tensor that no bound places
 
 Grid = Mapping[str, float]  # by tensors on it, the steps that lead to a model; 0 if none moved
@@ -140,13 +141,25 @@ def fine_step(x: NDArray) -> float:
 def nearest(x: NDArray, step: float, base: NDArray | None = None) -> NDArray | None:
     """Return base, or zero, plus the multiples of ``step`` that are nearest to a float32 tensor.
 
-    None where float32 does not hold them all.
+    None where float32 does not hold them all, and where float64 does not tell them apart.
     """
+    if max(_reach(y) for y in (x, base) if y is not None) >= MOST_STEPS * step:
+        return None
     start = np.float64(0) if base is None else base.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        exact = start + step * np.rint((x - start) / step) + 0.0  # which makes -0 a 0
+        exact = np.asarray(start + step * np.rint((x - start) / step))
+        left = x - exact
+        far = np.abs(left) > step / 2  # where the quotient was rounded over a half
+        exact[far] += np.copysign(step, left[far])
+        exact += 0.0  # which makes -0 a 0
         point: NDArray = np.asarray(exact.astype(FLOAT32))
-    return point if np.isfinite(exact).all() and np.array_equal(point, exact) else None
+    keeps = np.isfinite(exact).all() and not (np.abs(x[far] - exact[far]) > step / 2).any()
+    return point if keeps and np.array_equal(point, exact) else None
+
+
+def _reach(x: NDArray) -> float:
+    """Return the largest magnitude of a tensor; NaN if it has one."""
+    return float(max(x.max(initial=0.0), -x.min(initial=0.0)))
 
 
 def common_grid(grids: Iterable[Grid]) -> dict[str, float]:

@@ -257,8 +257,10 @@ def moved(base: NDArray, difference: NDArray) -> NDArray:
     y = np.empty_like(base)
     start, step, out = base.reshape(-1), difference.reshape(-1), y.reshape(-1)
     for here in chunks(y.size):
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             whole = np.add(start[here], step[here], dtype=wide(base.dtype))
+        if not np.isfinite(whole).all():
+            whole = saturated(whole, np.isfinite(start[here]) & np.isfinite(step[here]))
         out[here] = narrow(whole, base.dtype)
     return y
 
@@ -272,11 +274,15 @@ def narrow(y: NDArray, dtype: np.dtype) -> NDArray:
     for here in chunks(flat.size):
         with np.errstate(over="ignore"):
             out[here] = flat[here].astype(dtype)
-        burst = np.isinf(out[here]) & np.isfinite(flat[here])
-        if burst.any():
-            largest = float(finfo(dtype).max)
-            out[here][burst] = np.copysign(largest, flat[here][burst]).astype(dtype)
+        if not np.isfinite(out[here]).all():
+            out[here] = saturated(out[here], np.isfinite(flat[here]))
     return converted
+
+
+def saturated(y: NDArray, finite: NDArray) -> NDArray:
+    """Return ``y`` with the largest number of its dtype for infinities of what was ``finite``."""
+    largest = np.array(float(finfo(y.dtype).max), y.dtype)
+    return np.where(np.isinf(y) & finite, np.copysign(largest, y), y)
 
 
 def wide(dtype: np.dtype) -> np.dtype:
