@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 from statistics import fmean, geometric_mean, median
 
@@ -180,11 +181,16 @@ def guarded() -> list[float]:
         if row["policy"] == "auto":
             seen = {name: row[name] for name in ("round", "replies", "accuracy", "loss")}
             found.setdefault(row["run"], []).append(RoundRecord(**seen))
-    factors = [
-        geometric_mean(GUARD.factor(history[:i], 0.5)[0] for i in range(1, len(history)))
-        for history in found.values()
-    ]
+    factors = [geometric_mean(factors_of(history[:-1])) for history in found.values()]
     return [min(factors), max(factors)]
+
+
+def factors_of(history: Sequence[RoundRecord]) -> Iterator[float]:
+    """The guard's factor after each round."""
+    guard = GUARD.begin(0.5)
+    for seen in history:
+        guard.observe(seen)
+        yield guard.factor
 
 
 def ablation(row: Row) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedsz.control.dc2 import Dc2
+from fedsz.control.dc2 import Dc2, UploadTimes
 from fedsz.control.record import RoundRecord
 from tests.policies import client, factor_of, policy, row
 
@@ -25,7 +26,7 @@ def timed(number: int, upload: float, rho: float, **fields: Any) -> RoundRecord:
 
 def test_controllers_are_as_written() -> None:
     rho, target = 0.2, 10.0
-    for rule, latencies, asked in (
+    for rule, (*before, now), asked in (
         ("mean", [8.0, 12.0], rho - 0.02 * (12 - 10) / 10),
         ("mean", [12.0, 8.0], rho + 0.02 * (10 - 8) / 10),
         ("aimd", [10.1], rho / 2),
@@ -38,7 +39,8 @@ def test_controllers_are_as_written() -> None:
         ("band", [8.0, 13.0], rho / 2),
         ("band", [12.0, 7.0], rho + 0.01),
     ):
-        assert Dc2(rule=rule).step(rho, latencies, target) == pytest.approx(asked)
+        times = UploadTimes(now, before[-1] if before else now, fmean([*before, now]))
+        assert Dc2(rule=rule).step(rho, times, target) == pytest.approx(asked)
 
 
 @given(
@@ -50,7 +52,8 @@ def test_uploads_that_are_late_are_made_smaller(
     assume(not math.isclose(upload, target))
     chosen = policy(f"dc2:rule={rule},seconds={target!r},low=1e-9,high=1e12")
     factor = factor_of(chosen.decide([row(0), timed(1, upload, rho)])) / 3
-    asked = min(Dc2(rule=rule).step(round(rho * 1e6) / 1e6, [upload], target), 1.0)
+    times = UploadTimes(upload, upload, upload)
+    asked = min(Dc2(rule=rule).step(round(rho * 1e6) / 1e6, times, target), 1.0)
     sent = max(asked, 0.001)
 
     assert factor == pytest.approx(2 ** (32 * (round(rho * 1e6) / 1e6 - sent)), rel=1e-4)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import math
 import subprocess
 import sys
+import tracemalloc
 
 import msgspec
 import numpy as np
@@ -14,11 +17,13 @@ from hypothesis import strategies as st
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.dc2 import RULES
-from fedsz.control.policy import POLICIES, replay
+from fedsz.control.policy import POLICIES, Controller, replay
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT, CompressionConfig
+from tests.conftest import ROOT
 from tests.policies import BASE, client, policy, row
+from tests.policy_histories import ROUNDS, decisions_of, digest
 
 SPECS = (
     "fixed",
@@ -35,6 +40,8 @@ SPECS = (
     "auto+layers+gate",
     "schedule:first=std:1e+1+accuracy+dc2",
 )
+
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "decisions.json").read_text("utf-8"))
 
 # Anything that a run may have seen, most of it ugly.
 sizes = st.sampled_from([0, 1, 1000, 10**6, 1 << 40])
@@ -97,6 +104,14 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
     assert "\n" not in decided.why
 
 
+@pytest.mark.parametrize("spec", GOLDEN)
+def test_decisions_are_those_of_before(spec: str) -> None:
+    """Digests were made at d1c6a83, where each decision went over all records of a run anew."""
+    decided = policy(spec, rounds=ROUNDS)
+    found = {name: digest(decisions_of(decided, name)) for name in GOLDEN[spec]}
+    assert found == GOLDEN[spec]
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_record_replays_to_the_same_decisions(spec: str) -> None:
     rng = np.random.default_rng(0)
@@ -115,11 +130,39 @@ def test_a_record_replays_to_the_same_decisions(spec: str) -> None:
         history.append(msgspec.json.decode(msgspec.json.encode(seen), type=RoundRecord))
     again = list(replay(policy(spec), history))
 
-    assert [number for number, _, _ in again] == list(range(1, 9))
-    assert all(then == now for _, then, now in again)
+    assert [seen.round for seen, _ in again] == list(range(1, 9))
+    assert all(seen.decision == now for seen, now in again)
     forged = [*history[:-1], msgspec.structs.replace(history[-1], decision=Decision(config=BASE))]
-    *_, (_, then, now) = replay(policy(spec), forged)
-    assert (then == now) == (spec == "fixed")
+    *_, (seen, now) = replay(policy(spec), forged)
+    assert (seen.decision == now) == (spec == "fixed")
+
+
+@pytest.mark.parametrize("spec", ["fixed", "accuracy+dc2", "auto+gate"])
+def test_a_controller_keeps_nothing_of_its_rounds(spec: str) -> None:
+    """Its records would be 500 kB."""
+    controller = Controller(spec, BASE, tolerance=0.5, rounds=None)
+
+    def play(first: int, last: int) -> int:
+        for number in range(first, last):
+            controller.decide(
+                row(
+                    number,
+                    number / 1000,
+                    clients=[client(str(node), bandwidth=1e6 + number) for node in range(20)],
+                    spread={"layer": (1000, 1.0 + number)},
+                    sensitivity={"layer": float(number)},
+                    decision=controller.decision,
+                )
+            )
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        grown = -play(0, 60) + play(60, 140)
+    finally:
+        tracemalloc.stop()
+    assert grown < 5_000
 
 
 def test_specs_that_cannot_be_are_refused_with_what_can() -> None:

@@ -91,8 +91,14 @@ def test_a_run_on_one_machine_is_resumed_with_its_clients_states(fleet: Fleet) -
     killed.process.send_signal(signal.SIGTERM)
     assert killed.process.wait(LIMIT) == 130
     again = Server(fleet.start("run", "--json", "--resume", "out"))
+    done = again.wait_for(lambda event: event["event"] == "done")
 
     assert again.process.wait(LIMIT) == 0
+    totals = {"rounds": 20} | {
+        name: sum(line[name] for line in rounds_in(fleet.folder / "out"))
+        for name in ("replies", "sent_up", "sent_down")
+    }
+    assert totals.items() <= done["totals"].items()
     models = [(fleet.folder / name / "model.safetensors").read_bytes() for name in ("whole", "out")]
     assert models[0] == models[1]
     assert [line["round"] for line in rounds_in(fleet.folder / "out")] == list(range(21))

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import typer
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from rich.console import Console
 
 from fedsz.cli import status
 from fedsz.cli.client_lines import ClientLines
 from fedsz.cli.status import StatusLine
-from fedsz.cli.table import RunTable
-from fedsz.control.record import Failure, RoundRecord, count_failures
+from fedsz.cli.table import RunTable, events_shown
+from fedsz.control.record import Failure, RoundRecord, Totals, count_failures
 from fedsz.errors import LinkError
 from fedsz.training.events import Client as ClientEvent
 from fedsz.training.events import Done, Listening
@@ -109,6 +110,13 @@ ROUNDS = (
 )
 
 
+# Of a run of which ten rounds were before this server.
+TOTALS = Totals(
+    rounds=12, seconds=60.0, replies=9, raw_up=4000, sent_up=500, wire_up=600, raw_down=4000,
+    max_error=0.25,
+)  # fmt: skip
+
+
 def test_a_server_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
     with RunTable() as table:
         table.show(Listening(8080, "runs/x", min_clients=2))
@@ -120,7 +128,8 @@ def test_a_server_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> 
         table.show(ROUNDS[1])
         table.show(ROUNDS[2])
         failures = count_failures(ROUNDS[1].failures, {"b": {"norm": 1}, "c": {"failed": 3}})
-        table.show(Done("runs/x", 2.0, count_failures(ROUNDS[2].failures, failures)))
+        failures = count_failures(ROUNDS[2].failures, failures)
+        table.show(Done("runs/x", 2.0, failures, TOTALS))
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[:4] == [
@@ -131,11 +140,38 @@ def test_a_server_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> 
     ]
     assert "client b left: connection lost" in lines
     assert "round 1 without b: gone" in lines
-    assert lines[-3:] == [
+    assert lines[-7:] == [
+        "accuracy 0.5000 after 12 rounds in 60.0 s",
+        "sent up 500 B for 4.0 kB of updates: 8.00x smaller (600 B on the wire)",
+        "sent down 0 B for 4.0 kB of models, which clients had",
+        "largest error 0.2500 of its bound",
         "rounds without b: 2 norm, 1 failed",
         "rounds without c: 3 failed",
         "results in runs/x",
     ]
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_a_run_of_no_use_has_an_exit_status(json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    for totals, code in ((Totals(rounds=2), 1), (TOTALS, 0)):
+        try:
+            with events_shown(json=json) as show:
+                for record in ROUNDS:
+                    show(record)
+                show(Done("runs/x", 2.0, {}, totals))
+            ended = 0
+        except typer.Exit as err:
+            ended = err.exit_code
+        assert ended == code
+        said = "no client sent an update that could be used" in capsys.readouterr().out
+        assert said == (code == 1 and not json)
+
+
+def test_totals_are_of_the_rounds_that_trained() -> None:
+    totals = Totals()
+    for i in range(3):
+        totals.add(RoundRecord(round=i, replies=2, sent_up=10, seconds=1.5, max_error=0.1 * i))
+    assert totals == Totals(rounds=2, replies=4, sent_up=20, seconds=4.5, max_error=0.2)
 
 
 def test_a_server_that_is_stopped_says_where_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:

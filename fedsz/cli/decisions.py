@@ -25,12 +25,17 @@ def command(
     """
     from fedsz.training.decisions import decisions
 
-    decided = list(decisions(run_dir))
-    differ = [str(one.record.round) for one in decided if not one.same]
-    if json:
-        for one in decided:
-            print_json({"round": one.record.round, "decision": one.decision, "again": one.again})
-    else:
+    rows, reasons, differ = [], [], []  # and no records: those of a long run are gigabytes
+    for one in decisions(run_dir):
+        number = one.record.round
+        if not one.same:
+            differ.append(str(number))
+        if json:
+            print_json({"round": number, "decision": one.decision, "again": one.again})
+        else:
+            rows.append(_cells(one))
+            reasons.append(f"round {number}: {one.decision.why or 'as the options say'}")
+    if not json:
         heads = (
             ">round",
             "update",
@@ -41,12 +46,12 @@ def command(
             ">kept",
             ">behind",
         )
-        print_table(heads, map(_cells, decided))
+        print_table(heads, rows)
         # Reasons are sentences: in a column, a narrow screen would leave a word a line.
-        for one in decided:
-            say(f"round {one.record.round}: {one.decision.why or 'as the options say'}")
+        for reason in reasons:
+            say(reason)
         verdict = f"differ in round {', '.join(differ)}" if differ else "the same again"
-        say(f"{len(decided)} decisions: {verdict}")
+        say(f"{len(rows)} decisions: {verdict}")
     if differ:
         raise typer.Exit(1)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Final, Self
 
+import typer
 from rich.console import Console
 
 from fedsz.cli.output import print_event
@@ -32,7 +33,7 @@ class RunTable:
     """
 
     def __init__(self) -> None:
-        self._rows: list[RoundRecord] = []
+        self._last: RoundRecord | None = None
         self._live = LiveRound()
         self._listening: Listening | None = None
         self._done: Done | None = None
@@ -46,7 +47,7 @@ class RunTable:
         self._status.__exit__()
         if self._done:
             self._summary(self._done)
-        elif self._listening and self._rows:
+        elif self._listening and self._last:
             way_on = f"continue with --resume {self._listening.run_dir}"
             self._say(f"stopped in round {self._live.number}; {way_on}", style="")
 
@@ -63,10 +64,10 @@ class RunTable:
                 if what not in ("joined", "received"):
                     self._say(f"client {client_id} {what}: {detail}")
             case RoundRecord():
-                if not self._rows:
+                if not self._last:
                     for heads in HEADS:
                         self._print_row(heads, style="bold")
-                self._rows.append(event)
+                self._last = event
                 for failure in event.failures:
                     self._say(f"round {event.round} without {failure.client}: {failure.reason}")
                 self._print_row(cells(event))
@@ -74,26 +75,24 @@ class RunTable:
                     self._say(f"round {event.round} does not count: {event.uncounted}")
             case Done():
                 self._done = event
-        self._status.update(self._live.text(), at_once=not self._rows)
+        self._status.update(self._live.text(), at_once=not self._last)
 
     def _summary(self, done: Done) -> None:
-        if not self._rows:
+        if not self._last:
             self._say(f"all rounds were over; results in {done.run_dir}", style="")
             return
-        trained = [row for row in self._rows if row.round]
-        names = ("raw_up", "sent_up", "wire_up", "raw_down", "sent_down")
-        raw, sent, wire, model, down = (sum(getattr(row, n) for row in trained) for n in names)
-        rounds = "round" if len(trained) == 1 else "rounds"
-        took = f"after {len(trained)} {rounds} in {done.seconds:.1f} s"
-        last = self._rows[-1]
-        lines = [f"{outcome(last.accuracy, last.loss)} {took}"]
-        if sent:
-            up = f"{size(raw)} of updates: {raw / sent:.2f}x smaller ({size(wire)} on the wire)"
-            ratio = f": {model / down:.2f}x smaller" if down else ", which clients had"
-            models = f"{size(model)} of models{ratio}"
-            error = max(row.max_error for row in trained)
-            lines += [f"sent up {size(sent)} for {up}", f"sent down {size(down)} for {models}"]
-            lines.append(f"largest error {error:.4f} of its bound")
+        of = done.totals
+        rounds = "round" if of.rounds == 1 else "rounds"
+        took = f"after {of.rounds} {rounds} in {of.seconds:.1f} s"
+        lines = [f"{outcome(self._last.accuracy, self._last.loss)} {took}"]
+        if of.sent_up:
+            ratio = f"{of.raw_up / of.sent_up:.2f}x smaller ({size(of.wire_up)} on the wire)"
+            lines.append(f"sent up {size(of.sent_up)} for {size(of.raw_up)} of updates: {ratio}")
+            had = of.sent_down == 0
+            ratio = ", which clients had" if had else f": {of.raw_down / of.sent_down:.2f}x smaller"
+            models = f"{size(of.raw_down)} of models{ratio}"
+            lines.append(f"sent down {size(of.sent_down)} for {models}")
+            lines.append(f"largest error {of.max_error:.4f} of its bound")
         else:
             lines.append("no client sent an update that could be used")
         lines += failure_lines(done.failures)
@@ -133,9 +132,21 @@ def cells(row: RoundRecord) -> tuple[str, ...]:
 
 @contextmanager
 def events_shown(*, json: bool) -> Iterator[Callable[[Event], None]]:
-    """Give a function that prints events: as lines of JSON, or as a `RunTable`."""
-    if json:
-        yield print_event
-    else:
-        with RunTable() as table:
-            yield table.show
+    """Give a function that prints events: as lines of JSON, or as a `RunTable`.
+
+    Raises:
+        typer.Exit: with status 1, if the run is over and no update of it could be used.
+    """
+    replies = None
+
+    def note(event: Event) -> None:
+        nonlocal replies
+        if isinstance(event, Done):
+            replies = event.totals.replies
+        show(event)
+
+    with nullcontext() if json else RunTable() as table:
+        show = table.show if table else print_event
+        yield note
+    if replies == 0:
+        raise typer.Exit(1)

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import Past, Rule, because, check_positive, scaled
+from fedsz.control.rule import NextRound, Rule, RuleState, because, check_positive, scaled
 from fedsz.errors import ConfigError
 
 MEMORY: Final = 8  # rounds whose noise counts
@@ -68,63 +69,99 @@ class Accuracy(Rule):
                 f"high={self.high:g}"
             )
 
-    def refine(self, decision: Decision, past: Past, /) -> Decision:
+    def begin(self, tolerance: float, /) -> Progress:
+        """Return a loop that has seen nothing."""
+        return Progress(self, tolerance)
+
+
+class Progress(RuleState):
+    """How the metric of a run goes, and what its bounds are multiplied with for that.
+
+    Attributes:
+        factor: of the bounds. A worse last round never makes it larger.
+        told: what the last round said, for people.
+    """
+
+    def __init__(self, rule: Accuracy, tolerance: float) -> None:
+        self._rule, self._tolerance = rule, tolerance / 100
+        self.factor, self.told = 1.0, "nothing measured"
+        self._by_loss: bool | None = None  # whether the metric is the loss; None before any
+        self._metric, self._accuracy = Scores(), Scores()
+        self._since = 0  # rounds since the last that was on track
+
+    def observe(self, seen: RoundRecord, /) -> None:
+        """Compare a round with those before, if it was measured."""
+        if seen.accuracy is None and seen.loss is None:
+            return
+        is_first = self._by_loss is None
+        loss, accuracy = _or_worst(seen.loss, -1), _or_worst(seen.accuracy)
+        if self._by_loss is None:
+            self._by_loss = math.isfinite(loss)
+        metric = loss if self._by_loss else accuracy
+        if seen.replies and not is_first:  # else the model is the same as before
+            # From rounds before this one alone, so that a worse round cannot excuse itself.
+            self._judge(metric, accuracy)
+        self._metric.add(metric)
+        self._accuracy.add(accuracy)
+
+    def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
         """Return ``decision`` with its bounds times the factor."""
-        factor, told = self.factor(past.history, past.tolerance)
         return because(
             decision,
-            f"accuracy x{factor:.4g}: {told}",
-            error_bound=scaled(decision.config.error_bound, factor),
-            downlink=scaled(decision.config.downlink, factor),
+            f"accuracy x{self.factor:.4g}: {self.told}",
+            error_bound=scaled(decision.config.error_bound, self.factor),
+            downlink=scaled(decision.config.downlink, self.factor),
         )
 
-    def factor(self, history: Sequence[RoundRecord], tolerance: float) -> tuple[float, str]:
-        """Return what bounds are multiplied with after ``history``, and why.
+    def _judge(self, metric: float, accuracy: float) -> None:
+        rule, noise = self._rule, self._rule.noise * self._metric.noise
+        rise = metric - self._metric.best if math.isfinite(metric) else -math.inf
+        self._since = 0 if rise > noise else self._since + 1
+        if rise > noise:
+            factor, verdict = self.factor * rule.up, "on track"
+        elif rise == -math.inf or self._is_behind(metric, noise, accuracy):
+            factor, verdict = self.factor / rule.down, "behind"
+        elif self._since >= rule.patience:
+            factor, verdict, self._since = self.factor / rule.down, "stuck", 0
+        else:
+            factor, verdict = self.factor * rule.ease, "steady"
+        self.factor = min(max(factor, rule.low), rule.high)
+        self.told = f"{verdict}, {rise:+.4g} on the best, noise {noise:.4g}"
 
-        A worse last round never makes it larger.
-        """
-        history = [o for o in history if o.accuracy is not None or o.loss is not None]
-        values = metric(history)
-        accuracies = [_or_worst(o.accuracy) for o in history]
-        factor, told, since = 1.0, "nothing measured", 0
-        for i in range(1, len(values)):
-            if not history[i].replies:
-                continue  # the model is the same as before
-            best, noise = max(values[:i]), self.noise * noise_of(values[:i])
-            # From rounds before this one alone, so that a worse round cannot excuse itself.
-            rise = values[i] - best if math.isfinite(values[i]) else -math.inf
-            least = max(accuracies[:i]) - tolerance / 100 - SURE * noise_of(accuracies[:i])
-            short = accuracies[i] < least
-            since = 0 if rise > noise else since + 1
-            if rise > noise:
-                factor, verdict = factor * self.up, "on track"
-            elif rise == -math.inf or (rise < -noise and short):
-                factor, verdict = factor / self.down, "behind"
-            elif since >= self.patience:
-                factor, verdict, since = factor / self.down, "stuck", 0
-            else:
-                factor, verdict = factor * self.ease, "steady"
-            factor = min(max(factor, self.low), self.high)
-            told = f"{verdict}, {rise:+.4g} on the best, noise {noise:.4g}"
-        return factor, told
+    def _is_behind(self, metric: float, noise: float, accuracy: float) -> bool:
+        fallen = metric - self._metric.best < -noise
+        known = self._accuracy
+        return fallen and accuracy < known.best - self._tolerance - SURE * known.noise
 
 
-def metric(history: Sequence[RoundRecord]) -> list[float]:
-    """Return a round's held-out metric, the larger the better; -inf where it is not finite.
+class Scores:
+    """What is known of scores, the larger the better, of which the last are kept.
 
-    It is minus the loss where round 0 has one, else the accuracy.
+    Attributes:
+        best: of all; -inf where none is finite.
     """
-    by_loss = bool(history) and history[0].loss is not None and math.isfinite(history[0].loss)
-    if by_loss:
-        return [_or_worst(None if o.loss is None else -o.loss) for o in history]
-    return [_or_worst(o.accuracy) for o in history]
+
+    def __init__(self) -> None:
+        self.best = -math.inf
+        self._last: deque[float] = deque(maxlen=MEMORY)
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of the noise in the last scores; 0 if they are too few."""
+        return noise_of(self._last)
+
+    def add(self, score: float) -> None:
+        """Take in a score; one that is not finite is -inf."""
+        self.best = max(self.best, score)
+        if math.isfinite(score):
+            self._last.append(score)
 
 
-def _or_worst(value: float | None) -> float:
-    return value if value is not None and math.isfinite(value) else -math.inf
+def _or_worst(value: float | None, sign: int = 1) -> float:
+    return sign * value if value is not None and math.isfinite(value) else -math.inf
 
 
-def noise_of(values: Sequence[float]) -> float:
+def noise_of(values: Iterable[float]) -> float:
     """Return the standard deviation of the noise in the last values; 0 if they are too few."""
     known = [value for value in values if math.isfinite(value)][-MEMORY:]
     seconds = [abs(known[i] - 2 * known[i + 1] + known[i + 2]) for i in range(len(known) - 2)]

@@ -16,14 +16,13 @@ further behind, or the metric falls, it tightens. docs/choosing.md has the measu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import AUTO, Past, Rule, because
+from fedsz.control.rule import AUTO, NextRound, Rule, RuleState, because
 from fedsz.update.config import DELTA_EF
 
 # What a tolerance allows: from so many points on, the bounds of updates and of the model's way
@@ -62,19 +61,45 @@ class Auto(Rule):
 
     name = AUTO
 
-    def refine(self, decision: Decision, past: Past, /) -> Decision:
+    def begin(self, tolerance: float, /) -> AutoState:
+        """Return a state that has seen nothing."""
+        return AutoState(tolerance)
+
+
+class AutoState(RuleState):
+    """Who has replied how often, what the model has learned, and how late clients are."""
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+        self._guard = GUARD.begin(tolerance)
+        self._learning = Learning()
+        self._rounds = self._replies = 0
+        self._replied: set[str] = set()
+        self._last: RoundRecord | None = None
+
+    def observe(self, seen: RoundRecord, /) -> None:
+        """Take in a round."""
+        self._guard.observe(seen)
+        self._learning.observe(seen)
+        self._rounds += 1
+        self._replies += len(seen.clients)
+        self._replied.update(client.client or client.node for client in seen.clients)
+        self._last = seen
+
+    def refine(self, decision: Decision, coming: NextRound, /) -> Decision:
         """Return a decision that leaves nothing of ``decision`` but its codecs and factors."""
-        _, up, down = max(row for row in ALLOWED if row[0] <= past.tolerance)
-        turn = min(turns(past.history) + 1, past.next_round)
-        rarely = f" in turn {turn:.3g} of a client" if turn < past.next_round else ""
-        held, unlearned = held_until_learned(past.history)
+        tolerance, number = self._tolerance, coming.number
+        _, up, down = max(row for row in ALLOWED if row[0] <= tolerance)
+        turn = min(self._turns + 1, number)
+        rarely = f" in turn {turn:.3g} of a client" if turn < number else ""
+        held, unlearned = self._learning.held
         grown = min(share_of_allowed(turn), MOST[0], held)
-        grown_down = min(share_of_allowed(past.next_round), MOST[1], held)
-        behind, late = eased_by_lag(past.history)
+        grown_down = min(share_of_allowed(number), MOST[1], held)
+        behind, late = eased_by_lag(self._last)
         # Rounded, for people and for machines whose last bits differ.
         shares = up * grown, ROUNDING * down * grown_down
         bounds = [ErrorBound.step(float(f"{k * behind:.4g}")) for k in shares]
-        why = f"{grown:.3g} of what {past.tolerance:g} points allow"
+        why = f"{grown:.3g} of what {tolerance:g} points allow"
         chosen = because(
             decision,
             f"auto: {why}{rarely}{unlearned}{late}",
@@ -84,13 +109,12 @@ class Auto(Rule):
             threshold=0,
             rule="shape",
         )
-        return GUARD.refine(chosen, past)
+        return self._guard.refine(chosen, coming)
 
-
-def turns(history: Sequence[RoundRecord]) -> float:
-    """Return how often those clients replied, on average, who did at all."""
-    replied = [link.client or link.node for record in history for link in record.clients]
-    return len(replied) / len(set(replied)) if replied else len(history)
+    @property
+    def _turns(self) -> float:
+        """How often those clients replied, on average, who did at all."""
+        return self._replies / len(self._replied) if self._replied else self._rounds
 
 
 def share_of_allowed(number: float) -> float:
@@ -99,13 +123,12 @@ def share_of_allowed(number: float) -> float:
     return max(min(ramp, 1.0), number / SHORT)
 
 
-def eased_by_lag(history: Sequence[RoundRecord]) -> tuple[float, str]:
+def eased_by_lag(last: RoundRecord | None) -> tuple[float, str]:
     """Return what bounds are multiplied with, at most 1, by how far clients are behind; and why.
 
     Clients are further behind than their bound explains where steps shrink faster than residuals
     leave, or a client was away for rounds.
     """
-    last = history[-1] if history else None
     if last is None or last.lag is None or last.decision is None:
         return 1.0, ""
     bound = last.decision.config.bound
@@ -117,23 +140,54 @@ def eased_by_lag(history: Sequence[RoundRecord]) -> tuple[float, str]:
     return max(explained / last.lag, LEAST), f", clients are {last.lag:.3g} rounds behind"
 
 
-def held_until_learned(history: Sequence[RoundRecord]) -> tuple[float, str]:
-    """Return how much of what is allowed the next round may take, at most; and why."""
-    scores = scores_of(history)
-    if len(scores) < 2 or scores[0][0] or len(history) > PATIENCE:
-        return math.inf, ""
-    if max(score for _, score in scores) - scores[0][1] >= LEARNED:
-        return math.inf, ""
-    return HELD, ", nothing learned yet"
+class Learning:
+    """What a model has gained since round 0, by its accuracy, or by its loss where it has none."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._has_accuracy = False
+        self._accuracy, self._share = Gain(), Gain()
+
+    def observe(self, seen: RoundRecord) -> None:
+        """Take in a round."""
+        self._rounds += 1
+        if seen.accuracy is not None:
+            self._has_accuracy = True
+            self._accuracy.add(seen.round, seen.accuracy)
+        if seen.loss is not None and seen.loss > 0:
+            self._share.add(seen.round, -math.log(seen.loss))  # differences are shares of it
+
+    @property
+    def held(self) -> tuple[float, str]:
+        """How much of what is allowed the next round may take, at most; and why."""
+        gain = self._accuracy if self._has_accuracy else self._share
+        if self._rounds > PATIENCE or not gain.is_known or gain.gained >= LEARNED:
+            return math.inf, ""
+        return HELD, ", nothing learned yet"
 
 
-def scores_of(history: Sequence[RoundRecord]) -> list[tuple[int, float]]:
-    """Return the measured rounds and their accuracies, or minus the logarithms of their losses.
+class Gain:
+    """The best of some scores, compared with that of round 0."""
 
-    Small differences of either are shares: of all examples, or of the loss.
-    """
-    accuracies = [(o.round, o.accuracy) for o in history if o.accuracy is not None]
-    if accuracies:
-        return [(number, value) for number, value in accuracies if math.isfinite(value)]
-    losses = [(o.round, o.loss) for o in history if o.loss is not None]
-    return [(number, -math.log(value)) for number, value in losses if 0 < value < math.inf]
+    def __init__(self) -> None:
+        self._scores = self._start = 0
+        self._first = self._best = math.nan
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a score of round 0, and another."""
+        return self._scores > 1 and not self._start
+
+    @property
+    def gained(self) -> float:
+        """What the best is above the first."""
+        return self._best - self._first
+
+    def add(self, number: int, score: float) -> None:
+        """Take in the score of round ``number``, if it is finite."""
+        if not math.isfinite(score):
+            return
+        if not self._scores:
+            self._start, self._first, self._best = number, score, score
+        self._scores += 1
+        self._best = max(self._best, score)

@@ -20,18 +20,25 @@ which need not be exact: the next step starts from the rho that came of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import Past, Rule, because, check_positive, scaled
+from fedsz.control.rule import NextRound, Rule, RuleState, because, check_positive, scaled
 from fedsz.errors import ConfigError
 
 RULES: Final = ("mean", "aimd", "aiad", "trend", "band")
 MEAN, AIMD, AIAD, TREND, BAND = RULES
 
 _BITS: Final = 32  # of an element that is sent as it is
+
+
+class UploadTimes(NamedTuple):
+    """Seconds that the slowest uploads of rounds took: L, that of the round before, and L'."""
+
+    now: float
+    before: float
+    mean: float
 
 
 @dataclass(frozen=True)
@@ -76,41 +83,57 @@ class Dc2(Rule):
         if not self.low <= 1 <= self.high or self.floor > 1 or self.width >= 1:
             raise ConfigError("dc2 needs low <= 1 <= high, floor <= 1 and width < 1")
 
-    def refine(self, decision: Decision, past: Past, /) -> Decision:
-        """Return ``decision`` with the bound times what the controller says."""
-        factor, told = 1.0, "no upload timed"
-        latencies: list[float] = []
-        for seen in past.history:
-            latency, rho = upload_seconds(seen), sent_ratio(seen)
-            target = self.seconds or self.share * seen.seconds
-            if latency is None or rho is None or not 0 < target < math.inf:
-                continue
-            latencies.append(latency)
-            asked = min(max(self.step(rho, latencies, target), self.floor), 1.0)
-            factor *= math.exp2(_BITS * (rho - asked))
-            factor = min(max(factor, self.low), self.high)
-            told = f"{latency:.3g} s of {target:.3g} s, ratio {rho:.4g} to be {asked:.4g}"
-        bound = scaled(decision.config.error_bound, factor)
-        return because(decision, f"dc2 {self.rule} x{factor:.4g}: {told}", error_bound=bound)
+    def begin(self, _tolerance: float, /) -> Dc2State:
+        """Return a controller that has timed no upload."""
+        return Dc2State(self)
 
-    def step(self, rho: float, latencies: Sequence[float], target: float) -> float:
+    def step(self, rho: float, times: UploadTimes, target: float) -> float:
         """Return the sent ratio to aim at, before limits.
 
-        ``rho`` is that of the last round, ``latencies`` L of all rounds that have one, up to it,
-        and ``target`` L*, in seconds.
+        ``rho`` is that of the last round, and ``target`` L*, in seconds.
         """
-        now, mean = latencies[-1], sum(latencies) / len(latencies)
+        now, before, mean = times
         rule = self.rule
         if rule == BAND:
             rule = TREND if abs(now - target) <= self.width * target else AIMD
         if rule == MEAN:
             return rho - self.gain * (now - mean) / mean
         if rule == TREND:
-            before = latencies[-2] if len(latencies) > 1 else now
             return rho - self.gain * (now - before) / mean
         if now <= target:
             return rho + self.add
         return rho / 2 if rule == AIMD else rho - self.cut
+
+
+class Dc2State(RuleState):
+    """What a controller multiplies the bound with, and the uploads that it has timed."""
+
+    def __init__(self, rule: Dc2) -> None:
+        self._rule = rule
+        self._factor, self._told = 1.0, "no upload timed"
+        self._seconds, self._count, self._before = 0.0, 0, 0.0
+
+    def observe(self, seen: RoundRecord, /) -> None:
+        """Take a step, if the round's uploads were timed."""
+        rule, latency, rho = self._rule, upload_seconds(seen), sent_ratio(seen)
+        target = rule.seconds or rule.share * seen.seconds
+        if latency is None or rho is None or not 0 < target < math.inf:
+            return
+        self._seconds += latency
+        self._count += 1
+        before = self._before if self._count > 1 else latency
+        times = UploadTimes(latency, before, self._seconds / self._count)
+        asked = min(max(rule.step(rho, times, target), rule.floor), 1.0)
+        factor = self._factor * math.exp2(_BITS * (rho - asked))
+        self._factor = min(max(factor, rule.low), rule.high)
+        self._told = f"{latency:.3g} s of {target:.3g} s, ratio {rho:.4g} to be {asked:.4g}"
+        self._before = latency
+
+    def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
+        """Return ``decision`` with the bound times what the controller says."""
+        bound = scaled(decision.config.error_bound, self._factor)
+        why = f"dc2 {self._rule.rule} x{self._factor:.4g}: {self._told}"
+        return because(decision, why, error_bound=bound)
 
 
 def upload_seconds(seen: RoundRecord) -> float | None:

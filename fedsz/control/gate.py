@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from fedsz import codecs as codec_list
-from fedsz.control.record import ClientRecord, Decision
-from fedsz.control.rule import Past, Rule, because
+from fedsz.control.record import ClientRecord, Decision, RoundRecord
+from fedsz.control.rule import NextRound, Rule, RuleState, because
 from fedsz.control.transfer_time import is_worth, transfer_seconds
 from fedsz.errors import ConfigError
 
@@ -58,40 +59,72 @@ class Gate(Rule):
         """The codecs to choose from."""
         return tuple(self.codecs.split("/"))
 
-    def refine(self, decision: Decision, past: Past, /) -> Decision:
+    def begin(self, _tolerance: float, /) -> GateState:
+        """Return a state that knows no client."""
+        return GateState(self)
+
+
+class GateState(RuleState):
+    """What is known of each client, and the codec that follows from it."""
+
+    def __init__(self, rule: Gate) -> None:
+        self._rule = rule
+        self._clients: dict[str, _Client] = {}
+        self._chosen: dict[str, str] = {}
+
+    def observe(self, seen: RoundRecord, /) -> None:
+        """Choose anew for the clients of a round."""
+        told = seen.decision.codecs if seen.decision is not None else {}
+        for client in seen.clients:
+            known = self._clients.setdefault(client.node, _Client(self._rule))
+            known.add(self._used(told.get(client.node)), client)
+        for node in {client.node for client in seen.clients}:
+            self._chosen[node] = self._clients[node].choose()
+
+    def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
         """Return ``decision`` with a codec for each client that has replied so far."""
-        seen: dict[str, list[tuple[str, ClientRecord]]] = {}
-        for row in past.history:
-            used = row.decision.codecs if row.decision is not None else {}
-            for client in row.clients:
-                seen.setdefault(client.node, []).append((self._used(used.get(client.node)), client))
-        chosen = {node: self.choose(uses) for node, uses in sorted(seen.items())}
-        listed = {node: codec for node, codec in chosen.items() if codec != DEFAULT}
-        raw = sum(codec == RAW for codec in chosen.values())
+        chosen = sorted(self._chosen.items())
+        listed = {node: codec for node, codec in chosen if codec != DEFAULT}
+        raw = sum(codec == RAW for _, codec in chosen)
         told = f"gate: {raw} of {len(chosen)} clients send as it is"
         return because(decision, told, codecs=listed)
 
-    def choose(self, uses: Sequence[tuple[str, ClientRecord]]) -> str:
-        """Return the codec of a client, given what it used and what came of it in each round."""
-        measured = {}
-        for candidate in self.candidates:
-            known = [client for codec, client in uses if codec == candidate and _is_known(client)]
-            if not known:
-                return candidate
-            measured[candidate] = _Measured.of(known)
-        rates = [client.bandwidth for _, client in uses if 0 < client.bandwidth < math.inf]
-        if not rates:
-            return self.candidates[0]
-        bandwidth = statistics.median(rates[-RECENT:])
-        best = min(measured, key=lambda codec: measured[codec].seconds(bandwidth))
-        lately = [codec for codec, _ in uses[-self.again :]]
-        if measured[best].is_worth(bandwidth) or lately == [RAW] * self.again:
-            return best
-        return RAW
-
     def _used(self, told: str | None) -> str:
         """Return which candidate a client used that was told so."""
-        return told if told == RAW or (told and told in self.candidates) else DEFAULT
+        return told if told == RAW or (told and told in self._rule.candidates) else DEFAULT
+
+
+class _Client:
+    """What a client's last rounds say of it and of the codecs that it used."""
+
+    def __init__(self, rule: Gate) -> None:
+        self._rule = rule
+        self._known: dict[str, deque[ClientRecord]] = {}  # by codec
+        self._rates: deque[float] = deque(maxlen=RECENT)  # bandwidths, in bits a second
+        self._raw = 0  # how many of its last rounds in a row it sent its updates as they are
+
+    def add(self, codec: str, seen: ClientRecord) -> None:
+        """Take in a round, and the codec that was used in it."""
+        self._raw = self._raw + 1 if codec == RAW else 0
+        if _is_known(seen):
+            self._known.setdefault(codec, deque(maxlen=RECENT)).append(seen)
+        if 0 < seen.bandwidth < math.inf:
+            self._rates.append(seen.bandwidth)
+
+    def choose(self) -> str:
+        """Return the codec to use next."""
+        measured = {}
+        for candidate in self._rule.candidates:
+            if candidate not in self._known:
+                return candidate
+            measured[candidate] = _Measured.of(self._known[candidate])
+        if not self._rates:
+            return self._rule.candidates[0]
+        bandwidth = statistics.median(self._rates)
+        best = min(measured, key=lambda codec: measured[codec].seconds(bandwidth))
+        if measured[best].is_worth(bandwidth) or self._raw >= self._rule.again:
+            return best
+        return RAW
 
 
 @dataclass(frozen=True)
@@ -103,8 +136,7 @@ class _Measured:
     sent_bytes: float
 
     @classmethod
-    def of(cls, clients: Sequence[ClientRecord]) -> _Measured:
-        recent = clients[-RECENT:]
+    def of(cls, recent: Collection[ClientRecord]) -> _Measured:
         return cls(
             statistics.median(client.encode_seconds + client.decode_seconds for client in recent),
             statistics.median(client.raw_bytes for client in recent),

@@ -13,7 +13,7 @@ all fine bounds become equal. Measured costs are what a tensor's errors do to th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,15 @@ import numpy.typing as npt
 from fedsz.bounds import ErrorBound
 from fedsz.control.quantiser_rate import HIGHEST, LOWEST, bounds_of_slope, rate
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import SENSITIVITY, SPREAD, Past, Rule, because, check_positive
+from fedsz.control.rule import (
+    SENSITIVITY,
+    SPREAD,
+    NextRound,
+    Rule,
+    RuleState,
+    because,
+    check_positive,
+)
 from fedsz.errors import ConfigError
 from fedsz.update.config import WEIGHTS
 from fedsz.update.step import MOST, root_mean_square
@@ -67,7 +75,27 @@ class Layers(Rule):
         """The spread, and what costs are measured by."""
         return frozenset({SPREAD, SENSITIVITY} if self.cost == MEASURED else {SPREAD})
 
-    def refine(self, decision: Decision, past: Past, /) -> Decision:
+    def begin(self, _tolerance: float, /) -> LayersState:
+        """Return a state that knows no tensor."""
+        return LayersState(self)
+
+
+class LayersState(RuleState):
+    """The spread of each tensor in the last round that has it, and its last sensitivities."""
+
+    def __init__(self, rule: Layers) -> None:
+        self._rule = rule
+        self._spreads: dict[str, tuple[int, float]] = {}
+        self._sensitivities: dict[str, deque[float]] = {}
+
+    def observe(self, seen: RoundRecord, /) -> None:
+        """Take in what was measured in a round."""
+        self._spreads |= seen.spread
+        for name, value in seen.sensitivity.items():
+            if 0 <= value < math.inf:
+                self._sensitivities.setdefault(name, deque(maxlen=RECENT)).append(value)
+
+    def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
         """Return ``decision`` with its factors times those of the tensors that are known.
 
         Raises:
@@ -82,11 +110,11 @@ class Layers(Rule):
         names, counts, present, logs = [], [], [], []
         known = {
             name: (count, deviation)
-            for name, (count, deviation) in sorted(spreads(past.history).items())
+            for name, (count, deviation) in sorted(self._spreads.items())
             if count > 0 and 0 < deviation < math.inf
         }
         whole = root_mean_square({name: (n, n * s * s) for name, (n, s) in known.items()})
-        costs = sensitivities(past.history)
+        costs = {name: sum(last) / len(last) for name, last in self._sensitivities.items()}
         for name, (count, deviation) in known.items():
             given = bound.value * decision.config.factors.get(name, 1.0)
             now = {
@@ -94,7 +122,7 @@ class Layers(Rule):
                 "abs": given / deviation,
                 "step": given * min(whole / deviation, MOST),
             }[bound.kind]
-            cost = 1.0 if self.cost == MSE else costs.get(name, math.nan) / count
+            cost = 1.0 if self._rule.cost == MSE else costs.get(name, math.nan) / count
             if LOWEST <= now < HIGHEST and math.isfinite(cost):
                 names.append(name)
                 counts.append(float(count))
@@ -102,7 +130,7 @@ class Layers(Rule):
                 logs.append((math.log(cost) if cost else -math.inf) + 2 * math.log(deviation))
         if max(logs, default=-math.inf) == -math.inf:
             return because(decision, "layers: no costs known")
-        factors = allot(np.array(counts), np.array(present), np.array(logs), self.limit)
+        factors = allot(np.array(counts), np.array(present), np.array(logs), self._rule.limit)
         # Rounded, so that machines whose exponentials differ in the last bit decide the same.
         chosen = {
             name: decision.config.factors.get(name, 1.0) * float(f"{factor:.4g}")
@@ -136,18 +164,3 @@ def allot(counts: _Doubles, present: _Doubles, logs: _Doubles, limit: float) -> 
         else:
             high = middle
     return factors(high)
-
-
-def spreads(history: Sequence[RoundRecord]) -> dict[str, tuple[int, float]]:
-    """Return each tensor's elements and standard deviation, in the last round that has them."""
-    return {name: known for row in history for name, known in row.spread.items()}
-
-
-def sensitivities(history: Sequence[RoundRecord]) -> dict[str, float]:
-    """Return each tensor's mean sensitivity over the last rounds that have it."""
-    known: dict[str, list[float]] = {}
-    for row in history:
-        for name, value in row.sensitivity.items():
-            if 0 <= value < math.inf:
-                known.setdefault(name, []).append(value)
-    return {name: sum(v[-RECENT:]) / len(v[-RECENT:]) for name, v in known.items()}

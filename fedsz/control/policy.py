@@ -1,7 +1,8 @@
 """The policies, and the controller that asks one of them before every round.
 
 `POLICIES` is the one list: what `get` knows and its messages name. Policies are pure: a run's
-record holds what they saw and what they decided, and `replay` decides it again.
+record holds what they saw and what they decided, and `replay` decides it again. What they keep of a
+round is its numbers: a fleet's records of weeks are gigabytes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fedsz.control.accuracy import Accuracy
@@ -18,7 +19,7 @@ from fedsz.control.dc2 import Dc2
 from fedsz.control.gate import Gate
 from fedsz.control.layers import Layers
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import FIXED, Fixed, Past, Rule
+from fedsz.control.rule import Fixed, NextRound, Rule
 from fedsz.control.schedule import Schedule
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import chosen
@@ -52,16 +53,46 @@ class Policy:
         """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
         return frozenset[str]().union(*(rule.needs for rule in self.rules))
 
-    def decide(self, history: Sequence[RoundRecord]) -> Decision:
+    def begin(self) -> PolicyState:
+        """Return what it knows before any round."""
+        return PolicyState(self)
+
+    def decide(self, history: Iterable[RoundRecord]) -> Decision:
         """Return the decision for the round after ``history``; the same for an equal history.
 
         Args:
             history: all rounds so far; the first is round 0, before any training.
         """
-        past = Past(history, self.tolerance, self.rounds)
-        decision = self.base
-        for rule in self.rules:
-            decision = rule.refine(decision, past)
+        state = self.begin()
+        for seen in history:
+            state.observe(seen)
+        return state.decide()
+
+
+class PolicyState:
+    """What a policy knows of a run's rounds; a decision takes as long in round 10,000 as in 10.
+
+    Attributes:
+        next_round: the number of the round to come; 0 is the model before any training.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._states = [rule.begin(policy.tolerance) for rule in policy.rules]
+        self.next_round = 0
+
+    def observe(self, seen: RoundRecord) -> None:
+        """Take in the record of a round that is over."""
+        self.next_round = seen.round + 1
+        for state in self._states:
+            state.observe(seen)
+
+    def decide(self) -> Decision:
+        """Return the decision for the round to come."""
+        coming = NextRound(max(self.next_round, 1), self._policy.rounds)
+        decision = self._policy.base
+        for state in self._states:
+            decision = state.refine(decision, coming)
         return decision
 
 
@@ -88,23 +119,25 @@ def get(spec: str, base: CompressionConfig, *, tolerance: float, rounds: int | N
     # A plus before a digit is an exponent's.
     rules = tuple(chosen("policy", part, POLICIES) for part in re.split(r"\+(?!\d)", spec))
     policy = Policy(rules, Decision(config=base), tolerance, rounds)
-    policy.decide([])  # what cannot work at all is said now
+    policy.begin().decide()  # what cannot work at all is said now
     return policy
 
 
-def replay(policy: Policy, rows: Sequence[RoundRecord]) -> Iterator[tuple[int, Decision, Decision]]:
-    """Yield each round's number, what was decided for it, and what ``policy`` decides now.
+def replay(policy: Policy, rows: Iterable[RoundRecord]) -> Iterator[tuple[RoundRecord, Decision]]:
+    """Yield each round, and what ``policy`` decides for it now.
 
-    The two differ where a decision came from anything but the rounds before. ``rows`` are of the
-    run's record, in order, from round 0; those without a decision are left out.
+    That differs from the round's own decision where this came from anything but the rounds before.
+    ``rows`` are of the run's record, in order, from round 0; those without a decision are left out.
     """
-    for i, row in enumerate(rows):
+    state = policy.begin()
+    for row in rows:
         if row.decision is not None:
-            yield row.round, row.decision, policy.decide(rows[:i])
+            yield row, state.decide()
+        state.observe(row)
 
 
 class Controller:
-    """A run's policy, what it has seen, and what it has decided for the round to come.
+    """A run's policy, and what it has decided for the round to come.
 
     Args:
         policy: as `get` takes it.
@@ -132,20 +165,20 @@ class Controller:
         rounds: int | None,
         history: Iterable[RoundRecord] = (),
     ) -> None:
-        self._policy = get(policy, base, tolerance=tolerance, rounds=rounds)
-        self.base = base
-        self._remembers = policy != FIXED  # a fleet's records of weeks are megabytes
-        self._history = list(history)
-        self.needs = self._policy.needs
-        self.decision = self._policy.decide(self._history) if self._history else None
+        chosen = get(policy, base, tolerance=tolerance, rounds=rounds)
+        self.base, self.needs = base, chosen.needs
+        self._state = chosen.begin()
+        for seen in history:
+            self._state.observe(seen)
+        self.decision = self._state.decide() if self.next_round else None
 
     @property
     def next_round(self) -> int:
         """The number of the round to come; 0 is the model before any training."""
-        return self._history[-1].round + 1 if self._history else 0
+        return self._state.next_round
 
     def decide(self, done: RoundRecord) -> Decision:
         """Take the round that is over, and return how the next one is to be sent."""
-        self._history = [*self._history, done] if self._remembers else [done]
-        self.decision = self._policy.decide(self._history)
+        self._state.observe(done)
+        self.decision = self._state.decide()
         return self.decision

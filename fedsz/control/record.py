@@ -180,6 +180,35 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     sensitivity: dict[str, float] = {}
 
 
+class Totals(msgspec.Struct, kw_only=True):
+    """Sums over the rounds of a run, from round 1 on.
+
+    Attributes:
+        rounds: how many there were.
+        seconds: that they took, with round 0.
+        max_error: the largest of all; the others are sums of the fields of `Traffic`.
+    """
+
+    rounds: int = 0
+    seconds: float = 0.0
+    replies: int = 0
+    raw_up: int = 0
+    sent_up: int = 0
+    wire_up: int = 0
+    raw_down: int = 0
+    sent_down: int = 0
+    max_error: float = 0.0
+
+    def add(self, record: RoundRecord) -> None:
+        """Take in a round."""
+        self.seconds += record.seconds
+        if record.round:
+            self.rounds += 1
+            self.max_error = max(self.max_error, record.max_error)
+            for name in ("replies", "raw_up", "sent_up", "wire_up", "raw_down", "sent_down"):
+                setattr(self, name, getattr(self, name) + getattr(record, name))
+
+
 def as_builtins(record: RoundRecord) -> dict[str, Any]:
     """Return a record as JSON has it, with its ratio for those who read the file by hand."""
     return {**msgspec.to_builtins(record), "ratio": record.ratio}

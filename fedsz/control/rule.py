@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision, RoundRecord
@@ -19,32 +19,43 @@ SPREAD: Final = "spread"
 SENSITIVITY: Final = "sensitivity"
 
 
-@dataclass(frozen=True)
-class Past:
-    """What a rule is told of the run.
+class NextRound(NamedTuple):
+    """The round that is decided on.
 
     Attributes:
-        history: all rounds so far; the first is round 0, before any training.
-        tolerance: points of accuracy (hundredths) that compression may cost.
+        number: from 1.
         rounds: how many there will be; None where nobody knows.
     """
 
-    history: Sequence[RoundRecord]
-    tolerance: float
+    number: int
     rounds: int | None
 
-    @property
-    def next_round(self) -> int:
-        """The number of the round that is decided on, from 1."""
-        return max(self.history[-1].round + 1, 1) if self.history else 1
+
+class RuleState(ABC):
+    """What a rule knows of a run's rounds.
+
+    It grows with the clients and tensors of the run, and not with its rounds.
+    """
+
+    @abstractmethod
+    def observe(self, seen: RoundRecord, /) -> None:
+        """Take in the record of a round that is over; the first is round 0, before any training."""
+
+    @abstractmethod
+    def refine(self, decision: Decision, coming: NextRound, /) -> Decision:
+        """Return the decision for the next round, given the one of the rules before.
+
+        Raises:
+            ConfigError: the rule cannot act on this kind of decision.
+        """
 
 
 @dataclass(frozen=True)
 class Rule(ABC):
     """One policy of the list. Its settings are the fields of a frozen dataclass.
 
-    A rule keeps no state: what it knows of the rounds before, it works out from the history anew.
-    So equal histories give equal decisions, also after a restart.
+    All that it knows of the rounds before is what its state has observed. So equal records give
+    equal decisions, also after a restart.
     """
 
     name: ClassVar[str]
@@ -55,21 +66,33 @@ class Rule(ABC):
         return frozenset()
 
     @abstractmethod
-    def refine(self, decision: Decision, past: Past, /) -> Decision:
-        """Return the decision for the next round, given the one of the rules before.
+    def begin(self, tolerance: float, /) -> RuleState:
+        """Return what it knows before any round.
 
-        Raises:
-            ConfigError: the rule cannot act on this kind of decision.
+        Args:
+            tolerance: points of accuracy (hundredths) that compression may cost.
         """
 
 
 @dataclass(frozen=True)
-class Fixed(Rule):
+class Stateless(Rule, RuleState):
+    """A rule that looks at no round, and so is its own state."""
+
+    def begin(self, _tolerance: float, /) -> Self:
+        """Return the rule itself."""
+        return self
+
+    def observe(self, _seen: RoundRecord, /) -> None:
+        """Ignore a round."""
+
+
+@dataclass(frozen=True)
+class Fixed(Stateless):
     """Changes nothing: what the run's options say, in every round."""
 
     name = FIXED
 
-    def refine(self, decision: Decision, _past: Past, /) -> Decision:
+    def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
         """Return ``decision``."""
         return decision
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision
-from fedsz.control.rule import Past, Rule, because
+from fedsz.control.rule import NextRound, Stateless, because
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT
 
@@ -20,7 +20,7 @@ GEOMETRIC, LINEAR = SHAPES
 
 
 @dataclass(frozen=True)
-class Schedule(Rule):
+class Schedule(Stateless):
     """Moves the bounds of both directions, each from a first to a last.
 
     Attributes:
@@ -49,14 +49,13 @@ class Schedule(Rule):
         if self.shape not in SHAPES:
             raise ConfigError(f"schedule shape must be {' or '.join(SHAPES)}, got {self.shape!r}")
 
-    def refine(self, decision: Decision, past: Past, /) -> Decision:
+    def refine(self, decision: Decision, coming: NextRound, /) -> Decision:
         """Return ``decision`` with the bounds of this round of the schedule."""
         if not (self.first or self.last or self.down_first or self.down_last):
             raise ConfigError("schedule needs an end: first=, last=, down_first= or down_last=")
-        if past.rounds is None:
+        if coming.rounds is None:
             raise ConfigError("schedule needs the number of rounds: FedSZGrid(rounds=...)")
-        number = past.next_round
-        share = min((number - 1) / (past.rounds - 1), 1.0) if past.rounds > 1 else 1.0
+        share = min((coming.number - 1) / (coming.rounds - 1), 1.0) if coming.rounds > 1 else 1.0
         up = self._between(self.first, self.last, decision.config.error_bound, share)
         down = self._between(self.down_first, self.down_last, decision.config.downlink, share)
         told = f"schedule at {share:.0%}: {up} up, {down} down"

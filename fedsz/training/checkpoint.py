@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -101,4 +101,6 @@ class Resumed(NamedTuple):
     """What a run goes on from."""
 
     checkpoint: Checkpoint
-    history: Sequence[RoundRecord]  # from round 0 to the checkpoint's
+    # Reads the rounds from 0 to the checkpoint's; they are not kept, since a fleet's of weeks are
+    # gigabytes.
+    history: Callable[[], Iterator[RoundRecord]]

@@ -30,18 +30,17 @@ class Decided(NamedTuple):
 
 
 def decisions(folder: Path) -> Iterator[Decided]:
-    """Decide the rounds of a run again, from its folder.
+    """Decide the rounds of a run again, from its folder; keeps none of them.
 
     Raises:
         ConfigError: it is no folder of a run, or its policy does not exist here.
     """
     run = RunConfig.read(folder / CONFIG)
     policy = get(run.policy, run.compression, tolerance=run.tolerance, rounds=run.rounds)
-    records = list(read_rounds(folder, run.compression))
-    by_number = {record.round: record for record in records}
-    for number, decision, again in replay(policy, records):
-        record = by_number[number]
-        yield Decided(record, decision, again if record.version > 1 else _rounded(again))
+    for record, again in replay(policy, read_rounds(folder, run.compression)):
+        if record.decision is not None:
+            again = again if record.version > 1 else _rounded(again)
+            yield Decided(record, record.decision, again)
 
 
 def _rounded(decision: Decision) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fedsz.control.record import RoundRecord, as_builtins, upgraded
+from fedsz.control.record import RoundRecord, Totals, as_builtins, upgraded
 from fedsz.errors import FedszError
 from fedsz.update.config import DEFAULT, CompressionConfig
 
@@ -46,9 +46,10 @@ class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
     """The run is over, and its folder complete."""
 
     run_dir: str
-    seconds: float  # from the first round's start to the end
+    seconds: float  # since this server listened
     # By client, and by kind, how often a round went on without it; all rounds of a resumed run.
     failures: dict[str, dict[str, int]] = {}
+    totals: Totals = msgspec.field(default_factory=Totals)  # likewise
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):

@@ -169,7 +169,7 @@ class _Rounds:
     ) -> None:
         self._config, self._problem, self._on_round = config, problem, on_round
         self._on_checkpoint, self._run_id = on_checkpoint, grid.run.run_id
-        controller = controller_of(config, resumed.history if resumed else ())
+        controller = controller_of(config, resumed.history() if resumed else ())
         self._needs = controller.needs
         rules, deadlines = rules_of(config), deadlines_of(config)
         self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, config.seed)

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 
 from fedsz.arrays import Layout
-from fedsz.control.record import RoundRecord, count_failures
+from fedsz.control.record import RoundRecord, Totals, count_failures
 from fedsz.errors import ConfigError
 from fedsz.training.apps import make_client_app, require_fit
 from fedsz.training.events import Client, Done, Event, Listening, Receiving
@@ -58,6 +58,13 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         elif event.kind in _TOLD:
             on_event(Client(event.client_id, str(event.kind), event.detail))
 
+    failures, totals = dict[str, dict[str, int]](), Totals()
+
+    def count(record: RoundRecord) -> None:
+        nonlocal failures
+        failures = count_failures(record.failures, failures)
+        totals.add(record)
+
     if not config.insecure and not config.tls_cert:
         raise ConfigError("give --tls-cert and --tls-key, or --insecure for plaintext")
     if 0 < config.shares < config.min_clients:
@@ -65,6 +72,8 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         raise ConfigError(f"{few}: a client beyond the shares is refused, so no round would start")
     folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
     resumed = folder.resumed if folder else None
+    for record in resumed.history() if resumed else ():
+        count(record)
     # The weights to start from are in the checkpoint, if there is one.
     problem = prepare(dataclasses.replace(config, initial="") if resumed else config)
     # Each round collects garbage; it need not look through all that torch has brought.
@@ -96,12 +105,9 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         first = resumed.checkpoint.done.round + 1 if resumed else 0
         on_event(Listening(grid.port, str(folder.path), config.min_clients, first, config.rounds))
         start = time.monotonic()
-        history = resumed.history if resumed else ()
-        failures = count_failures(failure for record in history for failure in record.failures)
 
         def tell_round(record: RoundRecord) -> None:
-            nonlocal failures
-            failures = count_failures(record.failures, failures)
+            count(record)
             on_event(record)
 
         federate(
@@ -115,7 +121,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         )
         if first > config.rounds:
             _await_clients(grid, config)
-        on_event(Done(str(folder.path), time.monotonic() - start, failures))
+        on_event(Done(str(folder.path), time.monotonic() - start, failures, totals))
     folder.finish()
 
 

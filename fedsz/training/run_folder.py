@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -34,6 +35,7 @@ CHECKPOINT = "checkpoint"
 UPDATES = "updates"  # a folder of files that are named by the digests in rounds.jsonl
 
 UPDATE: Final = "update"  # the record in each of them
+_PIECE: Final = 1 << 20  # bytes that are read at once
 _OF_FOLDER: Final = ("run_dir", "resume")  # options that name it
 _MAY_DIFFER: Final = (*_OF_FOLDER, "data_dir")  # in a run that is resumed
 
@@ -98,8 +100,7 @@ class RunFolder:
             folder._begin_again(config)
             return folder
         folder._mend(checkpoint, of)
-        history = list(read_rounds(path, config.compression))
-        folder.resumed = Resumed(checkpoint, history)
+        folder.resumed = Resumed(checkpoint, partial(read_rounds, path, config.compression))
         return folder
 
     def keep(self, checkpoint: Checkpoint) -> None:
@@ -150,10 +151,11 @@ class RunFolder:
         A crash can leave them before it, within a line or a file; never after it.
         """
         path, line = self.path / ROUNDS, f"{checkpoint.line}\n".encode()
-        lines = _read(path)
         self._size = int(of.get("rounds-size", 0))
-        before, last = lines[: self._size], lines[self._size :]
-        self._lines = hashlib.sha256(before)
+        self._lines = hashlib.sha256()
+        for piece in _pieces(path, self._size):
+            self._lines.update(piece)
+        last = b"".join(_pieces(path, len(line) + 1, self._size))
         if dict(of) != self._identity() or not line.startswith(last):
             what = CONFIG if of.get("config") != self._config else ROUNDS
             raise ConfigError(
@@ -161,7 +163,7 @@ class RunFolder:
                 " changed"
             )
         if last != line:
-            write_whole(path, before + line)
+            write_whole(path, itertools.chain(_pieces(path, self._size), [line]))
         self._lines.update(line)
         self._size += len(line)
         self._save(checkpoint)
@@ -206,24 +208,36 @@ def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
     """
     path = folder / ROUNDS
     try:
-        lines = path.read_text("utf-8").splitlines(keepends=True)
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    event = from_json(line, base)
+                except FedszError as err:
+                    if not line.endswith("\n"):
+                        return
+                    what = f"{path}, line {number}, is no round: {line[:80]!r}"
+                    raise ConfigError(f"cannot read rounds: {what}") from err
+                if isinstance(event, RoundRecord):
+                    yield event
     except (OSError, UnicodeDecodeError) as err:
         raise ConfigError(f"cannot read {path}: {getattr(err, 'strerror', err)}") from err
-    for number, line in enumerate(lines, 1):
-        try:
-            event = from_json(line, base)
-        except FedszError as err:
-            if not line.endswith("\n"):
-                return
-            what = f"{path}, line {number}, is no round: {line[:80]!r}"
-            raise ConfigError(f"cannot read rounds: {what}") from err
-        if isinstance(event, RoundRecord):
-            yield event
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
+    except OSError as err:
+        raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
+
+
+def _pieces(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
+    """Yield what a file holds from ``start`` on, ``size`` bytes at most, in pieces."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            while piece := file.read(min(size, _PIECE)):
+                size -= len(piece)
+                yield piece
     except OSError as err:
         raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
 
