@@ -49,6 +49,22 @@ def call(*arguments: Any) -> Done:
     return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
+PANIC = type("PanicException", (BaseException,), {})  # as pyo3 has it
+
+
+@pytest.mark.parametrize(
+    ("failure", "line"),
+    [
+        (MemoryError(), "out of memory"),
+        (MemoryError("unable to allocate 8 GiB"), "out of memory: unable to allocate 8 GiB"),
+        (PANIC("x"), "a library has failed, most likely for want of memory: x"),
+    ],
+)
+def test_a_want_of_memory_is_one_line(failure: BaseException, line: str) -> None:
+    with mock.patch("fedsz.cli.codecs.print_json", side_effect=failure):
+        assert refuse("codecs", "--json") == line
+
+
 def refuse(*arguments: Any) -> str:
     """Return the one line that a mistake is answered with."""
     done = call(*arguments)

@@ -35,6 +35,9 @@ TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands
 # A full disk is no bug: it is told in one line, wherever it was noticed.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+# What a library in Rust raises where it cannot go on; each has such a class of its own.
+RUST_PANIC: Final = "PanicException"
+
 app = typer.Typer(
     help="Error-bounded compression for federated learning.",
     no_args_is_help=True,
@@ -104,6 +107,8 @@ def main() -> None:
         code = _complain(err.format_message())
     except (KeyboardInterrupt, click.Abort):
         code = 130
+    except MemoryError as err:
+        code = _complain(" ".join(("out of memory:", str(err))).rstrip(": "))
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()
         code = 1
@@ -111,6 +116,10 @@ def main() -> None:
         if err.errno not in NO_ROOM:
             raise
         code = _complain(f"cannot write {err.filename or 'a file'}: {err.strerror}")
+    except BaseException as err:
+        if type(err).__name__ != RUST_PANIC:
+            raise
+        code = _complain(f"a library has failed, most likely for want of memory: {err}")
     sys.exit(code or 0)
 
 
