@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedsz.errors import ConfigError
 from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.broadcast import Broadcast
-from fedsz.flower.shifts import Shifts
+from fedsz.flower.shifts import Shelf, Shifts
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.reference import Reference
@@ -45,12 +45,14 @@ class Clients:
         app: what they run.
         contexts: by client, its Context after its last reply.
         factors: by client, what its next step is multiplied by, once.
+        names: by client, what it calls its tensor, once.
     """
 
     def __init__(self) -> None:
         self.app = ClientApp(mods=[FedSZMod()])
         self.contexts: dict[int, Context] = {}
         self.factors: dict[int, float] = {}
+        self.names: dict[int, str] = {}
         self.app.train()(self._train)
 
     def _train(self, message: Message, context: Context) -> Message:
@@ -58,8 +60,9 @@ class Clients:
         self.contexts[client] = context
         w = to_arrays(message.content["arrays"])["fc.weight"]
         step = STEP * self.factors.pop(client, 1.0) * (target(client) - w)
+        name = self.names.pop(client, "fc.weight")
         content: Any = {
-            "arrays": record_of({"fc.weight": w + step.astype(np.float32)}),
+            "arrays": record_of({name: w + step.astype(np.float32)}),
             "metrics": MetricRecord({"num-examples": 1}),
         }
         return Message(RecordDict(content), reply_to=message)
@@ -183,6 +186,48 @@ def test_a_refused_reply_moves_no_shift_and_its_sender_goes_back() -> None:
     assert not np.array_equal(server.shifts[0]["fc.weight"], left_out)
     assert agree(clients, server)
     assert np.abs(server.model).max() < 10
+
+
+@pytest.mark.parametrize("strategy", [StreamingFedAvg, FedAvg])
+def test_a_reply_is_kept_once_it_is_admitted_and_until_its_round_is_over(
+    strategy: type[FedAvg], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that are refused nothing is kept, and of others nothing in memory."""
+    kept: list[set[int]] = []
+    clients, shifts = Clients(), Shifts()
+    server = Server(clients, strategy=strategy, shifts=shifts)
+    nodes = sorted(server.inner.get_node_ids())
+    counted = shifts.counted
+
+    def looks(nodes: Any) -> None:
+        kept.append(set(shifts._admitted))
+        assert not any(answer.streams for answer, _ in shifts._admitted.values())
+        counted(nodes)
+        assert not shifts._admitted
+
+    monkeypatch.setattr(shifts, "counted", looks)
+    server.run(3)
+    clients.names[0] = "other.weight"
+    server.run()
+
+    assert kept[-2:] == [set(nodes), set(nodes[1:])]
+
+
+def test_replies_that_wait_come_back_from_a_file_and_without_room_from_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf = Shelf()
+    texts = [b"a" * 1000, b"", b"bc" * 5000]
+    places = [shelf.put(text) for text in texts]
+    assert [type(place) for place in places] == [range] * 3
+    assert [shelf.take(place) for place in reversed(places)] == texts[::-1]
+
+    shelf.clear()
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    place = shelf.put(b"kept")
+
+    assert shelf.take(place) == b"kept"
+    assert "a reply stays in memory" in caplog.text
 
 
 def test_a_clipped_reply_moves_the_shift_of_both_sides() -> None:

@@ -236,7 +236,7 @@ class Exchange:
             asked.own(reply)
             self._answered[reply] = asked
             if keeps_model(reply):
-                self._packer.received(asked, reply)
+                self._packer.received(asked)
             return asked
 
     def _admitted(self, reply: Message, *, sealed: bool) -> Message:
@@ -245,12 +245,14 @@ class Exchange:
         if reply.has_error():
             self.fail(asked.node, reason_of(reply), Refusal.FAILED, trains=asked.trains)
             return reply
+        answer = self._packer.answer(asked, reply)  # it has its streams until it is admitted
         try:
             admitted = self._admission.admit(reply, self.ordered, sealed=sealed)
         except FedszError as err:
             reason = told(err)
             self.fail(asked.node, reason, kind_of(err), trains=asked.trains)
             return compat.error_in_place_of(reply, reason)
+        self._packer.admitted(asked, answer)
         if not asked.trains:
             self._book.evaluated.add(reply)
         if reply.content.array_records:

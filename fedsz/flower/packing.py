@@ -29,7 +29,7 @@ from fedsz.flower.records import (
     streams_of,
 )
 from fedsz.flower.sent_content import SentContent
-from fedsz.flower.shifts import KnownModels, Shifts
+from fedsz.flower.shifts import Answer, KnownModels, Shifts
 from fedsz.methods import texts_sent
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.lossless import BITS_CODEC
@@ -273,27 +273,30 @@ class Packer:
         self._counted |= {node: self._asked.get(node, 0) for node in known}
         self._shifts.counted(known)
 
-    def received(self, asked: Asked, reply: Message) -> None:
+    def received(self, asked: Asked) -> None:
         """Note that a node has answered a message, and so holds what was in it.
 
         But for one that loses what it holds: it has no place to keep it, and is sent the whole.
         """
         node, content = asked.node, asked.content
-        if reply.has_content():
-            self._note_streams(reply, content)
         if self._lost.get(node, 0) < FORGETFUL:
             # Evaluation may have a key of its own, and leaves what training has left.
             self._held[node] = {**self._held.get(node, {}), **content.instructions.holds}
 
-    def _note_streams(self, reply: Message, content: SentContent) -> None:
-        """Keep what a reply may move the shift of its sender by."""
-        config, records = content.instructions.config, reply.content.array_records
+    def answer(self, asked: Asked, reply: Message) -> Answer | None:
+        """Return what a sealed reply may move the shift of its sender by, once it is `admitted`."""
+        content, records = asked.content, reply.content.array_records
+        config = content.instructions.config
         if not (content.instructions.trains and config.learns_shifts and config.chain):
-            return
+            return None
         found = {key: streams_of(record) for key, record in records.items() if is_sealed(record)}
         streams = {key: each[0] for key, each in found.items() if each}
-        node = reply.metadata.src_node_id
-        self._shifts.answered(node, streams, _by_digest(content), config.chain)
+        return self._shifts.answer(asked.node, streams, _by_digest(content), config.chain)
+
+    def admitted(self, asked: Asked, answer: Answer | None) -> None:
+        """Keep the `answer` of a reply that has passed admission until it has `counted`."""
+        if answer is not None:
+            self._shifts.admitted(asked.node, answer)
 
     def whole(self, asked: Asked) -> Packed | None:
         """Return a message for one that holds nothing of the model in it; None if that is no help.

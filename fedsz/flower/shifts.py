@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
+import threading
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import IO, Final
 
 from fedsz.errors import FedszError
 from fedsz.methods import Transform
@@ -48,13 +51,57 @@ class KnownModels(Mapping[bytes, Reference]):
         return len(self.sent)
 
 
-@dataclass(frozen=True)
-class _Reply:
-    """What a client has answered, until it is known whether that counts."""
+class Shelf:
+    """Bytes that wait in one file without a name; if that has no room, in memory."""
 
-    streams: Mapping[str, bytes]  # by the keys of records
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def put(self, data: bytes) -> range | bytes:
+        """Return what `take` returns them for."""
+        with self._lock:
+            try:
+                if self._file is None:  # it lives until it is cleared
+                    self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+                start = end = self._file.seek(0, os.SEEK_END)
+                while end - start < len(data):  # one write takes 2 GiB at most
+                    end += self._file.write(memoryview(data)[end - start :])
+            except OSError as err:
+                logger.warning("a reply stays in memory: %s", err.strerror or err)
+                return data
+        return range(start, end)
+
+    def take(self, place: range | bytes) -> bytes:
+        """Return the bytes that were put there."""
+        if isinstance(place, bytes):
+            return place
+        assert self._file is not None
+        pieces, at = list[bytes](), place.start
+        while at < place.stop:
+            pieces.append(os.pread(self._file.fileno(), place.stop - at, at))
+            at += len(pieces[-1])
+        return b"".join(pieces)
+
+    def clear(self) -> None:
+        """Forget all that was put there."""
+        self._file = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client has answered, until it is known whether that counts.
+
+    Attributes:
+        streams: by the keys of records.
+        models: that they may refer to.
+        shifts: of the client, by the same keys.
+        transform: what codes tensors.
+    """
+
+    streams: Mapping[str, bytes]
     models: KnownModels
-    shifts: Mapping[str, Shift]  # by the same keys
+    shifts: Mapping[str, Shift]
     transform: Transform
 
 
@@ -74,7 +121,8 @@ class Shifts:
     most_clients: int = MOST_CLIENTS
     _known: dict[int, Mapping[str, Shift]] = field(default_factory=dict)  # last moved at the end
     _digests: dict[int, Mapping[str, bytes]] = field(default_factory=dict)
-    _replies: dict[int, _Reply] = field(default_factory=dict)
+    _admitted: dict[int, tuple[Answer, dict[str, range | bytes]]] = field(default_factory=dict)
+    _shelf: Shelf = field(default_factory=Shelf)  # with the streams of these
 
     def of(self, node: int) -> Mapping[str, Shift]:
         """Return what is known of a client, by key."""
@@ -84,27 +132,34 @@ class Shifts:
         """Return the digests of its shifts, by key."""
         return self._digests.get(node, MappingProxyType({}))
 
-    def answered(
+    def answer(
         self,
         node: int,
         streams: Mapping[str, bytes],
         sent: Mapping[bytes, Reference],
         transform: Transform,
-    ) -> None:
-        """Keep a reply's streams until `counted`; ``sent`` are the models it may start from."""
+    ) -> Answer:
+        """Return what a client's shift may move by; ``sent`` are the models it may start from."""
         shifts = self.of(node)
-        models = KnownModels(sent, tuple(shifts.values()))
-        self._replies[node] = _Reply(streams, models, shifts, transform)
+        return Answer(streams, KnownModels(sent, tuple(shifts.values())), shifts, transform)
+
+    def admitted(self, node: int, answer: Answer) -> None:
+        """Keep an answer that has passed admission until `counted`, its streams in a file."""
+        places = {key: self._shelf.put(stream) for key, stream in answer.streams.items()}
+        self._admitted[node] = replace(answer, streams={}), places
 
     def counted(self, nodes: Collection[int]) -> None:
-        """Move the shifts of clients whose replies have gone into the model; forget these."""
-        for node in sorted(self._replies.keys() & set(nodes)):
+        """Move the shifts of clients whose answers have gone into the model; forget all answers."""
+        for node in sorted(self._admitted.keys() & set(nodes)):
+            answer, places = self._admitted.pop(node)
             try:
-                moved = _moved(self._replies.pop(node))
+                moved = _moved(answer, {k: self._shelf.take(place) for k, place in places.items()})
             except FedszError as err:  # of a strategy that has decoded nothing
                 logger.warning("node %d starts its shift anew: %s", node, err)
                 moved = {}
             self._put(node, moved)
+        self._admitted = {}
+        self._shelf.clear()
         self._keep_limits()
 
     def state(self) -> dict[int, Mapping[str, Shift]]:
@@ -141,14 +196,16 @@ class Shifts:
             )  # fmt: skip
 
 
-def _moved(reply: _Reply) -> dict[str, Shift]:
+def _moved(answer: Answer, streams: Mapping[str, bytes]) -> dict[str, Shift]:
     after: dict[str, Shift] = {}
-    for key, stream in reply.streams.items():
-        digest = Reader(stream).header.reference
-        base = reply.models.get(digest) if digest else None
-        if base is not None:
-            before = {} if digest in reply.models.sent else reply.shifts.get(key, {})
-            after[key] = shift_after(stream, base, before, reply.transform)
+    for key, stream in streams.items():
+        digest, known = Reader(stream).header.reference, answer.shifts.get(key, {})
+        base = answer.models.get(digest) if digest else None
+        if digest is None:  # all of it went exactly
+            after[key] = known
+        elif base is not None:
+            before = {} if digest in answer.models.sent else known
+            after[key] = shift_after(stream, base, before, answer.transform)
     return after
 
 
