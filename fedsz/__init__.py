@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fedsz.update.compress import compress
     from fedsz.update.decompress import decompress
 
+    __version__: str
+
 __all__ = [
     "ErrorBound",
     "FedszError",
@@ -42,6 +44,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     # Each name is imported when it is first used: the command line needs no numpy to print its
     # help, and Flower takes half a second.
+    if name == "__version__":
+        from importlib.metadata import version  # of what is installed; it reads a file
+
+        return version("fedsz")
     if name not in __all__:
         raise AttributeError(f"module 'fedsz' has no attribute {name!r}")
     home = _HOMES.get(name)
@@ -51,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -23,6 +23,8 @@ Anything else that escapes fedsz is a bug.
 
 from __future__ import annotations
 
+import logging
+
 from fedsz.formatting import one_line
 
 
@@ -122,3 +124,12 @@ class DataError(FedszError):
 
 class LinkError(FedszError, ConnectionError):
     """A server or client that is absent, busy or refuses the connection."""
+
+
+def log_failure(logger: logging.Logger, what: str, err: Exception) -> None:
+    """Log that ``what`` happened: a `FedszError` in one line, anything else with its traceback."""
+    told = f"{what}: {type(err).__name__}: {err}"
+    if isinstance(err, FedszError):
+        logger.warning("%s", told)
+    else:
+        logger.error("%s", told, exc_info=err)

@@ -172,7 +172,8 @@ def test_a_finished_run_is_not_resumed(fleet: Fleet) -> None:
 
     line = refused(fleet, "server", "--insecure", "--port", 0, "--resume", "out")
 
-    assert line == "the run in out has finished: 1 rounds"
+    next_run = "--initial out/model.safetensors starts a new run from its model"
+    assert line == f"the run in out has finished: 1 round; {next_run}"
 
 
 def test_a_server_waits_for_more_clients_than_one_machine_has(fleet: Fleet) -> None:

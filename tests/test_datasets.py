@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import datasets as hf
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -350,6 +351,15 @@ def test_file_that_is_not_parquet(tmp_path: Path) -> None:
     (tmp_path / "test.parquet").write_bytes(b"PAR1, but no more")
     with pytest.raises(DataError, match=r"cannot read .*test\.parquet"):
         datasets.load_test("cifar10", data_dir=tmp_path)
+
+
+def test_file_whose_description_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "test.parquet"
+    write_images(path, DATASETS[1], size=32, labels=[0])
+    table = pq.read_table(path).replace_schema_metadata({"huggingface": b"\xff{"})
+    pq.write_table(table, path)
+    with pytest.raises(DataError, match=r"cannot read .*test\.parquet: .*codec can't decode"):
+        datasets.load_test(DATASETS[1].name, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,23 @@ def test_an_update_with_nan_is_left_out_and_its_residual_forgotten(update: str) 
     assert states == [kept, set(), kept]
 
 
+@pytest.mark.parametrize("bug", [False, True])
+def test_training_that_diverges_is_one_line_and_a_bug_has_its_traceback(
+    bug: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def edit(_: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {} if bug and 1 / 0 else {name: x * math.nan for name, x in arrays.items()}
+
+    grid = FedSZGrid(grid_of(app_of(edit)), "std:2", downlink=COARSE)
+    StreamingFedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=1)
+
+    told = [record for record in caplog.records if record.name == "fedsz.flower.mod"]
+    assert len(told) == CLIENTS
+    name = "ZeroDivisionError" if bug else "DivergedUpdate: training made NaN"
+    assert all(name in record.message for record in told)
+    assert all(bool(record.exc_info) is bug for record in told)
+
+
 def test_a_tensor_that_was_never_finite_is_no_divergence() -> None:
     arrays = {"mask": np.array([0, -np.inf], np.float32), **initial()}
     grid = FedSZGrid(grid_of(app_of()), 1e-2, update="delta+ef", downlink=COARSE)

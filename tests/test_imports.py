@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,13 @@ def test_public_names_stay(package: str, name: str) -> None:
 
     assert name in module.__all__
     assert getattr(module, name) is not None
+
+
+def test_the_version_is_the_installed_ones() -> None:
+    import fedsz
+
+    assert fedsz.__version__ == version("fedsz")
+    assert "__version__" in dir(fedsz)
 
 
 def test_an_unknown_name_is_an_error() -> None:

@@ -214,3 +214,23 @@ def test_a_bench_file_from_before_parts_had_a_column(tmp_path: Path) -> None:
     rows = read(path, BENCH).to_pylist()
     assert {row["data"] for row in rows} == {"net"}
     assert [row["part"] for row in rows] == ["lossy", "lossless part", "everything", "lossy"]
+
+
+def test_a_damaged_file_is_one_line_wherever_it_is_damaged(tmp_path: Path) -> None:
+    """Parquet's pages have no checksums: what is read may be no text, or no table of ours."""
+    path = tmp_path / "rows.parquet"
+    with Results(path, SWEEP) as results:
+        results.add([row(run="some run")])
+    rows = pq.read_table(path)
+    pq.write_table(rows.replace_schema_metadata({b"fedsz.table": b"\xff"}), path)
+    damaged = [path.read_bytes()]
+    pq.write_table(rows, path, compression="none")
+    plain = path.read_bytes()
+    damaged += [plain.replace(b"some run", b"some \xff\xfe\xfd")]
+    damaged += [plain[:end] for end in range(0, len(plain), 997)]
+    assert all(data != plain for data in damaged)
+    for data in damaged:
+        path.write_bytes(data)
+        with pytest.raises(ConfigError, match=r"rows.parquet") as raised:
+            read(path)
+        assert "\n" not in str(raised.value)

@@ -105,7 +105,7 @@ def test_a_run_on_one_machine_is_resumed_with_its_clients_states(fleet: Fleet) -
     finished = fleet.start("run", "--resume", "out")
     assert finished.wait(LIMIT) == 2
     (line,) = complaints(finished)
-    assert line == "fedsz: the run in out has finished: 20 rounds"
+    assert line.startswith("fedsz: the run in out has finished: 20 rounds; --initial out/model.s")
 
 
 def test_a_run_that_is_stopped_ends_its_server_first(

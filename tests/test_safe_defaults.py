@@ -12,9 +12,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.control.record import Traffic
+from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg, compressed
 from fedsz.flower.records import KEY, STYPE
+from fedsz.flower.round_log import RoundLog
 from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.update.config import CompressionConfig
 from tests.federation import CLIENTS, grid_of, record_of, to_arrays
 
 ROUNDS = 4
@@ -256,6 +260,40 @@ def test_a_bound_that_keeps_clients_behind_is_warned_of_once(flower_log: list[st
 def test_that_nothing_is_lossy_is_warned_of(flower_log: list[str]) -> None:
     start(FedSZGrid(grid_of(app_of()), rule="paper"))
     assert any("0 of 2 tensors are lossy" in line for line in flower_log)
+
+
+def test_what_is_no_floats_is_not_told_to_use_what_it_uses(flower_log: list[str]) -> None:
+    """As FedXgb's trees are, which are bytes."""
+    trees = ArrayRecord({"0": Array(np.arange(2000, dtype=np.uint8))})
+    FedAvg().start(FedSZGrid(grid_of(app_of(lambda _, x: x))), trees, num_rounds=1)
+    (why,) = [line for line in flower_log if "tensors" in line]
+    assert "rule=" not in why
+    assert "0 of 1 tensors hold floating-point numbers: they are sent without loss" in why
+
+    bias = ArrayRecord({"0": Array(np.ones(20, np.float32))})
+    FedAvg().start(FedSZGrid(grid_of(app_of())), bias, num_rounds=1)
+    why = "the replies hold fewer than 1024 bytes of arrays; they pass as they are"
+    assert flower_log[-1] == f"fedsz: {why}"
+
+
+def test_a_round_that_saves_nothing_claims_nothing(flower_log: list[str]) -> None:
+    log = RoundLog(CompressionConfig())
+    told = {"replies": 1, "tensors": 1, "lossy": 1, "raw_down": 1000, "sent_down": 990}
+    log.tell(1, Traffic(**told, raw_up=100, sent_up=3000), CompressionConfig())
+    log.tell(2, Traffic(raw_down=10, raw_aside=9, sent_down=10, sent_aside=9), CompressionConfig())
+    assert flower_log == [
+        "fedsz: round 1: 1 replies, up 3.0 kB of 100 B, down 990 B of 1.0 kB",
+        "fedsz: round 2: down 10 B of 10 B, replies that do not train 9 B of 9 B",
+    ]
+
+
+def test_the_mods_class_and_a_grid_that_is_wrapped_twice_are_told(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(app_of(mods=[FedSZMod]))), rounds=1)
+    assert any("mods has the class FedSZMod: write FedSZMod()" in line for line in flower_log)
+    with pytest.raises(ConfigError, match="this Grid is a FedSZGrid already: wrap it once"):
+        FedSZGrid(FedSZGrid(grid_of(app_of())))
+    with pytest.raises(ConfigError, match="wrap it once"):
+        FedSZGrid(Watched(FedSZGrid(grid_of(app_of()))))
 
 
 def test_whoever_forgets_the_mod_is_told_so(flower_log: list[str]) -> None:

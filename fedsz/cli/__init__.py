@@ -32,6 +32,12 @@ COMMANDS: Final = (
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
 
+# Packages that fedsz does without, and the extras that bring them.
+EXTRAS: Final = {
+    **dict.fromkeys(("torch", "datasets", "flwr_datasets", "sklearn"), "train"),
+    **dict.fromkeys(("pyarrow", "filelock", "matplotlib", "jinja2", "scipy"), "report"),
+}
+
 # A full disk is no bug: it is told in one line, wherever it was noticed.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -104,7 +110,12 @@ def main() -> None:
     except FedszError as err:
         code = _complain(str(err))
     except click.ClickException as err:
-        code = _complain(err.format_message())
+        code = _complain(_told(err)) if err.message else err.exit_code  # help has been shown
+    except ModuleNotFoundError as err:
+        if (package := (err.name or "").partition(".")[0]) not in EXTRAS:
+            raise
+        extra = f"fedsz[{EXTRAS[package]}]"
+        code = _complain(f"this needs the package {package!r}: pip install '{extra}'")
     except (KeyboardInterrupt, click.Abort):
         code = 130
     except MemoryError as err:
@@ -121,6 +132,11 @@ def main() -> None:
             raise
         code = _complain(f"a library has failed, most likely for want of memory: {err}")
     sys.exit(code or 0)
+
+
+def _told(err: click.ClickException) -> str:
+    """Return a mistake as click tells it; typer's own suggestions need none of click's."""
+    return err.message if "Did you mean" in err.message else err.format_message()
 
 
 def _complain(text: str) -> int:

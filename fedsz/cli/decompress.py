@@ -14,7 +14,9 @@ def command(
     stream: Annotated[Path, typer.Argument(help="A .fsz file.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A .pt or .safetensors file; STREAM.pt by default."),
+        typer.Option(
+            "--output", "-o", help="A .pt, .safetensors or .npz file; STREAM.pt by default."
+        ),
     ] = None,
     *,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace OUTPUT.")] = False,
@@ -29,7 +31,7 @@ def command(
     target = output or stream.with_suffix(".pt")
     check_free(target, force=force)
     limits = fedsz.Limits(decoded_bytes=max_bytes, expansion=0) if max_bytes else None
-    state = fedsz.decompress(read_bytes(stream), limits=limits)
-    write_state_dict(target, state, force=force)
+    state = fedsz.decompress(read_bytes(stream), as_numpy=True, limits=limits)
+    write_state_dict(target, state)
     raw = sum(tensor.nbytes for tensor in state.values())
     print(f"{target}: {len(state)} tensors, {size(raw)}")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fedsz.arrays import NDArray, as_tensor
 from fedsz.errors import ConfigError
 from fedsz.whole_files import write_whole
 
-SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
+SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
+# Under which checkpoints hold the model beside other things.
+MODEL_KEYS = ("state_dict", "model_state_dict", "model")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -44,12 +50,12 @@ def read_state_dict(path: Path) -> Mapping[str, Any]:
     """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: a state_dict is a file in {', '.join(SUFFIXES)}")
+    read = {".safetensors": _read_safetensors, ".npz": _read_numpy}.get(path.suffix, _read_torch)
     try:
-        state = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+        state = read(path)
     except OSError as err:
         raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
-    # Checkpoints often hold more than the model.
-    for key in ("state_dict", "model_state_dict"):
+    for key in MODEL_KEYS:
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
             state = state[key]
     if not isinstance(state, Mapping):
@@ -57,29 +63,49 @@ def read_state_dict(path: Path) -> Mapping[str, Any]:
     return state
 
 
-def write_state_dict(path: Path, state: dict[str, Any], *, force: bool) -> None:
-    """Write tensors as a ``.pt`` or ``.safetensors`` file.
+def write_state_dict(path: Path, state: dict[str, NDArray]) -> None:
+    """Write arrays as a file of tensors, of the kind that its suffix says; over one that is there.
 
     Raises:
-        ConfigError: the suffix is another, the file exists, or its format lacks one of the dtypes.
+        ConfigError: the suffix is another, or its format lacks one of the dtypes.
     """
-    check_free(path, force=force)
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: a state_dict is a file in {', '.join(SUFFIXES)}")
+    buffer = io.BytesIO()
+    if path.suffix == ".npz":
+        for name, x in state.items():
+            if x.dtype.kind == "V":  # what numpy has through ml_dtypes alone comes back as bytes
+                raise ConfigError(f"{path}: .npz cannot hold {x.dtype}, the dtype of {name!r}")
+        # As numpy.savez does, which takes some names for its own arguments.
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name, x in state.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, x, allow_pickle=False)
+        write_whole(path, buffer.getvalue())
+        return
+    tensors = {name: as_tensor(x) for name, x in state.items()}
     if path.suffix == ".safetensors":
         from safetensors.torch import save
 
         try:
-            data = save(state)
+            buffer.write(save(tensors))
         except (KeyError, ValueError) as err:
             raise ConfigError(f"{path}: safetensors cannot hold {err}") from err
     else:
         import torch
 
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        data = buffer.getvalue()
-    write_whole(path, data)
+        torch.save(tensors, buffer)
+    write_whole(path, buffer.getvalue())
+
+
+def _read_numpy(path: Path) -> dict[str, NDArray]:
+    with path.open("rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                return dict(archive)
+        except Exception as err:  # of any kind: numpy, zipfile and zlib have their own
+            what = "it is damaged, or holds other objects than arrays"
+            raise ConfigError(f"{path} is not a .npz file: {what}") from err
 
 
 def _read_torch(path: Path) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.errors import FedszError
 from fedsz.formatting import WARNING, printable
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from fedsz.training.events import Event
     from fedsz.training.options import RunConfig
+
+UNLIMITED: Final = 10_000  # columns
 
 _printing = threading.Lock()
 
@@ -91,7 +94,6 @@ def print_table(
     bold: Iterable[bool] = repeat(False),  # row by row
 ) -> None:
     """Print a table whose words are folded on narrow screens, and whose numbers are not."""
-    from rich.console import Console
     from rich.table import Table
 
     # No frame: names are long, and terminals have 80 columns.
@@ -108,4 +110,15 @@ def print_table(
         )
     for row, strong in zip(rows, bold, strict=False):
         table.add_row(*row, style="bold" if strong else "")
-    Console().print(table, markup=False)
+    _console().print(table, markup=False)
+
+
+def _console() -> Console:
+    """Return stdout as rich has it: of any width where it is no terminal, so that names stay whole.
+
+    ``COLUMNS`` in the environment is heeded, as rich does.
+    """
+    from rich.console import Console
+
+    free = "COLUMNS" not in os.environ and not sys.stdout.isatty()
+    return Console(width=UNLIMITED if free else None)

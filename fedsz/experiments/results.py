@@ -211,14 +211,15 @@ def read(path: Path, *tables: Table) -> pa.Table:
     try:
         with path.open("rb") as file:  # opened once: a writer may replace it at any moment
             rows = pq.read_table(file)
+            rows.validate(full=True)  # such as text that is no UTF-8
+            have = set(rows.column_names)
     except OSError as err:
         raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
-    except pa.ArrowInvalid as err:
+    except (pa.ArrowException, ValueError, LookupError) as err:
         raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
     wanted = tables or TABLES
     marks = rows.schema.metadata or {}
-    name, version = (marks.get(mark, b"").decode() for mark in (TABLE, VERSION))
-    have = set(rows.column_names)
+    name, version = (marks.get(mark, b"").decode("utf-8", "replace") for mark in (TABLE, VERSION))
     for table in wanted:
         known, needed = set(table.columns), set(table.columns) - set(table.added)
         versions = map(str, (table.version, *table.older))

@@ -33,7 +33,7 @@ from fedsz.flower.quorum import Quorum
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.shifts import Shifts
-from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 from fedsz.update.config import DEFAULT, CompressionConfig
 
@@ -120,6 +120,8 @@ class FedSZGrid(WrappedGrid):
         min_replies: int | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
+        if wraps(inner, FedSZGrid):
+            raise ConfigError("this Grid is a FedSZGrid already: wrap it once")
         named: dict[str, Any] = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
         named |= {"update": update, "downlink": downlink}
         named = {name: value for name, value in named.items() if value is not None}

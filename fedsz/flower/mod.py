@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message
@@ -16,7 +16,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray, StateDict, as_arrays
-from fedsz.errors import DivergedUpdate, ReferenceMismatch
+from fedsz.errors import ConfigError, DivergedUpdate, ReferenceMismatch, log_failure
 from fedsz.flower.client_state import ClientState, log_misfits
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.received_update import ReceivedUpdate
@@ -76,6 +76,12 @@ class FedSZMod:
         >>> app = ClientApp(mods=[FedSZMod()])
     """
 
+    def __new__(cls, initial: Any = None, *_: Any, **__: Any) -> Self:
+        """Refuse to be called as a mod is, which happens where the class is given as one."""
+        if isinstance(initial, Message):
+            raise ConfigError(f"mods has the class {cls.__name__}: write {cls.__name__}()")
+        return super().__new__(cls)
+
     def __init__(self, initial: str | Path | Callable[[], StateDict] | None = None) -> None:
         self._initial = initial
 
@@ -127,9 +133,10 @@ class FedSZMod:
             if not told.holds:
                 raise
             # An exception would lose the Context, and with it the model that was just received.
-            logger.exception("the app failed")
-            code, reason = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(err).__name__}"
-            return Message(Error(code, f"{KEEPS_MODEL}: {reason}: {err}"), reply_to=message)
+            reason = f"{type(err).__name__}: {err}"
+            log_failure(logger, "the app failed", err)
+            code = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return Message(Error(code, f"{KEEPS_MODEL}: {reason}"), reply_to=message)
 
     def _initial_point(
         self, message: Message, context: Context, config: CompressionConfig

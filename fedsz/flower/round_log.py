@@ -6,15 +6,18 @@ import logging
 from typing import Final
 
 from fedsz.control.record import Traffic
+from fedsz.flower.records import LEAST_BYTES
 from fedsz.formatting import size
 from fedsz.methods import parts_of
 from fedsz.update.config import CompressionConfig
+from fedsz.update.partition import SHAPE
 
 # Flower shows what is logged below its own logger, also from inside of an app.
 logger = logging.getLogger("flwr.fedsz")
 
 LEAST_KEPT: Final = 0.5  # of an update's energy, where what is lost stays lost
 MOST_LAG: Final = 2.0  # rounds that cost some tenths of a point in ten
+SMALLER: Final = 1.05  # a ratio below is none that a line names
 SHOWN: Final = 3  # failures that a line names
 
 
@@ -28,11 +31,12 @@ class RoundLog:
 
     def tell(self, number: int, seen: Traffic, config: CompressionConfig) -> None:
         """Log a round: how much was sent, how much of it arrived, and who was left out."""
-        parts = [
-            f"{seen.replies} replies",
-            _sent("up", seen.raw_up, seen.sent_up),
-            _sent("down", seen.raw_down, seen.sent_down),
-        ]
+        parts = []
+        if seen.replies or seen.failures or not seen.raw_aside:
+            parts += [f"{seen.replies} replies", _sent("up", seen.raw_up, seen.sent_up)]
+        parts.append(_sent("down", seen.raw_down, seen.sent_down))
+        if seen.raw_aside:
+            parts.append(_sent("replies that do not train", seen.raw_aside, seen.sent_aside))
         if seen.kept is not None:
             parts.append(f"{seen.kept:.0%} of the updates' energy arrived")
         if seen.lag is not None:
@@ -45,14 +49,12 @@ class RoundLog:
         self._warn(seen, config)
 
     def _warn(self, seen: Traffic, config: CompressionConfig) -> None:
-        if not seen.tensors and not seen.failures:
-            self._once("nothing", "the replies hold no arrays to compress; they pass as they are")
+        if not (seen.tensors or seen.failures or seen.raw_aside):
+            small = 0 < seen.raw_up < LEAST_BYTES * seen.replies
+            why = f"fewer than {LEAST_BYTES} bytes of arrays" if small else "no arrays to compress"
+            self._once("nothing", f"the replies hold {why}; they pass as they are")
         elif seen.tensors and not seen.lossy and seen.raw_up > seen.sent_up / 2:
-            self._once(
-                "lossless",
-                f"0 of {seen.tensors} tensors are lossy: rule={config.rule!r} and"
-                f" threshold={config.threshold} leave none; rule='shape', threshold=0 take more",
-            )
+            self._once("lossless", _why_lossless(seen.tensors, config))
         if seen.kept is not None and seen.lag is None and seen.kept < LEAST_KEPT:
             self._once(
                 "kept",
@@ -82,6 +84,16 @@ def why_biased(config: CompressionConfig) -> str:
     return f"update {config.update!r} is biased, and what it leaves out is lost: {way}"
 
 
+def _why_lossless(tensors: int, config: CompressionConfig) -> str:
+    if config.rule == SHAPE and not config.threshold:  # which take all that may be lossy
+        return f"0 of {tensors} tensors hold floating-point numbers: they are sent without loss"
+    return (
+        f"0 of {tensors} tensors are lossy: rule={config.rule!r} and threshold={config.threshold}"
+        f" leave none; rule={SHAPE!r}, threshold=0 take more"
+    )
+
+
 def _sent(direction: str, raw: int, sent: int) -> str:
-    ratio = f" ({raw / sent:.1f}x smaller)" if sent else ""
-    return f"{direction} {size(sent)} of {size(raw)}{ratio}"
+    ratio = raw / sent if sent else 1.0
+    smaller = f" ({ratio:.1f}x smaller)" if ratio >= SMALLER else ""
+    return f"{direction} {size(sent)} of {size(raw)}{smaller}"

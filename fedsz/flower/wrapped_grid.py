@@ -57,3 +57,10 @@ class WrappedGrid(Grid):
         stream = getattr(self.inner, "stream_replies", self.inner.send_and_receive)
         # Not a generator: its frame would keep the messages, with the model, until the last reply.
         return iter(stream(messages, timeout=timeout))
+
+
+def wraps(grid: Grid, kind: type[Grid]) -> bool:
+    """Say whether a Grid is of a kind, or one that it wraps is."""
+    while isinstance(grid, WrappedGrid) and not isinstance(grid, kind):
+        grid = grid.inner
+    return isinstance(grid, kind)

@@ -377,6 +377,8 @@ def options_of(*commands: str, of: type[RunConfig] = RunConfig) -> list[str]:
 def _typed(name: str, value: Any, kind: Any) -> Any:
     """Return ``value`` as its option's type; whole numbers will do where others are asked for."""
     if kind == float | str:
+        if isinstance(value, bool) or not isinstance(value, float | int | str):
+            raise ConfigError(f"{name} must be a number or text in quotes, got {value!r}")
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

@@ -21,6 +21,7 @@ from flwr.app import RecordDict
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.formatting import count
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import from_json
 from fedsz.training.options import TRAVEL, WATCHING, RunConfig, options
@@ -139,7 +140,10 @@ class RunFolder:
             write_whole(path, b"")
             return
         if rounds[-1].round >= config.rounds:
-            raise ConfigError(f"the run in {self.path} has finished: {config.rounds} rounds")
+            raise ConfigError(
+                f"the run in {self.path} has finished: {count(config.rounds, 'round')}; --initial"
+                f" {self.path / MODEL} starts a new run from its model"
+            )
         raise ConfigError(
             f"{self.path} has no {CHECKPOINT}; start a new run from its weights by"
             f" --initial {self.path / MODEL}"

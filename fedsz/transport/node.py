@@ -9,7 +9,7 @@ from functools import partial
 from flwr.app import Context, Message, Metadata, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, log_failure
 from fedsz.flower_compat import SUPERLINK_NODE_ID, ErrorCode, error_reply
 from fedsz.formatting import megabytes
 from fedsz.transport.messages import EncodedMessage, encode_message
@@ -70,8 +70,8 @@ class Node:
                     f"a reply of {megabytes(encoded.size)}; the server takes {megabytes(limit)}"
                 )
         except Exception as err:
-            logger.exception("the ClientApp failed on a %r message", asked.message_type)
             code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(err).__name__}: {err}"
+            log_failure(logger, f"the ClientApp failed on a {asked.message_type!r} message", err)
             encoded = encode_message(error_reply(asked, code, reason), asked.message_id)
         if self._folder is not None and self._context is not None:
             self._folder.write(asked.run_id, asked.dst_node_id, self._context.state)
