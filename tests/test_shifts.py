@@ -259,6 +259,22 @@ def test_a_server_that_goes_on_elsewhere_has_the_same_shifts() -> None:
     assert all(np.count_nonzero(server.shifts[i]["fc.weight"]) >= before[i] > 200 for i in before)
 
 
+def test_another_start_of_a_grid_knows_no_shift(caplog: pytest.LogCaptureFixture) -> None:
+    clients = Clients()
+    server = Server(clients, shifts=Shifts())
+    for _ in range(2):
+        strategy = StreamingFedAvg(fraction_evaluate=0.0)
+        first = record_of({"fc.weight": FIRST["fc.weight"]})
+        strategy.start(grid=server.grid, initial_arrays=first, num_rounds=3)
+
+    server.grid.end_round()
+    learnt = [np.count_nonzero(shift["fc.weight"]) for shift in server.shifts.values()]
+    assert len(learnt) == CLIENTS
+    assert max(learnt) <= 3 * 200
+    assert agree(clients, server)
+    assert not [line for line in caplog.records if line.levelname == "ERROR"]
+
+
 def test_a_client_that_has_lost_its_state_starts_anew() -> None:
     clients = Clients()
     server = Server(clients)

@@ -110,7 +110,7 @@ class Packer:
     Args:
         feedback: whether what one broadcast leaves out goes into the next.
         shared_initial: whether clients may hold the first model from the start.
-        shifts: keeps what is learnt of each client.
+        shifts: keeps what is learnt of each client; emptied.
         seed: what methods draw from, 0 to 2^64 - 1; None for another in each run.
 
     Attributes:
@@ -127,6 +127,7 @@ class Packer:
     ) -> None:
         self._shared_initial = shared_initial
         self._shifts = shifts or Shifts()
+        self._shifts.restore({})  # those of an earlier run are no concern of this one
         self.layouts: dict[str, Layout] = {}
         self._feedback = feedback
         self._broadcasts: dict[str, Broadcast] = {}

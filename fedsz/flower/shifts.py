@@ -167,7 +167,9 @@ class Shifts:
         return dict(self._known)
 
     def restore(self, state: Mapping[int, Mapping[str, Shift]]) -> None:
-        """Go on from what `state` returned."""
+        """Go on from what `state` returned, and from nothing else."""
+        self._known, self._digests = {}, {}
+        self.counted(())
         for node, shifts in state.items():
             self._put(node, shifts)
         self._keep_limits()
