@@ -1,11 +1,11 @@
 """What the checks of replies cost the server: a round's time, beside that of another fedsz.
 
-    python benchmarks/admission_cost.py --before PYTHON [--bound std:1] [--pairs 20]
+    python benchmarks/admission_cost.py [--before PYTHON] [--bound std:1] [--pairs 20]
 
-PYTHON is the interpreter of another installation, of a commit without the checks. Both take the
-same 100 replies, steps of an 8 MB model, on a `FedSZGrid` with `StreamingFedAvg`, in turns and each
-in a process of its own. Shown are medians of processor seconds a round, and the median of the
-ratios of pairs.
+PYTHON is the interpreter of another installation, of a commit without the checks. Without it, what
+is compared is ``rules="fleet"`` with none. Both take the same 100 replies, steps of an 8 MB model,
+on a `FedSZGrid` with `StreamingFedAvg`, in turns and each in a process of its own. Shown are
+medians of processor seconds a round, and the median of the ratios of pairs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def replies(bound: str) -> list[ArrayRecord]:
     return records
 
 
-def work(bound: str) -> None:
+def work(bound: str, **rules: str) -> None:
     """Run a round whenever a line comes in, and print the processor seconds that it took."""
     ready = replies(bound)
     app = ClientApp()
@@ -67,7 +67,7 @@ def work(bound: str) -> None:
         return Message(RecordDict({"arrays": copied, "metrics": metrics}), reply_to=message)
 
     inner = LocalGrid(app, [{"client": i} for i in range(REPLIES)])
-    grid = FedSZGrid(inner, bound, update="delta")
+    grid = FedSZGrid(inner, bound, update="delta", **rules)
     strategy = StreamingFedAvg(min_train_nodes=REPLIES)
     for number, _ in enumerate(sys.stdin, 1):
         arrays = to_record(model(0, 0.02))
@@ -87,21 +87,22 @@ def main() -> None:
     parser.add_argument("--bound", default="std:1")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--work", action="store_true")
+    parser.add_argument("--rules", default="")
     given = parser.parse_args()
     if given.work:
-        work(given.bound)
+        work(given.bound, **({"rules": given.rules} if given.rules else {}))
         return
-    if not given.before:
-        parser.error("--before: the interpreter of an installation without the checks")
+    fleet = ["--rules", "fleet"]
+    commands = [(given.before or sys.executable, []), (sys.executable, fleet)]
     workers = [
         subprocess.Popen(
-            [python, __file__, "--work", "--bound", given.bound],
+            [python, __file__, "--work", "--bound", given.bound, *rules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        for python in (given.before, sys.executable)
+        for python, rules in commands
     ]
     seconds: list[list[float]] = [[], []]
     for pair in range(given.pairs + 1):

@@ -69,7 +69,7 @@ def times_of_rounds(rounds: int, clients: int, silent: int, seconds: float) -> l
         while len(grid.get_node_ids()) < clients:
             time.sleep(0.1)
         StreamingFedAvg(fraction_evaluate=0).start(
-            FedSZGrid(grid),
+            FedSZGrid(grid, rules="fleet"),
             ArrayRecord([np.random.default_rng(0).normal(size=(500, 200)).astype(np.float32)]),
             num_rounds=rounds,
             timeout=HOUR,

@@ -14,6 +14,9 @@ from flwr.app import Error, Message, Metadata, RecordDict
 # What Flower's own server calls itself in the metadata of its messages; codes of error replies.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 
+# Of SecAgg+, the record that steers its steps.
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
+
 # MetricRecord and ConfigRecord travel as Flower's protobufs: its types, its integer ranges.
 from flwr.common.serde import (
     config_record_from_proto,

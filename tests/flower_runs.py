@@ -110,8 +110,10 @@ class Case:
     passes: str = ""
     clients: int = CLIENTS
 
-    def run(self, *, wrapped: bool, rounds: int = ROUNDS, seed: int = 0) -> Outcome:
-        """Run it in this process, plain or with fedsz's two lines.
+    def run(
+        self, *, wrapped: bool, rounds: int = ROUNDS, seed: int = 0, bound: str | None = None
+    ) -> Outcome:
+        """Run it in this process, plain or with fedsz's two lines, and by its default bounds.
 
         Clients find the seed in their run_config.
         """
@@ -121,13 +123,21 @@ class Case:
         nodes = [{"partition-id": i, "num-partitions": self.clients} for i in range(self.clients)]
         app = self.app([FedSZMod()] if wrapped else [])
         grid = LocalGrid(app, nodes, {"seed": seed})
-        return outcome(self.serve, grid, wrapped=wrapped, rounds=rounds, seed=seed)
+        return outcome(self.serve, grid, wrapped=wrapped, rounds=rounds, seed=seed, bound=bound)
 
 
-def outcome(serve: ServerSide, grid: Grid, *, wrapped: bool, rounds: int, seed: int = 0) -> Outcome:
+def outcome(
+    serve: ServerSide,
+    grid: Grid,
+    *,
+    wrapped: bool,
+    rounds: int,
+    seed: int = 0,
+    bound: str | None = None,
+) -> Outcome:
     """Run a server's side on a Grid, plain or with fedsz's line, and count what crosses it."""
     counting = CountingGrid(grid)
-    ours = FedSZGrid(counting) if wrapped else counting
+    ours = FedSZGrid(counting, bound) if wrapped else counting
     with threadpool_limits(1):  # matrices this small are not worth a second thread
         score = serve(ours, rounds, seed)
     traffic = ours.take_traffic() if isinstance(ours, FedSZGrid) else Traffic()

@@ -256,8 +256,8 @@ class Admission:
         A record without arrays passes as it is, but not where those of the model are due.
         """
         records = reply.content.array_records
-        trains = reply.metadata.message_type.startswith(TRAIN)
         told = ordered(reply)
+        due = reply.metadata.message_type.startswith(TRAIN) and not told.masks
         expected = told.layouts if self.rules.same_model else {}
         sent = told.sent if self.rules.same_model else {}
         if len(records) == len(expected) == 1:
@@ -274,7 +274,7 @@ class Admission:
                 drawn=told.drawn,
             )
             for key, record in records.items()
-            if is_sealed(record) or layout_of(record).shapes or (trains and key in expected)
+            if is_sealed(record) or layout_of(record).shapes or (due and key in expected)
         }
         if told.clipping_norm is not None:
             self._clip(updates, told.clipping_norm)

@@ -87,6 +87,7 @@ class Ordered:
         broadcasts: by the keys of records, what holds the model that clients are sent now.
         drawn: the seed and the round that chains draw from; None if that is not known.
         clipping_norm: what its update was to be clipped to, if so.
+        masks: whether it was to mask its update, which is no array then.
     """
 
     layouts: Mapping[str, Layout]
@@ -96,6 +97,7 @@ class Ordered:
     broadcasts: Mapping[str, Broadcast]
     drawn: tuple[int, int] | None = None
     clipping_norm: float | None = None
+    masks: bool = False
 
 
 class Packer:
@@ -266,6 +268,7 @@ class Packer:
             content.broadcasts,
             (content.instructions.seed, content.instructions.turn) if chain else None,
             clipping_norm(content.others) if asked.trains else None,
+            compat.RECORD_KEY_CONFIGS in content.others,
         )
 
     def counted(self, nodes: Iterable[int]) -> None:
