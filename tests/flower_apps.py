@@ -60,12 +60,19 @@ def learned(weights: Weights, context: Context) -> tuple[Weights, float]:
     client, clients = _place(context)
     images, labels = (x[client::clients] for x in digits()[0])
     loss = tested(weights, images, labels)[1]
-    weights = [x.astype(np.float32) for x in weights]
     turn = context.state.setdefault("turn", MetricRecord({"n": 0}))
     turn["n"] += 1
-    seed = int(context.run_config.get("seed", 0))
-    order = np.random.default_rng((seed, client, turn["n"])).permutation(len(labels))
-    for batch in np.array_split(order, len(order) // BATCH):
+    rng = np.random.default_rng((int(context.run_config.get("seed", 0)), client, turn["n"]))
+    return descended(weights, images, labels, rng), loss
+
+
+def descended(
+    weights: Weights, images: np.ndarray, labels: np.ndarray, rng: np.random.Generator
+) -> Weights:
+    """The weights after one epoch of SGD, in an order that is drawn."""
+    weights = [x.astype(np.float32) for x in weights]
+    order = rng.permutation(len(labels))
+    for batch in np.array_split(order, max(1, len(order) // BATCH)):
         *inputs, logits = _forward(weights, images[batch])
         error = np.exp(_log_probabilities(logits))
         error[np.arange(len(batch)), labels[batch]] -= 1
@@ -77,7 +84,7 @@ def learned(weights: Weights, context: Context) -> tuple[Weights, float]:
             kernel -= LEARNING_RATE * (x.T @ error)
             bias -= LEARNING_RATE * error.sum(axis=0)
             error = before
-    return weights, loss
+    return weights
 
 
 def _place(context: Context) -> tuple[int, int]:

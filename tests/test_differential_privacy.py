@@ -32,9 +32,13 @@ from fedsz.flower import (
     StreamingFedAvg,
 )
 from fedsz.flower.differential_privacy import clipping_norm
+from fedsz.flower.instructions import Instructions
 from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import KEY
 from fedsz.flower.strategy import Mean
+from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.update.clipping import scaled_step
+from fedsz.update.config import CompressionConfig
 from tests.federation import record_of, to_arrays
 
 Model = dict[str, np.ndarray]
@@ -74,11 +78,16 @@ def norm_of(model: Model, start: Model) -> float:
 class App:
     """An app that keeps what it receives and what it sends, by round."""
 
-    def __init__(self, *mods: Any, train: Callable[[Model, int], Model] = moved) -> None:
+    def __init__(
+        self,
+        *mods: Any,
+        train: Callable[[Model, int], Model] = moved,
+        around: Callable[[Any], Any] = lambda grid: grid,
+    ) -> None:
         self.received: list[Model] = []
         self.sent: list[Model] = []
         self.norms: list[float] = []  # that it was to clip to
-        self.app = ClientApp(mods=[FedSZMod(), *mods])
+        self.app, self.around = ClientApp(mods=[FedSZMod(), *mods]), around
 
         @self.app.train()
         def _train(message: Message, context: Context) -> Message:
@@ -93,7 +102,7 @@ class App:
         self, strategy: Any, rounds: int = 3, start: Model | None = None, **options: Any
     ) -> Any:
         """Return the models after each round, of one client: each is its decoded reply."""
-        self.grid = FedSZGrid(LocalGrid(self.app, [{}]), **options)
+        self.grid = FedSZGrid(self.around(LocalGrid(self.app, [{}])), **options)
         after: list[Model] = []
 
         def keep(number: int, arrays: ArrayRecord) -> None:
@@ -232,6 +241,27 @@ def test_the_norm_takes_the_place_of_other_limits() -> None:
     """Those follow other clients' updates, which the proof of a mechanism does not know of."""
     app = App()
     app.check(app.run(flower.FedAvg(**ONE), rules=AdmissionRules(max_update_norm=C / 10)))
+
+
+def test_nothing_is_fed_back() -> None:
+    """It would be clipped off again. A chain keeps its own feedback, and a bound that was named."""
+    told: list[CompressionConfig] = []
+
+    class Seen(WrappedGrid):
+        def stream_replies(self, messages: Any, *, timeout: float | None = None) -> Any:
+            pushed = list(messages)
+            told.extend(Instructions.read(m.content[KEY]).config for m in pushed)
+            return self.inner.stream_replies(pushed, timeout=timeout)
+
+    ways = [{}, {"error_bound": "step:2"}, {"update": "feedback>topk"}]
+    for way in ways:
+        app = App(around=Seen)
+        app.run(flower.FedAvg(**ONE), 8, **way)
+
+    updates = [config.update for config in told]
+    assert updates == ["delta"] * 16 + ["feedback>topk"] * 8
+    assert max(config.bound.value for config in told[:8]) == 0.5
+    assert {config.error_bound for config in told[8:16]} == {"step:2"}
 
 
 def test_the_log_says_it_once(caplog: pytest.LogCaptureFixture, flower_log: list[str]) -> None:

@@ -289,7 +289,7 @@ class Admission:
             update.clip_to(norm)
         if not self._clips:
             self._clips = True
-            round_log.logger.info("fedsz: %s", CLIPPED_AGAIN)
+            round_log.logger.info(f"fedsz: {CLIPPED_AGAIN}", norm)
 
     def _learn(self, key: str, norm: Norm) -> None:
         for recent, x in zip(self._norms.setdefault(key, (Recent(), Recent())), norm, strict=True):

@@ -1,4 +1,9 @@
-"""What a server's differential privacy asks of clients, as its training messages say it."""
+"""What a server's differential privacy asks of clients, and how updates are sent under it.
+
+A client that clips its update fills the norm already. What error feedback adds is clipped off, with
+as much of the update: feedback costs accuracy there, and bytes. So nothing is fed back, and what is
+left out is lost: `auto` keeps to a finer bound. docs/flower.md has the measurement.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,18 @@ from typing import Any, Final
 from flwr.app import ConfigRecord
 
 from fedsz.flower_compat import KEY_CLIPPING_NORM
+from fedsz.update.config import DELTA, DELTA_EF, CompressionConfig
 
 # Of Flower's wrappers, and of the older DPFedAvgFixed and DPFedAvgAdaptive.
 _NORMS: Final = (KEY_CLIPPING_NORM, "dpfedavg_clip_norm")
 _NOISE: Final = "dpfedavg_noise_stddev"  # that clients add once they have clipped
 
-# Said once in a run.
+MOST_STEPS: Final = 0.5  # steps: the most that a policy's bound is then
+
+# Said once in a run, with the norm.
 CLIPPED_AGAIN: Final = (
-    "clients clip their updates for differential privacy; each one is clipped to that norm again"
-    " once it is decoded, since error feedback and rounding add to it"
+    "clients clip their updates to clipping_norm=%g, as differential privacy asks: each update is"
+    " clipped to it again once it is decoded, and update='delta+ef' feeds nothing back"
 )
 
 
@@ -32,3 +40,17 @@ def clipping_norm(content: Mapping[str, Any]) -> float | None:
             norms += [record[key] for key in _NORMS if key in record]
     known = [float(x) for x in norms if isinstance(x, int | float) and 0 < x < math.inf]
     return min(known, default=None)
+
+
+def without_feedback(config: CompressionConfig, base: CompressionConfig) -> CompressionConfig:
+    """Return how updates are sent that clients clip; ``base`` is what the user has named.
+
+    A chain keeps the feedback that it names, and a bound that was named holds as it is.
+    """
+    if config.update != DELTA_EF:
+        return config
+    bound = config.bound
+    chosen = config.error_bound != base.error_bound
+    if chosen and bound.kind == "step" and bound.value > MOST_STEPS:
+        config = config.replace(error_bound=f"step:{MOST_STEPS:g}")
+    return config.replace(update=DELTA)

@@ -25,6 +25,7 @@ from fedsz.flower.admission import Admission
 from fedsz.flower.admission_rules import FLEET, AdmissionRules
 from fedsz.flower.admitted_record import checked
 from fedsz.flower.deadline import Deadlines
+from fedsz.flower.differential_privacy import clipping_norm, without_feedback
 from fedsz.flower.exchange import Exchange
 from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.packing import Packed, Packer
@@ -330,7 +331,10 @@ class FedSZGrid(WrappedGrid):
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
             if trains:
                 self._admission.asked(message.metadata.dst_node_id for message in asked)
-            packed = self._packer.pack(asked, decision.config, codecs, overlaps) if asked else []
+            config = decision.config
+            if trains and clipping_norm(pushed[0].content) is not None:
+                config = without_feedback(config, self._book.controller.base)
+            packed = self._packer.pack(asked, config, codecs, overlaps) if asked else []
             raw_bytes = sum(p.raw_bytes for p in packed)
             self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
             if raw_bytes and trains:

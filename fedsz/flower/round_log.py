@@ -56,11 +56,13 @@ class RoundLog:
         elif seen.tensors and not seen.lossy and seen.raw_up > seen.sent_up / 2:
             self._once("lossless", _why_lossless(seen.tensors, config))
         if seen.kept is not None and seen.lag is None and seen.kept < LEAST_KEPT:
+            # Without feedback though it was asked for: for differential privacy.
+            feedback = "" if config.feeds_back else ", use update='delta+ef'"
             self._once(
                 "kept",
                 f"only {seen.kept:.0%} of the updates' energy arrives within error bound"
-                f" {config.error_bound}, and the rest is lost: name a smaller one, use"
-                " update='delta+ef', or leave both out for policy='auto'",
+                f" {config.error_bound}, and the rest is lost: name a smaller one{feedback},"
+                " or leave both out for policy='auto'",
             )
         if seen.lag is not None and seen.lag > MOST_LAG and config.bound.kind != "step":
             self._once(
