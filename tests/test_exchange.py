@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedBuff, FedSZGrid, FetchSgd, StreamingFedAvg
+from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
 from tests.links import Server
 from tests.odd_grids import (
@@ -96,6 +97,12 @@ def in_memory(app: ClientApp) -> Iterator[Any]:
 
 
 @contextmanager
+def over_http(app: ClientApp) -> Iterator[Any]:
+    with superlink(app, CLIENTS, over_http=True) as link:
+        yield link.grid
+
+
+@contextmanager
 def as_flower_does(app: ClientApp) -> Iterator[Any]:
     yield Odd(grid_of(app))
 
@@ -114,6 +121,7 @@ def over_grpc(app: ClientApp) -> Iterator[Any]:
 ENGINES = {
     "LocalGrid": local,
     "InMemoryGrid": in_memory,
+    "HttpGrid": over_http,
     "push and pull": as_flower_does,
     "GrpcGrid": over_grpc,
 }
@@ -197,11 +205,11 @@ def test_a_reply_for_another_node_counts_for_who_was_asked(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("names_none", [True, False], ids=["None", "left out"])
-def test_what_an_engine_does_not_take_has_an_outcome_too(names_none: bool, way: str) -> None:
+@pytest.mark.parametrize("named", [[None], [""], []], ids=["None", "empty", "left out"])
+def test_what_an_engine_does_not_take_has_an_outcome_too(named: list[Any], way: str) -> None:
     inner = grid_of(app_of())
     refused = inner.get_node_ids()[2]
-    grid = FedSZGrid(Odd(inner, refuses=[refused], names_none=names_none), "std:1")
+    grid = FedSZGrid(Odd(inner, refuses=[refused], named=named), "std:1")
 
     assert WAYS[way](grid, 2) == 2 * (CLIENTS - 1)
 
@@ -209,12 +217,32 @@ def test_what_an_engine_does_not_take_has_an_outcome_too(names_none: bool, way: 
     assert len(grid._exchange) == 0
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("http", [False, True], ids=["InMemoryGrid", "HttpGrid"])
+def test_flowers_own_grids_go_on_when_a_node_unregisters(http: bool, way: str) -> None:
+    with superlink(app_of(), CLIENTS, over_http=http) as link:
+        gone = next(iter(link.nodes))
+
+        class Late(WrappedGrid):
+            """A Grid whose list of nodes is of a moment ago."""
+
+            def get_node_ids(self) -> list[int]:
+                return list(link.nodes)
+
+        grid = FedSZGrid(Late(link.grid), "std:1")
+        link.unregister(gone)
+
+        assert WAYS[way](grid, 2) == 2 * (CLIENTS - 1)
+
+    assert [failure.client for failure in grid.take_traffic().failures] == [str(gone)] * 2
+
+
 @pytest.mark.parametrize("answer", [in_its_own_name, error_first], ids=["gone", "an error first"])
-@pytest.mark.parametrize("names_none", [True, False], ids=["None", "left out"])
-def test_a_buffer_goes_on_without_nodes_that_vanish(answer: Any, names_none: bool) -> None:
+@pytest.mark.parametrize("named", [[None], [""], []], ids=["None", "empty", "left out"])
+def test_a_buffer_goes_on_without_nodes_that_vanish(answer: Any, named: list[Any]) -> None:
     inner = grid_of(app_of())
     gone, refused, *_ = inner.get_node_ids()
-    grid = FedSZGrid(Odd(inner, {gone: answer}, refuses=[refused], names_none=names_none), "std:1")
+    grid = FedSZGrid(Odd(inner, {gone: answer}, refuses=[refused], named=named), "std:1")
 
     trained(app_of(), FedBuff(fraction_evaluate=0, buffer=2), grid)
 
@@ -248,7 +276,7 @@ class Forgetful:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("engine", ["LocalGrid", "push and pull", "InMemoryGrid"])
+@pytest.mark.parametrize("engine", ["LocalGrid", "push and pull", "HttpGrid"])
 def test_a_client_without_memory_is_helped_in_the_same_round(engine: str, way: str) -> None:
     app: Any = Forgetful(app_of(), {3, 4})
     with ENGINES[engine](app) as inner:

@@ -86,10 +86,10 @@ class Exchange:
         """Send messages; return an id for each, which may be that of an error reply."""
         with self._lock:
             batch = [self._note(one, streamed=streamed) for one in packed]
-            given: list[str | None] = list(
-                self._inner.push_messages([one.message for one in packed])
-            )
-            if len(given) != len(batch):  # some Grids leave out what they do not take
+            # SuperLink has "" or None for what it does not take, and others leave that out.
+            pushed = self._inner.push_messages([one.message for one in packed])
+            given: list[str | None] = [name or None for name in pushed]
+            if len(given) != len(batch):
                 taken = set(given)
                 own = [asked.sent.message_id for asked in batch]
                 given = [name if name in taken else None for name in own]
@@ -198,7 +198,7 @@ class Exchange:
 
     def _push_again(self, asked: Asked, whole: Packed) -> bool:
         for inner_id in self._inner.push_messages([whole.message]):
-            if inner_id is not None:
+            if inner_id:
                 self._ledger.name(asked, inner_id)
                 return True
         return False
