@@ -42,9 +42,9 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedsz.arrays import Layout, NDArray
+from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed, to_record
-from fedsz.flower.strategy import Mean
 from fedsz.update.compress import compress
 from fedsz.update.reference import Reference
 

@@ -21,9 +21,9 @@ from safetensors.numpy import load_file
 from fedsz.arrays import Layout, NDArray
 from fedsz.control.record import ClientRecord, RoundRecord
 from fedsz.errors import FedszError
+from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import Arrays
-from fedsz.flower.strategy import Mean
 from fedsz.training.federation import prepare
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig

@@ -33,9 +33,9 @@ from flwr.app import ArrayRecord
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
+from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
-from fedsz.flower.strategy import Mean
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DEFAULT, CompressionConfig
 from fedsz.update.lossy import CodedTensor, Within, encode_difference, encode_within

@@ -14,9 +14,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.admission import FIRST, Admission, AdmittedRecord
+from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.refusal import Norm, Refusal
-from fedsz.flower.strategy import Mean
 from fedsz.transport.replies import Replies, StreamedRequest
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
 

@@ -9,10 +9,10 @@ import pytest
 
 from fedsz.arrays import Layout
 from fedsz.errors import CorruptStream, RefusedReply
+from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
 from fedsz.flower.refusal import Norm
-from fedsz.flower.strategy import Mean
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import VALUES, Part
 from fedsz.methods.low_rank import PowerSgd

@@ -33,9 +33,9 @@ from fedsz.flower import (
 )
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.instructions import Instructions
+from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY
-from fedsz.flower.strategy import Mean
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.update.clipping import scaled_step
 from fedsz.update.config import CompressionConfig

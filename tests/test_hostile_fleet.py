@@ -62,6 +62,8 @@ def test_the_server_finishes_without_the_hostile_client(fleet: Fleet, attack: st
     assert [record.replies for record in rounds] == [0, 3, 3, 3, 3, 3]
     refused = [record.failures for record in rounds[1:]]
     assert all(failures[0].client == "hostile" for failures in refused)
-    assert [failures[0].kind for failures in refused][3] == "benched"
+    # Most replies may have another form one day: nobody is benched for its own.
+    benched = "records" if attack == "another length" else "benched"
+    assert [failures[0].kind for failures in refused][3] == benched
     assert rounds[-1].accuracy is not None
     assert rounds[-1].accuracy > 0.8

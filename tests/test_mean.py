@@ -16,9 +16,9 @@ from flwr.app import (
 from fedsz.codecs import CODECS
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CorruptStream, RefusedReply
+from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY, STYPE, Layout, from_array, to_record
-from fedsz.flower.strategy import Mean
 from fedsz.stream import Reader
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
@@ -227,6 +227,14 @@ def test_an_update_without_arrays_is_no_template() -> None:
     mean.add(ReceivedUpdate(sealed(model(1), "raw")), 1.0)
 
     assert to_arrays_of(mean).keys() == model(1).keys()
+
+
+def test_bytes_of_another_length_are_not_added() -> None:
+    mean = Mean()
+    mean.add(ReceivedUpdate(to_record({"trees": np.zeros(5, np.uint8)})), 1.0)
+    with pytest.raises(RefusedReply, match="another length"):
+        mean.add(ReceivedUpdate(to_record({"trees": np.zeros(7, np.uint8)})), 1.0)
+    assert mean.weight == 1
 
 
 def test_a_mean_beyond_its_dtype_is_the_end_of_its_range() -> None:

@@ -32,7 +32,7 @@ from fedsz.arrays import Layout
 from fedsz.errors import FedszError
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
-from fedsz.flower.strategy import Mean
+from fedsz.flower.mean import Mean
 from fedsz.stream import Limits
 from fedsz.update.compress import compress
 from fedsz.update.decompress import decompress

@@ -8,7 +8,8 @@ and the Grid has to know of.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -20,7 +21,8 @@ from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.admitted_record import AdmittedRecord
 from fedsz.flower.bench import Bench, BenchState
 from fedsz.flower.differential_privacy import CLIPPED_AGAIN
-from fedsz.flower.ordinary import MOST_WEIGHT, Recent, largest_weight
+from fedsz.flower.limit_log import LimitLog
+from fedsz.flower.ordinary import MOST_WEIGHT, Latest, Move, Ordinary, largest_weight
 from fedsz.flower.packing import Ordered
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
@@ -34,14 +36,15 @@ from fedsz.flower.records import (
     to_record,
     with_aside,
 )
-from fedsz.flower.refusal import OF_ITS_TIME, Norm, Refusal, kind_of, refusing_failures
+from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, refusing_failures
 from fedsz.flower.reply_form import Form, check_finite_metrics, usual_form
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.transport.replies import StreamedRequest
 
 logger = logging.getLogger(__name__)
 
-FIRST: Final = 3  # replies that show what is ordinary in a run's first round
+FIRST: Final = 3  # replies of one form, that show what is ordinary in a run's first round
+MOST_HELD: Final = 3 * FIRST  # replies of any form, until then
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ class Learned(NamedTuple):
     """What `Admission` knows of the rounds before, in types that JSON has."""
 
     forms: dict[str, Form]
-    weights: list[list[float]]
-    norms: dict[str, tuple[list[list[float]], list[list[float]]]]
+    weights: list[tuple[int, int, float]]
+    moves: dict[str, list[tuple[int, int, Move]]]
     bench: BenchState
 
 
@@ -87,10 +90,7 @@ class Admission:
     def __init__(self, rules: AdmissionRules) -> None:
         self.rules = rules
         self.bench = Bench()
-        self._limit = rules.norm_limit
-        self._forms: dict[str, Form] = {}  # by the type of messages
-        self._weights = Recent()
-        self._norms: dict[str, tuple[Recent, Recent]] = {}  # by key: of floats, of whole numbers
+        self._ordinary, self._log = Ordinary(rules.norm_limit), LimitLog()
         self._asked: set[int] = set()
         self._failed: set[int] = set()
         self._admitted: list[Admitted] = []
@@ -99,13 +99,15 @@ class Admission:
     @property
     def learned(self) -> Learned:
         """What another process goes on with, once a round is over."""
-        norms = {key: (floats.rounds, whole.rounds) for key, (floats, whole) in self._norms.items()}
-        return Learned(dict(self._forms), self._weights.rounds, norms, self.bench.state)
+        known = self._ordinary
+        moves = {key: latest.known for key, latest in known.moves.items()}
+        return Learned(dict(known.forms), known.weights.known, moves, self.bench.state)
 
     def restore(self, known: Learned) -> None:
         """Go on from what `learned` was."""
-        self._forms, self._weights = dict(known.forms), Recent(known.weights)
-        self._norms = {key: (Recent(a), Recent(b)) for key, (a, b) in known.norms.items()}
+        self._ordinary = Ordinary(self.rules.norm_limit)
+        self._ordinary.forms, self._ordinary.weights = dict(known.forms), Latest(known.weights)
+        self._ordinary.moves = {key: Latest(moves) for key, moves in known.moves.items()}
         self.bench = Bench(known.bench)
 
     def asked(self, nodes: Iterable[int]) -> None:
@@ -139,13 +141,10 @@ class Admission:
             if reply.refused and kind_of(reply.refused) not in OF_ITS_TIME:
                 self._failed.add(reply.node)
             for key, update in reply.updates.items():
-                if reply.trains and update.norm:
-                    self._learn(key, update.norm)
-                if update.clipped < 1 and not update.refused and update.clipping_norm is None:
-                    why = "its norm is above the limit"
-                    logger.warning("node %d: %s: scaled by %.2g", reply.node, why, update.clipped)
-        for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
-            recent.end_round()
+                if reply.trains:
+                    self._ordinary.moved(key, reply.node, Move.of(update))
+        self._log.tell(self._admitted)
+        self._ordinary.end_round()
         answered = {reply.node for reply in self._admitted if reply.trains} - self._failed
         if self.rules.benches:
             self.bench.end_round(answered, self._failed)
@@ -153,30 +152,29 @@ class Admission:
 
     def knows(self, replies: Iterable[Message]) -> bool:
         """Say whether it is known what is ordinary among replies of these types."""
-        known = (r.has_error() or r.metadata.message_type in self._forms for r in replies)
-        return not self.rules.learns or all(known)
+        good = [reply for reply in replies if not reply.has_error()]
+        known = self._ordinary.forms
+        learnt = all(reply.metadata.message_type in known for reply in good)
+        return not self.rules.learns or learnt or _show_form(good)
 
     def settled(
         self, replies: Iterable[Message], ordered: Callable[[Message], Ordered]
     ) -> Iterator[Message]:
         """Yield replies, the first ones of a run once it is known what is ordinary among them.
 
-        Of each type of messages, the first `FIRST` replies that are no errors are held back. Their
-        most frequent form becomes that of all; their median weight and norm limit the first round.
+        Of each type of messages, the first replies that are no errors are held back until `FIRST`
+        of them have one form. That becomes the form of all; their median weight and norm limit the
+        first round. So fewer clients than that decide nothing, however fast they are.
         """
         held: list[Message] = []
         for reply in replies:
-            kind = reply.metadata.message_type
-            if (
-                not self.rules.learns
-                or reply.has_error()
-                or kind in self._forms
-                or not is_averaged(reply, ordered)
-            ):
+            known = reply.metadata.message_type in self._ordinary.forms
+            waits = self.rules.learns and not known and not reply.has_error()
+            if not (waits and is_averaged(reply, ordered)):
                 yield reply
                 continue
             held.append(reply)
-            if len(held) == FIRST:
+            if _show_form(held):
                 self._settle(held, ordered)
                 while held:
                     yield held.pop(0)
@@ -189,18 +187,19 @@ class Admission:
             forms = [form for reply in known if (form := _form_of(reply)) is not None]
             if (usual := usual_form(forms)) is None:
                 continue
-            self._forms[kind] = usual
+            self._ordinary.forms[kind] = usual
             for reply in known if kind.startswith(TRAIN) else []:
                 try:
                     with refusing_failures():
-                        usual.check(reply.content)
-                        self._weights.add(self._weight(reply.content) or 0)
+                        usual.check(Form.of(reply.content))
+                        node = reply.metadata.src_node_id
+                        self._ordinary.weighs(node, self._weight(reply.content) or 0)
                         for key, update in self._updates(reply, ordered).items():
-                            self._learn(key, update.measured())
+                            update.norm = update.measured()
+                            self._ordinary.moved(key, node, Move.of(update))
                 except FedszError:
                     continue  # admission will refuse it
-        for recent in (self._weights, *(one for both in self._norms.values() for one in both)):
-            recent.end_round()
+        self._ordinary.end_round()
 
     @refusing_failures()
     def admit(
@@ -222,15 +221,14 @@ class Admission:
             if self.rules.checks_metrics:
                 check_finite_metrics(content)
             if self.rules.same_metrics:
-                self._forms.setdefault(metadata.message_type, Form.of(content)).check(content)
+                form = Form.of(content)
+                self._ordinary.form(metadata.message_type, form).check(form)
         weight = self._weight(content)
         updates = self._updates(reply, ordered)
         taken: dict[str, ArrayRecord] = {}
         for key, update in updates.items():
             if trains:
-                floats, whole = self._norms.get(key, (Recent(), Recent()))
-                update.limit = self._limit.over(Norm(floats.median, whole.median))
-                update.clips = self._limit.clips
+                self._ordinary.limit(key, update)
             if sealed:
                 broadcasts = ordered(reply).broadcasts
                 only = next(iter(broadcasts), key) if len(broadcasts) == len(updates) == 1 else key
@@ -242,7 +240,7 @@ class Admission:
         report = ReplyReport.read(content.config_records.get(KEY))
         reply.content = replaced(content, taken, None)
         if weight is not None and trains:
-            self._weights.add(weight)
+            self._ordinary.weighs(metadata.src_node_id, weight)
             weight = self._cap(reply, weight)
         admitted = Admitted(metadata.src_node_id, updates, report, trains, weight or 0.0)
         self._admitted.append(admitted)
@@ -257,7 +255,8 @@ class Admission:
         """
         records = reply.content.array_records
         told = ordered(reply)
-        due = reply.metadata.message_type.startswith(TRAIN) and not told.masks
+        trains = reply.metadata.message_type.startswith(TRAIN)
+        due = trains and not told.masks
         expected = told.layouts if self.rules.same_model else {}
         sent = told.sent if self.rules.same_model else {}
         if len(records) == len(expected) == 1:
@@ -278,6 +277,8 @@ class Admission:
         }
         if told.clipping_norm is not None:
             self._clip(updates, told.clipping_norm)
+        for update in updates.values() if trains else ():
+            self._ordinary.watch(update)
         return updates
 
     def _clip(self, updates: Mapping[str, ReceivedUpdate], norm: float) -> None:
@@ -290,10 +291,6 @@ class Admission:
         if not self._clips:
             self._clips = True
             round_log.logger.info(f"fedsz: {CLIPPED_AGAIN}", norm)
-
-    def _learn(self, key: str, norm: Norm) -> None:
-        for recent, x in zip(self._norms.setdefault(key, (Recent(), Recent())), norm, strict=True):
-            recent.add(x)
 
     def _weight(self, content: RecordDict) -> float | None:
         """Return the weight of a reply; None if it has none."""
@@ -313,7 +310,7 @@ class Admission:
     def _cap(self, reply: Message, weight: float) -> float:
         """Lower the weight of a reply to what one client may have, and return it."""
         share, name = self.rules.max_client_share, self.rules.weighted_by
-        most = largest_weight(share, len(self._asked), self._weights.median)
+        most = largest_weight(share, len(self._asked), self._ordinary.weight)
         if weight <= most:
             return weight
         node = reply.metadata.src_node_id
@@ -333,6 +330,13 @@ def _form_of(reply: Message) -> Form | None:
             return Form.of(reply.content)
     except FedszError:
         return None  # admission will refuse it
+
+
+def _show_form(replies: Sequence[Message]) -> bool:
+    """Say whether replies are enough to show the form of others."""
+    forms = [(r.metadata.message_type, form) for r in replies if (form := _form_of(r)) is not None]
+    times = max(Counter(forms).values(), default=0)
+    return times >= FIRST or len(replies) >= MOST_HELD
 
 
 def is_averaged(reply: Message, ordered: Callable[[Message], Ordered]) -> bool:

@@ -22,7 +22,9 @@ class AdmissionRules:
         max_client_share: the most that one client's weight may be of a round's, if all others have
             the median weight; what is above is lowered to that. 1 for no limit.
         max_update_norm: as `NormLimit.of` reads it; updates above are scaled down to it, or refused
-            where it says so; see `fedsz.flower.received_update.ReceivedUpdate.judge`.
+            where it says so; see `fedsz.flower.received_update.ReceivedUpdate.judge`. Unless it is
+            none, 0 takes the place of what a reply has below 0 in tensors that were nowhere below
+            it, and that most clients leave there.
         allow_codecs: names of codecs that clients may use besides those that they were told to.
         weighted_by: the metric that is the weight of a reply.
         same_model: whether replies must be of the model that was sent.

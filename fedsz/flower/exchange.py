@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
 from fedsz.errors import FedszError
-from fedsz.flower.admission import FIRST, Admission
+from fedsz.flower.admission import Admission
 from fedsz.flower.asked import Asked, Ledger
 from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.mod import keeps_model, lacks_model
@@ -207,9 +207,8 @@ class Exchange:
         """Return the next of the replies that are taken one at a time, if one is here."""
         if not self._here:
             self._first += self._pulled(streamed)
-            good = sum(not reply.has_error() for reply in self._first)
             waits = any(asked.out for asked in streamed)
-            if self._admission.knows(self._first) or not waits or good >= FIRST:
+            if self._admission.knows(self._first) or not waits:
                 self._here += self._admission.settled(self._first, self.ordered)
                 self._first = []
         return [self._admitted(self._here.popleft(), sealed=True)] if self._here else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
@@ -15,11 +16,14 @@ from fedsz.errors import ConfigError, RefusedReply
 from fedsz.flower.admission import streamed
 from fedsz.flower.admitted_record import AdmittedRecord
 from fedsz.flower.broadcast import Broadcast
+from fedsz.flower.mean import Mean
 from fedsz.flower.refusal import Refusal
-from fedsz.flower.strategy import Evaluate, Mean, StreamingFedAvg
+from fedsz.flower.strategy import Evaluate, StreamingFedAvg
 
 BUFFER: Final = 10
 MAX_STALENESS: Final = 20
+MOST_AHEAD: Final = 1.5  # times a client's equal share of the
+RECENT: Final = 64  # updates before
 POLL_SECONDS: Final = 0.05  # between looks for replies, at first; twice as long each time, up to
 LONGEST_POLL: Final = 1.0
 
@@ -31,7 +35,8 @@ class FedBuff(StreamingFedAvg):
     of their steps, each times 1 / sqrt(1 + s), is added to the newest model; s is the number of
     models that are newer than the one its sender started from. Steps are weighted by examples, so
     for equal weights this is algorithm 1 of the paper, with a server learning rate of 1. An idle
-    client gets the new model; a client that trains goes on. A client gets each model once.
+    client gets the new model; a client that trains goes on. A client gets each model once. If one
+    has made more than ``most_ahead`` times its equal share of recent updates, its steps count less.
 
     Needs a `FedSZGrid`, which keeps each model that somebody trains on until that client's reply or
     timeout. Memory is that of these models, the sums, and the replies that wait as they were sent.
@@ -41,6 +46,8 @@ class FedBuff(StreamingFedAvg):
         buffer: updates that make a new model.
         max_staleness: the most that s may be. Older updates are refused, and their senders go back
             to the residuals that they had.
+        most_ahead: updates of one client among the last `RECENT`, as a multiple of its equal share.
+            What is above counts as if it had kept to that; infinity for no limit.
 
     Raises:
         ConfigError: one of these is out of range, ``min_replies`` is above ``buffer``, or clients
@@ -58,6 +65,7 @@ class FedBuff(StreamingFedAvg):
         *arguments: Any,
         buffer: int = BUFFER,
         max_staleness: int = MAX_STALENESS,
+        most_ahead: float = MOST_AHEAD,
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
@@ -65,9 +73,12 @@ class FedBuff(StreamingFedAvg):
             raise ConfigError(f"buffer must be at least min_replies, got {buffer}")
         if max_staleness < 0:
             raise ConfigError(f"max_staleness must be 0 or more, got {max_staleness}")
+        if not most_ahead >= 1:
+            raise ConfigError(f"most_ahead must be at least 1, got {most_ahead}")
         if self.fraction_evaluate:
             raise ConfigError("FedBuff does not evaluate on clients: pass fraction_evaluate=0")
-        self.buffer, self.max_staleness = buffer, max_staleness
+        self.buffer, self.max_staleness, self.most_ahead = buffer, max_staleness, most_ahead
+        self._recent = deque[int](maxlen=RECENT)  # nodes whose updates have counted
         self.done = 0  # rounds before those of `start`, which counts from 1
         self._out: dict[int, tuple[str, int]] = {}  # by node: its message, and the model in that
         self._models = 0  # that there have been
@@ -171,12 +182,21 @@ class FedBuff(StreamingFedAvg):
             if not isinstance(record, AdmittedRecord) or record.broadcast is None:
                 raise ConfigError("FedBuff needs a FedSZGrid")
             record.received.staleness = self._staleness
+            record.received.share = self._share(reply.metadata.src_node_id)
             self._broadcast = record.broadcast
             if self._staleness > self.max_staleness:
                 why = f"{self._staleness} models are newer; at most {self.max_staleness} may be"
                 record.received.refused = RefusedReply(Refusal.STALE, why)
                 raise record.received.refused
-        return super()._add(mean, reply)
+        metrics = super()._add(mean, reply)
+        self._recent.append(reply.metadata.src_node_id)
+        return metrics
+
+    def _share(self, node: int) -> float:
+        """Return what a client's step counts times, by how often others have replied lately."""
+        clients = len({*self._recent, node})
+        most = 1 + self.most_ahead * len(self._recent) / clients
+        return min(1.0, most / (1 + self._recent.count(node)))
 
     def _begin_mean(self) -> Mean:
         return Mean(steps=True)

@@ -9,7 +9,8 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.flower.strategy import Mean, StreamingFedAvg
+from fedsz.flower.mean import Mean
+from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.fetchsgd import SketchedFeedback
 from fedsz.methods.settings import Count

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
 from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray
@@ -25,6 +26,7 @@ from fedsz.update.decompress import owned, unpack
 from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference, require_reference
 
+WHOLE: Final = "iub"  # kinds of dtypes of whole numbers and bools
 LEAST_SCALE: Final = 1e-20  # an update that must be clipped to less is refused
 
 
@@ -56,7 +58,11 @@ class ReceivedUpdate:
         clips: whether an update above that is scaled down to it, in place of refused.
         clipping_norm: what differential privacy has it clipped to instead; see `clip_to`.
         clipped: what the step of its floats was scaled by to keep to that; 1 if it did.
+        holds_whole: whether its whole numbers and bools count as they were sent to its sender.
+        watched: names of tensors of which it notes in ``below`` whether it takes them below 0,
+        floors: those of them in which 0 takes the place of what is below.
         staleness: how many models are newer than the one that its sender started from.
+        share: what its step counts times because its sender has sent more than others.
         refused: why whoever was to use it could not, if so.
 
     Raises:
@@ -80,8 +86,12 @@ class ReceivedUpdate:
         self.refused: FedszError | None = None
         self.norm: Norm | None = None
         self.limit = Norm(math.inf, math.inf)
-        self.clips, self.clipped, self.staleness = False, 1.0, 0
+        self.clips, self.clipped, self.staleness, self.share = False, 1.0, 0, 1.0
         self.clipping_norm: float | None = None
+        self.holds_whole = False
+        self.watched: frozenset[str] = frozenset()
+        self.floors: frozenset[str] = frozenset()
+        self.below: set[str] = set()
         self._sent_model = sent
         self.sent_bytes = sum(len(array.data) for array in record.values())
         hashed = hashlib.sha256()
@@ -130,9 +140,29 @@ class ReceivedUpdate:
         while True:
             with self.clock():
                 item = next(fitted, None)
+                if item is not None and item[0] in self.watched:
+                    item = item[0], self._not_below(*item)
             if item is None:
                 return
             yield item
+
+    def _not_below(self, name: str, x: NDArray | CodedTensor) -> NDArray | CodedTensor:
+        """Return a tensor that is watched, without what it must not have below 0."""
+        decoded = x.decode() if isinstance(x, CodedTensor) else x
+        if not (decoded < 0).any():
+            return x
+        self.below.add(name)
+        return np.maximum(decoded, decoded.dtype.type(0)) if name in self.floors else x
+
+    @property
+    def raised(self) -> frozenset[str]:
+        """The names of tensors of which a part counts as 0, and not as what was sent."""
+        return self.floors & self.below
+
+    @property
+    def start(self) -> Mapping[str, NDArray]:
+        """The model that its sender started from; empty where that is not known."""
+        return self._sent_model
 
     def sent(self, name: str, like: NDArray | CodedTensor) -> NDArray | None:
         """Return the tensor that its sender started from, if it fits one that has come."""
@@ -176,7 +206,8 @@ class ReceivedUpdate:
         Clipping moves floats towards the model that their sender started from. So each lies between
         what it was and what it became: a running variance stays above 0. Without that model, all
         of the update is refused. So it is where its whole numbers and bools are too large: they can
-        be counters, masks or bytes, and what lies between two of them can be none.
+        be counters, masks or bytes, and what lies between two of them can be none. But where they
+        may not move at all, they stay as they were sent.
 
         Raises:
             RefusedReply: all of it must be left out.
@@ -191,16 +222,31 @@ class ReceivedUpdate:
         counts = norm
         if clips and self._sent_model and norm.floats * LEAST_SCALE < limit.floats:
             counts = norm._replace(floats=min(norm.floats, limit.floats))
+        if clips and norm.whole > limit.whole == 0 and self._knows_whole:
+            counts = counts._replace(whole=0.0)
         counts.require_within(limit)
+        self.holds_whole = counts.whole < norm.whole
         self.clipped = counts.floats / norm.floats if norm.floats else 1.0
 
     @property
     def scale(self) -> float:
-        """What the step of its floats counts times: less if it was clipped, or is stale.
+        """What the step of its floats counts times: less if clipped, stale, or of too many.
 
         Stale ones by 1 / sqrt(1 + s), as in FedBuff (Nguyen et al., AISTATS 2022, section 5).
         """
-        return self.clipped / math.sqrt(1 + self.staleness)
+        return self.clipped * self.share / math.sqrt(1 + self.staleness)
+
+    def scale_of(self, dtype: np.dtype) -> float:
+        """Return what the step of a tensor counts times."""
+        if dtype.kind in WHOLE:
+            return 0.0 if self.holds_whole else 1.0
+        return self.scale
+
+    @property
+    def _knows_whole(self) -> bool:
+        """Whether all its whole numbers have a start that can take their place."""
+        whole = {name: x for name, x in self._sent_model.items() if x.dtype.kind in WHOLE}
+        return all(self.shapes.get(name) == x.shape for name, x in whole.items())
 
     @contextmanager
     def clock(self) -> Iterator[None]:
@@ -216,12 +262,16 @@ class ReceivedUpdate:
             for name, x in decoded.items():
                 norm.add(x.dtype, self._energy(name, x))
         self.judge(norm.total())
-        if self.scale < 1:
+        if self.scale < 1 or self.holds_whole:
             with self.clock():
                 for name, x in decoded.items():
                     start = self.sent(name, x)
-                    if start is not None and x.dtype.kind not in "iub":
+                    if start is None:
+                        continue
+                    if x.dtype.kind not in WHOLE:
                         decoded[name] = scaled_step(x, start, self.scale)
+                    elif self.holds_whole:
+                        decoded[name] = start.copy()
         return {name: decoded.pop(name) for name in self.shapes}
 
     def _fitted(self, name: str, x: NDArray | CodedTensor) -> NDArray | CodedTensor:
@@ -242,7 +292,7 @@ class ReceivedUpdate:
     def replaced(self, record: ArrayRecord) -> ReceivedUpdate:
         """Return an update of plain arrays that somebody has put in the place of these."""
         other = ReceivedUpdate(record, sent=self._sent_model)
-        other.staleness = self.staleness
+        other.staleness, other.share = self.staleness, self.share
         return other
 
     def release(self) -> None:

@@ -84,11 +84,8 @@ def refusing_failures() -> Iterator[None]:
         raise RefusedReply(Refusal.DAMAGED, f"it cannot be checked: {what}") from err
 
 
-OF_ITS_TIME: Final = (
-    Refusal.QUORUM,
-    Refusal.NORM,
-    Refusal.STALE,
-)  # no fault of a client: they bench nobody
+# No fault of a client, or judged by others, who may be wrong: they bench nobody.
+OF_ITS_TIME: Final = (Refusal.QUORUM, Refusal.NORM, Refusal.STALE, Refusal.RECORDS)
 
 
 class Norm(NamedTuple):

@@ -47,9 +47,8 @@ class Form(NamedTuple):
         )
         return cls(frozenset(records), frozenset(metrics))
 
-    def check(self, content: RecordDict) -> None:
-        """Raise `RefusedReply` unless a reply has this form."""
-        other = Form.of(content)
+    def check(self, other: Form) -> None:
+        """Raise `RefusedReply` unless a reply's form is this one."""
         if other == self:
             return
         ours, theirs = _shown(self), _shown(other)

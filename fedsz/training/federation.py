@@ -18,7 +18,7 @@ from fedsz.control.rule import AUTO, SENSITIVITY
 from fedsz.errors import ConfigError
 from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.deadline import Deadlines
-from fedsz.flower.fedbuff import FedBuff
+from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
 from fedsz.flower.fetchsgd import FetchSgd
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.quorum import Quorum
@@ -272,6 +272,7 @@ def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
         buffer=config.buffer,
         max_staleness=config.max_staleness,
         min_replies=config.min_replies,
+        most_ahead=MOST_AHEAD if config.max_client_share < 1 else math.inf,
         **_NO_EVALUATION,
     )
     strategy.done = done

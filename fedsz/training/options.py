@@ -188,8 +188,8 @@ class RunConfig:
         COMPRESSION, TENSORS, defines_run=True)
 
     max_client_share: float = option(0.5, "Largest share of a round's weight for one client, if "
-        "all others have the median weight. A larger weight is lowered. 1 for no limit.",
-        TRUST, ALONE, low=1e-6, high=1)
+        "all others have the median weight. A larger weight is lowered. 1 for no limit, nor one "
+        "for fast clients of --buffer.", TRUST, ALONE, low=1e-6, high=1)
     max_update_norm: str = option("10x", "Updates of a larger norm are clipped to it: a number; "
         "10x for ten times the median of recent rounds; or none. refuse:10x refuses them instead.",
         TRUST, ALONE)
