@@ -116,9 +116,9 @@ def test_a_run_that_is_stopped_ends_its_server_first(
     ended: list[str] = []
 
     class Watched(Child):
-        def __init__(self, module: str, kind: str, *arguments: str, **more: Any) -> None:
-            super().__init__(module, kind, *arguments, **more)
-            kinds[self.pid] = kind
+        def __init__(self, module: str, *arguments: str, **more: Any) -> None:
+            super().__init__(module, *arguments, **more)
+            kinds[self.pid] = next(word for word in arguments if word in ("server", "client"))
 
         def end(self, patience: float = 0.0) -> None:
             super().end(patience)

@@ -17,6 +17,7 @@ from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep import Step, Sweep
 from fedsz.experiments.sweep_plan import SweepConfig, run_id
 from tests.sweeps import Rows, swept, written
+from tests.test_cli import refuse
 
 BOTH = "delta+ef:uniform:effort=9@std:3/std:2"
 OPTIONS = {
@@ -60,7 +61,7 @@ def test_the_summary_is_of_whole_runs_and_fits_80_columns(
     assert heads[-7:] == ["way", "seeds", "accuracy", "up", "both", "bound", "failed"]
     raw, both, *failed = (line for line in lines[2:] if len(line.split()) > 3)
     assert raw.split()[2:4] == ["raw", "2"]
-    assert raw.split()[-2] == "-"  # uncompressed, it has no ratio both ways
+    assert raw.split()[-3:-1] == ["1.0", "1.0"]
     # The ways are folded, and nothing of them is cut.
     where = lines[1].index("way"), lines[1].index("seeds")
     ways = "".join(line[slice(*where)] for line in lines[2:])
@@ -97,7 +98,7 @@ def test_a_finished_run_is_a_line_with_the_whole_run_s_ratios(
     up, both = ratios(rows[run_id(config.runs[1], "local")])
     assert f"{BOTH} seed 0: accuracy " in lines[1]
     assert f", {up:.1f}x smaller up, {both:.1f}x both ways, 2 s; about 12 s left" in lines[1]
-    assert "1.0x smaller up, 2 s" in lines[0]
+    assert "1.0x smaller up, 1.0x both ways, 2 s" in lines[0]
     assert lines[-1].endswith("no model 'none'; have cnn, alexnet, mobilenetv2, resnet50")
 
 
@@ -112,3 +113,21 @@ def test_a_finished_run_is_a_line_with_the_whole_run_s_ratios(
 )
 def test_how_long_a_sweep_takes(times: list[float | None], jobs: int, says: str) -> None:
     assert _total(times, jobs) == says
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (("--models", "cnn,nope"), "no model 'nope'; have cnn, alexnet, mobilenetv2, resnet50"),
+        (("--datasets", "nope"), "no data set 'nope'; have digits, cifar10"),
+        (("--task", "tabular", "--models", "nope"), "no model 'nope' for tables; have mlp, linear"),
+        (("--partitions", "iid,nope"), "no partitioner 'nope'"),
+    ],
+)
+def test_a_name_that_nothing_has_is_refused_before_anything_runs(
+    tmp_path: Path, asked: tuple[str, ...], says: str
+) -> None:
+    results = tmp_path / "x.parquet"
+    assert says in refuse("sweep", *asked, "--results", results)
+    assert says in refuse("sweep", *asked, "--dry-run")
+    assert not results.exists()

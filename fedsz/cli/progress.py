@@ -108,15 +108,11 @@ def _outcome(runs: Sequence[Rows], judge: str) -> tuple[str, ...]:
 
 
 def _ratios(rows: Rows) -> tuple[float, float]:
-    """Return how many times fewer bytes a whole run sent, up and both ways.
-
-    Bytes both ways count if the downlink is compressed; what does not count, or is not known, is 0.
-    """
+    """Return how many times fewer bytes a whole run sent, up and both ways; 0 if not known."""
     names = ("raw_up", "sent_up", "raw_down", "sent_down")
     raw, sent, raw_down, sent_down = (sum(row[name] for row in rows) for name in names)
-    both = Scheme.of_row(rows[0]).both_ways and sent_down
     up = raw / sent if sent else 0.0
-    return up, (raw + raw_down) / (sent + sent_down) if both else 0.0
+    return up, (raw + raw_down) / (sent + sent_down) if sent_down else 0.0
 
 
 def _line(step: Step) -> str:

@@ -45,8 +45,9 @@ def command(
     from fedsz.cli.status import StatusLine
     from fedsz.experiments.duration_estimate import seconds
     from fedsz.experiments.results import SWEEP, Results
-    from fedsz.experiments.sweep import Sweep
+    from fedsz.experiments.sweep import Sweep, check
 
+    check(config)
     if dry_run:
         _print_plan(config, json=json)
         return

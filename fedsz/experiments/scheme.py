@@ -73,11 +73,6 @@ class Scheme:
         return (self.config.update, self.config.downlink, self.policy) == (WEIGHTS, EXACT, FIXED)
 
     @property
-    def both_ways(self) -> bool:
-        """Whether the model comes down within a bound, too."""
-        return self.config.downlink != EXACT or asks_nothing(self.policy)
-
-    @property
     def options(self) -> dict[str, Any]:
         """The options of `RunConfig` that say all this."""
         options = {name: getattr(self.config, name) for name in STORED}

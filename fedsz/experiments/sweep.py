@@ -26,6 +26,7 @@ from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of
 from fedsz.experiments.sweep_worker import Finished
 from fedsz.training.options import RunConfig
+from fedsz.training.task import load_task
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,21 @@ class Sweep:
                 self.results.add(rows)
                 last, seconds = made[-1] if made else None, sum(row.seconds for row in made)
                 yield Step(run, last, news.error, over=True, rows=rows, seconds=seconds)
+
+
+def check(config: SweepConfig) -> None:
+    """Check what all runs of a plan ask for by name, before the first of them begins.
+
+    Raises:
+        ConfigError: there is no such task, model, data set, partitioner or device.
+        TaskError: a task of somebody's own cannot be made.
+    """
+    seen: set[tuple[str, ...]] = set()
+    for run in config.runs:
+        named = run.task, run.model, run.dataset, run.partitioner, run.device
+        if named not in seen:
+            load_task(run)
+            seen.add(named)
 
 
 class _Worker:

@@ -125,7 +125,16 @@ def _fewest_bytes(setting: Setting, compared: Sequence[RateAccuracy]) -> str:
     equal = [way for way in ways if round(way.points, 6) >= -EQUAL] if setting.baseline else ways
     near, all_ways = f"within {100 * EQUAL:g} points of uncompressed", count(len(ways), "scheme")
     if not equal:
-        return f"{setting.title}: none of {all_ways} has a mean accuracy {near}."
+        best = max(ways, key=lambda way: way.points)
+        found = best.difference
+        said = (
+            f"{setting.title}: none of {all_ways} has a mean accuracy {near}. {best.name} comes"
+            f" nearest: {difference(found)} points, {digits(best.total)} times fewer bytes."
+        )
+        if found and not found.mean + found.reach < -EQUAL:  # of one seed, the reach is NaN
+            seeds = count(found.count, "seed")
+            said += f" That may be chance: {seeds} cannot tell. Sweep with more --seeds."
+        return said
     best = max(equal, key=lambda way: way.total)
     said = (
         f"{setting.title}: {best.name} sends {digits(best.total)} times fewer bytes over whole runs"
