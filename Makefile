@@ -54,7 +54,7 @@ fuzz: .venv/installed
 	@echo "installing fedsz, PyTorch and Flower into .venv: once, and it takes some minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -c constraints.txt -e ".[all]" --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]" --group dev
 	touch $@
 
 clean:

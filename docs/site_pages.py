@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -122,6 +123,13 @@ MADE = {
     "reference/changelog.md": changelog,
     "tutorials/compare-compressors.md": notebook,
 }
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show a list of the versions where mike builds the site, which alone writes that list."""
+    if "MIKE_DOCS_VERSION" in os.environ:
+        config.extra["version"] = {"provider": "mike"}
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

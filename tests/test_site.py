@@ -99,3 +99,13 @@ def test_a_newcomer_gets_there_in_two_clicks(task: str, site: Path) -> None:
     }
     texts = (shown(page) for page in reached if page.suffix == ".html")
     assert any(TASKS[task] in text for text in texts)
+
+
+def test_no_page_asks_for_a_list_of_versions_that_is_not_there(site: Path) -> None:
+    assert not (site / "versions.json").exists()
+    assert '"provider"' not in (site / "index.html").read_text("utf-8")
+
+
+def test_the_search_knows_the_frameworks(site: Path) -> None:
+    index = (site / "search" / "search_index.json").read_text("utf-8").lower()
+    assert all(word in index for word in ("keras", "tensorflow", "xgboost"))
