@@ -24,6 +24,15 @@ def test_the_table_is_that_of_the_rows() -> None:
     assert matrix.table(found.rows) in (ROOT / "docs" / "flower.md").read_text()
 
 
+def test_the_table_of_differential_privacy_is_that_of_its_rows() -> None:
+    private = pytest.importorskip("benchmarks.private_accuracy", reason="needs benchmarks")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = parquet.read_table(ROOT / "docs" / "results" / "private.parquet").to_pylist()
+
+    assert all(row["commit"] for row in rows)
+    assert private.table(rows) in (ROOT / "docs" / "flower.md").read_text()
+
+
 def test_a_table_has_means_and_ratios() -> None:
     matrix = pytest.importorskip("benchmarks.flower_matrix", reason="needs benchmarks")
     sides = [matrix.Side(0.9, 0.5, 1000, 3000, 0), matrix.Side(0.8, 0.7, 100, 100, 0)]
