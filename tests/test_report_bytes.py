@@ -18,6 +18,7 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.scheme import Scheme
 from fedsz.formatting import digits, points
 from fedsz.report import write_report
+from fedsz.report.accuracy_over_bytes import charts
 from fedsz.report.rate_accuracy import NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
 from fedsz.report.runs import Spread, settings_of
 from fedsz.report.source import read_source
@@ -203,3 +204,22 @@ def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(tmp_path: Pa
         "weights:szx@0.3 sends 1.82 times fewer bytes over whole runs (10.0 up, 1.00 down), the"
         " fewest of 3 schemes."
     )
+
+
+@pytest.mark.parametrize("schemes", [4, 5])
+def test_names_stand_in_a_legend_where_lines_have_no_room_for_them(
+    schemes: int, tmp_path: Path
+) -> None:
+    from matplotlib.figure import Figure
+
+    names = ("raw", "zstd", "xz", "gzip", "zlib")[:schemes]
+    sent = {"sent_up": 5 * 10**5, "sent_down": 10**6}
+    found = [row for name in names for row in course(name, (0.1, 0.4, 0.7), 0, **sent)]
+    (setting,) = settings_of(read_source(written(tmp_path / "x.parquet", found)))
+    (chart, _) = charts([(setting, rate_accuracies(setting))])
+    ax = Figure(layout="constrained").subplots()
+
+    chart.panels[0].draw(ax)
+
+    beside, listed = len(ax.texts), len(ax.get_legend_handles_labels()[1])
+    assert (beside, listed) == ((4, 0) if schemes == 4 else (0, 5))

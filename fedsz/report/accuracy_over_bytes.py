@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAMED: Final = 8  # ways with a colour and a name of their own in a figure
+BESIDE: Final = 4  # names that lines along the rounds have room for; a legend has more
 ROOM: Final = 0.15  # of the width, at the right of the last point
 DEEP: Final = 25.0  # points below uncompressed at which the figure along the rounds ends
 BEYOND: Final = 2.0  # points that whiskers are seen beyond the means
 HEIGHT: Final = 4.2  # inches, which leave room for the names
+ROW: Final = 0.2  # inches of a name in a legend
 NO_BYTES: Final = "the bytes of no run are recorded"
 SEEDS: Final = " Interval: 95 %, Student's t over the seeds."
 
@@ -54,6 +56,10 @@ def rounds_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles)
         for name, course in courses.items()
     )
 
+    named = len(styles.keys() & courses.keys())
+    crowded = named > BESIDE
+    height = HEIGHT + (ROW * named if crowded else 0.0)
+
     def draw(ax: Axes) -> None:
         ends: list[Spot] = []
         lines: list[Line] = []
@@ -61,20 +67,23 @@ def rounds_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles)
             line = [(at, 100 * accuracy) for at, accuracy in course]
             x, y = zip(*line, strict=True)
             if style := styles.get(name):
-                ax.plot(x, y, markersize=3.5, **style.line(markers=len(x) <= CROWDED))
+                label = name if crowded else None
+                marked = style.line(markers=len(x) <= CROWDED)
+                ax.plot(x, y, markersize=3.5, label=label, **marked)
                 ends.append(Spot(x[-1], y[-1], name, style.colour))
                 lines.append(line)
             else:
                 ax.plot(x, y, color=LIGHT["soft"], linewidth=0.8, alpha=0.6, zorder=1.5)
         ax.set(xlabel="bytes up plus down", ylabel=what)
         _bytes_axes(ax, lowest, math.inf, lambda value: tick(value, size_in_digits), room=60)
-        write_names(ax, ends, lines)
+        if not crowded:
+            write_names(ax, ends, lines)
 
     caption = (
         "A mark for each round: all bytes up plus down until then, of all clients, and the accuracy"
         f" of the averaged model; means over the seeds. {zero}{_grey(courses, styles)}"
     )
-    return Chart.of(setting, "accuracy-bytes", title, caption, Panel("", draw, says, HEIGHT))
+    return Chart.of(setting, "accuracy-bytes", title, caption, Panel("", draw, says, height))
 
 
 def end_chart(setting: Setting, ways: Sequence[RateAccuracy], styles: Styles) -> Chart | Omitted:
