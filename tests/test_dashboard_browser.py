@@ -19,6 +19,10 @@ from tests.watched_runs import record, write_run
 pytestmark = pytest.mark.slow
 CHARTS = ["accuracy", "loss", "traffic", "kept", "lag", "time", "replies"]
 TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
+WHY_IS_OUT_OF_SIGHT = """[...document.querySelectorAll('#decisions tbody .why')].some(cell => {
+  const box = cell.getBoundingClientRect();
+  return box.left < 0 || box.right > innerWidth;
+})"""
 DRAWN = """[...document.querySelectorAll('figure')].map(f => {
   const canvas = f.querySelector('canvas');
   if (!canvas) return [f.id, 0];
@@ -64,6 +68,8 @@ def test_a_large_run_is_seen_on_any_screen(
     assert list(drawn) == CHARTS
     assert min(drawn.values()) >= 2, drawn
     assert not page.value(TOO_WIDE)
+    assert page.value("document.querySelectorAll('#decisions tbody .why').length")
+    assert not page.value(WHY_IS_OUT_OF_SIGHT)
     assert page.value("byId('clients').tBodies[0].rows.length") == 50
     assert page.value("byId('clients-all').textContent") == "Show all 1000"
     assert page.value("byId('facts').textContent").startswith("Round1000 of 1000")
