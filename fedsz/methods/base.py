@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import _methods
 from fedsz.codecs.base import flat
 from fedsz.errors import CodecError, CorruptStream
@@ -26,6 +26,7 @@ Parts = Mapping[str, NDArray]  # what it sends: planes, by their names
 VALUES: Final = "values"  # the plane that the next part of a chain codes
 DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float64))  # of tensors and values
 MOST_ELEMENTS: Final = 1 << 32  # of a tensor whose indices are drawn
+MANY: Final = 8  # a receiver has indices of more than one in so many elements as a mask
 NOTHING: Final[State] = {}
 
 Words = npt.NDArray[np.uint64]
@@ -35,7 +36,7 @@ class Kind(IntEnum):
     """What a plane holds, and so how it is packed; see `fedsz.methods.planes`."""
 
     VALUES = 0  # of the tensor's dtype, finite
-    INDICES = 1  # int64, ascending, below the tensor's number of elements
+    INDICES = 1  # int64, ascending, below the tensor's number of elements; see `MANY`
     SIGNS = 2  # bool, true for what is below 0
     TRITS = 3  # int8: -1, 0 or 1
     LEVELS = 4  # whole numbers, small ones
@@ -206,7 +207,10 @@ class Transform(ABC):
         """
 
     def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of its values plane, by its other planes; only if it has one."""
+        """Return the spec of its values plane, by its other planes; only if it has one.
+
+        Without those, that of the longest there can be.
+        """
         raise NotImplementedError(type(self).__name__)
 
     @abstractmethod
@@ -236,10 +240,17 @@ class Part(Transform):
     Attributes:
         name: what users write.
         summary: what it does, on one line.
+        work: of decoding an element, or a value where there are more. 1 is some 10 ns, as to draw a
+            number takes; see `fedsz.methods.cost`.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+
+    @property
+    def work(self) -> float:
+        """See above."""
+        return 1.0
 
     def __str__(self) -> str:
         """Return it as users write it."""
@@ -291,7 +302,30 @@ def is_small(x: NDArray) -> bool:
 
 def is_finite(x: NDArray) -> bool:
     """Say whether all elements are finite."""
-    return is_small(x) or bool(np.isfinite(x).all())
+    flat = x.reshape(-1)
+    return is_small(flat) or all(np.isfinite(flat[here]).all() for here in chunks(flat.size))
+
+
+def counted(indices: NDArray) -> int:
+    """Return the number of indices, be they a mask or not."""
+    return int(np.count_nonzero(indices)) if indices.dtype == np.bool_ else indices.size
+
+
+def placed(indices: NDArray, values: NDArray, spec: TensorSpec) -> Decoded:
+    """Return a tensor that has values at indices, and else 0.
+
+    Args:
+        indices: int64 and ascending, or a mask of all elements; then the tensor is dense.
+        values: as many, or one for all of them, of shape ().
+        spec: of the tensor.
+    """
+    if indices.dtype != np.bool_:
+        return Sparse(indices, flat(np.broadcast_to(values, indices.shape)), spec)
+    if values.size == spec.size and values.ndim:
+        return values.reshape(spec.shape)
+    x = np.zeros(spec.size, values.dtype)
+    x[indices] = values
+    return x.reshape(spec.shape)
 
 
 def require_drawable(spec: TensorSpec) -> None:

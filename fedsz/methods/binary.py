@@ -7,7 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.methods.base import Kind, Part, Parts, Shared, Sparse, State, TensorSpec, require_count
+from fedsz.methods.base import (
+    Decoded,
+    Kind,
+    Part,
+    Parts,
+    Shared,
+    State,
+    TensorSpec,
+    placed,
+    require_count,
+)
 from fedsz.methods.settings import Count
 from fedsz.methods.sign import mean_magnitude
 from fedsz.methods.top_k import largest
@@ -45,7 +55,6 @@ class SparseBinary(Part):
         mean, sign, indices = max(sides, key=lambda side: float(side[0][0]))
         return {"mean": mean * mean.dtype.type(sign), "indices": indices}, state
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Sparse:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: ARG002, D102
         require_count("means", parts["mean"], 1)
-        indices = parts["indices"]
-        return Sparse(indices, np.full(indices.size, parts["mean"][0]), shared.spec)
+        return placed(parts["indices"], parts["mean"].reshape(()), shared.spec)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz import codecs
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, raw
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.errors import CodecError, ConfigError
@@ -79,7 +79,7 @@ class Bounded(Part):
 
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
         self.codec.require()
-        payload, spec = parts["payload"].tobytes(), shared.spec
+        payload, spec = raw(parts["payload"]), shared.spec
         if isinstance(self.codec, LosslessCodec):
             data = self.codec.unpack(payload, spec.size * spec.dtype.itemsize)
             return np.frombuffer(data, spec.dtype).reshape(spec.shape)

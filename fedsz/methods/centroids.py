@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import _methods
 from fedsz.errors import CorruptStream
 from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
@@ -51,11 +51,13 @@ class Centroids(Part):
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
         centroids, labels = parts["centroids"], parts["labels"]
         require_count("labels", labels, shared.spec.size)
-        labels = labels + centroids.size // 2
-        if labels.min(initial=0) < 0 or labels.max(initial=-1) >= centroids.size:
+        first = -(centroids.size // 2)
+        if labels.min(initial=0) < first or labels.max(initial=first - 1) >= first + centroids.size:
             raise CorruptStream(f"a label beyond {centroids.size} centroids")
-        decoded: NDArray = centroids[labels].reshape(shared.spec.shape)
-        return decoded
+        y = np.empty(labels.size, centroids.dtype)
+        for here in chunks(y.size):
+            y[here] = centroids[labels[here] - first]
+        return y.reshape(shared.spec.shape)
 
     def contraction(self, spec: TensorSpec) -> float:
         """Return 1/d: two means, below 0 and above, take off |v|_1^2 / d."""

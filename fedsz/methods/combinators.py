@@ -117,22 +117,31 @@ class Chain(Transform):
         return planes, after
 
     def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: D102
-        seen: list[tuple[Part, dict[str, NDArray], TensorSpec]] = []
-        spec = shared.spec
+        specs = [shared.spec]
         for i, part in enumerate(self.parts):
-            own = {name: parts[f"{i}.{name}"] for name in part.planes if name != VALUES}
-            seen.append((part, own, spec))
             if VALUES in part.planes:
-                spec = part.values_spec(own, spec)
-        decoded: Decoded | None = parts[VALUES].reshape(spec.shape) if VALUES in parts else None
-        for part, own, spec in reversed(seen):
+                specs.append(part.values_spec(_planes_of(i, part, parts), specs[-1]))
+        decoded: Decoded | None = (
+            parts[VALUES].reshape(specs[-1].shape) if VALUES in parts else None
+        )
+        for i, part in reversed(list(enumerate(self.parts))):
+            # Nothing of a part is held while the one before it decodes, but for what it decoded to.
             values = {} if decoded is None else {VALUES: dense(decoded)}
-            decoded = part.decode(own | values, shared.of(spec), summands)
+            del decoded
+            decoded = part.decode(
+                _planes_of(i, part, parts) | values, shared.of(specs[i]), summands
+            )
+            del values
         assert decoded is not None, "planes without values, of no part"
         return decoded
 
     def sent(self, spec: TensorSpec) -> tuple[Part, ...]:  # noqa: ARG002, D102
         return self.parts
+
+
+def _planes_of(place: int, part: Part, planes: Parts) -> dict[str, NDArray]:
+    """Return a part's planes among those of its chain, but for its values."""
+    return {name: planes[f"{place}.{name}"] for name in part.planes if name != VALUES}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsz.arrays import NDArray, add_scaled
+from fedsz.arrays import NDArray, add_scaled, chunks
 from fedsz.methods.base import VALUES, Decoded, Shared, Sparse, dense
 from fedsz.methods.combinators import Chain
 from fedsz.methods.sketch import Sketch
@@ -74,9 +74,11 @@ class CompressedSum:
     def _energy(self, values: Decoded) -> float:
         """Return the sum of squares of what values decode to; inf if one of these may overflow."""
         if isinstance(self._gain, np.ndarray):
-            doubles = dense(values).astype(np.float64).reshape(-1)
+            sent, total = dense(values).reshape(-1), 0.0
             with np.errstate(over="ignore", invalid="ignore"):
-                total = float(np.dot(self._gain, doubles * doubles))
+                for here in chunks(sent.size):
+                    doubles = sent[here].astype(np.float64)
+                    total += float(np.dot(self._gain[here], doubles * doubles))
         else:
             assert self._gain is not None
             total = self._gain * (values.energy if isinstance(values, Sparse) else energy(values))

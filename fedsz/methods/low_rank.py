@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import CHUNK, NDArray, chunks
 from fedsz.errors import CodecError
 from fedsz.methods.base import (
     NOTHING,
@@ -46,6 +46,11 @@ class LowRank(Part):
     def __post_init__(self) -> None:
         check_setting(f"{self.name} rank", self.rank, 1, 256)
 
+    @property
+    def work(self) -> float:
+        """A product and a sum for each column of the factors."""
+        return max(self.rank / 8, 1.0)
+
     def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
         return spec.values(self._sent(spec) if self._pays(spec) else spec.size)
 
@@ -58,8 +63,14 @@ class LowRank(Part):
         p = values[: rows * self.rank].reshape(rows, self.rank)
         q = self._other_factor(values[rows * self.rank :], shared).reshape(columns, self.rank)
         m = np.zeros((rows, columns), spec.dtype)
-        for i in range(self.rank):  # one by one, so that all machines round alike
-            m += np.multiply.outer(p[:, i], q[:, i])
+        height = max(CHUNK // columns, 1)  # of a piece that a cache holds
+        for at in range(0, rows, height):
+            for here in chunks(columns):
+                piece = m[at : at + height, here]
+                product = np.empty_like(piece)
+                for i in range(self.rank):  # one by one, so that all machines round alike
+                    np.multiply.outer(p[at : at + height, i], q[here, i], out=product)
+                    piece += product
         return m.reshape(spec.shape)
 
     def _sent(self, spec: TensorSpec) -> int:

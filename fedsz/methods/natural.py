@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, chunks
 from fedsz.errors import CorruptStream
 from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
 
@@ -48,9 +48,11 @@ class Natural(Part):
         top, levels = parts["top"], parts["levels"]
         require_count("tops", top, 1)
         require_count("levels", levels, shared.spec.size)
-        octaves = np.maximum(np.abs(levels), 1) - 1
-        if octaves.max(initial=0) > MOST_OCTAVES:
+        if max(levels.max(initial=0), -levels.min(initial=0)) > MOST_OCTAVES + 1:
             raise CorruptStream(f"a power more than {MOST_OCTAVES} octaves below the largest")
-        powers = np.ldexp(top, -octaves.astype(np.int32))
-        decoded: NDArray = (powers * np.sign(levels).astype(top.dtype)).reshape(shared.spec.shape)
-        return decoded
+        y = np.empty(levels.size, top.dtype)
+        for here in chunks(y.size):
+            part = levels[here]
+            octaves = np.maximum(np.abs(part), 1) - 1
+            y[here] = np.ldexp(top, -octaves.astype(np.int32)) * np.sign(part).astype(top.dtype)
+        return y.reshape(shared.spec.shape)

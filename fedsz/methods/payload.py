@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from fedsz.arrays import Buffer, NDArray
@@ -35,34 +36,56 @@ def write(parts: Sequence[Part], planes: Parts) -> bytes:
 def read(parts: Sequence[Part], payload: Buffer, spec: TensorSpec) -> Parts:
     """Return the planes of a tensor like ``spec``, checked as far as each can be by itself.
 
+    Those that only the last part has are unpacked, and checked, whenever they are asked for: so
+    they take no memory before or after.
+
     Raises:
-        CorruptStream: it is no payload of these parts.
+        CorruptStream: it is no payload of these parts; so does the mapping.
         LimitExceeded: a plane has more elements than the tensor.
     """
     cursor = _Cursor(memoryview(payload).cast("B"))
-    planes: dict[str, NDArray] = {}
+    makers: dict[str, Callable[[], NDArray]] = {}
     for i, part in enumerate(parts):
-        own = {
-            name: cursor.plane(kind, spec) for name, kind in part.planes.items() if name != VALUES
-        }
-        planes |= {f"{i}.{name}": plane for name, plane in own.items()}
+        kinds = {name: kind for name, kind in part.planes.items() if name != VALUES}
+        own = {name: cursor.plane(kind, spec) for name, kind in kinds.items()}
         if VALUES in part.planes:
-            spec = part.values_spec(own, spec)
+            found = {name: make() for name, make in own.items()}
+            own = {name: partial(found.__getitem__, name) for name in found}
+            spec = part.values_spec(found, spec)
+        makers |= {f"{i}.{name}": make for name, make in own.items()}
     if not parts or VALUES in parts[-1].planes:
-        planes[VALUES] = cursor.plane(Kind.VALUES, spec)
-        if planes[VALUES].size != spec.size:
-            raise CorruptStream(f"{planes[VALUES].size} values where {spec.size} are needed")
+        values = cursor.plane(Kind.VALUES, spec)()
+        if values.size != spec.size:
+            raise CorruptStream(f"{values.size} values where {spec.size} are needed")
+        makers[VALUES] = lambda: values
     cursor.end()
-    return planes
+    return _Planes(makers)
+
+
+class _Planes(Mapping[str, NDArray]):
+    """Planes by their names, each made whenever it is asked for."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], NDArray]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> NDArray:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
 
 class _Cursor:
     """A place in a payload, behind the planes that have been read."""
 
     def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
+        self._data, self._at = data.toreadonly(), 0  # of which planes are views
 
-    def plane(self, kind: Kind, spec: TensorSpec) -> NDArray:
+    def plane(self, kind: Kind, spec: TensorSpec) -> Callable[[], NDArray]:
+        """Pass a plane, and return what unpacks it."""
         count, length = self._number(), self._number()
         data = self._data[self._at : self._at + length]
         if len(data) < length:
@@ -71,7 +94,7 @@ class _Cursor:
         if count > most:
             raise LimitExceeded(f"a plane of {count} elements; limit {most}", offset=self._at)
         self._at += length
-        return unpack(kind, data, count, spec)
+        return partial(unpack, kind, data, count, spec)
 
     def end(self) -> None:
         if self._at != len(self._data):

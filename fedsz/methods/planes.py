@@ -1,21 +1,23 @@
 """Planes as bytes: each kind by a lossless coder of its own, the smallest of a few.
 
 docs/format.md, "Planes", describes them bit by bit. All readers take a count that the caller has
-checked, and make nothing larger than that count or the bytes at hand allow.
+checked, and make nothing larger than that count or the bytes at hand allow: numbers are kept in 4
+bytes where they fit, and what is computed from them is computed a chunk at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import Buffer, NDArray
+from fedsz.arrays import Buffer, NDArray, chunks
 from fedsz.codecs import _methods
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError, CorruptStream
-from fedsz.methods.base import Kind, TensorSpec
+from fedsz.methods.base import MANY, Kind, TensorSpec, is_finite
 
 Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
@@ -28,6 +30,7 @@ _BY_FREQUENCY: Final = Uniform(effort=1, threads=1)  # rANS, its table in the pa
 _HALF: Final = 0.499  # a bound within which whole numbers come back by rounding
 _EXACT: Final[dict[int, np.dtype]] = {SINGLE: np.dtype(np.float32), DOUBLE: np.dtype(np.float64)}
 _LARGEST: Final = {SINGLE: 1 << 22, DOUBLE: 1 << 48}  # numbers that such floats hold
+_FITS_INT32: Final = 1 << 30  # elements: no level of so many is larger
 _PER_BYTE: Final = 5  # trits: 3^5 = 243
 _POWERS: Final = 3 ** np.arange(_PER_BYTE)
 
@@ -65,7 +68,7 @@ def unpack(kind: Kind, data: Buffer, count: int, spec: TensorSpec) -> NDArray:
     if kind in (Kind.VALUES, Kind.SCALES):
         _require(len(data) == count * spec.dtype.itemsize, f"{len(data)} bytes of {count} values")
         floats = np.frombuffer(data, spec.dtype)
-        _require(bool(np.isfinite(floats).all()), "a value that is not finite")
+        _require(is_finite(floats), "a value that is not finite")
         return floats
     if kind is Kind.PAYLOAD:
         _require(len(data) == count, "a payload of another length than it says")
@@ -73,15 +76,48 @@ def unpack(kind: Kind, data: Buffer, count: int, spec: TensorSpec) -> NDArray:
     if kind is Kind.SIGNS:
         return _unpack_bits(data, count)
     if kind is Kind.INDICES:
-        gaps = _unpack_numbers(data, count, GAPS)
-        _require(float(gaps.sum(dtype=np.float64)) + count <= spec.size, "indices out of range")
-        indices: NDArray = np.cumsum(gaps + 1) - 1
-        return indices
+        return _unpack_indices(data, count, spec.size)
     if kind is Kind.TRITS:
         return _unpack_trits(data, count)
-    numbers = _unpack_numbers(data, count, FIXED)
-    levels: NDArray = numbers >> 1 ^ -(numbers & 1)
-    return levels
+    return _unpack_levels(data, count, np.int32 if spec.size <= _FITS_INT32 else np.int64)
+
+
+def _unpack_indices(data: Buffer, count: int, size: int) -> NDArray:
+    """Return indices below ``size``; a mask of all elements where they are `MANY`."""
+    _, gaps = _unpack_numbers(data, count, GAPS)
+    is_mask = MANY * count > size
+    indices: NDArray = np.zeros(size, np.bool_) if is_mask else np.empty(count, np.int64)
+    last = -1
+    for here in chunks(count):
+        steps = gaps(here)
+        left = count - min(here.stop, count)  # those that follow take an element each, at least
+        reach = float(steps.sum(dtype=np.float64)) + steps.size + last + left
+        _require(reach < size, "indices out of range")
+        found = np.cumsum(steps + 1) + last
+        last = int(found[-1])
+        if is_mask:
+            indices[found] = True
+        else:
+            indices[here] = found
+    # A mask of all takes no memory.
+    return np.broadcast_to(np.True_, size) if is_mask and count == size else indices
+
+
+def _unpack_levels(data: Buffer, count: int, whole: type[np.signedinteger]) -> NDArray:
+    """Return levels as ``whole`` numbers, in the memory of what they are decoded to if they fit."""
+    floats, numbers = _unpack_numbers(data, count, FIXED)
+    width, most = np.dtype(whole).itemsize, np.iinfo(whole).max
+    if floats is None or floats.itemsize < width:
+        floats = np.empty(-(-count * width // 8))
+    levels = floats.view(whole)[:count]
+    for here in chunks(count):
+        zigzag = numbers(here)
+        found = zigzag >> 1 ^ -(zigzag & 1)
+        _require(int(np.abs(found).max()) <= most, "a level out of range")
+        levels[here] = found  # which lie no further than the floats that they come from
+    del levels, numbers
+    floats.resize(-(-count * width // floats.itemsize), refcheck=False)
+    return floats.view(whole)[:count]
 
 
 def _pack_numbers(numbers: NDArray, plain: int) -> bytes:
@@ -97,17 +133,31 @@ def _pack_numbers(numbers: NDArray, plain: int) -> bytes:
     return min(bytes([plain]) + packed, coded, key=len)
 
 
-def _unpack_numbers(data: Buffer, count: int, plain: int) -> Integers:
+Numbers = Callable[[slice], Integers]  # those of a chunk
+
+
+def _unpack_numbers(data: Buffer, count: int, plain: int) -> tuple[NDArray | None, Numbers]:
+    """Return what decodes numbers, chunk by chunk, and the floats that it takes them from, if any.
+
+    Raises:
+        CorruptStream: they are of another mode, or of other bytes; that decodes none out of range.
+    """
     _require(len(data) > 0, "a plane without its first byte")
     mode, rest = data[0], memoryview(data)[1:]
     if mode == plain:
-        return _unpack_gaps(rest, count) if plain == GAPS else _unpack_fixed(rest, count)
+        return None, (_unpack_gaps if plain == GAPS else _unpack_fixed)(rest, count)
     _require(mode in _EXACT, f"numbers of mode {mode}")
     floats = _BY_FREQUENCY.decode_as(rest, (count,), _EXACT[mode])
-    low, high = float(floats.min(initial=0.0)), float(floats.max(initial=0.0))
-    _require(low >= -0.5 and high <= _LARGEST[mode] + 0.5, "a number out of range")
-    numbers: Integers = np.rint(floats).astype(np.int64)
-    return numbers
+    floats = floats if floats.base is None else floats.base  # which can be made smaller
+
+    def rounded(here: slice) -> Integers:
+        part = floats[here]
+        low, high = float(part.min(initial=0.0)), float(part.max(initial=0.0))
+        _require(low >= -0.5 and high <= _LARGEST[mode] + 0.5, "a number out of range")
+        numbers: Integers = np.rint(part).astype(np.int64)
+        return numbers
+
+    return floats, rounded
 
 
 def _pack_fixed(numbers: NDArray) -> bytes:
@@ -116,10 +166,20 @@ def _pack_fixed(numbers: NDArray) -> bytes:
     return bytes([width]) + b"".join(_pack_bits(numbers >> b & 1) for b in range(width))
 
 
-def _unpack_fixed(data: memoryview, count: int) -> Integers:
+def _unpack_fixed(data: memoryview, count: int) -> Numbers:
     width, length = _width(data), -(-count // 8)
     _require(len(data) == 1 + width * length, f"{len(data)} bytes of {count} numbers")
-    return _low_bits(data[1:], count, width)
+    planes = [data[1 + b * length : 1 + (b + 1) * length] for b in range(width)]
+
+    def combined(here: slice) -> Integers:  # which begins with a byte
+        size = min(here.stop, count) - here.start
+        numbers = np.zeros(size, np.int64)
+        for b, plane in enumerate(planes):
+            octets = plane[here.start // 8 : -(-here.stop // 8)]
+            numbers |= _unpack_bits(octets, size).astype(np.int64) << b
+        return numbers
+
+    return combined
 
 
 def _pack_gaps(gaps: NDArray) -> bytes:
@@ -137,7 +197,7 @@ def _pack_gaps(gaps: NDArray) -> bytes:
     return b"".join((bytes([width]), *low, _pack_bits(unary)))
 
 
-def _unpack_gaps(data: memoryview, count: int) -> Integers:
+def _unpack_gaps(data: memoryview, count: int) -> Numbers:
     width, code = _width(data), data[1:]
     _require(count <= 8 * len(code), f"{len(data)} bytes of {count} gaps")  # before they take more
     gaps: Integers = np.empty(count, np.int64)
@@ -145,15 +205,7 @@ def _unpack_gaps(data: memoryview, count: int) -> Integers:
         _methods.decode_gaps(code, width, gaps)
     except _methods.CorruptPayload as err:
         raise CorruptStream(f"gaps do not decode: {err}") from err
-    return gaps
-
-
-def _low_bits(data: memoryview, count: int, width: int) -> Integers:
-    length = -(-count // 8)
-    numbers = np.zeros(count, np.int64)
-    for b in range(width):
-        numbers |= _unpack_bits(data[b * length : (b + 1) * length], count).astype(np.int64) << b
-    return numbers
+    return lambda here: gaps[here]
 
 
 def _width(data: memoryview) -> int:
@@ -177,18 +229,27 @@ def _unpack_trits(data: Buffer, count: int) -> NDArray:
     _require(len(data) > 0, "a plane without its first byte")
     mode, rest = data[0], memoryview(data)[1:]
     if mode == FIXED:
-        return np.where(_unpack_bits(rest, count), -1, 1).astype(np.int8)
-    if mode == SINGLE:
-        digits: NDArray = _unpack_numbers(data, count, FIXED)
-    else:
+        trits = _unpack_bits(rest, count).view(np.int8)
+        trits *= -2
+        trits += 1
+        return trits
+    trits = np.empty(count, np.int8)
+    if mode == GAPS:
         five = np.frombuffer(rest, np.uint8)
-        _require(mode == GAPS and five.size == -(-count // _PER_BYTE), f"trits of mode {mode}")
+        _require(five.size == -(-count // _PER_BYTE), f"{five.size} bytes of {count} trits")
         _require(int(five.max(initial=0)) < 3**_PER_BYTE, "a byte that is not five trits")
-        digits = (five[:, None] // _POWERS % 3).reshape(-1)
-        _require(not digits[count:].any(), "trits behind the last")
-        digits = digits[:count]
-    _require(int(digits.max(initial=0)) <= 2, "a trit out of range")
-    return (digits - 1).astype(np.int8)
+        for j, power in enumerate(_POWERS):
+            digits, found = five // np.uint8(power) % 3, trits[j::_PER_BYTE]
+            found[:] = digits[: found.size]
+            _require(not digits[found.size :].any(), "trits behind the last")
+    else:
+        _, numbers = _unpack_numbers(data, count, FIXED)
+        for here in chunks(count):
+            few = numbers(here)
+            _require(int(few.max()) <= 2, "a trit out of range")
+            trits[here] = few
+    trits -= 1
+    return trits
 
 
 def _pack_bits(bits: NDArray) -> bytes:

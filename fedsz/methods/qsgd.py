@@ -95,13 +95,16 @@ class Qsgd(Part):
         spec, levels, norms = shared.spec, parts["levels"], parts["norms"]
         require_count("levels", levels, spec.size)
         require_count("norms", norms, -(-spec.size // self._width(spec)))
-        if np.abs(levels).max(initial=0) > self._levels:
+        if max(levels.max(initial=0), -levels.min(initial=0)) > self._levels:
             raise CorruptStream(f"a level beyond {self._levels}")
         share = 1 / self._levels / (1 if self.unbiased else 1 + self.variance(spec))
-        buckets = self._buckets(levels.astype(spec.dtype), spec)
-        buckets *= spec.dtype.type(share)
-        buckets *= norms[:, None]
-        return buckets.reshape(-1)[: spec.size].reshape(spec.shape)
+        y = levels.astype(spec.dtype)
+        y *= spec.dtype.type(share)
+        width = self._width(spec)
+        whole = spec.size // width
+        y[: whole * width].reshape(whole, width)[:] *= norms[:whole, None]
+        y[whole * width :] *= norms[whole:]
+        return y.reshape(spec.shape)
 
     def _norms(self, rows: NDArray) -> NDArray:
         """Return the norm of each row, as a column."""

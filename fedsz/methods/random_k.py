@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import CHUNK, NDArray
 from fedsz.methods.base import (
+    MANY,
     VALUES,
+    Decoded,
     Kind,
     Part,
     Parts,
@@ -16,10 +19,13 @@ from fedsz.methods.base import (
     Sparse,
     State,
     TensorSpec,
+    placed,
     require_count,
     require_drawable,
 )
 from fedsz.methods.settings import Count, Flag
+
+SHARE: Final = 32  # of a tensor are so many words drawn at a time
 
 
 @dataclass(frozen=True)
@@ -66,55 +72,77 @@ class RandomK(Part):
         return 0.0 if self.unbiased else self.k.of(spec.size) / spec.size
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        return {VALUES: x.reshape(-1)[self._indices(shared)]}, state
+        return {VALUES: x.reshape(-1)[self._places(shared)]}, state
 
     def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
         return spec.values(self.k.of(spec.size))
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Sparse:  # noqa: ARG002, D102
-        indices, values = self._indices(shared), parts[VALUES]
-        require_count("values", values, indices.size)
-        if self.unbiased and indices.size:
-            values = values * values.dtype.type(shared.spec.size / indices.size)
-        return Sparse(indices, values, shared.spec)
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: ARG002, D102
+        spec, values = shared.spec, parts[VALUES]
+        k = self.k.of(spec.size)
+        require_count("values", values, k)
+        decoded = placed(self._places(shared), values, spec)
+        if not self.unbiased or k == spec.size:
+            return decoded
+        factor = values.dtype.type(spec.size / k)
+        if isinstance(decoded, Sparse):
+            return replace(decoded, values=decoded.values * factor)
+        decoded *= factor  # in place: it is no view of what was sent
+        return decoded
 
-    def _indices(self, shared: Shared) -> NDArray:
-        positions = run if self.block else subset
-        return positions(shared, self.k.of(shared.spec.size), own=bool(self.own))
+    def _places(self, shared: Shared) -> NDArray:
+        """Return drawn positions, or a mask where they are `MANY`."""
+        places = run if self.block else subset
+        return places(shared, self.k.of(shared.spec.size), own=bool(self.own))
 
 
 def run(shared: Shared, k: int, *, own: bool) -> NDArray:
     """Return ``k`` positions of a tensor one after another, int64 and ascending.
 
-    They begin at that of the first word, and go on at 0 behind the last.
+    They begin at that of the first word, and go on at 0 behind the last. If they are `MANY`, they
+    are a mask of the tensor.
 
     Raises:
         CodecError: the tensor has more than 2^32 elements.
     """
-    start = _positions(shared, 0, 1, own=own)
-    return np.sort((start + np.arange(k)) % max(shared.spec.size, 1))
+    size = shared.spec.size
+    start = int(_positions(shared, 0, 1, own=own)[0]) if size else 0
+    if MANY * k <= size:
+        return np.sort((start + np.arange(k)) % max(size, 1))
+    mask = np.zeros(size, np.bool_)
+    mask[start : start + k] = True
+    mask[: max(start + k - size, 0)] = True
+    return mask
 
 
 def subset(shared: Shared, k: int, *, own: bool) -> NDArray:
     """Return ``k`` positions of a tensor, uniform among all such sets, int64 and ascending.
 
     They are the first k different ones of floor((word >> 32) d / 2^32), over `Shared.words` in
-    order, or all others than the first d - k where k is more than half of d.
+    order, or all others than the first d - k where k is more than half of d. If they are `MANY`,
+    they are a mask of the tensor.
 
     Raises:
         CodecError: the tensor has more than 2^32 elements.
     """
     size = shared.spec.size
+    require_drawable(shared.spec)
+    mask, drawn = np.zeros(size, np.bool_), 0
+    missing = wanted = min(k, size - k)
+    while missing:
+        # No more words than positions are missing: the last of those is never passed.
+        found = _positions(shared, drawn, min(missing, max(CHUNK, size // SHARE)), own=own)
+        drawn += found.size
+        if found.size > CHUNK:
+            mask[found] = True
+            missing = wanted - int(np.count_nonzero(mask))
+        else:
+            new = found[~mask[found]]
+            mask[new] = True
+            missing -= np.unique(new).size
     if 2 * k > size:
-        kept = np.ones(size, np.bool_)
-        kept[subset(shared, size - k, own=own)] = False
-        return np.flatnonzero(kept)
-    drawn, found = np.empty(0, np.int64), np.empty(0, np.int64)
-    while found.size < k:
-        drawn = np.concatenate((drawn, _positions(shared, drawn.size, 2 * k + 16, own=own)))
-        _, first = np.unique(drawn, return_index=True)
-        found = drawn[np.sort(first)]
-    return np.sort(found[:k])
+        np.logical_not(mask, out=mask)
+    return mask if MANY * k > size else np.flatnonzero(mask)
 
 
 def _positions(shared: Shared, start: int, count: int, *, own: bool) -> NDArray:

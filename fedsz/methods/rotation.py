@@ -49,6 +49,11 @@ class Rotate(Part):
         if self.block not in [1 << i for i in range(21)]:
             raise ConfigError(f"rotate block must be a power of two up to 2^20, got {self.block}")
 
+    @property
+    def work(self) -> float:
+        """A sum for each distance, and a draw."""
+        return 1 + self.block.bit_length() / 8
+
     def gain(self, shared: Shared) -> float:  # noqa: ARG002
         """Return 1: lengths stay."""
         return 1.0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import CHUNK, NDArray, chunks
 from fedsz.codecs import _methods
 from fedsz.codecs.base import flat
 from fedsz.methods.base import (
@@ -21,6 +23,8 @@ from fedsz.methods.base import (
     require_drawable,
 )
 from fedsz.methods.settings import Count, Flag, check_setting
+
+SHARE: Final = 16  # of a tensor are so many elements decoded at a time, in float64
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class Sketch(Part):
         """Whether what is decoded is smaller; fixed columns hide the same from every round."""
         return not self.fixed and not self.unbiased
 
+    @property
+    def work(self) -> float:
+        """A draw for each row."""
+        return float(self.rows)
+
     def variance(self, spec: TensorSpec) -> float:
         """Return w of E|Q(v) - v|^2 <= w |v|^2: (d - 1) / (rows columns)."""
         return (spec.size - 1) / (self.rows * self.columns.of(spec.size))
@@ -83,12 +92,16 @@ class Sketch(Part):
             return None
         require_drawable(shared.spec)
         size, width = shared.spec.size, self.columns.of(shared.spec.size)
-        counts = []
-        for i in range(self.rows):
-            words = self._drawn(shared).words(size, i * size)
-            column = (words >> np.uint64(32)) * np.uint64(width) >> np.uint64(32)
-            counts.append(np.bincount(column.astype(np.int64), minlength=width))
-        return np.concatenate(counts) * self._scale(shared.spec) ** 2 * self.rows
+        gains = np.zeros((self.rows, width), np.float32)
+        gain = self._scale(shared.spec) ** 2 * self.rows
+        for i, here in itertools.product(range(self.rows), chunks(size)):
+            words = self._drawn(shared).words(
+                min(here.stop, size) - here.start, i * size + here.start
+            )
+            columns = (words >> np.uint64(32)) * np.uint64(width) >> np.uint64(32)
+            np.add.at(gains[i], columns.astype(np.int64), np.float32(1))
+        gains *= np.float32(gain)
+        return gains.reshape(-1)
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
         require_drawable(shared.spec)
@@ -104,12 +117,16 @@ class Sketch(Part):
         spec = shared.spec
         require_count("values", parts[VALUES], self.rows * self.columns.of(spec.size))
         require_drawable(spec)
-        width, total = self.columns.of(spec.size), np.zeros(spec.size)
-        for i in range(self.rows):
-            row = flat(parts[VALUES][i * width : (i + 1) * width])
-            _methods.add_from_sketch(self._drawn(shared).key(), i * spec.size, row, total)
-        decoded: NDArray = (total * self._scale(spec)).astype(spec.dtype).reshape(spec.shape)
-        return decoded
+        rows, key = flat(parts[VALUES]).reshape(self.rows, -1), self._drawn(shared).key()
+        y = np.empty(spec.size, spec.dtype)
+        step = max(CHUNK, spec.size // SHARE)
+        for start in range(0, spec.size, step):
+            total = np.zeros(min(step, spec.size - start))
+            for i, row in enumerate(rows):  # which a cache may hold
+                _methods.add_from_sketch(key, i * spec.size + start, row, total)
+            total *= self._scale(spec)
+            y[start : start + step] = total
+        return y.reshape(spec.shape)
 
     def medians(self, values: NDArray, shared: Shared) -> NDArray:
         """Return the median over rows of each element's column times its sign, flat."""

@@ -11,13 +11,15 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.methods.base import (
     VALUES,
+    Decoded,
     Kind,
     Part,
     Parts,
     Shared,
-    Sparse,
     State,
     TensorSpec,
+    counted,
+    placed,
     require_count,
 )
 from fedsz.methods.settings import Count, check_setting
@@ -32,12 +34,12 @@ class Sparsifier(Part):
     planes = {"indices": Kind.INDICES, VALUES: Kind.VALUES}  # noqa: RUF012
 
     def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: D102
-        return spec.values(parts["indices"].size)
+        return spec.values(counted(parts["indices"]) if parts else spec.size)
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Sparse:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: ARG002, D102
         indices, values = parts["indices"], parts[VALUES]
-        require_count("values", values, indices.size)
-        return Sparse(indices, values, shared.spec)
+        require_count("values", values, counted(indices))
+        return placed(indices, values, shared.spec)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ PREFIX: Final = 20
 MAX_DIM: Final = 1 << 48
 FREE_TENSORS: Final = 1 << 13  # that a stream of any length may have
 MOST_TEXT: Final = 1000  # characters of a chain
+MOST_CHAINS: Final = 256  # of a stream, each of which has to be read
 TENSOR_HEADER_BYTES: Final = 192  # of the inflated header, for each tensor that is allowed
 
 _NO_CHAINS: Final = b"\x90"  # an empty array in MessagePack
@@ -213,6 +214,8 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
             raise refuse("more payloads than tensors")
         if _count(sections.chains) > _count(sections.payloads):
             raise refuse("more chains than payloads")
+        if (chains := _count(sections.chains)) > MOST_CHAINS:
+            raise refuse(f"{chains} chains; limit {MOST_CHAINS}", LimitExceeded)
         header = Header(
             _tensors.decode(sections.tensors),
             _payloads.decode(sections.payloads),

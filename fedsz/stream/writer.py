@@ -13,6 +13,7 @@ from fedsz.stream.format import (
     CHAINS,
     DIFFERENCES,
     MAGIC,
+    MOST_CHAINS,
     VALUES,
     VERSION,
     Chain,
@@ -47,8 +48,10 @@ def write(
         chains: those that have coded payloads, if any.
 
     Raises:
-        ConfigError: a name cannot be written as UTF-8.
+        ConfigError: a name cannot be written as UTF-8, or there are too many chains.
     """
+    if len(chains) > MOST_CHAINS:
+        raise ConfigError(f"a stream of {len(chains)} chains; limit {MOST_CHAINS}")
     payloads = tuple(
         Payload(p.codec_id, p.transform, len(p.data), zlib.crc32(p.data), p.bound, p.members)
         for p in parts

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -26,9 +27,10 @@ from fedsz.methods.base import (
 )
 from fedsz.methods.combinators import RESIDUAL, SHIFT, Chain, difference_of
 from fedsz.methods.compressed_sum import CompressedSums
+from fedsz.methods.cost import require_affordable
 from fedsz.methods.payload import read, write
 from fedsz.methods.state import INNER, branch, found, leaves, misfit, replaced, restored, within
-from fedsz.stream import CHAIN, CHAIN_DIFFERENCE
+from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, MOST_CHAINS, Tensor
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
 from fedsz.update.lossless import Entry
@@ -99,6 +101,7 @@ class ChainEncoder:
         shared = Shared(spec, *self._drawn, b"" if reference is None else reference.digest)
         before = self._before(spec)
         try:
+            require_affordable(parts, spec)
             with np.errstate(over="ignore", invalid="ignore"):
                 planes, after = self._transform.encode(x, before, shared)
             payload = write(parts, planes)
@@ -175,13 +178,12 @@ class ChainDecoder:
         Raises:
             UnsupportedStream: this release does not know it.
         """
-        try:
-            transform = methods.parse(record.text, presets={})
-        except ConfigError as err:
-            raise UnsupportedStream(f"unknown chain {record.text!r}: {err}") from err
-        if not isinstance(transform, Chain):
-            raise UnsupportedStream(f"{record.text!r} is no plain chain")
-        return cls(transform.parts, record, reference or b"")
+        return cls(_parsed(record.text), record, reference or b"")
+
+    def of_tensor(self, tensor: Tensor) -> ChainDecoder:
+        """Return that of one tensor; `LimitExceeded` if that takes too much for its size."""
+        require_affordable(self.parts, self._shared(tensor.shape, tensor.dtype).spec)
+        return replace(self, name=tensor.name)
 
     def decode_as(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> NDArray:
         """Return the array of ``shape`` that ``payload`` holds, of ``dtype`` or float32.
@@ -190,7 +192,8 @@ class ChainDecoder:
             CorruptStream: it holds something else.
             CodecUnavailable: a codec's library is not installed here.
         """
-        return dense(self._decoded(payload, shape, dtype))
+        y = dense(self._decoded(payload, shape, dtype))
+        return y if y.flags.writeable else y.copy()  # a view of what was sent
 
     def decode_onto(self, payload: Buffer, base: NDArray) -> NDArray:
         """Return base + the array that ``payload`` holds; raises as `decode_as`."""
@@ -243,6 +246,18 @@ class ChainDecoder:
         return Shared(spec, *drawn, self.reference)
 
 
+@lru_cache(maxsize=MOST_CHAINS)
+def _parsed(text: str) -> tuple[Part, ...]:
+    """Return the parts of a chain of a header, or raise `UnsupportedStream`."""
+    try:
+        transform = methods.parse(text, presets={})
+    except ConfigError as err:
+        raise UnsupportedStream(f"unknown chain {text!r}: {err}") from err
+    if not isinstance(transform, Chain):
+        raise UnsupportedStream(f"{text!r} is no plain chain")
+    return transform.parts
+
+
 def _arriving(decoded: NDArray, base: NDArray | None, dtype: np.dtype) -> NDArray:
     """Return the difference that a receiver ends up with, whose tensor is of a narrower dtype."""
     if base is None:
@@ -259,6 +274,6 @@ def _finite(chain: Chain, planes: Parts, shared: Shared) -> Decoded:
     with np.errstate(over="ignore", invalid="ignore"):
         decoded = chain.decode(planes, shared)
     values = decoded.values if isinstance(decoded, Sparse) else decoded
-    if not np.isfinite(values).all():
+    if not is_finite(values):
         raise CorruptStream("an element that is not finite")
     return decoded

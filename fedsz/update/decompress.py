@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from fedsz import codecs
@@ -83,8 +82,7 @@ def unpack(
             base = None
             codec: Codec | ChainDecoder
             if payload.transform in CHAINED:
-                name = tensors[0].name
-                codec = replace(chains[payload.codec_id], name=name)
+                codec = chains[payload.codec_id].of_tensor(tensors[0])
             else:
                 codec = codecs.of_wire_id(payload.codec_id)
             if isinstance(codec, Codec) and payload.bound is None:
