@@ -256,7 +256,9 @@ def decode_message(source: Source, size: int, most_fields: int = MOST_FIELDS) ->
             raise CorruptStream(f"{reader.left} bytes too many", offset=reader.offset)
         _require_printable([envelope.metadata.message_type, envelope.metadata.message_id])
         if content is not None:  # files of our own may hold models whose tensors have any name
-            _require_printable(name for r in content.array_records.values() for name in r)
+            # Not by `array_records`: that makes a circle, and replies would stay until it is found.
+            arrays = (r for r in content.values() if isinstance(r, ArrayRecord))
+            _require_printable(name for record in arrays for name in record)
         error = compat.error_from_proto(envelope.error) if envelope.HasField("error") else None
         if error is not None and error.reason:
             error = Error(error.code, one_line(error.reason))

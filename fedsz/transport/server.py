@@ -144,13 +144,13 @@ class Hub:
             self.do(self.session.sent(connection, delivery, wire_bytes))
 
         # A client that neither reads nor writes does not hold up its end.
-        jobs = (connection.send(sent), self._read(connection, visit))
+        work = (connection.send(sent), self._read(connection, visit))
         ends = (connection.ending.wait(), visit.turned_out.wait())
-        tasks = [asyncio.create_task(job) for job in (*jobs, *ends)]
+        tasks = [asyncio.create_task(job) for job in (*work, *ends)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if connection.bye is not None:
-                await asyncio.wait(tasks, timeout=_BYE_SECONDS)
+                await asyncio.wait(tasks[: len(work)], timeout=_BYE_SECONDS)
         finally:
             self.do(self.session.lost(connection, _now()))
             self._set_alarm()
