@@ -255,6 +255,7 @@ def test_a_method_that_is_wrong_is_one_line_with_its_name(
         ("{}", "train must return 'examples', a whole number from 1 on; got nothing"),
         ("{'examples': 0}", "got 0"),
         ("{'examples': 1.5}", "got 1.5"),
+        ("{'examples': float('inf')}", "got inf"),
         ("None", "train must return a dict of numbers, got a NoneType"),
         ("undefined", r"train failed: NameError: name 'undefined' .*\(mine.py, line 21\)"),
     ],

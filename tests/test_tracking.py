@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,31 @@ def test_an_unknown_tracker_is_an_error() -> None:
         Tracking("tensorbord")
     with pytest.raises(ConfigError, match="no tracker ''"):
         Tracking("mlflow,")
+
+
+def test_a_slow_tracker_misses_rounds_and_is_closed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    busy, go, told = threading.Event(), threading.Event(), list[str]()
+
+    class Slow:
+        def log(self, step: int, values: Mapping[str, float]) -> None:
+            del values
+            busy.set()
+            go.wait(LONG)
+            told.append(f"round {step}")
+
+        def close(self) -> None:
+            told.append("closed")
+
+    monkeypatch.setitem(tracking.TRACKERS, "slow", lambda *_: Slow())
+    monkeypatch.setattr(tracking, "BACKLOG", 1)
+    with Tracking("slow") as trackers:
+        trackers.show(RECORDS[0])
+        assert busy.wait(LONG)
+        for one in RECORDS[1:]:
+            trackers.show(one)
+        threading.Timer(0.1, go.set).start()  # the end finds no room until then
+
+    assert told == ["round 0", "round 1", "closed"]
+    assert not warnings(caplog)

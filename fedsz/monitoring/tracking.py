@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -132,15 +134,20 @@ class Tracking:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._put(None)
-        self._thread.join(PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        with contextlib.suppress(queue.Full):  # rounds may be left out, the end may not
+            self._rounds.put(None, timeout=PATIENCE)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             late = ", ".join(self._makers)
             logger.warning("gave up on trackers after %g s: %s", PATIENCE, late)
 
     def __call__(self, record: RoundRecord) -> None:
         """Tell the trackers of a round; returns at once."""
-        self._put(record)
+        try:
+            self._rounds.put_nowait(record)
+        except queue.Full:
+            logger.debug("a tracker is %d rounds late; one is left out", BACKLOG)
 
     def show(self, event: Event) -> None:
         """Take an event of a server's run."""
@@ -148,12 +155,6 @@ class Tracking:
             self._folder = Path(event.run_dir)
         elif isinstance(event, RoundRecord):
             self(event)
-
-    def _put(self, record: RoundRecord | None) -> None:
-        try:
-            self._rounds.put_nowait(record)
-        except queue.Full:
-            logger.debug("a tracker is %d rounds late; one is left out", BACKLOG)
 
     def _work(self) -> None:
         while (record := self._rounds.get()) is not None:

@@ -131,7 +131,7 @@ class LoadedTask:
         with seeded(seed):
             told = self._numbers("train", self._call("train", model, share))
         examples = told.pop("examples", None)
-        if examples is None or not examples >= 1 or examples != int(examples):
+        if examples is None or not examples >= 1 or not examples.is_integer():
             have = "nothing" if examples is None else f"{examples:g}"
             raise TaskError(
                 f"{self.name}.train must return 'examples', a whole number from 1 on; got {have}"
