@@ -17,7 +17,7 @@ def test_clients_that_only_fail_end_the_run_with_an_error(fleet: Fleet) -> None:
     few = ("--samples", 60, "--test-samples", 20)
     server = fleet.server("--rounds", 50, "--min-clients", 3, "--epochs", 2, *few)
     clients = [
-        fleet.client(server.port, i, 3, "--max-epochs", 1, "--max-wait", 1) for i in range(3)
+        fleet.client(server.port, i, 3, "--device", "cuda:99", "--max-wait", 1) for i in range(3)
     ]
 
     assert server.process.wait(LIMIT) == 2
