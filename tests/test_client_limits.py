@@ -5,21 +5,29 @@ from __future__ import annotations
 import gc
 import math
 import threading
+import tracemalloc
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+import fedsz
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
-from fedsz.errors import CorruptStream, LinkError
-from fedsz.flower import LocalGrid, make_client_app
+from fedsz.errors import CorruptStream, LimitExceeded, LinkError
+from fedsz.flower import FedSZMod, LocalGrid, make_client_app
+from fedsz.flower.instructions import Instructions
+from fedsz.flower.records import KEY, sealed
+from fedsz.stream import Limits
+from fedsz.training.apps import TaskMod
 from fedsz.training.federation import federate, prepare
 from fedsz.training.fleet import _MessageLimit, _why_unfit
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, options
+from fedsz.training.task import load_task
 from fedsz.transport.client import _Link
 from fedsz.transport.client_session import ClientSession
 from fedsz.transport.events import EventKind
@@ -35,6 +43,7 @@ from fedsz.transport.frames import (
     pack,
 )
 from fedsz.transport.server_session import Send, ServerSession
+from fedsz.update.config import CompressionConfig
 from tests.links import LONG, reasons, waiting_app
 from tests.session_links import Sink, encoded
 
@@ -74,6 +83,61 @@ def test_a_server_that_asks_for_more_is_refused(
 
 def test_a_server_that_asks_for_as_much_is_not() -> None:
     assert rounds_of({"max-epochs": 3, "max-batch-size": 64, "max-image-size": 1})[-1].replies == 2
+
+
+def received(mod: FedSZMod, records: dict[str, ArrayRecord], **told: str) -> Message:
+    """What a client replies that a hostile server sends sealed records."""
+    content = RecordDict({**records, KEY: Instructions(CompressionConfig()).record()})
+    if told:
+        content["config"] = ConfigRecord({**_told(RunConfig(**told)), "server-round": 1})
+    message = Message(content, dst_node_id=1, message_type="train")
+    context = Context(1, 1, node_config={}, state=RecordDict(), run_config={})
+    return mod(message, context, lambda message, _: Message(RecordDict(), reply_to=message))
+
+
+def _told(config: RunConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name, about in options().items() if about.sent}
+
+
+def bomb(elements: int) -> ArrayRecord:
+    return sealed([fedsz.compress({"w": np.zeros(elements, np.float32)})])
+
+
+def test_the_records_of_a_message_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Limits(decoded_bytes=4_000_000, expansion=0)
+    monkeypatch.setattr(FedSZMod, "limits", lambda *_: small)
+    received(FedSZMod(), {f"{i}": bomb(330_000) for i in range(3)})
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitExceeded, match="tensors of 1320000 bytes; limit 40000"):
+            received(FedSZMod(), {f"{i}": bomb(330_000) for i in range(10)})
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_records_of_a_foreign_app_share_that_of_one_stream() -> None:
+    limits = FedSZMod().limits(
+        Message(RecordDict(), 1, "train"), Context(1, 1, {}, RecordDict(), {})
+    )
+    allowed = Limits()
+
+    assert limits == allowed
+    assert limits.together(990).decoded_bytes == allowed.decoded_bytes
+    assert limits.together(1 << 30).decoded_bytes == allowed.expansion << 30
+    assert limits.together(990).less(allowed.decoded_bytes + 1).decoded_bytes == 0
+
+
+def test_a_client_of_a_task_takes_streams_of_its_own_model_alone() -> None:
+    model = arrays_of(load_task(RunConfig(task="tabular")).build_model())
+    nbytes = sum(x.nbytes for x in model.values())
+    own = sealed([fedsz.compress(model)])
+    received(TaskMod(), {"arrays": own}, task="tabular")
+
+    for records in ({"arrays": bomb(nbytes)}, {"arrays": own, "more": own, "and": own}):
+        with pytest.raises(LimitExceeded, match=r"tensors of \d+ bytes; limit \d+"):
+            received(TaskMod(), records, task="tabular")
 
 
 def test_each_capped_option_has_its_cap() -> None:

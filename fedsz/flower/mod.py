@@ -37,7 +37,7 @@ from fedsz.flower.records import (
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.methods import State, Transform
 from fedsz.safetensors_file import read_safetensors
-from fedsz.stream import Reader
+from fedsz.stream import Limits, Reader
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
 from fedsz.update.config import CompressionConfig
@@ -91,6 +91,10 @@ class FedSZMod:
             return self._initial()
         return None if self._initial is None else read_safetensors(Path(self._initial))
 
+    def limits(self, message: Message, context: Context) -> Limits:  # noqa: ARG002
+        """Return what all streams of a message may ask for together; subclasses know the model."""
+        return Limits()
+
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Run the rest of the app on plain arrays.
 
@@ -110,7 +114,7 @@ class FedSZMod:
         told, state = Instructions.read(note), ClientState(context)
         initial = partial(self._initial_point, message, context, told.config)
         try:
-            plain, sent = _unpacked(message, told, state, initial)
+            plain, sent = _unpacked(message, told, state, initial, self.limits(message, context))
         except ReferenceMismatch as err:
             state.forget_residuals()  # they are of another past than the server's
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
@@ -169,17 +173,27 @@ def _unpacked(
     told: Instructions,
     state: ClientState,
     initial: Callable[[], Reference | None],
+    limits: Limits,
 ) -> tuple[dict[str, ArrayRecord], dict[str, Reference]]:
     """Return the models in a message by key, as plain records and as views of these; keep them.
+
+    ``limits`` are of all its streams together: a message of a kilobyte can have many.
 
     Raises:
         ReferenceMismatch, CorruptStream: as `_received`.
     """
     plain: dict[str, ArrayRecord] = {}
     sent: dict[str, Reference] = {}
-    for key, record in message.content.array_records.items():
+    records = message.content.array_records
+    streams = [len(stream) for record in records.values() for stream in streams_of(record)]
+    limits = limits.together(sum(streams))
+    for key, record in records.items():
         if key in told.holds or is_sealed(record):
-            plain[key] = to_record(_received(key, record, told, state, initial).arrays)
+            model = _received(key, record, told, state, initial, limits)
+            if is_sealed(record):
+                limits = limits.less(sum(x.nbytes for x in model.arrays.values()))
+            plain[key] = to_record(model.arrays)
+            del model
             sent[key] = Reference(Arrays(plain[key]))
             state.keep_model(key, plain[key] if key in told.holds else None)
             plain[key] = with_aside(plain[key], aside_of(record))
@@ -192,6 +206,7 @@ def _received(
     told: Instructions,
     state: ClientState,
     initial: Callable[[], Reference | None],
+    limits: Limits,
 ) -> Reference:
     """Return the model in a message, whole or as what it differs by from the one held here.
 
@@ -199,10 +214,10 @@ def _received(
 
     Raises:
         ReferenceMismatch: it differs from a model that is not held here.
-        CorruptStream: a stream is damaged.
+        CorruptStream: a stream is damaged, or asks for more than ``limits``.
     """
     if key not in told.holds:
-        return Reference(ReceivedUpdate(record).arrays())
+        return Reference(ReceivedUpdate(record, limits=limits).arrays())
     model = state.model(key)
     if model is not None and model.digest == told.holds[key]:
         return model  # it has been here before a crash of the server, which knows of an older one
@@ -210,13 +225,13 @@ def _received(
     if not is_sealed(record) and layout_of(record).shapes:
         model = Reference(dict(Arrays(record)))  # smaller as it is
     elif model is None:
-        wanted = Reader(streams[0]).header.reference if streams else told.holds[key]
+        wanted = Reader(streams[0], limits).header.reference if streams else told.holds[key]
         model = initial() if wanted else None
         if model is not None and model.digest != wanted:
             have, want = shown(model.digest), shown(wanted or b"")
             logger.warning("the initial model here is %s, the server's %s: it sends it", have, want)
     for stream in streams:
-        model = Reference(decompress(stream, reference=model, as_numpy=True))
+        model = Reference(decompress(stream, reference=model, as_numpy=True, limits=limits))
     if model is None:
         raise ReferenceMismatch("the server sent no model, and this client holds none")
     require_reference(told.holds[key], model)

@@ -44,6 +44,7 @@ class ReceivedUpdate:
         sent: the model that the sender started from, where that is known.
         codecs: the names of those that its streams may use, and the texts of chains; None for all.
         drawn: the seed and the round that chains must draw from; None for any.
+        limits: what its stream may ask for; by default what one of ``layout`` may.
 
     Attributes:
         record: what was sent, until it is released.
@@ -81,6 +82,7 @@ class ReceivedUpdate:
         sent: Mapping[str, NDArray] = MappingProxyType({}),
         codecs: Collection[str] | None = None,
         drawn: tuple[int, int] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         start = time.perf_counter()
         self.refused: FedszError | None = None
@@ -105,7 +107,9 @@ class ReceivedUpdate:
             streams = streams_of(record)
             if len(streams) != 1:
                 raise CorruptStream(f"a reply of {len(streams)} streams, not one")
-            self._reader = Reader(streams[0], Limits.of_model(layout) if layout else None)
+            if limits is None and layout is not None:
+                limits = Limits.of_model(layout)
+            self._reader = Reader(streams[0], limits)
             header = self._reader.header
             if header.reference is not None:
                 self._reference = references.get(header.reference)

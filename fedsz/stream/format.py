@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Final, Self
 
@@ -86,6 +86,15 @@ class Limits:
         if layout.holds_bytes:
             return cls(**counts, tensor_bytes=0)
         return cls(**counts, tensor_bytes=0, decoded_bytes=allowed, expansion=0)
+
+    def together(self, length: int) -> Self:
+        """Return limits for several streams of ``length`` bytes in all; see `less`."""
+        allowed = max(self.decoded_bytes, self.expansion * length)
+        return replace(self, decoded_bytes=allowed, expansion=0)
+
+    def less(self, nbytes: int) -> Self:
+        """Return what is left of limits for several streams when some have asked for so much."""
+        return replace(self, decoded_bytes=max(self.decoded_bytes - nbytes, 0))
 
     def counts(self, length: int) -> tuple[int, int]:
         """Return how many tensors and header bytes a stream of ``length`` bytes may have."""

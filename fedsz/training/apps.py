@@ -17,10 +17,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedsz.arrays import Layout, StateDict
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
 from fedsz.safetensors_file import read_safetensors
+from fedsz.stream import Limits
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of, load
 from fedsz.training.options import CAPPED, RunConfig, options
@@ -84,6 +85,18 @@ class TaskMod(FedSZMod):
         if path := str(context.node_config.get("initial", "")):
             return read_safetensors(Path(path))
         return arrays_of(_loaded(config)[0].build_model())
+
+    def limits(self, message: Message, context: Context) -> Limits:
+        """Return those of the model that the task builds; the app refuses a task itself."""
+        try:
+            return _limits(_asked(message, context))
+        except (FedszError, LookupError):
+            return super().limits(message, context)
+
+
+@lru_cache(maxsize=1)
+def _limits(config: RunConfig) -> Limits:
+    return Limits.of_model(Layout.of(arrays_of(_loaded(config)[0].build_model())))
 
 
 def _asked(message: Message, context: Context) -> RunConfig:
