@@ -189,6 +189,17 @@ def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> No
     assert up(auto.decide([row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]])) > HELD
 
 
+def test_a_loss_that_is_not_finite_has_learned_nothing_and_one_of_zero_all() -> None:
+    start = row(0, None, 2.3)
+    diverged = policy("auto").decide([start, row(1, None, None, diverged=True)])
+    assert "nothing learned yet" in diverged.why
+    assert up(diverged) == pytest.approx(HELD / 2)  # the guard, too
+    assert "nothing" not in policy("auto").decide([start, row(1, None, 0.0)]).why
+    # Nobody knows what a finite loss was before one that is not.
+    odd = row(0, None, None, diverged=True)
+    assert "nothing" not in policy("auto").decide([odd, row(1, None, 2.3)]).why
+
+
 @pytest.mark.parametrize("loss", [0.0, -3.0, math.nan, math.inf])
 def test_auto_decides_on_any_metric(loss: float) -> None:
     odd = [row(i, None, value) for i, value in enumerate([2.3, loss, 2.2, loss])]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.control.policy import Controller
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.flower import AdmissionRules, FedSZGrid, StreamingFedAvg
+from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, StreamingFedAvg
 from fedsz.flower.deadline import Deadlines
-from fedsz.flower.records import KEY
+from fedsz.flower.evaluation_metrics import EvaluationMetrics
+from fedsz.flower.records import KEY, to_array
 from fedsz.update.config import CompressionConfig
-from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of
+from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
 from tests.test_grid import Watched
 
 ROUNDS = 5
@@ -62,6 +68,80 @@ def test_what_the_app_measures_tightens_the_bound() -> None:
         )
         found[name] = float(bounds(watched)[-1].removeprefix("step:"))
     assert found["bad"] < 0.8 * found["good"]
+
+
+Tell = Callable[[int, int], dict[str, float]]
+JUMP = 3  # the round whose model is told to be bad; the next one's bound is the last
+
+
+def evaluated(tell: Tell, **grid_options: Any) -> tuple[list[float], list[RoundRecord]]:
+    """Run an app whose client i tells ``tell(i, round)`` of a round's model; return the bounds."""
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        arrays = record_of(moved(to_arrays(message.content["arrays"]), client))
+        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        number = int(message.content["config"]["server-round"])
+        told = tell(int(context.node_config["partition-id"]), number)
+        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+
+    records: list[RoundRecord] = []
+    grid = FedSZGrid(grid_of(app), on_round=records.append, **grid_options)
+    first = ArrayRecord({"w": to_array(np.ones((20, 20), np.float32))})
+    FedAvg().start(grid, first, num_rounds=JUMP + 1)
+    grid.end_round()
+    return [one.decision.config.bound.value for one in records if one.decision], records
+
+
+def loss_of(client: int, number: int, *, odd: int = 0, value: float = math.nan) -> dict[str, float]:
+    """A loss that falls, but for the first ``odd`` clients in one round."""
+    return {"num-examples": 10, "loss": value if client < odd and number == JUMP else 1 / number}
+
+
+@pytest.mark.parametrize("rules", [None, "fleet"])
+def test_a_loss_that_is_not_finite_at_most_clients_is_behind(rules: str | None) -> None:
+    usual, _ = evaluated(loss_of, rules=rules)
+    of_few, _ = evaluated(partial(loss_of, odd=CLIENTS // 2), rules=rules)
+    of_most, records = evaluated(partial(loss_of, odd=CLIENTS // 2 + 1), rules=rules)
+
+    assert of_few == usual
+    assert of_most == pytest.approx([*usual[:-1], usual[-1] / 2], rel=1e-3)
+    assert [record.diverged for record in records] == [i == JUMP for i in range(JUMP + 2)]
+    assert records[JUMP].loss is None
+
+
+def test_a_loss_that_jumps_tightens_and_a_metric_of_another_name_says_nothing() -> None:
+    def renamed(client: int, number: int) -> dict[str, float]:
+        told = loss_of(client, number, odd=CLIENTS, value=7.5e7)
+        return {"num-examples": 10, "rmse": told["loss"]}
+
+    usual, _ = evaluated(loss_of)
+    jumped, records = evaluated(partial(loss_of, odd=CLIENTS, value=7.5e7))
+    unknown, others = evaluated(renamed)
+
+    assert jumped == pytest.approx([*usual[:-1], usual[-1] / 2], rel=1e-3)
+    assert records[JUMP].loss == 7.5e7
+    assert unknown == usual
+    assert {record.loss for record in others} == {None}
+
+
+def test_one_of_ten_clients_does_not_set_what_all_evaluate() -> None:
+    metrics = EvaluationMetrics()
+    for lie in ({"accuracy": 0.0, "loss": 1e300}, {"accuracy": 1.0, "loss": math.inf}):
+        for client in range(10):
+            told = {"num-examples": 10, "accuracy": 0.9 + client / 100, "eval_loss": 0.1}
+            told |= {"num-examples": 10**12, **lie} if client == 9 else {}
+            content = RecordDict({"metrics": MetricRecord(told)})
+            metrics.add(Message(content, 1, "evaluate"))
+        accuracy, loss = metrics.take()
+        assert accuracy == pytest.approx(0.945, abs=0.01)
+        assert loss == 0.1
 
 
 def test_a_schedule_runs_over_the_rounds_it_is_told_of() -> None:

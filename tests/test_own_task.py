@@ -110,6 +110,35 @@ def test_every_policy_decides_without_an_accuracy(policy: str, folder: Path) -> 
     assert (shown.exit_code, shown.exception) == (0, None)
 
 
+@pytest.mark.parametrize("jump", ["7.5e7", "np.nan", "np.inf"])
+def test_a_loss_that_jumps_tightens_and_is_decided_again(folder: Path, jump: str) -> None:
+    """Of a regression whose model is told to be bad after round 4."""
+    bounds = {}
+    for name, value in {"usual": "loss", "bad": f"{jump} if self.tested == 4 else loss"}.items():
+        (folder / "mine.py").write_text(
+            MEAN.replace("class Mean:", "class Mean:\n    tested = -1").replace(
+                'return {"loss": np.square(model["mean.weight"] - test).mean()}',
+                "self.tested += 1\n        loss = np.square(model['mean.weight'] - test).mean()\n"
+                f"        return {{'loss': {value}}}",
+            )
+        )
+        sys.modules.pop("mine", None)
+        apps._loaded.cache_clear()
+        config = RunConfig(task="mine:Mean", rounds=5, run_dir=name)
+        kept = RunFolder.create(config)
+        grid = LocalGrid(make_client_app(), nodes(2, task="mine:Mean"))
+        federate(grid, config, prepare(config), on_checkpoint=kept.keep)
+        kept.finish()
+        decided = list(decisions(folder / name))
+        assert all(one.same for one in decided)
+        bounds[name] = [one.decision.config.bound.value for one in decided]
+
+    *before, last = bounds["usual"]
+    assert bounds["bad"] == pytest.approx([*before, last / 2], rel=1e-3)
+    diverged = [one.record.round for one in decided if one.record.diverged]
+    assert diverged == ([] if jump == "7.5e7" else [4])
+
+
 def test_a_sweep_of_a_task_without_an_accuracy() -> None:
     command = "sweep --task mine:Mean --codecs raw,uniform --error-bounds 1e-2 --rounds 2"
     shown = CliRunner().invoke(app, [*command.split(), "--clients=2", "--results=s.parquet"])

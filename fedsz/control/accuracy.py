@@ -8,7 +8,9 @@ something; a round that nobody measured does not count:
 - *behind*: worse by more than the noise, with the accuracy below its own best by more than the
   tolerance and three times its noise; or not finite. The bound shrinks by ``down``. A loss that
   grows while the accuracy stays is overfitting, which no bound helps against; and the best of many
-  noisy rounds is always better than the last.
+  noisy rounds is always better than the last. Where there is no accuracy, nothing tells overfitting
+  from harm: then the loss must stay within the same limits of the better of round 0 and the last
+  `LATELY` rounds. A point is a hundredth of the loss, and nothing where losses are not above 0.
 - *stuck*: not on track for ``patience`` rounds. The bound shrinks by ``down``.
 
 Noise is what second differences of the metric leave: they are blind to a steady rise. Those of
@@ -29,7 +31,8 @@ from fedsz.control.rule import NextRound, Rule, RuleState, because, check_positi
 from fedsz.errors import ConfigError
 
 MEMORY: Final = 8  # rounds whose noise counts
-SURE: Final = 3.0  # standard deviations of the accuracy's noise that it must fall by to be behind
+LATELY: Final = 3  # rounds that a loss is compared with where there is no accuracy
+SURE: Final = 3.0  # standard deviations of a score's noise that it must fall by to be behind
 _MEDIAN: Final = 0.6745  # of the magnitude of a normal variable, in standard deviations
 
 
@@ -86,23 +89,27 @@ class Progress(RuleState):
         self._rule, self._tolerance = rule, tolerance / 100
         self.factor, self.told = 1.0, "nothing measured"
         self._by_loss: bool | None = None  # whether the metric is the loss; None before any
-        self._metric, self._accuracy = Scores(), Scores()
+        self._metric, self._accuracy, self._share = Scores(), Scores(), Scores()
+        self._positive = True  # whether all losses are: only then they have shares
         self._since = 0  # rounds since the last that was on track
 
     def observe(self, seen: RoundRecord, /) -> None:
         """Compare a round with those before, if it was measured."""
-        if seen.accuracy is None and seen.loss is None:
+        if seen.accuracy is None and seen.loss is None and not seen.diverged:
             return
         is_first = self._by_loss is None
         loss, accuracy = _or_worst(seen.loss, -1), _or_worst(seen.accuracy)
         if self._by_loss is None:
-            self._by_loss = math.isfinite(loss)
+            self._by_loss = math.isfinite(loss) or seen.accuracy is None
+        self._positive &= loss < 0
+        share = -math.log(-loss) if -math.inf < loss < 0 else -math.inf
         metric = loss if self._by_loss else accuracy
         if seen.replies and not is_first:  # else the model is the same as before
             # From rounds before this one alone, so that a worse round cannot excuse itself.
-            self._judge(metric, accuracy)
+            self._judge(metric, accuracy, share)
         self._metric.add(metric)
         self._accuracy.add(accuracy)
+        self._share.add(share)
 
     def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
         """Return ``decision`` with its bounds times the factor."""
@@ -113,13 +120,13 @@ class Progress(RuleState):
             downlink=scaled(decision.config.downlink, self.factor),
         )
 
-    def _judge(self, metric: float, accuracy: float) -> None:
+    def _judge(self, metric: float, accuracy: float, share: float) -> None:
         rule, noise = self._rule, self._rule.noise * self._metric.noise
         rise = metric - self._metric.best if math.isfinite(metric) else -math.inf
         self._since = 0 if rise > noise else self._since + 1
         if rise > noise:
             factor, verdict = self.factor * rule.up, "on track"
-        elif rise == -math.inf or self._is_behind(metric, noise, accuracy):
+        elif rise == -math.inf or self._is_behind(metric, noise, accuracy, share):
             factor, verdict = self.factor / rule.down, "behind"
         elif self._since >= rule.patience:
             factor, verdict, self._since = self.factor / rule.down, "stuck", 0
@@ -128,10 +135,14 @@ class Progress(RuleState):
         self.factor = min(max(factor, rule.low), rule.high)
         self.told = f"{verdict}, {rise:+.4g} on the best, noise {noise:.4g}"
 
-    def _is_behind(self, metric: float, noise: float, accuracy: float) -> bool:
-        fallen = metric - self._metric.best < -noise
+    def _is_behind(self, metric: float, noise: float, accuracy: float, share: float) -> bool:
         known = self._accuracy
-        return fallen and accuracy < known.best - self._tolerance - SURE * known.noise
+        if max(known.best, accuracy) > -math.inf:
+            fallen = metric - self._metric.best < -noise
+            return fallen and accuracy < known.least(known.best, self._tolerance)
+        if self._positive:
+            return share < self._share.least(self._share.lately, self._tolerance)
+        return metric < self._metric.least(self._metric.lately, 0.0)
 
 
 class Scores:
@@ -139,10 +150,11 @@ class Scores:
 
     Attributes:
         best: of all; -inf where none is finite.
+        first: that is finite; likewise.
     """
 
     def __init__(self) -> None:
-        self.best = -math.inf
+        self.best = self.first = -math.inf
         self._last: deque[float] = deque(maxlen=MEMORY)
 
     @property
@@ -150,10 +162,20 @@ class Scores:
         """The standard deviation of the noise in the last scores; 0 if they are too few."""
         return noise_of(self._last)
 
+    @property
+    def lately(self) -> float:
+        """The best of the first and the last few."""
+        return max([self.first, *list(self._last)[-LATELY:]])
+
+    def least(self, reference: float, tolerance: float) -> float:
+        """Return what tolerance and noise allow a score to be, compared with ``reference``."""
+        return reference - tolerance - SURE * self.noise
+
     def add(self, score: float) -> None:
         """Take in a score; one that is not finite is -inf."""
         self.best = max(self.best, score)
         if math.isfinite(score):
+            self.first = score if self.first == -math.inf else self.first
             self._last.append(score)
 
 

@@ -16,6 +16,7 @@ further behind, or the metric falls, it tightens. docs/choosing.md has the measu
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -151,11 +152,14 @@ class Learning:
     def observe(self, seen: RoundRecord) -> None:
         """Take in a round."""
         self._rounds += 1
-        if seen.accuracy is not None:
+        accuracy, loss = seen.accuracy, math.inf if seen.diverged else seen.loss
+        if accuracy is not None:
             self._has_accuracy = True
-            self._accuracy.add(seen.round, seen.accuracy)
-        if seen.loss is not None and seen.loss > 0:
-            self._share.add(seen.round, -math.log(seen.loss))  # differences are shares of it
+            if math.isfinite(accuracy):
+                self._accuracy.add(seen.round, accuracy)
+        if loss is not None and not loss < 0:
+            loss = max(loss, sys.float_info.min) if math.isfinite(loss) else math.inf
+            self._share.add(seen.round, -math.log(loss))  # differences are shares of it
 
     @property
     def held(self) -> tuple[float, str]:
@@ -184,9 +188,7 @@ class Gain:
         return self._best - self._first
 
     def add(self, number: int, score: float) -> None:
-        """Take in the score of round ``number``, if it is finite."""
-        if not math.isfinite(score):
-            return
+        """Take in the score of round ``number``; -inf is no gain."""
         if not self._scores:
             self._start, self._first, self._best = number, score, score
         self._scores += 1

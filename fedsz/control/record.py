@@ -155,6 +155,7 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
         round: from 1; 0 is the model before any training, when nothing has been sent.
         accuracy: of the averaged model on held-out data, in [0, 1]; None where nobody measured it.
         loss: its mean cross-entropy there, in nats; None where it is not finite, or not measured.
+        diverged: whether a metric was measured and is not finite.
         uncounted: why the round does not count, and its model is that of the round before; "" if it
             counts.
         seconds: since the round before.
@@ -171,6 +172,7 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     round: int
     accuracy: float | None = None
     loss: float | None = None
+    diverged: bool = False
     uncounted: str = ""
     seconds: float = 0.0
     train_seconds: float = 0.0

@@ -8,9 +8,9 @@ from typing import Final
 
 from fedsz import codecs
 from fedsz.errors import ConfigError
-from fedsz.flower.evaluation_metrics import EXAMPLES
 from fedsz.flower.ordinary import NO_LIMIT, NormLimit
 
+EXAMPLES: Final = "num-examples"  # as Flower's strategies weight replies
 FLEET: Final = "fleet"  # rules for clients that may fail or lie
 
 

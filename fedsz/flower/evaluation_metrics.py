@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+import statistics
+from collections.abc import Sequence
 
 from flwr.app import Message
 
-EXAMPLES: Final = "num-examples"  # as Flower's strategies weight replies
-_MOST_EXAMPLES: Final = 1e12
-
 
 class EvaluationMetrics:
-    """Means over clients, weighted by their examples, of what looks like accuracy and like loss.
+    """Medians over clients of what looks like accuracy and like loss.
 
     Flower names no metrics. One with "acc" in its name and a value in [0, 1] is taken for the
-    accuracy, one with "loss" in its name for the loss; the first of each in a reply.
+    accuracy, one with "loss" in its name for the loss; the first of each in a reply. They steer
+    what all clients send, so no weight and no value of one client's moves them far.
     """
 
     def __init__(self) -> None:
-        self._accuracies: list[tuple[float, float]] = []
-        self._losses: list[tuple[float, float]] = []
+        self._accuracies: list[float] = []
+        self._losses: list[float] = []
 
     def add(self, reply: Message) -> None:
         """Take what a reply says, if it says something."""
@@ -28,23 +27,27 @@ class EvaluationMetrics:
             name.lower(): float(value)
             for record in reply.content.metric_records.values()
             for name, value in record.items()
-            if isinstance(value, int | float) and math.isfinite(value)
+            if isinstance(value, int | float)
         }
-        weight = min(max(said.get(EXAMPLES, 1.0), 0.0), _MOST_EXAMPLES)
         accuracy = next((v for name, v in said.items() if "acc" in name and 0 <= v <= 1), None)
         loss = next((v for name, v in said.items() if "loss" in name), None)
         if accuracy is not None:
-            self._accuracies.append((weight, accuracy))
+            self._accuracies.append(accuracy)
         if loss is not None:
-            self._losses.append((weight, loss))
+            self._losses.append(loss if math.isfinite(loss) else math.inf)
 
     def take(self) -> tuple[float | None, float | None]:
-        """Return accuracy and loss since the last call, each None where no reply had it."""
-        means = _mean(self._accuracies), _mean(self._losses)
+        """Return accuracy and loss since the last call, each None where no reply had it.
+
+        The loss is infinite if more than half of the replies have one that is not finite.
+        """
+        medians = _median(self._accuracies), _median(self._losses)
         self._accuracies, self._losses = [], []
-        return means
+        return medians
 
 
-def _mean(weighted: list[tuple[float, float]]) -> float | None:
-    total = sum(weight for weight, _ in weighted)
-    return sum(weight * value for weight, value in weighted) / total if total else None
+def _median(values: Sequence[float]) -> float | None:
+    if not values:
+        return None
+    middle = statistics.median(values)
+    return middle if math.isfinite(middle) else statistics.median_low(values)

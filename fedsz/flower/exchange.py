@@ -249,6 +249,8 @@ class Exchange:
             admitted = self._admission.admit(reply, self.ordered, sealed=sealed)
         except FedszError as err:
             reason = told(err)
+            if not asked.trains and kind_of(err) is Refusal.METRIC:
+                self._book.evaluated.add(reply)  # a loss that is not finite is news of the model
             self.fail(asked.node, reason, kind_of(err), trains=asked.trains)
             return compat.error_in_place_of(reply, reason)
         self._packer.admitted(asked, answer)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from flwr.serverapp import Grid
@@ -17,6 +18,8 @@ from fedsz.flower.evaluation_metrics import EvaluationMetrics
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_log import RoundLog
 from fedsz.flower.traffic import TrafficCounter
+
+METRICS: Final = "accuracy", "loss"
 
 logger = logging.getLogger(__name__)
 
@@ -85,13 +88,15 @@ class RoundBook:
     def end(self, measured: Mapping[str, Any]) -> RoundRecord:
         """Return the record of the round that is over, and decide how the next one is sent."""
         now = time.monotonic()
-        accuracy, loss = self.take_measured()
+        told = dict(zip(METRICS, self.take_measured(), strict=True)) | dict(measured)
+        odd = [name for name in METRICS if not math.isfinite(told[name] or 0.0)]
         record = RoundRecord(
             **msgspec.structs.asdict(self._of_round.take()),
             round=self.controller.next_round,
             seconds=now - self._last,
             decision=self.controller.decision,
-            **{"accuracy": accuracy, "loss": loss, **measured},
+            diverged=bool(odd),
+            **(told | dict.fromkeys(odd)),  # as its line of JSON has it
         )
         self._last, self.measured, self.ended = now, (None, None), True
         self._trained = False

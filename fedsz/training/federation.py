@@ -216,7 +216,7 @@ class _Rounds:
         test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
             accuracy=result.accuracy,
-            loss=result.loss if math.isfinite(result.loss) else None,
+            loss=result.loss,
             uncounted=self.quorum.why,
             train_seconds=self._train_seconds,
             test_seconds=test_seconds,
