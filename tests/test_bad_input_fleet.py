@@ -113,7 +113,7 @@ def test_a_token_that_two_use_at_once_is_the_firsts(fleet: Fleet) -> None:
     first = fleet.start(*start, "keys/clients/a.token")
     server.wait_for(lambda event: event.get("what") == "joined")
 
-    line = refused(fleet, *start, "keys/clients/a.token", "--max-wait", 1)
+    line = refused(fleet, *start, "keys/clients/a.token", "--max-wait", 8)
     assert line.endswith("the client id 'a' is in use")
     assert fleet.start(*start, "keys/clients/b.token").wait(LIMIT) == 0
     assert [first.wait(LIMIT), server.process.wait(LIMIT)] == [0, 0]
