@@ -80,7 +80,7 @@ class UnsupportedStream(CorruptStream):
 
 
 class LimitExceeded(CorruptStream):
-    """A stream that asks for more memory than the caller allows."""
+    """A stream that asks for more memory than the caller allows, or a chain of too much work."""
 
 
 class ModelMismatch(FedszError, ValueError):
