@@ -46,7 +46,7 @@ class Exchange:
         admission: judges the replies.
         book: counts them.
         deadlines: how long they are awaited.
-        lock: held while messages are packed: some servers push from a thread for each client.
+        lock: over what is out; some servers push and pull from a thread for each client.
     """
 
     def __init__(
@@ -86,13 +86,14 @@ class Exchange:
         """Send messages; return an id for each, which may be that of an error reply."""
         with self._lock:
             batch = [self._note(one, streamed=streamed) for one in packed]
-            # SuperLink has "" or None for what it does not take, and others leave that out.
-            pushed = self._inner.push_messages([one.message for one in packed])
-            given: list[str | None] = [name or None for name in pushed]
-            if len(given) != len(batch):
-                taken = set(given)
-                own = [asked.sent.message_id for asked in batch]
-                given = [name if name in taken else None for name in own]
+        # SuperLink has "" or None for what it does not take, and others leave that out.
+        pushed = self._inner.push_messages([one.message for one in packed])
+        given: list[str | None] = [name or None for name in pushed]
+        if len(given) != len(batch):
+            taken = set(given)
+            own = [asked.sent.message_id for asked in batch]
+            given = [name if name in taken else None for name in own]
+        with self._lock:
             return [self._named(asked, i) for asked, i in zip(batch, given, strict=True)]
 
     def not_sent(self, reply: Message) -> str:
@@ -107,11 +108,11 @@ class Exchange:
         with self._lock:
             refused = [self._not_sent.pop(i) for i in wanted if i in self._not_sent]
             asked = self._ledger.pushed(wanted)
-            streamed = [one for one in asked if one.streamed]
-            if streamed or self._here or self._first:
-                return [*self._next(streamed), *refused]
-            settled = self._admission.settled(self._pulled(asked), self.ordered)
-            return [*(self._admitted(reply, sealed=False) for reply in settled), *refused]
+        streamed = [one for one in asked if one.streamed]
+        if streamed or self._here or self._first:
+            return [*self._next(streamed), *refused]
+        settled = self._admission.settled(self._pulled(asked), self.ordered)
+        return [*(self._admitted(reply, sealed=False) for reply in settled), *refused]
 
     def ordered(self, reply: Message) -> Ordered:
         """Return what the sender of a reply was told."""
