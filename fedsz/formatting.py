@@ -15,6 +15,11 @@ from typing import Final
 
 NOTHING: Final = "–"
 LINE: Final = 300  # characters of somebody else's text that are kept
+# What a user should know of a round whose updates change nothing.
+ALL_ZERO: Final = (
+    "all updates are zero: clients return the model that they received; check the learning rate,"
+    " and that they load, train and return it"
+)
 WARNING: Final = "fedsz: warning: "  # what a command's warning begins with, on stderr
 
 

@@ -276,6 +276,13 @@ def test_what_is_no_floats_is_not_told_to_use_what_it_uses(flower_log: list[str]
     assert flower_log[-1] == f"fedsz: {why}"
 
 
+def test_a_round_whose_updates_are_all_zero_is_told_once(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(app_of(lambda i, x: step(i, x) if i else x))), rounds=2)
+    assert not any("updates are zero" in line for line in flower_log)
+    start(FedSZGrid(grid_of(app_of(lambda _, arrays: arrays))), rounds=3)
+    assert sum("all updates are zero" in line for line in flower_log) == 1
+
+
 def test_a_round_that_saves_nothing_claims_nothing(flower_log: list[str]) -> None:
     log = RoundLog(CompressionConfig())
     told = {"replies": 1, "tensors": 1, "lossy": 1, "raw_down": 1000, "sent_down": 990}

@@ -17,7 +17,7 @@ from fedsz.cli import status
 from fedsz.cli.client_lines import ClientLines
 from fedsz.cli.status import StatusLine
 from fedsz.cli.table import RunTable, events_shown
-from fedsz.control.record import Failure, RoundRecord, Totals, count_failures
+from fedsz.control.record import ClientRecord, Failure, RoundRecord, Totals, count_failures
 from fedsz.errors import LinkError
 from fedsz.training.events import Client as ClientEvent
 from fedsz.training.events import Done, Listening
@@ -165,6 +165,18 @@ def test_a_run_of_no_use_has_an_exit_status(json: bool, capsys: pytest.CaptureFi
         assert ended == code
         said = "no client sent an update that could be used" in capsys.readouterr().out
         assert said == (code == 1 and not json)
+
+
+def test_a_round_whose_updates_are_all_zero_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    usual = {"bandwidth": 0.0, "raw_bytes": 9, "sent_bytes": 9}
+    usual |= {"encode_seconds": 0.0, "decode_seconds": 0.0}
+    told = {}
+    with RunTable() as table:
+        for number, moved in enumerate([(True, False), (False, False), (False, False)], 1):
+            clients = [ClientRecord(node="1", moved=one, **usual) for one in moved]
+            table.show(RoundRecord(round=number, replies=2, clients=clients))
+            told[number] = "all updates are zero" in capsys.readouterr().out
+    assert told == {1: False, 2: True, 3: False}
 
 
 def test_totals_are_of_the_rounds_that_trained() -> None:

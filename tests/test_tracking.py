@@ -127,6 +127,12 @@ def test_a_server_that_never_answers_holds_up_no_round(
         assert warnings(caplog) == ["gave up on trackers after 0.5 s: mlflow"]
 
 
+def test_what_waits_for_a_tracker_holds_no_clients() -> None:
+    trackers = Tracking("tensorboard")
+    trackers(RECORDS[-1])
+    assert trackers._rounds.get_nowait() == (RECORDS[-1].round, numbers_of(RECORDS[-1]))
+
+
 def test_an_unknown_tracker_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"no tracker 'tensorbord' \(did you mean 'tensorboard'"):
         Tracking("tensorbord")

@@ -12,7 +12,7 @@ from rich.console import Console
 from fedsz.cli.output import print_event
 from fedsz.cli.status import StatusLine
 from fedsz.control.record import RoundRecord
-from fedsz.formatting import metric, outcome, share, size
+from fedsz.formatting import ALL_ZERO, metric, outcome, share, size
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Done, Event, Listening, Watched
 
@@ -34,6 +34,7 @@ class RunTable:
 
     def __init__(self) -> None:
         self._last: RoundRecord | None = None
+        self._is_zero = False  # whether the last round's updates were
         self._live = LiveRound()
         self._listening: Listening | None = None
         self._done: Done | None = None
@@ -73,6 +74,9 @@ class RunTable:
                 self._print_row(cells(event))
                 if event.uncounted:
                     self._say(f"round {event.round} does not count: {event.uncounted}")
+                if event.is_zero and not self._is_zero:
+                    self._say(f"round {event.round}: {ALL_ZERO}", style="")
+                self._is_zero = event.is_zero
             case Done():
                 self._done = event
         self._status.update(self._live.text(), at_once=not self._last)

@@ -50,6 +50,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
             meant to send and v' what that decodes to, as it reports; None where it does not.
         lag: how many rounds it is behind what it has trained, the norm of its residual over that of
             its step, likewise; None without error feedback.
+        moved: whether training changed any tensor that may be lossy, likewise.
         weight: of its update in the average, after the limit of one client's share; 0 where it has
             none, and in records of older releases.
         digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
@@ -67,6 +68,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     decode_seconds: float
     kept: float | None = None
     lag: float | None = None
+    moved: bool = True
     weight: float = 0.0
     digest: str = ""
     scale: float = 1.0
@@ -110,8 +112,9 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         encode_seconds: the clients' time to compress, added up, as they report it.
         decode_seconds: the server's time to decode.
         max_error: the largest error as a share of its bound, as the clients report it.
-        tensors, lossy: how many an update has, and how many of them were lossy; likewise.
-        kept, lag: the medians of the clients'.
+        tensors, lossy: how many an update has, and how many of them were lossy; likewise, the
+            medians of the clients'.
+        kept, lag: likewise; of two in the middle, the better, since one of two may lie.
         raw_aside, sent_aside: bytes of arrays in replies that were not for training, such as those
             to evaluate messages; not among the above.
         clients: what each update took.
@@ -145,6 +148,11 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     def ratio(self) -> float | None:
         """Raw over sent bytes of the updates; None if there were none."""
         return self.raw_up / self.sent_up if self.sent_up else None
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether there are updates, and clients say that none of them changes anything."""
+        return bool(self.clients) and not any(client.moved for client in self.clients)
 
 
 class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="round"):

@@ -311,7 +311,10 @@ class FedSZGrid(WrappedGrid):
         return chain(benched, self._exchange.stream(packed, timeout, sealed=sealed))
 
     def take_traffic(self) -> Traffic:
-        """Return what was counted since the last call, or since the start."""
+        """Return what was counted since the last call, or since the start.
+
+        Sums are of all; lists have the last 10,000 updates and failures.
+        """
         return self._book.take_traffic()
 
     def _packed(

@@ -18,9 +18,19 @@ _KEYS: Final = {
     "lossy": "lossy-tensors",
     "kept": "kept-energy",
     "lag": "lag",
+    "moved": "moved",
 }
 
-_MOST: Final = 1e15  # nobody measures more
+# What a client may say at most; what is above counts as that.
+_MOST: Final = {
+    "encode_seconds": 3600.0,
+    "max_error": 1.0,
+    "tensors": 1e6,
+    "lossy": 1e6,
+    "kept": 1.0,
+    "lag": 1000.0,
+    "moved": 1.0,
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,7 @@ class ReplyReport:
         tensors, lossy: how many there are, and how many of them are lossy.
         kept: the share of the update's energy that arrives; None where that is not known.
         lag: how many rounds the client is behind what it has trained, likewise.
+        moved: 1 if training changed any tensor that may be lossy, 0 if not; likewise.
     """
 
     encode_seconds: float = 0.0
@@ -41,6 +52,7 @@ class ReplyReport:
     lossy: float = 0
     kept: float | None = None
     lag: float | None = None
+    moved: float | None = None
 
     @classmethod
     def of(cls, reports: list[Report], arrivals: list[Arrival], *, feeds_back: bool) -> Self:
@@ -53,6 +65,7 @@ class ReplyReport:
             lossy=sum(report.lossy for report in reports),
             kept=whole.kept if arrivals else None,
             lag=whole.lag if arrivals and feeds_back else None,
+            moved=float(whole.step > 0) if whole.tensors else None,
         )
 
     def record(self) -> ConfigRecord:
@@ -62,12 +75,12 @@ class ReplyReport:
 
     @classmethod
     def read(cls, record: ConfigRecord | None) -> Self:
-        """Return what a client says; what is no number, or below 0, counts as not said."""
+        """Return what a client says, within limits; no number, or one below 0, is not said."""
         said = {name: record.get(key) for name, key in _KEYS.items()} if record else {}
         return cls(
             **{
-                name: float(value)
+                name: min(float(value), _MOST[name])
                 for name, value in said.items()
-                if isinstance(value, int | float) and 0 <= value < _MOST
+                if isinstance(value, int | float) and value >= 0
             }
         )

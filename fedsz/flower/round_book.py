@@ -20,6 +20,7 @@ from fedsz.flower.round_log import RoundLog
 from fedsz.flower.traffic import TrafficCounter
 
 METRICS: Final = "accuracy", "loss"
+LISTED: Final = 10_000  # updates and failures of many rounds; nobody may ever take them
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,8 @@ class RoundBook:
         self.measured: tuple[float | None, float | None] = None, None
         self.evaluated = EvaluationMetrics()
         self._of_round = TrafficCounter(grid)
-        self._taken = TrafficCounter(grid) if tells else self._of_round
-        self._told = TrafficCounter(grid) if tells else self._of_round
+        self._taken = TrafficCounter(grid, LISTED) if tells else self._of_round
+        self._told = TrafficCounter(grid, LISTED) if tells else self._of_round
         self._counters = {self._of_round, self._taken, self._told}
         self._log = RoundLog(controller.base) if tells else None
         self._untold = False  # whether a model has crossed, and not been told of
@@ -88,6 +89,8 @@ class RoundBook:
     def end(self, measured: Mapping[str, Any]) -> RoundRecord:
         """Return the record of the round that is over, and decide how the next one is sent."""
         now = time.monotonic()
+        for counter in self._counters:
+            counter.settle()
         told = dict(zip(METRICS, self.take_measured(), strict=True)) | dict(measured)
         odd = [name for name in METRICS if not math.isfinite(told[name] or 0.0)]
         record = RoundRecord(
@@ -116,7 +119,7 @@ class RoundBook:
         return self.evaluated.take() if self.measured == (None, None) else self.measured
 
     def take_traffic(self) -> Traffic:
-        """Return what was counted since the last call, or since the start."""
+        """Return what was counted since the last call, or since the start; see `LISTED`."""
         return self._taken.take()
 
     def tell(self) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from fedsz.control.record import Traffic
 from fedsz.flower.records import LEAST_BYTES
-from fedsz.formatting import size
+from fedsz.formatting import ALL_ZERO, size
 from fedsz.methods import parts_of
 from fedsz.update.config import CompressionConfig
 from fedsz.update.partition import SHAPE
@@ -53,6 +53,8 @@ class RoundLog:
             small = 0 < seen.raw_up < LEAST_BYTES * seen.replies
             why = f"fewer than {LEAST_BYTES} bytes of arrays" if small else "no arrays to compress"
             self._once("nothing", f"the replies hold {why}; they pass as they are")
+        elif seen.is_zero:
+            self._once("zero", ALL_ZERO)
         elif seen.tensors and not seen.lossy and seen.raw_up > seen.sent_up / 2:
             self._once("lossless", _why_lossless(seen.tensors, config))
         if seen.kept is not None and seen.lag is None and seen.kept < LEAST_KEPT:

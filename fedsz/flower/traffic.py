@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median_high, median_low
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -13,30 +14,37 @@ from fedsz.control.record import ClientRecord, Failure, Traffic
 from fedsz.flower.admission import Admitted
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.refusal import Refusal, kind_of, told
+from fedsz.flower.reply_report import ReplyReport
 
 
 class TrafficCounter:
     """Counts until somebody takes the sums.
 
-    Replies are looked at when the sums are taken: by then whoever used them has said how long each
+    Replies are looked at when they are settled: by then whoever used them has said how long each
     took to decode, and which was of no use.
 
     Args:
         grid: that carries the messages. Its ``counters``, ``bandwidths`` and ``client_name`` are
             used where it has them.
+        most: how many updates and failures it lists, the last ones; None for all. Sums are of all.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, most: int | None = None) -> None:
         self._grid: Any = grid
+        self._most = most
         self._wire = self._wire_now()
-        self._raw_down = self._sent_down = 0
-        self._failures: list[Failure] = []
         self._admitted: list[tuple[Admitted, float]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sums: Counter[str] = Counter()  # by the fields of `Traffic`
+        self._max_error = 0.0
+        self._failures: deque[Failure] = deque(maxlen=self._most)
+        self._clients: deque[tuple[ClientRecord, ReplyReport]] = deque(maxlen=self._most)
 
     def sent(self, raw_bytes: int, sent_bytes: int) -> None:
         """Count a message's arrays, before and after compression."""
-        self._raw_down += raw_bytes
-        self._sent_down += sent_bytes
+        self._count(raw_down=raw_bytes, sent_down=sent_bytes)
 
     def received(self, reply: Admitted) -> None:
         """Count a reply that has passed admission."""
@@ -47,43 +55,51 @@ class TrafficCounter:
         """Count a message that got no usable reply."""
         self._failures.append(Failure(self._name(node), reason, kind))
 
-    def take(self) -> Traffic:
-        """Return what has been counted since the last call, or since the start."""
-        for reply, _ in self._admitted:
+    def settle(self) -> None:
+        """Count the replies so far, which are used by now, and keep none of them."""
+        for reply, bandwidth in self._admitted:
+            updates = reply.updates.values()
+            raw, sent = (sum(getattr(u, n) for u in updates) for n in ("raw_bytes", "sent_bytes"))
             if reply.refused:
                 self.failed(reply.node, told(reply.refused), kind_of(reply.refused))
-        used = [(reply, bandwidth) for reply, bandwidth in self._admitted if not reply.refused]
-        aside = [u for reply, _ in used if not reply.trains for u in reply.updates.values()]
-        used = [(reply, bandwidth) for reply, bandwidth in used if reply.trains]
-        clients = [
-            _client_record(reply, self._name(reply.node), bandwidth) for reply, bandwidth in used
-        ]
-        reports = [reply.report for reply, _ in used]
+            elif not reply.trains:
+                self._count(raw_aside=raw, sent_aside=sent)
+            else:
+                client = _client_record(reply, self._name(reply.node), bandwidth)
+                self._clients.append((client, reply.report))
+                self._count(
+                    replies=1,
+                    raw_up=raw,
+                    sent_up=sent,
+                    encode_seconds=client.encode_seconds,
+                    decode_seconds=client.decode_seconds,
+                )
+                self._max_error = max(self._max_error, reply.report.max_error)
+        self._admitted = []
+
+    def take(self) -> Traffic:
+        """Return what has been counted since the last call, or since the start."""
+        self.settle()
+        reports = [report for _, report in self._clients]
         wire_up, wire_down = self._wire_now()
         traffic = Traffic(
-            replies=len(clients),
-            failures=self._failures,
-            raw_up=sum(client.raw_bytes for client in clients),
-            sent_up=sum(client.sent_bytes for client in clients),
-            raw_down=self._raw_down,
-            sent_down=self._sent_down,
+            **self._sums,
+            failures=list(self._failures),
             wire_up=wire_up - self._wire[0],
             wire_down=wire_down - self._wire[1],
-            encode_seconds=sum(client.encode_seconds for client in clients),
-            decode_seconds=sum(client.decode_seconds for client in clients),
-            max_error=max((report.max_error for report in reports), default=0.0),
-            tensors=int(max((report.tensors for report in reports), default=0)),
-            lossy=int(max((report.lossy for report in reports), default=0)),
-            kept=_median(report.kept for report in reports),
-            lag=_median(report.lag for report in reports),
-            raw_aside=sum(update.raw_bytes for update in aside),
-            sent_aside=sum(update.sent_bytes for update in aside),
-            clients=clients,
+            max_error=self._max_error,
+            tensors=int(_median([report.tensors for report in reports], median_low) or 0),
+            lossy=int(_median([report.lossy for report in reports], median_low) or 0),
+            kept=_median([report.kept for report in reports], median_high),
+            lag=_median([report.lag for report in reports], median_low),
+            clients=[client for client, _ in self._clients],
         )
         self._wire = wire_up, wire_down
-        self._raw_down = self._sent_down = 0
-        self._failures, self._admitted = [], []
+        self._begin()
         return traffic
+
+    def _count(self, **more: float) -> None:
+        self._sums.update(more)
 
     def _name(self, node: int) -> str:
         name: str = getattr(self._grid, "client_name", str)(node)
@@ -107,6 +123,7 @@ def _client_record(reply: Admitted, name: str, bandwidth: float) -> ClientRecord
         decode_seconds=sum(update.seconds for update in reply.updates.values()),
         kept=reply.report.kept,
         lag=reply.report.lag,
+        moved=reply.report.moved != 0,
         weight=reply.weight,
         digest=_digest(list(reply.updates.values())),
         scale=min((update.scale for update in reply.updates.values()), default=1.0),
@@ -121,6 +138,8 @@ def _digest(updates: Sequence[ReceivedUpdate]) -> str:
     return hashlib.sha256(b"".join(update.digest for update in updates)).hexdigest()
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def _median(
+    values: Iterable[float | None], median: Callable[[Sequence[float]], float]
+) -> float | None:
     known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    return median(known) if known else None

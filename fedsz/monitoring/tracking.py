@@ -126,7 +126,7 @@ class Tracking:
         self._makers = {name: _maker(name) for name in map(str.strip, names.split(","))}
         self._folder, self._options = folder, dict(options or {})
         self._trackers: dict[str, Tracker] = {}
-        self._rounds: queue.Queue[RoundRecord | None] = queue.Queue(BACKLOG)
+        self._rounds: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(BACKLOG)
         self._thread = threading.Thread(target=self._work, name="fedsz-tracking", daemon=True)
 
     def __enter__(self) -> Self:
@@ -145,7 +145,8 @@ class Tracking:
     def __call__(self, record: RoundRecord) -> None:
         """Tell the trackers of a round; returns at once."""
         try:
-            self._rounds.put_nowait(record)
+            # Numbers alone: records of so many rounds of a fleet would be gigabytes.
+            self._rounds.put_nowait((record.round, numbers_of(record)))
         except queue.Full:
             logger.debug("a tracker is %d rounds late; one is left out", BACKLOG)
 
@@ -157,8 +158,8 @@ class Tracking:
             self(event)
 
     def _work(self) -> None:
-        while (record := self._rounds.get()) is not None:
-            step, values = record.round, numbers_of(record)
+        while (told := self._rounds.get()) is not None:
+            step, values = told
             for name in list(self._makers):
                 self._try(name, lambda tracker: tracker.log(step, values))  # noqa: B023
         for name in list(self._trackers):

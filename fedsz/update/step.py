@@ -88,15 +88,22 @@ class Arrival:
         step: of the difference between what was trained and what it was trained from.
         meant: of that with the residual of earlier rounds.
         left: of what the receiver lacks of it.
+        tensors: how many these are.
     """
 
     step: float = 0.0
     meant: float = 0.0
     left: float = 0.0
+    tensors: int = 0
 
     def __add__(self, other: Arrival) -> Arrival:
         """Return that of two records together."""
-        return Arrival(self.step + other.step, self.meant + other.meant, self.left + other.left)
+        return Arrival(
+            self.step + other.step,
+            self.meant + other.meant,
+            self.left + other.left,
+            self.tensors + other.tensors,
+        )
 
     @property
     def kept(self) -> float:
@@ -124,12 +131,13 @@ def arrival(
         energies: of the step alone, as the function of that name returns them.
     """
     step = sent = left = 0.0
-    for name in energies.keys() & decoded.keys():
+    names = energies.keys() & decoded.keys()
+    for name in names:
         x = meant[name]
         step += energies[name][1]
         sent += energy_between(x, reference.arrays[name])
         left += energy_between(x, decoded[name])
-    return Arrival(step, sent, left)
+    return Arrival(step, sent, left, len(names))
 
 
 def root_mean_square(energies: Mapping[str, tuple[int, float]]) -> float:
