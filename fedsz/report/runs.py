@@ -130,7 +130,7 @@ class Run:
         """Of what clients sent; None if no bound steered it."""
         return self.way.bound
 
-    @property
+    @cached_property
     def uncompressed(self) -> bool:
         """Whether this is what others are compared with."""
         return str(self.way) == self.lossless == RAW
@@ -176,7 +176,7 @@ class Group(NamedTuple):
     bound: ErrorBound | None  # None where no bound steers them
     runs: list[Run]
 
-    @property
+    @cached_property
     def uncompressed(self) -> bool:
         """Whether this is what others are compared with."""
         return self.label == UNCOMPRESSED
