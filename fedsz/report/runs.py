@@ -176,7 +176,7 @@ class Group(NamedTuple):
     bound: ErrorBound | None  # None where no bound steers them
     runs: list[Run]
 
-    @cached_property
+    @property
     def uncompressed(self) -> bool:
         """Whether this is what others are compared with."""
         return self.label == UNCOMPRESSED
