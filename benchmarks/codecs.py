@@ -2,7 +2,7 @@
 
     python benchmarks/codecs.py [FILE ...] [--models cnn alexnet] [--arrays runs/arrays]
         [--size-sweep] [--threads] [--memory] [--instructions] [--all] [--quick]
-        [--json FILE] [--docs docs/codecs.md] [--plot docs/codecs.svg]
+        [--json FILE] [--plot docs/codecs.svg] > docs/results/codecs.txt
 
 Coded is what fedsz would code with loss: the tensors of a model with "weight" in their name and
 more than 1024 elements (benchmarks/arrays.py trains the models), arrays drawn at random, and FILEs:
@@ -14,8 +14,7 @@ Foreign codecs are timed alone, without the envelope that makes them keep their 
 the process in which fedsz decodes their payloads. Our own, szx and uniform, check their bound as
 they encode.
 
-docs/codecs.md says what each column means. ``--from FILE.json`` prints, or writes the documents,
-from an earlier run.
+docs/codecs.md quotes what this prints. ``--from FILE.json`` prints an earlier run.
 """
 
 from __future__ import annotations
@@ -119,9 +118,6 @@ def parse() -> argparse.Namespace:
     how.add_argument("--quick", action="store_true", help="a minute, to see that it works")
     out = parser.add_argument_group("output, besides Markdown on stdout")
     out.add_argument("--json", type=Path, metavar="FILE", help="everything that was measured")
-    out.add_argument(
-        "--docs", type=Path, metavar="FILE", help="replace the figures in this document"
-    )
     out.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw ratio against speed")
     out.add_argument("--from", type=Path, metavar="FILE", dest="given", help="measure nothing")
     options = parser.parse_args()
@@ -171,8 +167,6 @@ def main() -> None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     print(codecs_report.markdown(report))
-    if options.docs:
-        codecs_report.update(options.docs, report)
     if options.plot:
         options.plot.write_text(codecs_plot.plot(report))
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
 
-BEGIN = "<!-- from here on written by benchmarks/codecs.py -->"
-END = "<!-- to here -->"
 BASE = "sz2"  # what others are compared with
 OURS = "uniform"
 BESIDE = ("decompress_into", "accumulate")
@@ -244,12 +240,3 @@ def markdown(report: Result) -> str:
         if report.get(key):
             parts += [f"### {title}", show(report[key])]
     return "\n\n".join(parts)
-
-
-def update(path: Path, report: Result) -> None:
-    """Put the figures into a document, between its two marks."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        sys.exit(f"{path} has not the lines {BEGIN} and {END}")
-    path.write_text(f"{before}{begin}\n\n{markdown(report)}\n\n{end}{after}")

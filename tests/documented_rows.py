@@ -144,17 +144,28 @@ def tuned_on(dataset: str, name: str) -> list[float]:
 
 
 def links(anchor: str) -> list[Row]:
-    """The rows of a table of docs/results/links.md."""
-    page = (ROOT / "docs" / "results" / "links.md").read_text("utf-8")
+    """The rows of a table of docs/results/links.txt."""
+    page = (ROOT / "docs" / "results" / "links.txt").read_text("utf-8")
     (found,) = (table for table, _ in tables(page) if anchor in table)
     return list(rows(found))
 
 
 @cache
+def codecs_text() -> str:
+    return (ROOT / "docs" / "results" / "codecs.txt").read_text("utf-8")
+
+
+def beside_the_others(row: Row) -> list[float]:
+    """A row of the first table of docs/results/codecs.txt: ``cnn update, std 1``."""
+    (table, _), *_ = tables(codecs_text())
+    (found,) = (of.cells for of in rows(table) if ", ".join(of.labels) == row.labels[0])
+    return [float(number.replace(",", "")) for cell in found for number in NUMBER.findall(cell)[:1]]
+
+
+@cache
 def codecs(data: str) -> dict[tuple[str, str], list[float]]:
-    """Ratio and both speeds of docs/codecs.md, by bound and codec."""
-    page = (ROOT / "docs" / "codecs.md").read_text("utf-8")
-    (table, _), *_ = tables(page.split(f"\n### {data}\n")[1])
+    """Ratio and both speeds of a part of docs/results/codecs.txt, by bound and codec."""
+    (table, _), *_ = tables(codecs_text().split(f"\n### {data}\n")[1])
     found = {}
     for row in rows(table):
         numbers = [NUMBER.findall(row.cells[i])[:1] for i in (0, 2, 4)]
