@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +27,57 @@ settings.register_profile("fedsz", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fedsz"))
 
+SLOW = 300  # seconds until a slow test is ended; the others have those of pyproject.toml
+
 ROOT = Path(__file__).parents[1]  # of the repository; the wheel is tested without it
 DATA_DIR = Path(os.environ.get("FEDSZ_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample", type=int, metavar="SEED", help="of tests marked `sampled`, take what SEED draws"
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    seed = config.getoption("--sample")
+    if seed is None:
+        return None
+    return f"sampled by seed {seed}; make test SEED={seed} repeats it, make test-all has every case"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw the samples; begin with the files that take longest, so that workers end together."""
+    seed = config.getoption("--sample")
+    if seed is not None:
+        left_out = not_drawn(items, seed)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    for item in slow:
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW))
+    first = {item.path for item in slow}
+    items.sort(key=lambda item: item.path not in first)
+
+
+def not_drawn(items: list[pytest.Item], seed: int) -> set[pytest.Item]:
+    """Return the items that are in no sample; each process of a run draws the same."""
+    cells: dict[tuple[str, ...], list[pytest.Item]] = {}
+    counts = {}
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark and not item.get_closest_marker("always"):
+            arguments = item.callspec.params if hasattr(item, "callspec") else {}
+            each = (repr(arguments[name]) for name in mark.kwargs.get("each", ()))
+            cell = (item.nodeid.partition("[")[0], *each)
+            cells.setdefault(cell, []).append(item)
+            counts[cell] = mark.args[0]
+    left_out: set[pytest.Item] = set()
+    for cell, members in cells.items():
+        draw = random.Random(f"{seed} {members[0].nodeid}")  # noqa: S311 - which run is no secret
+        left_out.update(draw.sample(members, max(len(members) - counts[cell], 0)))
+    return left_out
 
 
 @pytest.fixture(scope="session")

@@ -60,6 +60,7 @@ def check_bound(x: np.ndarray, y: np.ndarray, bound: ErrorBound | float | None) 
     assert error <= (bound.absolute(wide) if isinstance(bound, ErrorBound) else bound or 0.0)
 
 
+@pytest.mark.sampled(1, each=("codec", "dtype"))
 @pytest.mark.parametrize("codec", BOUNDED, ids=lambda codec: codec.name)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("rel", [0.3, 1e-2, 3e-3, 1e-3, 1e-4, 1e-7, 1e-12])
