@@ -18,7 +18,6 @@ SHARED: Final = "shared"  # the modules of fedsz/ itself
 # From top to bottom: a room imports none that stands above it.
 ROOMS: Final = {
     "cli": "a command: its options, what it prints",
-    "paper": "a table or figure of the FedSZ paper, beside the printed numbers",
     "report": "a chart or table of the HTML report",
     "monitoring": "a run that is watched: the live page, metrics, trackers",
     "experiments": "sweeps, benchmarks, advice; the columns of result files",

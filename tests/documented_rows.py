@@ -8,8 +8,8 @@ from functools import cache
 from statistics import fmean, median
 from typing import NamedTuple
 
-from fedsz.paper import published
-from fedsz.paper.model_complexity import complexity, lossy_shares
+from benchmarks.paper import published
+from benchmarks.paper.model_complexity import complexity, lossy_shares
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Group, Run, Setting, named, settings_of
 from fedsz.report.source import read_source

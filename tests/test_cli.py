@@ -18,7 +18,6 @@ import pytest
 import fedsz
 from fedsz.cli import main
 from fedsz.experiments.sweep_plan import SweepConfig
-from fedsz.paper.options import PaperConfig
 from fedsz.training.options import RunConfig, options
 
 torch = pytest.importorskip("torch")
@@ -79,7 +78,7 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
+        *("run", "server", "client", "sweep", "bench", "advise", "report"),
         *("compress", "decompress", "inspect", "codecs", "keys"),
     ],
 )
@@ -124,7 +123,7 @@ def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_every_variable_that_is_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (RunConfig, SweepConfig, PaperConfig):
+    for kind in (RunConfig, SweepConfig):
         for name in options(kind):
             monkeypatch.setenv(f"FEDSZ_{name.upper()}", "")  # as good as absent
     monkeypatch.setenv("FEDSZ_TEST_DATA", "anywhere")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("benchmarks", reason="needs benchmarks")
 
+from benchmarks.paper.model_complexity import complexity, lossy_shares
 from fedsz.errors import ConfigError
-from fedsz.paper.model_complexity import complexity, lossy_shares
+
+pytestmark = pytest.mark.repository
 
 
 @pytest.mark.parametrize(

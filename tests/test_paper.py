@@ -13,17 +13,21 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 pytest.importorskip("matplotlib")
+pytest.importorskip("benchmarks", reason="needs benchmarks")
 
+from benchmarks.paper import published, szx_error
+from benchmarks.paper.catalogue import CATALOGUE, NOTES, make, notes_on, numbers, select
+from benchmarks.paper.comparison import Comparison, Line, as_json
+from benchmarks.paper.measurements import Measurements
+from benchmarks.paper.model_complexity import complexity
+from benchmarks.paper.options import MeasurementOptions, PaperConfig
+from fedsz.cli import paper
 from fedsz.control.transfer_time import worth_below
 from fedsz.errors import ConfigError, FedszError
-from fedsz.paper import published, szx_error
-from fedsz.paper.catalogue import CATALOGUE, NOTES, make, notes_on, numbers, select
-from fedsz.paper.comparison import Comparison, Line, as_json
-from fedsz.paper.measurements import Measurements
-from fedsz.paper.model_complexity import complexity
-from fedsz.paper.options import MeasurementOptions, PaperConfig
+from fedsz.training.options import options
 from tests.test_cli import call, refuse
 
+pytestmark = pytest.mark.repository
 SMALL = {"models": "cnn", "datasets": "digits", "samples": 120, "test_samples": 60, "rounds": 1,
          "clients": 2, "error_bounds": "1e-2,1e-1"}  # fmt: skip
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", value)]
@@ -289,6 +293,27 @@ def test_clients_that_cannot_train_are_an_error(tmp_path: Path) -> None:
 
 
 # The command
+
+
+def test_the_command_explains_itself_and_knows_its_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in options(PaperConfig):
+        monkeypatch.setenv(f"FEDSZ_{name.upper()}", "")  # as good as absent
+
+    done = call("paper", "--help")
+
+    assert done.returncode == 0
+    assert "--figure" in done.stdout
+
+
+def test_without_a_checkout_it_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(paper, "CHECKOUT", tmp_path)
+
+    for words in (["--all"], ["--help"]):
+        assert "run python -m benchmarks.paper in a checkout" in refuse("paper", *words)
 
 
 def test_the_command_prints_ours_beside_the_papers() -> None:

@@ -10,16 +10,18 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 pytest.importorskip("matplotlib")
+pytest.importorskip("benchmarks", reason="needs benchmarks")
 
+from benchmarks.paper.comparison import Comparison, Line
+from benchmarks.paper.measurements import Measurements
+from benchmarks.paper.options import MeasurementOptions, PaperConfig
+from benchmarks.paper.run_figures import figure_4, figure_5, figure_6
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.experiments.results import round_columns
-from fedsz.paper.comparison import Comparison, Line
-from fedsz.paper.measurements import Measurements
-from fedsz.paper.options import MeasurementOptions, PaperConfig
-from fedsz.paper.run_figures import figure_4, figure_5, figure_6
 from tests.sweeps import written
 
+pytestmark = pytest.mark.repository
 ALIKE = {
     "task": "images", "model": "cnn", "dataset": "cifar10", "grid": "local", "clients": 4,
     "partitioner": "iid", "alpha": 0.5, "samples": 2000, "test_samples": 500, "image_size": 0,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.paper.options import PaperConfig
 from fedsz.cli.table import HEADS
 from fedsz.codecs import CODECS
 from fedsz.experiments.sweep_plan import SWEPT, SweepConfig
-from fedsz.paper.options import PaperConfig
 from fedsz.training.options import (
     COMPRESSION,
     LEARNED,

@@ -20,14 +20,14 @@ import click
 import typer
 
 from fedsz.child_process import PATIENCE
-from fedsz.cli import keys, logs
+from fedsz.cli import keys, logs, paper
 from fedsz.cli.options import PREFIX, Command
 from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import did_you_mean, printable
 
 COMMANDS: Final = (
-    *("run", "server", "client", "sweep", "bench", "advise", "report", "paper"),
-    *("compress", "decompress", "inspect", "codecs", "methods", "decisions", "dashboard"),
+    *("run", "server", "client", "sweep", "bench", "advise", "report", "compress"),
+    *("decompress", "inspect", "codecs", "methods", "decisions", "dashboard"),
 )
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
@@ -52,6 +52,7 @@ app = typer.Typer(
 )
 for name in COMMANDS:
     app.command(name, cls=Command)(import_module(f"{__name__}.{name}").command)
+app.command("paper", context_settings=paper.HANDED_OVER)(paper.command)
 app.add_typer(keys.app, name="keys")
 
 

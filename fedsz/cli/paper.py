@@ -1,122 +1,36 @@
-"""``fedsz paper``: the FedSZ paper's tables and figures, ours beside the printed numbers."""
+"""``fedsz paper``: hands over to ``benchmarks/paper/``, which only a checkout has."""
 
 from __future__ import annotations
 
-from functools import partial
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Final
 
 import typer
 
-from fedsz.cli.options import Json, configured
-from fedsz.cli.output import print_table, say
-from fedsz.paper.catalogue import CATALOGUE, make, numbers, select
-from fedsz.paper.options import MeasurementOptions, PaperConfig
-from fedsz.quantities import bandwidth as read_bandwidth
-from fedsz.training.options import PAPER
+from fedsz.errors import ConfigError
 
-if TYPE_CHECKING:
-    from fedsz.paper.comparison import Comparison, Line
+CHECKOUT: Final = Path(__file__).parents[2]
 
-TABLES = ", ".join(map(str, numbers("table")))
-FIGURES = f"{min(numbers('figure'))} to {max(numbers('figure'))}"
+# All that is typed, --help too, is for the command in benchmarks/.
+HANDED_OVER: Final = {
+    "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
+}  # fmt: skip
 
 
-@configured(PAPER, of=PaperConfig)
-def command(
-    config: PaperConfig,
-    *,
-    table: Annotated[list[int] | None, typer.Option(help=f"A table: {TABLES}. Repeatable.")] = None,
-    figure: Annotated[
-        list[int] | None, typer.Option(help=f"A figure: {FIGURES}. Repeatable.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Folder with MODEL[-DATASET].safetensors, instead of training here."),
-    ] = None,
-    sweep: Annotated[
-        Path | None,
-        typer.Option(help="File of `fedsz sweep` for Figures 4 to 6, instead of running them."),
-    ] = None,
-    folder: Annotated[
-        Path, typer.Option(help="Folder for figures, trained weights and runs.")
-    ] = MeasurementOptions.folder,
-    bandwidth: Annotated[
-        str, typer.Option(help="Bandwidth that Figures 7 and 9 are calculated for.")
-    ] = "10mbps",
-    repeats: Annotated[
-        int, typer.Option(help="Timed passes of a codec.")
-    ] = MeasurementOptions.repeats,
-    seconds: Annotated[
-        float, typer.Option(help="Seconds for all passes of a codec at a bound.")
-    ] = MeasurementOptions.seconds,
-    json: Json = False,
-) -> None:
+def command(context: typer.Context) -> None:
     """Make the FedSZ paper's tables and figures, and print our numbers beside its own.
 
-    It trains weights, or takes those of --weights. It makes runs, or takes those of --sweep.
-    Figures are written to --folder.
+    It needs a checkout of fedsz.
     """
-    from rich.console import Console
+    if not (CHECKOUT / "benchmarks" / "paper").is_dir():
+        raise ConfigError(
+            "the paper's tables and figures are in benchmarks/paper of fedsz's source and not in"
+            " the package: run python -m benchmarks.paper in a checkout"
+        )
+    sys.path.insert(0, str(CHECKOUT))
+    from benchmarks.paper.command import app
 
-    from fedsz.paper.comparison import as_json
-    from fedsz.paper.measurements import Measurements
-
-    names = list(CATALOGUE) if everything else select(table or [], figure or [])
-    options = MeasurementOptions(
-        folder, weights, sweep, read_bandwidth(bandwidth), repeats, seconds
+    typer.main.get_command(app).main(
+        context.args, prog_name=context.command_path, standalone_mode=False
     )
-    on_step = partial(say, style="dim", console=Console(stderr=True))
-    measurements = Measurements(config, options, on_step)
-    for name in names:
-        comparison = make(name, measurements)
-        if json:
-            print(as_json(comparison).decode(), flush=True)
-        else:
-            _show(comparison)
-
-
-def _show(comparison: Comparison) -> None:
-    from rich.console import Console
-    from rich.padding import Padding
-
-    say(f"\n{comparison.name.capitalize()}: {comparison.title}", "bold")
-    rows: list[tuple[str, ...]] = []
-    before: tuple[str, ...] = ()
-    of_runs = any(line.seeds for line in comparison.lines)
-    for line in comparison.lines:
-        # What stands above is not said again.
-        of = ["" if line.of[: i + 1] == before[: i + 1] else word for i, word in enumerate(line.of)]
-        before = line.of
-        quantity = f"{line.quantity}, {line.unit}" if line.unit else line.quantity
-        runs = (str(len(line.seeds) or ""),) if of_runs else ()
-        numbers = _number(line.printed), _number(line.ours), *runs, _difference(line)
-        rows.append((*of, quantity, *numbers))
-    runs = (">runs",) if of_runs else ()
-    heads = (*comparison.headings, "", ">paper", ">ours", *runs, ">difference")
-    print_table(heads, rows, bold=[line.far for line in comparison.lines])
-    for heading, texts in (("ours", comparison.made_from), ("notes", comparison.notes)):
-        if texts:
-            say(f"{heading}:", "dim")
-        for text in texts:
-            Console().print(Padding(text, (0, 0, 0, 2)), highlight=False, markup=False)
-    for path in comparison.files:
-        say(f"written: {path}")
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
-
-
-def _difference(line: Line) -> str:
-    gap = line.difference
-    if gap is None:
-        return ""
-    if line.unit == "%":
-        return f"{gap:+.2f} points"
-    return f"{100 * gap:+.1f} %" if abs(gap) < 10 else f"x {gap + 1:.1f}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.paper.published import BANDWIDTH, DATASETS, MODELS
 from fedsz.errors import ConfigError
 from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
-from fedsz.paper.published import BANDWIDTH, DATASETS, MODELS
 from fedsz.training.options import COMPRESSION, LEARNED, PAPER, RunConfig, option, otherwise
 from fedsz.update.config import WEIGHTS
 from fedsz.update.partition import PAPER as PAPER_RULE

@@ -13,8 +13,8 @@ import msgspec
 from fedsz.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedsz.paper.comparison import Comparison
-    from fedsz.paper.measurements import Measurements
+    from benchmarks.paper.comparison import Comparison
+    from benchmarks.paper.measurements import Measurements
 
 # Names, and the modules of this package with a function of each, `table_1` and so on. They are
 # imported when they are made: they need packages that `fedsz --help` does without.
@@ -66,9 +66,9 @@ def make(name: str, measurements: Measurements) -> Comparison:
     Raises:
         FedszError: something could not be measured, trained or written.
     """
-    from fedsz.paper.comparison import write
+    from benchmarks.paper.comparison import write
 
-    module = import_module(f"fedsz.paper.{CATALOGUE[name]}")
+    module = import_module(f"benchmarks.paper.{CATALOGUE[name]}")
     made: Comparison = getattr(module, name.replace(" ", "_"))(measurements)
     here = [measurements.machine] if made.here else []
     made_from, notes = [*here, *made.made_from], [*notes_on(name), *made.notes]

@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from benchmarks.paper.published import BOUNDS
 from fedsz import codecs
 from fedsz.arrays import NDArray
-from fedsz.paper.published import BOUNDS
 from fedsz.spread import value_range
 
 PRINTED_RATIO: Final = 4.80

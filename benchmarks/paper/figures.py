@@ -8,16 +8,16 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.paper import published
+from benchmarks.paper.comparison import Comparison, Curve, Line, curves
+from benchmarks.paper.measurements import CODECS, OURS, Measurements
+from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz import codecs
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.control.transfer_time import transfer_seconds, worth_below
 from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.formatting import bandwidth as rate
-from fedsz.paper import published
-from fedsz.paper.comparison import Comparison, Curve, Line, curves
-from fedsz.paper.measurements import CODECS, OURS, Measurements
-from fedsz.paper.published import RECOMMENDED_BOUND
 from fedsz.report.distributions import histogram_panel
 from fedsz.report.runs import UNCOMPRESSED, UpdateCost
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from safetensors.numpy import load_file, save_file
 
+from benchmarks.paper.options import MeasurementOptions, PaperConfig
 from fedsz.arrays import NDArray, as_arrays, as_tensor
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import RoundRecord
@@ -25,7 +26,6 @@ from fedsz.experiments.scheme import RAW, Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import PLURAL, SweepConfig, run_id
 from fedsz.experiments.sweep_worker import grid_of
-from fedsz.paper.options import MeasurementOptions, PaperConfig
 from fedsz.report.runs import Run, UpdateCost
 from fedsz.report.source import runs_of
 from fedsz.training import datasets

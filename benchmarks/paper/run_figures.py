@@ -11,12 +11,12 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from benchmarks.paper import published
+from benchmarks.paper.comparison import Comparison, Curve, Line, curves, stacked_bars
+from benchmarks.paper.measurements import CODECS, OURS, Measurements
+from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz.bounds import ErrorBound
 from fedsz.experiments.scheme import RAW
-from fedsz.paper import published
-from fedsz.paper.comparison import Comparison, Curve, Line, curves, stacked_bars
-from fedsz.paper.measurements import CODECS, OURS, Measurements
-from fedsz.paper.published import RECOMMENDED_BOUND
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, settings_of
 
 # Parts of a client's round, and what an update's cost calls them.

@@ -10,16 +10,16 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.paper import published
+from benchmarks.paper.comparison import Comparison, Line
+from benchmarks.paper.measurements import CODECS, OURS, Measurements, Row, TrainedModel
+from benchmarks.paper.model_complexity import complexity, lossy_shares
+from benchmarks.paper.published import RECOMMENDED_BOUND, CodecCosts
+from benchmarks.paper.szx_error import hypotheses
 from fedsz.arrays import NDArray
 from fedsz.codecs.zfp import Zfp
 from fedsz.errors import DataError
 from fedsz.experiments import bench
-from fedsz.paper import published
-from fedsz.paper.comparison import Comparison, Line
-from fedsz.paper.measurements import CODECS, OURS, Measurements, Row, TrainedModel
-from fedsz.paper.model_complexity import complexity, lossy_shares
-from fedsz.paper.published import RECOMMENDED_BOUND, CodecCosts
-from fedsz.paper.szx_error import hypotheses
 from fedsz.spread import standard_deviation, value_range
 from fedsz.training.examples import Examples
 from fedsz.update.compress import compress_measured

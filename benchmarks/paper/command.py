@@ -1,0 +1,125 @@
+"""``fedsz paper``: the FedSZ paper's tables and figures, ours beside the printed numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchmarks.paper.catalogue import CATALOGUE, make, numbers, select
+from benchmarks.paper.options import MeasurementOptions, PaperConfig
+from fedsz.cli.options import Json, configured
+from fedsz.cli.output import print_table, say
+from fedsz.quantities import bandwidth as read_bandwidth
+from fedsz.training.options import PAPER
+
+if TYPE_CHECKING:
+    from benchmarks.paper.comparison import Comparison, Line
+
+TABLES = ", ".join(map(str, numbers("table")))
+FIGURES = f"{min(numbers('figure'))} to {max(numbers('figure'))}"
+
+app = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@configured(PAPER, of=PaperConfig)
+def command(
+    config: PaperConfig,
+    *,
+    table: Annotated[list[int] | None, typer.Option(help=f"A table: {TABLES}. Repeatable.")] = None,
+    figure: Annotated[
+        list[int] | None, typer.Option(help=f"A figure: {FIGURES}. Repeatable.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Folder with MODEL[-DATASET].safetensors, instead of training here."),
+    ] = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(help="File of `fedsz sweep` for Figures 4 to 6, instead of running them."),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Folder for figures, trained weights and runs.")
+    ] = MeasurementOptions.folder,
+    bandwidth: Annotated[
+        str, typer.Option(help="Bandwidth that Figures 7 and 9 are calculated for.")
+    ] = "10mbps",
+    repeats: Annotated[
+        int, typer.Option(help="Timed passes of a codec.")
+    ] = MeasurementOptions.repeats,
+    seconds: Annotated[
+        float, typer.Option(help="Seconds for all passes of a codec at a bound.")
+    ] = MeasurementOptions.seconds,
+    json: Json = False,
+) -> None:
+    """Make the FedSZ paper's tables and figures, and print our numbers beside its own.
+
+    It trains weights, or takes those of --weights. It makes runs, or takes those of --sweep.
+    Figures are written to --folder.
+    """
+    from rich.console import Console
+
+    from benchmarks.paper.comparison import as_json
+    from benchmarks.paper.measurements import Measurements
+
+    names = list(CATALOGUE) if everything else select(table or [], figure or [])
+    options = MeasurementOptions(
+        folder, weights, sweep, read_bandwidth(bandwidth), repeats, seconds
+    )
+    on_step = partial(say, style="dim", console=Console(stderr=True))
+    measurements = Measurements(config, options, on_step)
+    for name in names:
+        comparison = make(name, measurements)
+        if json:
+            print(as_json(comparison).decode(), flush=True)
+        else:
+            _show(comparison)
+
+
+def _show(comparison: Comparison) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+
+    say(f"\n{comparison.name.capitalize()}: {comparison.title}", "bold")
+    rows: list[tuple[str, ...]] = []
+    before: tuple[str, ...] = ()
+    of_runs = any(line.seeds for line in comparison.lines)
+    for line in comparison.lines:
+        # What stands above is not said again.
+        of = ["" if line.of[: i + 1] == before[: i + 1] else word for i, word in enumerate(line.of)]
+        before = line.of
+        quantity = f"{line.quantity}, {line.unit}" if line.unit else line.quantity
+        runs = (str(len(line.seeds) or ""),) if of_runs else ()
+        numbers = _number(line.printed), _number(line.ours), *runs, _difference(line)
+        rows.append((*of, quantity, *numbers))
+    runs = (">runs",) if of_runs else ()
+    heads = (*comparison.headings, "", ">paper", ">ours", *runs, ">difference")
+    print_table(heads, rows, bold=[line.far for line in comparison.lines])
+    for heading, texts in (("ours", comparison.made_from), ("notes", comparison.notes)):
+        if texts:
+            say(f"{heading}:", "dim")
+        for text in texts:
+            Console().print(Padding(text, (0, 0, 0, 2)), highlight=False, markup=False)
+    for path in comparison.files:
+        say(f"written: {path}")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _difference(line: Line) -> str:
+    gap = line.difference
+    if gap is None:
+        return ""
+    if line.unit == "%":
+        return f"{gap:+.2f} points"
+    return f"{100 * gap:+.1f} %" if abs(gap) < 10 else f"x {gap + 1:.1f}"
