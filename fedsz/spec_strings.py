@@ -14,6 +14,21 @@ T = TypeVar("T")
 NO_SETTING: Final = {"setting": False}  # the metadata of a field that nobody writes
 
 
+def setting(default: Any, low: float, high: float) -> Any:
+    """Return a field of a frozen dataclass that `check_settings` wants in ``low..high``."""
+    return dataclasses.field(default=default, metadata={"range": (low, high)})
+
+
+def check_settings(thing: Any) -> None:
+    """Raise `ConfigError` for a `setting` of a dataclass with a ``name`` that is out of range."""
+    for f in dataclasses.fields(thing):
+        if "range" not in f.metadata:
+            continue
+        (low, high), value = f.metadata["range"], getattr(thing, f.name)
+        if not low <= value <= high:
+            raise ConfigError(f"{thing.name} {f.name} must lie in {low:g}..{high:g}, got {value:g}")
+
+
 def settings_of(thing: Any) -> dict[str, Any]:
     """Return the settings of a frozen dataclass, by name: its fields, but for `NO_SETTING`."""
     return {

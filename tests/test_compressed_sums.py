@@ -91,9 +91,9 @@ def test_it_is_decoded_once_for_all_clients(chain: str, monkeypatch: pytest.Monk
     decode: Any = first.decode
     decodes: list[tuple[int, ...]] = []
 
-    def counted(part: Any, parts: Any, shared: Any, summands: int = 1) -> Any:
+    def counted(part: Any, parts: Any, shared: Any) -> Any:
         decodes.append(shared.spec.shape)
-        return decode(part, parts, shared, summands)
+        return decode(part, parts, shared)
 
     updates = [reply(client, chain) for client in range(4)]
     monkeypatch.setattr(first, "decode", counted)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsz.methods import Shared, State, TensorSpec, parse, texts_sent
-from fedsz.methods.base import add_parts, dense
+from fedsz.methods.base import dense
 
 SPEC = TensorSpec((60, 40), name="fc.weight")
 
@@ -83,19 +83,6 @@ def test_momentum_with_feedback_finds_the_minimum_of_a_quadratic() -> None:
         w = w + step
 
     assert np.square(target - w).sum() < 0.02 * np.square(target).sum()
-
-
-def test_sketches_of_many_senders_are_decoded_at_once() -> None:
-    sketch, shared = parse("sketch:columns=25%,rows=4"), Shared(SPEC, 1, 1)
-    senders = [matrix(seed) for seed in range(10)]
-
-    (total, *others) = [sketch.encode(x, {}, shared)[0] for x in senders]
-    for parts in others:
-        total = add_parts(total, parts)
-
-    together = dense(sketch.decode(total, shared, summands=len(senders)))
-    apart = sum(dense(sketch.decode(sketch.encode(x, {}, shared)[0], shared)) for x in senders)
-    assert np.allclose(together, apart, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.5])

@@ -14,7 +14,6 @@ from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError
 from fedsz.methods.adaptive import Adaptive
 from fedsz.methods.base import Part, Shared, Sparse, State, TensorSpec, Transform
-from fedsz.methods.binary import SparseBinary
 from fedsz.methods.bounded import AT, Bounded
 from fedsz.methods.centroids import Centroids
 from fedsz.methods.combinators import (
@@ -24,10 +23,6 @@ from fedsz.methods.combinators import (
     Difference,
     Feedback,
     Wrapper,
-    by_layer,
-    chain,
-    difference,
-    feedback,
     keeps_state,
     parts_of,
     texts_sent,
@@ -42,7 +37,7 @@ from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
 from fedsz.methods.qsgd import Qsgd
 from fedsz.methods.random_k import RandomK
 from fedsz.methods.rotation import Rotate
-from fedsz.methods.sign import Sign, Ternary
+from fedsz.methods.sign import Sign, SparseBinary, Ternary
 from fedsz.methods.sketch import Sketch
 from fedsz.methods.threshold import Threshold
 from fedsz.methods.top_k import RandomTopK, TopK
@@ -56,7 +51,7 @@ METHODS: Final[tuple[Part | Wrapper, ...]] = (
 )  # fmt: skip
 
 DELTA: Final = "delta"  # may stand first: chains are of differences in any case
-OR, IF = "|", "?"  # between the choices of `by_layer`, and behind a rule
+OR, IF = "|", "?"  # between the choices of `ByLayer`, and behind a rule
 
 __all__ = [
     "METHODS",
@@ -69,10 +64,6 @@ __all__ = [
     "State",
     "TensorSpec",
     "Transform",
-    "by_layer",
-    "chain",
-    "difference",
-    "feedback",
     "keeps_state",
     "parse",
     "parts_of",

@@ -66,13 +66,13 @@ class Adaptive(Wrapper):
             raise ConfigError(f"adaptive needs a part with a k, such as topk; got {self.inner}")
 
     @property
-    def biased(self) -> bool:  # noqa: D102
+    def biased(self) -> bool:
         return self.inner.biased
 
-    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+    def init(self, spec: TensorSpec) -> State:
         return {NORM: np.zeros(1), USUAL: np.zeros(1), **branch(INNER, self.inner.init(spec))}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
         norm, variance = math.sqrt(energy(x)), float(x.var(dtype=np.float64)) if x.size else 0.0
         usual = float(state[USUAL][0]) or variance
         factor = self._factor(norm, float(state[NORM][0]), variance, usual)

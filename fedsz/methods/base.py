@@ -17,7 +17,7 @@ from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import _methods
 from fedsz.codecs.base import flat
 from fedsz.errors import CodecError, CorruptStream
-from fedsz.spec_strings import spelled
+from fedsz.spec_strings import check_settings, spelled
 from fedsz.spread import energy
 
 State = Mapping[str, Any]  # what a sender keeps from round to round, see fedsz.methods.state
@@ -161,9 +161,9 @@ class Transform(ABC):
         linear: whether what several senders have sent can be added up before it is decoded:
             decode(a + b) = decode(a) + decode(b), where ``shared`` differs by its sender at most.
         biased: whether the mean of what is decoded is another than what was encoded. Such a part
-            belongs into `feedback`.
+            belongs into `Feedback`.
         contracts: whether its error is smaller than what it codes. Any other part must stay outside
-            `feedback`, where its error would grow. Biased ones do; few unbiased ones do.
+            `Feedback`, where its error would grow. Biased ones do; few unbiased ones do.
         stateful: whether a sender keeps anything from one round to the next.
     """
 
@@ -192,7 +192,7 @@ class Transform(ABC):
         """See above."""
         return type(self).init is not Transform.init
 
-    def init(self, spec: TensorSpec) -> State:  # noqa: ARG002
+    def init(self, spec: TensorSpec) -> State:
         """Return the state before the first round: arrays by name, none for most parts."""
         return NOTHING
 
@@ -214,13 +214,12 @@ class Transform(ABC):
         raise NotImplementedError(type(self).__name__)
 
     @abstractmethod
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:
+    def decode(self, parts: Parts, shared: Shared) -> Decoded:
         """Return the tensor, which is an estimate of what was encoded.
 
         Args:
             parts: of `encode`, of each kind; or of a linear one, the sum of several.
             shared: as it was there.
-            summands: how many tensors the sum is of.
 
         Raises:
             CorruptStream: planes do not fit each other or the tensor.
@@ -252,14 +251,25 @@ class Part(Transform):
         """See above."""
         return 1.0
 
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a setting out of its range."""
+        check_settings(self)
+
     def __str__(self) -> str:
         """Return it as users write it."""
         return spelled(self)
 
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...]:  # noqa: ARG002, D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+        return self.code(x.reshape(-1), shared), state
+
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        """Do as `encode`, of a flat ``x``, in a part that keeps nothing."""
+        raise NotImplementedError(self.name)
+
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...]:
         return (self,)
 
-    def gain(self, shared: Shared) -> NDArray | float | None:  # noqa: ARG002
+    def gain(self, shared: Shared) -> NDArray | float | None:
         """Return g of |decode(v)|^2 = sum of g v^2: a number for each value, or one for all.
 
         By it the norm of what a linear part sends is known without decoding it. None where there is
@@ -269,10 +279,6 @@ class Part(Transform):
             CodecError: the tensor has more elements than the part decodes.
         """
         return None
-
-    def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
-        """Return d of E|x - decode(encode(x))|^2 <= (1 - d)|x|^2; 0 where none is known."""
-        return 0.0
 
 
 def dense(decoded: Decoded) -> NDArray:
@@ -338,8 +344,3 @@ def require_count(what: str, plane: NDArray, count: int) -> None:
     """Raise `CorruptStream` unless a plane has ``count`` elements."""
     if plane.size != count:
         raise CorruptStream(f"{plane.size} {what} where {count} are needed")
-
-
-def add_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, NDArray]:
-    """Return the sum of what a linear transform has sent, plane by plane."""
-    return {name: np.asarray(one[name] + other[name]) for name in one}

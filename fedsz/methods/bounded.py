@@ -34,7 +34,7 @@ class Bounded(Part):
 
     name = "codec"
     summary = "values within an error bound, by any codec of `fedsz codecs`"
-    planes = {"payload": Kind.PAYLOAD}  # noqa: RUF012
+    planes = {"payload": Kind.PAYLOAD}
 
     codec: Codec
     bound: ErrorBound | None = None
@@ -68,7 +68,7 @@ class Bounded(Part):
         """Always: without loss there is no error."""
         return True
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: ARG002, D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
         self.codec.require()
         if isinstance(self.codec, LosslessCodec):
             payload = self.codec.pack(x.tobytes(), x.itemsize)
@@ -77,7 +77,7 @@ class Bounded(Part):
             payload = self.codec.encode(*self._narrow(x, bound))
         return {"payload": np.frombuffer(payload, np.uint8)}, state
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         self.codec.require()
         payload, spec = raw(parts["payload"]), shared.spec
         if isinstance(self.codec, LosslessCodec):

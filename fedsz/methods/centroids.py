@@ -10,8 +10,8 @@ import numpy as np
 from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import _methods
 from fedsz.errors import CorruptStream
-from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
-from fedsz.methods.settings import check_setting
+from fedsz.methods.base import Kind, Part, Parts, Shared, require_count
+from fedsz.spec_strings import setting
 
 ITERATIONS: Final = 10  # of Lloyd; the error of bell-shaped values hardly falls later
 SAMPLE: Final = 1 << 16  # elements, about, that centroids are fitted to
@@ -33,22 +33,18 @@ class Centroids(Part):
 
     name = "centroids"
     summary = "the nearest of a few values that fit the tensor, by k-means"
-    planes = {"centroids": Kind.SCALES, "labels": Kind.LEVELS}  # noqa: RUF012
+    planes = {"centroids": Kind.SCALES, "labels": Kind.LEVELS}
 
-    bits: int = 2
+    bits: int = setting(2, 1, 8)
 
-    def __post_init__(self) -> None:
-        check_setting("centroids bits", self.bits, 1, 8)
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: ARG002, D102
-        flat = x.reshape(-1)
-        sample = flat[:: max(flat.size // SAMPLE, 1)].astype(np.float64)
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        sample = x[:: max(x.size // SAMPLE, 1)].astype(np.float64)
         centres = fitted(sample, 1 << self.bits)
-        centres, labels = moved(flat, centres)
+        centres, labels = moved(x, centres)
         labels -= centres.size // 2  # on both sides of 0 they are shorter as levels
-        return {"centroids": centres.astype(x.dtype), "labels": labels}, state
+        return {"centroids": centres.astype(x.dtype), "labels": labels}
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         centroids, labels = parts["centroids"], parts["labels"]
         require_count("labels", labels, shared.spec.size)
         first = -(centroids.size // 2)
@@ -58,10 +54,6 @@ class Centroids(Part):
         for here in chunks(y.size):
             y[here] = centroids[labels[here] - first]
         return y.reshape(shared.spec.shape)
-
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return 1/d: two means, below 0 and above, take off |v|_1^2 / d."""
-        return 1 / spec.size
 
 
 def fitted(x: NDArray, count: int) -> NDArray:

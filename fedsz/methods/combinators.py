@@ -1,4 +1,4 @@
-"""Transforms of transforms: `chain`, `feedback`, `difference` and `by_layer`."""
+"""Transforms of transforms: `Chain`, `Feedback`, `Difference` and `ByLayer`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Chain(Transform):
         return THEN.join(map(str, self.parts))
 
     @property
-    def planes(self) -> Mapping[str, Kind]:  # noqa: D102
+    def planes(self) -> Mapping[str, Kind]:
         own = {
             f"{i}.{name}": kind
             for i, part in enumerate(self.parts)
@@ -78,15 +78,15 @@ class Chain(Transform):
         return own | ({VALUES: Kind.VALUES} if leaves_values else {})
 
     @property
-    def linear(self) -> bool:  # noqa: D102
+    def linear(self) -> bool:
         return all(part.linear for part in self.parts)
 
     @property
-    def biased(self) -> bool:  # noqa: D102
+    def biased(self) -> bool:
         return any(part.biased for part in self.parts)
 
     @property
-    def contracts(self) -> bool:  # noqa: D102
+    def contracts(self) -> bool:
         return all(part.contracts for part in self.parts)
 
     def split(self) -> tuple[Chain, Chain]:
@@ -98,10 +98,10 @@ class Chain(Transform):
         end = [*adds_up, False].index(False)
         return Chain(self.parts[:end]), Chain(self.parts[end:])
 
-    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+    def init(self, spec: TensorSpec) -> State:
         return branch("0", self.parts[0].init(spec)) if self.parts else NOTHING
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
         planes: dict[str, NDArray] = {VALUES: x}
         after: dict[str, Any] = {}
         spec = shared.spec
@@ -116,7 +116,7 @@ class Chain(Transform):
                 spec = part.values_spec(sent, spec)
         return planes, after
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: D102
+    def decode(self, parts: Parts, shared: Shared) -> Decoded:
         specs = [shared.spec]
         for i, part in enumerate(self.parts):
             if VALUES in part.planes:
@@ -128,14 +128,12 @@ class Chain(Transform):
             # Nothing of a part is held while the one before it decodes, but for what it decoded to.
             values = {} if decoded is None else {VALUES: dense(decoded)}
             del decoded
-            decoded = part.decode(
-                _planes_of(i, part, parts) | values, shared.of(specs[i]), summands
-            )
+            decoded = part.decode(_planes_of(i, part, parts) | values, shared.of(specs[i]))
             del values
         assert decoded is not None, "planes without values, of no part"
         return decoded
 
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...]:  # noqa: ARG002, D102
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...]:
         return self.parts
 
 
@@ -158,16 +156,16 @@ class Wrapper(Transform):
         return THEN.join(filter(None, (spelled(self), str(self.inner))))
 
     @property
-    def planes(self) -> Mapping[str, Kind]:  # noqa: D102
+    def planes(self) -> Mapping[str, Kind]:
         return self.inner.planes
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: D102
-        return self.inner.decode(parts, shared, summands)
+    def decode(self, parts: Parts, shared: Shared) -> Decoded:
+        return self.inner.decode(parts, shared)
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: D102
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
         return self.inner.values_spec(parts, spec)
 
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:  # noqa: D102
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
         return self.inner.sent(spec)
 
 
@@ -210,11 +208,11 @@ class Feedback(Wrapper):
         """False: what is left out of one round is not lost."""
         return False
 
-    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+    def init(self, spec: TensorSpec) -> State:
         inner = branch(INNER, self.inner.init(spec))
         return {RESIDUAL: np.zeros(spec.shape, spec.dtype), ROUND: np.zeros(1, np.int64), **inner}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
         age = max(shared.round - int(state[ROUND][0]), 1)
         v = state[RESIDUAL] * x.dtype.type(self.decay**age)
         v += x
@@ -257,11 +255,11 @@ class Difference(Wrapper):
         """False: what is left out of one round is in the next difference."""
         return False
 
-    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+    def init(self, spec: TensorSpec) -> State:
         inner = branch(INNER, self.inner.init(spec))
         return {SHIFT: np.zeros(spec.shape, spec.dtype), **inner}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
         parts, kept = self.inner.encode(x - state[SHIFT], within(state), shared)
         _, after = self.received(self.inner.decode(parts, shared), state)
         return parts, {**after, **branch(INNER, kept)}
@@ -294,11 +292,11 @@ class ByLayer(Transform):
         return {}
 
     @property
-    def linear(self) -> bool:  # noqa: D102
+    def linear(self) -> bool:
         return all(transform.linear for _, transform in self.choices)
 
     @property
-    def biased(self) -> bool:  # noqa: D102
+    def biased(self) -> bool:
         return any(transform.biased for _, transform in self.choices)
 
     def of(self, spec: TensorSpec) -> Transform | None:
@@ -308,16 +306,16 @@ class ByLayer(Transform):
     def _of(self, spec: TensorSpec) -> Transform:
         return self.of(spec) or Chain()
 
-    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+    def init(self, spec: TensorSpec) -> State:
         return self._of(spec).init(spec)
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
         return self._of(shared.spec).encode(x, state, shared)
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: D102
-        return self._of(shared.spec).decode(parts, shared, summands)
+    def decode(self, parts: Parts, shared: Shared) -> Decoded:
+        return self._of(shared.spec).decode(parts, shared)
 
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:  # noqa: D102
+    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
         transform = self.of(spec)
         return None if transform is None else transform.sent(spec)
 
@@ -332,26 +330,6 @@ def fits(rule: str, spec: TensorSpec) -> bool:
     """Say whether a tensor keeps a rule of `ByLayer`."""
     shape = _SHAPES.get(rule)
     return shape(spec) if shape else fnmatch.fnmatchcase(spec.name, rule)
-
-
-def chain(*parts: Part) -> Chain:
-    """Return parts one after another; see `Chain`."""
-    return Chain(parts)
-
-
-def feedback(inner: Transform, decay: float = 1.0) -> Feedback:
-    """Return ``inner`` with error feedback; see `Feedback`."""
-    return Feedback(inner, decay)
-
-
-def difference(inner: Transform, rate: float = 1.0) -> Difference:
-    """Return ``inner`` of differences from what both sides have learnt; see `Difference`."""
-    return Difference(inner, rate)
-
-
-def by_layer(*choices: tuple[str, Transform]) -> ByLayer:
-    """Return a transform that depends on the tensor; see `ByLayer`."""
-    return ByLayer(choices)
 
 
 def parts_of(transform: Transform) -> list[Part | Wrapper]:

@@ -101,7 +101,7 @@ class Addend:
     total: CompressedSum
     energy: float
 
-    def add(self, sums: NDArray, weight: float) -> None:  # noqa: ARG002 - those wait for the total
+    def add(self, sums: NDArray, weight: float) -> None:
         """Add ``weight`` times the values to the total, which is added to ``sums`` in the end."""
         self.total.add(self.values, weight)
 

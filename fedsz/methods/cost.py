@@ -8,7 +8,7 @@ may ask for so much memory and work for each element, and no more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from fedsz.errors import LimitExceeded
 from fedsz.methods.base import NOTHING, VALUES, Part, TensorSpec
@@ -18,35 +18,18 @@ MOST_WORK: Final = 40.0  # for each element, in the unit of `Part.work`
 FREE: Final = 1 << 8  # elements that a tensor counts as, at least
 
 
-class Cost(NamedTuple):
-    """What decoding takes at most.
-
-    Attributes:
-        elements: in memory at a time: what a part is given, and what it makes of that.
-        work: in the unit of `Part.work`.
-    """
-
-    elements: int
-    work: float
-
-
-def cost(parts: Sequence[Part], spec: TensorSpec) -> Cost:
-    """Return what a chain of ``parts`` takes to decode a tensor."""
-    elements, work = spec.size, 0.0
-    for part in parts:
-        given = part.values_spec(NOTHING, spec) if VALUES in part.planes else spec
-        elements = max(elements, spec.size + given.size)
-        work += part.work * max(spec.size, given.size)
-        spec = given
-    return Cost(elements, work)
-
-
 def require_affordable(parts: Sequence[Part], spec: TensorSpec) -> None:
-    """Raise `LimitExceeded` for a chain that takes too much to decode such a tensor."""
-    found, size = cost(parts, spec), max(spec.size, FREE)
-    if found.elements > MOST_BYTES * size:
-        times = found.elements / size
-        raise LimitExceeded(f"a chain of {times:.1f} times its tensor; limit {MOST_BYTES:g}")
-    if found.work > MOST_WORK * size:
-        times = found.work / size
-        raise LimitExceeded(f"a chain of {times:.0f} steps an element; limit {MOST_WORK:g}")
+    """Raise `LimitExceeded` for a chain that takes too much to decode such a tensor.
+
+    In memory at a time are what a part is given, and what it makes of that.
+    """
+    size, most, work, made = max(spec.size, FREE), spec.size, 0.0, spec
+    for part in parts:
+        given = part.values_spec(NOTHING, made) if VALUES in part.planes else made
+        most = max(most, made.size + given.size)
+        work += part.work * max(made.size, given.size)
+        made = given
+    if most > MOST_BYTES * size:
+        raise LimitExceeded(f"a chain of {most / size:.1f} times its tensor; limit {MOST_BYTES:g}")
+    if work > MOST_WORK * size:
+        raise LimitExceeded(f"a chain of {work / size:.0f} steps an element; limit {MOST_WORK:g}")

@@ -51,10 +51,10 @@ class Dgc(Feedback):
         if not 0 <= self.clip < math.inf:
             raise ConfigError(f"dgc clip must be finite, from 0, got {self.clip}")
 
-    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+    def init(self, spec: TensorSpec) -> State:
         return {**super().init(spec), MOMENTUM: np.zeros(spec.shape, spec.dtype)}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
         u = state[MOMENTUM] * x.dtype.type(self.momentum) + self._clipped(x)
         parts, after = super().encode(u, state, shared)
         decoded = self.inner.decode(parts, shared)

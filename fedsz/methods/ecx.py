@@ -49,11 +49,11 @@ class Ecx(Feedback):
         if not 0 < self.smooth <= MOST:
             raise ConfigError(f"ecx smooth must lie above 0, up to {MOST}, got {self.smooth}")
 
-    def init(self, spec: TensorSpec) -> State:  # noqa: D102
+    def init(self, spec: TensorSpec) -> State:
         nothing = np.zeros(spec.shape, spec.dtype)
         return {**super().init(spec), BEFORE: nothing, OWED: nothing}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
         kind, last = x.dtype.type, state[RESIDUAL]
         ahead = 2 * last - state[BEFORE]
         owed = kind(1 - self.smooth) * state[OWED] + kind(self.smooth) * ahead

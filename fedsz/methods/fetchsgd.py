@@ -40,7 +40,7 @@ class SketchedFeedback:
 
     name: ClassVar[str] = "fetchsgd"
 
-    k: Count = Count("1%")  # noqa: RUF009 - it is frozen
+    k: Count = Count("1%")
     momentum: float = 0.0
     state: dict[str, dict[str, NDArray]] = field(default_factory=dict, metadata=NO_SETTING)
 

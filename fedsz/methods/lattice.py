@@ -11,8 +11,9 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.codecs import _methods
-from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
-from fedsz.methods.settings import Choice, check_setting
+from fedsz.methods.base import Kind, Part, Parts, Shared, require_count
+from fedsz.methods.settings import Choice
+from fedsz.spec_strings import setting
 
 SLICE: Final = 1 << 13  # points worked on at a time
 HEIGHT: Final = math.sqrt(3) / 2  # of a triangle of side 1
@@ -50,11 +51,8 @@ class Uveqfed(Part):
     biased = False
     contracts = True
 
-    step: float = 1.0
+    step: float = setting(1.0, 1e-4, 3)
     lattice: Lattice = Lattice.SCALAR
-
-    def __post_init__(self) -> None:
-        check_setting("uveqfed step", self.step, 1e-4, 3)
 
     @property
     def planes(self) -> Mapping[str, Kind]:
@@ -62,27 +60,22 @@ class Uveqfed(Part):
         levels = ("a",) if self.lattice is Lattice.SCALAR else ("a", "b")
         return {"scale": Kind.SCALES} | dict.fromkeys(levels, Kind.LEVELS)
 
-    def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
-        """Return 1 - step^2 times the mean square of a cell by element: 1/12, or 5/72."""
-        return 1 - self.step**2 * (1 / 12 if self.lattice is Lattice.SCALAR else 5 / 72)
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        flat = x.reshape(-1)
-        scale = (self.step * _root_mean_square(flat) * np.ones(1)).astype(x.dtype)
-        missing = -flat.size % self._width
-        axes = self._axes(np.pad(flat, (0, missing)) if missing else flat)
-        whole = np.int32 if flat.size <= FITS_INT32 else np.int64
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        scale = (self.step * _root_mean_square(x) * np.ones(1)).astype(x.dtype)
+        missing = -x.size % self._width
+        axes = self._axes(np.pad(x, (0, missing)) if missing else x)
+        whole = np.int32 if x.size <= FITS_INT32 else np.int64
         planes = [np.empty(axis.size, whole) for axis in axes]
         for here in _slices(axes[0].size):
             point = [_scaled(axis[here], float(scale[0])) for axis in axes]
             dither = self._dither(shared, here.start, point[0].size)
-            for x, d in zip(point, dither, strict=True):
-                x += d
+            for along, shift in zip(point, dither, strict=True):
+                along += shift
             for plane, found in zip(planes, self._nearest(point), strict=True):
                 plane[here] = found
-        return {"scale": scale, **dict(zip("ab", planes, strict=False))}, state
+        return {"scale": scale, **dict(zip("ab", planes, strict=False))}
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         spec, scale = shared.spec, parts["scale"]
         require_count("scales", scale, 1)
         planes = [parts[name] for name in self.planes if name != "scale"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +22,8 @@ from fedsz.methods.base import (
     TensorSpec,
     require_count,
 )
-from fedsz.methods.settings import Flag, check_setting
+from fedsz.methods.settings import Flag
+from fedsz.spec_strings import setting
 
 FACTOR: Final = "factor"  # the state: what multiplies the next matrix
 
@@ -39,22 +41,28 @@ class LowRank(Part):
         ConfigError: the rank is out of range.
     """
 
-    planes = {VALUES: Kind.VALUES}  # noqa: RUF012
+    planes = {VALUES: Kind.VALUES}
 
-    rank: int = 4
-
-    def __post_init__(self) -> None:
-        check_setting(f"{self.name} rank", self.rank, 1, 256)
+    rank: int = setting(4, 1, 256)
 
     @property
     def work(self) -> float:
         """A product and a sum for each column of the factors."""
         return max(self.rank / 8, 1.0)
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+        if not self._pays(shared.spec):
+            return {VALUES: x.reshape(-1)}, state
+        try:
+            factors, after = self._factors(x.reshape(_matrix(shared.spec)), state, shared)
+        except np.linalg.LinAlgError as err:
+            raise CodecError(f"{shared.spec.name!r} has no factors: {err}") from err
+        return {VALUES: np.concatenate([factor.reshape(-1) for factor in factors])}, after
+
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
         return spec.values(self._sent(spec) if self._pays(spec) else spec.size)
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         spec, values = shared.spec, parts[VALUES].reshape(-1)
         require_count("values", values, self.values_spec(parts, spec).size)
         if not self._pays(spec):
@@ -73,11 +81,19 @@ class LowRank(Part):
                     piece += product
         return m.reshape(spec.shape)
 
+    @abstractmethod
+    def _factors(self, m: NDArray, state: State, shared: Shared) -> tuple[list[NDArray], State]:
+        """Return what is sent of the factors of a matrix, and the state after it.
+
+        Raises:
+            LinAlgError: it has none.
+        """
+
     def _sent(self, spec: TensorSpec) -> int:
         """Return how many values are sent of a tensor whose factors are."""
         return self.rank * sum(_matrix(spec))
 
-    def _other_factor(self, values: NDArray, shared: Shared) -> NDArray:  # noqa: ARG002
+    def _other_factor(self, values: NDArray, shared: Shared) -> NDArray:
         """Return Q, of which ``values`` are what was sent."""
         return values
 
@@ -112,7 +128,7 @@ class PowerSgd(LowRank):
     name = "powersgd"
     summary = "a matrix as the product of two thin ones, from those of the round before"
 
-    shared: Flag = Flag(0)  # noqa: RUF009
+    shared: Flag = Flag.NO
 
     @property
     def linear(self) -> bool:
@@ -124,14 +140,9 @@ class PowerSgd(LowRank):
         """Whether a sender keeps its own Q."""
         return not self.shared
 
-    def gain(self, shared: Shared) -> float | None:  # noqa: ARG002
+    def gain(self, shared: Shared) -> float | None:
         """Return 1 where Q is shared: its columns are orthonormal."""
         return 1.0 if self.shared else None
-
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return 1/n of an m x n matrix: the least that a random column takes, in expectation."""
-        _, columns = _matrix(spec)
-        return 1 / columns if self._pays(spec) else 1.0
 
     def init(self, spec: TensorSpec) -> State:
         """Return a factor that is drawn by the tensor's name; nothing where it is shared."""
@@ -141,21 +152,14 @@ class PowerSgd(LowRank):
         draws = Shared(spec).draws()
         return {FACTOR: draws.normal(size=(columns, self.rank)).astype(spec.dtype)}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        if not self._pays(shared.spec):
-            return {VALUES: x.reshape(-1)}, state
+    def _factors(self, m: NDArray, state: State, shared: Shared) -> tuple[list[NDArray], State]:
         if self.shared:
-            p = x.reshape(_matrix(shared.spec)) @ self._drawn(shared)
-            return {VALUES: p.reshape(-1)}, state
-        largest = np.abs(x).max() or x.dtype.type(1)
-        m = x.reshape(_matrix(shared.spec)) / largest  # so that no product leaves the dtype
+            return [m @ self._drawn(shared)], state
+        m, largest = _scaled(m)
         kept = (state or self.init(shared.spec))[FACTOR]
-        try:
-            p, _ = np.linalg.qr(m @ (kept / (np.abs(kept).max() or 1)))
-        except np.linalg.LinAlgError as err:
-            raise CodecError(f"{shared.spec.name!r} has no factors: {err}") from err
+        p, _ = np.linalg.qr(m @ (kept / (np.abs(kept).max() or 1)))
         q = m.T @ p * largest
-        return {VALUES: np.concatenate((p.reshape(-1), q.reshape(-1)))}, {FACTOR: q}
+        return [p, q], {FACTOR: q}
 
     def _sent(self, spec: TensorSpec) -> int:
         return self.rank * _matrix(spec)[0] if self.shared else super()._sent(spec)
@@ -189,27 +193,20 @@ class Atomo(LowRank):
     summary = "singular values of a matrix, drawn by their size"
     biased = False
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        if not self._pays(shared.spec):
-            return {VALUES: x.reshape(-1)}, state
-        largest = np.abs(x).max() or x.dtype.type(1)
-        m = x.reshape(_matrix(shared.spec)) / largest  # so that no product leaves the dtype
+    def _factors(self, m: NDArray, state: State, shared: Shared) -> tuple[list[NDArray], State]:
+        m, largest = _scaled(m)
         wide = m.shape[0] < m.shape[1]
         tall = m.T if wide else m
-        try:
-            basis, sizes = singular_vectors(tall)
-        except np.linalg.LinAlgError as err:
-            raise CodecError(f"{shared.spec.name!r} has no singular values: {err}") from err
+        basis, sizes = singular_vectors(tall)
         chances = inclusion(sizes, self.rank)
         reached = np.floor(np.cumsum(chances) - shared.draws().random())
         drawn = np.flatnonzero(np.diff(reached, prepend=-1.0))[: self.rank]
-        long, short = (np.zeros((side, self.rank), x.dtype) for side in tall.shape)
+        long, short = (np.zeros((side, self.rank), m.dtype) for side in tall.shape)
         long[:, : drawn.size] = tall @ basis[:, drawn]
         lengths = np.linalg.norm(long[:, : drawn.size], axis=0)
         long[:, : drawn.size] /= np.where(lengths, lengths, 1)
         short[:, : drawn.size] = basis[:, drawn] * (lengths / chances[drawn]) * largest
-        p, q = (short, long) if wide else (long, short)
-        return {VALUES: np.concatenate((p.reshape(-1), q.reshape(-1)))}, state
+        return [short, long] if wide else [long, short], state
 
 
 def singular_vectors(m: NDArray) -> tuple[NDArray, NDArray]:
@@ -246,3 +243,9 @@ def _matrix(spec: TensorSpec) -> tuple[int, int]:
     """Return rows and columns of a tensor: its first dimension, and all others."""
     rows = spec.shape[0] if spec.shape else 1
     return rows, math.prod(spec.shape[1:])
+
+
+def _scaled(m: NDArray) -> tuple[NDArray, NDArray]:
+    """Return m over its largest magnitude, so that no product leaves the dtype, and that."""
+    largest = np.abs(m).max() or m.dtype.type(1)
+    return m / largest, largest

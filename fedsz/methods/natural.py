@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray, chunks
 from fedsz.errors import CorruptStream
-from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
+from fedsz.methods.base import Kind, Part, Parts, Shared, require_count
 
 MOST_OCTAVES: Final = 1 << 12  # between the largest and the smallest power; float64 has 2098
 
@@ -26,25 +26,20 @@ class Natural(Part):
 
     name = "natural"
     summary = "powers of two, rounded stochastically"
-    planes = {"top": Kind.SCALES, "levels": Kind.LEVELS}  # noqa: RUF012
+    planes = {"top": Kind.SCALES, "levels": Kind.LEVELS}
     biased = False
     contracts = True
 
-    def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
-        """Return 7/8."""
-        return 7 / 8
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        flat = x.reshape(-1)
-        half, above = np.frexp(np.abs(flat))  # |x| = half 2^above, half in [1/2, 1)
-        up = shared.draws().random(flat.size, dtype=x.dtype.type) < 2 * half - 1
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        half, above = np.frexp(np.abs(x))  # |x| = half 2^above, half in [1/2, 1)
+        up = shared.draws().random(x.size, dtype=x.dtype.type) < 2 * half - 1
         exponents = np.minimum(above - 1 + up, np.finfo(x.dtype).maxexp - 1)
-        some = flat != 0
+        some = x != 0
         top = exponents[some].max() if some.any() else 0
-        levels = np.where(some, 1 + top - exponents, 0) * np.sign(flat).astype(np.int32)
-        return {"top": np.ldexp(np.ones(1, x.dtype), top), "levels": levels}, state
+        levels = np.where(some, 1 + top - exponents, 0) * np.sign(x).astype(np.int32)
+        return {"top": np.ldexp(np.ones(1, x.dtype), top), "levels": levels}
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         top, levels = parts["top"], parts["levels"]
         require_count("tops", top, 1)
         require_count("levels", levels, shared.spec.size)

@@ -9,8 +9,9 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import CorruptStream
-from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
-from fedsz.methods.settings import Choice, Flag, check_setting
+from fedsz.methods.base import Kind, Part, Parts, Shared, TensorSpec, require_count
+from fedsz.methods.settings import Choice, Flag
+from fedsz.spec_strings import setting
 
 
 class Norm(Choice):
@@ -43,16 +44,12 @@ class Qsgd(Part):
 
     name = "qsgd"
     summary = "levels of each bucket's norm, rounded stochastically"
-    planes = {"norms": Kind.SCALES, "levels": Kind.LEVELS}  # noqa: RUF012
+    planes = {"norms": Kind.SCALES, "levels": Kind.LEVELS}
 
-    bits: int = 4
-    bucket: int = 512
-    unbiased: Flag = Flag(1)  # noqa: RUF009
+    bits: int = setting(4, 2, 16)
+    bucket: int = setting(512, 0, 1 << 40)
+    unbiased: Flag = Flag.YES
     norm: Norm = Norm.L2
-
-    def __post_init__(self) -> None:
-        check_setting("qsgd bits", self.bits, 2, 16)
-        check_setting("qsgd bucket", self.bucket, 0, 1 << 40)
 
     @property
     def biased(self) -> bool:
@@ -75,12 +72,8 @@ class Qsgd(Part):
         d, s = self._width(spec), self._levels
         return min(d / s**2, math.sqrt(d) / s)
 
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return 1 / (1 + w) where it is biased."""
-        return 0.0 if self.unbiased else 1 / (1 + self.variance(spec))
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        buckets = self._buckets(x.reshape(-1), shared.spec)
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        buckets = self._buckets(x, shared.spec)
         norms = self._norms(buckets).astype(x.dtype)
         s = self._levels
         levels = np.abs(buckets)
@@ -89,9 +82,9 @@ class Qsgd(Part):
         levels += shared.draws().random(levels.shape, dtype=x.dtype.type)
         np.minimum(np.floor(levels, out=levels), s, out=levels)
         signed = np.copysign(levels, buckets, out=levels).astype(np.int32)
-        return {"norms": norms.reshape(-1), "levels": signed.reshape(-1)[: x.size]}, state
+        return {"norms": norms.reshape(-1), "levels": signed.reshape(-1)[: x.size]}
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         spec, levels, norms = shared.spec, parts["levels"], parts["norms"]
         require_count("levels", levels, spec.size)
         require_count("norms", norms, -(-spec.size // self._width(spec)))

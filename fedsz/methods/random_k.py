@@ -17,7 +17,6 @@ from fedsz.methods.base import (
     Parts,
     Shared,
     Sparse,
-    State,
     TensorSpec,
     placed,
     require_count,
@@ -45,11 +44,11 @@ class RandomK(Part):
 
     name = "randk"
     summary = "k elements at random positions, which are drawn by both sides and not sent"
-    planes = {VALUES: Kind.VALUES}  # noqa: RUF012
-    k: Count = Count("1%")  # noqa: RUF009
-    unbiased: Flag = Flag(1)  # noqa: RUF009
-    own: Flag = Flag(0)  # noqa: RUF009
-    block: Flag = Flag(0)  # noqa: RUF009
+    planes = {VALUES: Kind.VALUES}
+    k: Count = Count("1%")
+    unbiased: Flag = Flag.YES
+    own: Flag = Flag.NO
+    block: Flag = Flag.NO
 
     @property
     def linear(self) -> bool:
@@ -67,17 +66,13 @@ class RandomK(Part):
         size = shared.spec.size
         return (size / self.k.of(size)) ** 2 if self.unbiased and size else 1.0
 
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return k/d, in expectation (Stich et al. 2018)."""
-        return 0.0 if self.unbiased else self.k.of(spec.size) / spec.size
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        return {VALUES: x[self._places(shared)]}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        return {VALUES: x.reshape(-1)[self._places(shared)]}, state
-
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
         return spec.values(self.k.of(spec.size))
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> Decoded:
         spec, values = shared.spec, parts[VALUES]
         k = self.k.of(spec.size)
         require_count("values", values, k)

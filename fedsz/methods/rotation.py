@@ -9,16 +9,7 @@ from fedsz.arrays import NDArray
 from fedsz.codecs import _methods
 from fedsz.codecs.base import flat
 from fedsz.errors import ConfigError
-from fedsz.methods.base import (
-    VALUES,
-    Kind,
-    Part,
-    Parts,
-    Shared,
-    State,
-    TensorSpec,
-    require_count,
-)
+from fedsz.methods.base import VALUES, Kind, Part, Parts, Shared, TensorSpec, require_count
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,7 @@ class Rotate(Part):
 
     name = "rotate"
     summary = "a random rotation, after which no element is much larger than others"
-    planes = {VALUES: Kind.VALUES}  # noqa: RUF012
+    planes = {VALUES: Kind.VALUES}
     linear = True
     biased = False
     contracts = True
@@ -54,24 +45,20 @@ class Rotate(Part):
         """A sum for each distance, and a draw."""
         return 1 + self.block.bit_length() / 8
 
-    def gain(self, shared: Shared) -> float:  # noqa: ARG002
+    def gain(self, shared: Shared) -> float:
         """Return 1: lengths stay."""
         return 1.0
 
-    def contraction(self, spec: TensorSpec) -> float:  # noqa: ARG002
-        """Return 1 less what rounding takes."""
-        return 1 - 1e-6
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def code(self, x: NDArray, shared: Shared) -> Parts:
         rotated = flat(x).copy()
         _methods.flip_signs(shared.key(), rotated)
         self._transform(rotated)
-        return {VALUES: rotated}, state
+        return {VALUES: rotated}
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
         return spec.values(spec.size)
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         require_count("values", parts[VALUES], shared.spec.size)
         y = flat(parts[VALUES]).copy()
         self._transform(y)

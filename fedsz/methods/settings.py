@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NoReturn
 
 from fedsz.errors import ConfigError
@@ -51,28 +51,21 @@ class Count:
         return self.text
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(IntEnum):
     """Yes (``1``) or no (``0``).
 
     Raises:
         ConfigError: it is neither.
     """
 
-    value: int
+    NO = 0
+    YES = 1
 
-    def __post_init__(self) -> None:
-        if str(self.value) not in ("0", "1"):
-            raise ConfigError(f"must be 0 or 1, got {self.value!r}")
-        object.__setattr__(self, "value", int(self.value))
-
-    def __bool__(self) -> bool:
-        """Return whether it is yes."""
-        return bool(self.value)
-
-    def __str__(self) -> str:
-        """Return it as users write it."""
-        return str(self.value)
+    @classmethod
+    def _missing_(cls, value: object) -> Flag:
+        if value not in ("0", "1"):
+            raise ConfigError(f"must be 0 or 1, got {value!r}")
+        return cls(int(str(value)))
 
 
 class Choice(StrEnum):
@@ -85,9 +78,3 @@ class Choice(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         raise ConfigError(f"must be one of {', '.join(cls)}, got {value!r}")
-
-
-def check_setting(name: str, value: float, low: float, high: float) -> None:
-    """Raise `ConfigError` for a setting outside ``low..high``."""
-    if not low <= value <= high:
-        raise ConfigError(f"{name} must lie in {low:g}..{high:g}, got {value:g}")

@@ -1,4 +1,4 @@
-"""`sign` and `ternary`: one scale for all elements, and of each its sign."""
+"""`sign`, `ternary` and `sbc`: one scale for all elements, and of each its sign."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, require_count
-from fedsz.methods.settings import check_setting
+from fedsz.methods.base import Decoded, Kind, Part, Parts, Shared, placed, require_count
+from fedsz.methods.settings import Count
+from fedsz.methods.top_k import largest
+from fedsz.spec_strings import setting
 
 
 @dataclass(frozen=True)
@@ -20,17 +22,12 @@ class Sign(Part):
 
     name = "sign"
     summary = "each element's sign, times the mean magnitude"
-    planes = {"scale": Kind.SCALES, "signs": Kind.SIGNS}  # noqa: RUF012
+    planes = {"scale": Kind.SCALES, "signs": Kind.SIGNS}
 
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return 1/d: what is taken off is |v|_1^2 / d, at least |v|_2^2 / d."""
-        return 1 / spec.size
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        return {"scale": mean_magnitude(x), "signs": x < 0}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: ARG002, D102
-        v = x.reshape(-1)
-        return {"scale": mean_magnitude(v), "signs": v < 0}, state
-
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         scale, signs = _scale(parts["scale"]), parts["signs"]
         require_count("signs", signs, shared.spec.size)
         return np.where(signs, -scale, scale).reshape(shared.spec.shape)
@@ -52,28 +49,52 @@ class Ternary(Part):
 
     name = "ternary"
     summary = "each element's sign, times the mean magnitude; small ones become 0"
-    planes = {"scale": Kind.SCALES, "trits": Kind.TRITS}  # noqa: RUF012
+    planes = {"scale": Kind.SCALES, "trits": Kind.TRITS}
 
-    threshold: float = 0.0
+    threshold: float = setting(0.0, 0, 0.999)
 
-    def __post_init__(self) -> None:
-        check_setting("ternary threshold", self.threshold, 0, 0.999)
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        kept = np.abs(x) > self.threshold * np.abs(x).max(initial=0)
+        trits = np.sign(x).astype(np.int8) * kept
+        return {"scale": mean_magnitude(x[kept]), "trits": trits}
 
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return 1/d: what is taken off is |v|_1^2 / k of the k elements that stay."""
-        return 1 / spec.size
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: ARG002, D102
-        v = x.reshape(-1)
-        kept = np.abs(v) > self.threshold * np.abs(v).max(initial=0)
-        trits = np.sign(v).astype(np.int8) * kept
-        return {"scale": mean_magnitude(v[kept]), "trits": trits}, state
-
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         scale, trits = _scale(parts["scale"]), parts["trits"]
         require_count("trits", trits, shared.spec.size)
         decoded: NDArray = (trits * scale).reshape(shared.spec.shape)
         return decoded
+
+
+@dataclass(frozen=True)
+class SparseBinary(Part):
+    """Sparse binary compression (SBC, Sattler et al. 2018).
+
+    Of the k largest elements above 0 and the k smallest below 0, those of the larger mean magnitude
+    are sent, as their positions and that mean with its sign. Where fewer have a sign, k are fewer.
+
+    Attributes:
+        k: how many, or which share of a tensor.
+    """
+
+    name = "sbc"
+    summary = "the k largest elements of one sign, all as their mean"
+    planes = {"mean": Kind.SCALES, "indices": Kind.INDICES}
+
+    k: Count = Count("1%")
+
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        k = self.k.of(x.size)
+        sides = []
+        for sign in (1, -1):
+            of_sign = np.flatnonzero(x * sign > 0)
+            indices = of_sign[largest(x[of_sign], min(k, of_sign.size))]
+            sides.append((mean_magnitude(x[indices]), sign, indices))
+        mean, sign, indices = max(sides, key=lambda side: float(side[0][0]))
+        return {"mean": mean * mean.dtype.type(sign), "indices": indices}
+
+    def decode(self, parts: Parts, shared: Shared) -> Decoded:
+        require_count("means", parts["mean"], 1)
+        return placed(parts["indices"], parts["mean"].reshape(()), shared.spec)
 
 
 def mean_magnitude(v: NDArray) -> NDArray:

@@ -17,12 +17,12 @@ from fedsz.methods.base import (
     Part,
     Parts,
     Shared,
-    State,
     TensorSpec,
     require_count,
     require_drawable,
 )
-from fedsz.methods.settings import Count, Flag, check_setting
+from fedsz.methods.settings import Count, Flag
+from fedsz.spec_strings import setting
 
 SHARE: Final = 16  # of a tensor are so many elements decoded at a time, in float64
 
@@ -47,16 +47,13 @@ class Sketch(Part):
 
     name = "sketch"
     summary = "sums of elements with drawn signs, which add up over senders"
-    planes = {VALUES: Kind.VALUES}  # noqa: RUF012
+    planes = {VALUES: Kind.VALUES}
     linear = True
 
-    columns: Count = Count("10%")  # noqa: RUF009
-    rows: int = 1
-    unbiased: Flag = Flag(1)  # noqa: RUF009
-    fixed: Flag = Flag(0)  # noqa: RUF009
-
-    def __post_init__(self) -> None:
-        check_setting("sketch rows", self.rows, 1, 16)
+    columns: Count = Count("10%")
+    rows: int = setting(1, 1, 16)
+    unbiased: Flag = Flag.YES
+    fixed: Flag = Flag.NO
 
     @property
     def biased(self) -> bool:
@@ -76,10 +73,6 @@ class Sketch(Part):
     def variance(self, spec: TensorSpec) -> float:
         """Return w of E|Q(v) - v|^2 <= w |v|^2: (d - 1) / (rows columns)."""
         return (spec.size - 1) / (self.rows * self.columns.of(spec.size))
-
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return 1 / (1 + w) where it contracts."""
-        return 0.0 if not self.contracts else 1 / (1 + self.variance(spec))
 
     def gain(self, shared: Shared) -> NDArray | None:
         """Return how many elements each column is decoded to, times the square of their scale.
@@ -103,17 +96,17 @@ class Sketch(Part):
         gains *= np.float32(gain)
         return gains.reshape(-1)
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
+    def code(self, x: NDArray, shared: Shared) -> Parts:
         require_drawable(shared.spec)
         rows = np.zeros((self.rows, self.columns.of(x.size)))
         for i, row in enumerate(rows):
             _methods.add_to_sketch(self._drawn(shared).key(), i * x.size, flat(x), row)
-        return {VALUES: rows.reshape(-1).astype(x.dtype)}, state
+        return {VALUES: rows.reshape(-1).astype(x.dtype)}
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: ARG002, D102
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
         return spec.values(self.rows * self.columns.of(spec.size))
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> NDArray:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> NDArray:
         spec = shared.spec
         require_count("values", parts[VALUES], self.rows * self.columns.of(spec.size))
         require_drawable(spec)

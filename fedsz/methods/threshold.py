@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.methods.base import VALUES, Parts, Shared, State, TensorSpec
+from fedsz.methods.base import VALUES, Parts, Shared
 from fedsz.methods.settings import Choice, Count
 from fedsz.methods.top_k import Sparsifier
 
@@ -51,7 +51,7 @@ class Threshold(Sparsifier):
     name = "threshold"
     summary = "the elements from some magnitude on, which is given or estimated"
 
-    k: Count = Count("1%")  # noqa: RUF009
+    k: Count = Count("1%")
     by: Estimate = Estimate.SIDCO
     magnitude: float = 0.0
 
@@ -59,25 +59,20 @@ class Threshold(Sparsifier):
         if not 0 <= self.magnitude < math.inf:
             raise ConfigError(f"threshold magnitude must be finite, from 0, got {self.magnitude}")
 
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return 1/d: that of the largest element alone."""
-        return 1 / spec.size
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: ARG002, D102
-        flat = x.reshape(-1)
-        magnitudes = np.abs(flat)
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        magnitudes = np.abs(x)
         largest = float(magnitudes.max(initial=0))
         wanted = self.magnitude
         if largest and not wanted:
             # Of magnitudes up to 1, no sum or square leaves the dtype.
             wanted = largest * _ESTIMATES[self.by](
-                magnitudes / magnitudes.dtype.type(largest), self.k.of(flat.size)
+                magnitudes / magnitudes.dtype.type(largest), self.k.of(x.size)
             )
-        floor = flat.dtype.type(min(wanted, largest))
+        floor = x.dtype.type(min(wanted, largest))
         # Zeros are nothing to send, but one is needed where there is nothing else.
         kept = np.flatnonzero((magnitudes >= floor) & (magnitudes > 0))
-        indices = kept if kept.size else np.arange(min(1, flat.size))
-        return {"indices": indices, VALUES: flat[indices]}, state
+        indices = kept if kept.size else np.arange(min(1, x.size))
+        return {"indices": indices, VALUES: x[indices]}
 
 
 def by_sample(magnitudes: NDArray, k: int) -> float:

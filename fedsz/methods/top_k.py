@@ -16,13 +16,13 @@ from fedsz.methods.base import (
     Part,
     Parts,
     Shared,
-    State,
     TensorSpec,
     counted,
     placed,
     require_count,
 )
-from fedsz.methods.settings import Count, check_setting
+from fedsz.methods.settings import Count
+from fedsz.spec_strings import setting
 
 SAMPLE: Final = 1 << 14  # elements, at least, that a threshold is guessed from
 CHUNK: Final = 1 << 16  # elements looked at a time, which a cache holds
@@ -31,12 +31,12 @@ CHUNK: Final = 1 << 16  # elements looked at a time, which a cache holds
 class Sparsifier(Part):
     """A part that keeps some elements and sends where they are."""
 
-    planes = {"indices": Kind.INDICES, VALUES: Kind.VALUES}  # noqa: RUF012
+    planes = {"indices": Kind.INDICES, VALUES: Kind.VALUES}
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:  # noqa: D102
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
         return spec.values(counted(parts["indices"]) if parts else spec.size)
 
-    def decode(self, parts: Parts, shared: Shared, summands: int = 1) -> Decoded:  # noqa: ARG002, D102
+    def decode(self, parts: Parts, shared: Shared) -> Decoded:
         indices, values = parts["indices"], parts[VALUES]
         require_count("values", values, counted(indices))
         return placed(indices, values, shared.spec)
@@ -60,32 +60,21 @@ class TopK(Sparsifier):
     name = "topk"
     summary = "the k elements of the largest magnitude"
 
-    k: Count = Count("1%")  # noqa: RUF009
-    chunk: int = 0
-    warmup: int = 0
-
-    def __post_init__(self) -> None:
-        check_setting("topk chunk", self.chunk, 0, 1 << 40)
-        check_setting("topk warmup", self.warmup, 0, 1000)
-
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return k/d (Stich et al. 2018), of the chunk where that is least."""
-        width = min(self.chunk or spec.size, spec.size)
-        sizes = {width, spec.size % width or width}
-        return min(self.k.of(size) / size for size in sizes)
+    k: Count = Count("1%")
+    chunk: int = setting(0, 0, 1 << 40)
+    warmup: int = setting(0, 0, 1000)
 
     def _kept(self, size: int, round_: int) -> int:
         """Return how many of ``size`` elements are kept in a round."""
         k, done = self.k.of(size), max(round_, 1) / (self.warmup + 1)
         return k if done >= 1 else math.ceil(size * (k / size) ** done)
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        flat = x.reshape(-1)
-        width = self.chunk or max(flat.size, 1)
-        chunks = ((at, flat[at : at + width]) for at in range(0, flat.size, width))
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        width = self.chunk or max(x.size, 1)
+        chunks = ((at, x[at : at + width]) for at in range(0, x.size, width))
         found = [at + largest(chunk, self._kept(chunk.size, shared.round)) for at, chunk in chunks]
         indices = np.concatenate([np.empty(0, np.int64), *found])
-        return {"indices": indices, VALUES: flat[indices]}, state
+        return {"indices": indices, VALUES: x[indices]}
 
 
 @dataclass(frozen=True)
@@ -100,19 +89,14 @@ class RandomTopK(Sparsifier):
     name = "rtopk"
     summary = "k elements at random, of the elements of the largest magnitude"
 
-    k: Count = Count("1%")  # noqa: RUF009
-    among: Count = Count("4%")  # noqa: RUF009
+    k: Count = Count("1%")
+    among: Count = Count("4%")
 
-    def contraction(self, spec: TensorSpec) -> float:
-        """Return k/d, in expectation: each of the r largest is kept with probability k/r."""
-        return self.k.of(spec.size) / spec.size
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:  # noqa: D102
-        flat = x.reshape(-1)
-        k = self.k.of(flat.size)
-        candidates = largest(flat, max(k, self.among.of(flat.size)))
+    def code(self, x: NDArray, shared: Shared) -> Parts:
+        k = self.k.of(x.size)
+        candidates = largest(x, max(k, self.among.of(x.size)))
         indices = np.sort(shared.draws().choice(candidates, k, replace=False, shuffle=False))
-        return {"indices": indices, VALUES: flat[indices]}, state
+        return {"indices": indices, VALUES: x[indices]}
 
 
 def largest(x: NDArray, k: int) -> NDArray:
