@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
+from benchmarks.paper import scaling
+from benchmarks.paper.scaling import Costs, Point, costs, point_of
+from benchmarks.paper.simulation import available, simulate
 from fedsz.control.record import Failure, RoundRecord
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments import scaling
 from fedsz.experiments.results import SCALING, Results, read
-from fedsz.experiments.scaling import Costs, Point, costs, point_of
-from fedsz.experiments.simulation import available, simulate
 from fedsz.training.options import RunConfig
 
 COSTS = Costs(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from benchmarks.paper import published
+from benchmarks.paper import published, scaling
 from benchmarks.paper.comparison import Comparison, Line
 from benchmarks.paper.measurements import Measurements, Row
 from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz import formatting
 from fedsz.errors import FedszError
-from fedsz.experiments import scaling
 from fedsz.experiments.environment import cores
 from fedsz.experiments.results import SCALING, Results
 from fedsz.report.chart import Chart

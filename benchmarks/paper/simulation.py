@@ -1,6 +1,6 @@
 """A federation on Flower's simulation engine: the apps unchanged, clients as jobs of Ray's actors.
 
-The engine lives in a process of its own, ``python -m fedsz.experiments.simulation``, whose stdin is
+The engine lives in a process of its own, ``python -m benchmarks.paper.simulation``, whose stdin is
 a `Setting` and whose stdout has a `RoundRecord` a line: so its children end with it, whatever it or
 they do, and what it sets in the process stays there.
 """
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
-# Before Flower and Ray are imported: they would report to their makers.
-QUIET: Final = {
+# Before Flower and Ray are imported: they would report to their makers. And where this module is.
+ENVIRONMENT: Final = {
+    "PYTHONPATH": str(Path(__file__).parents[2]),
     **flower_environment.VARIABLES,
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -67,10 +68,10 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
     with (
         tempfile.TemporaryDirectory(prefix="fedsz-", ignore_cleanup_errors=True) as folder,
         Child(
-            "fedsz.experiments.simulation",
+            "benchmarks.paper.simulation",
             log=Path(folder) / "log",
             threads=1,
-            environment=QUIET,
+            environment=ENVIRONMENT,
             whole_session=True,  # Ray's processes stay in it
         ) as process,  # fmt: skip
     ):

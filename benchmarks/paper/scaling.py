@@ -26,10 +26,10 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks.paper.simulation import simulate
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.environment import stamp
-from fedsz.experiments.simulation import simulate
 from fedsz.training.options import RunConfig
 
 Row = dict[str, Any]
