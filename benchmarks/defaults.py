@@ -4,7 +4,7 @@
     python -m benchmarks.defaults docs/results/defaults.parquet --table
 
 The first makes the rows of configs/portfolio.toml that the file lacks, task by task; the second
-prints the table of docs/choosing.md from them. Pairs share the seed: of the model, the shares and
+prints the table of docs/results/savings.md from them. Pairs share the seed: of the model, the shares and
 the examples' order.
 """
 
@@ -69,7 +69,7 @@ HEAD: Final = """\
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the table of docs/choosing.md."""
+    """Return the table of docs/results/savings.md."""
     return HEAD + "".join(_text(line) for line in lines(rows))
 
 

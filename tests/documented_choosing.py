@@ -1,4 +1,4 @@
-"""What the checked-in rows say of the numbers in docs/choosing.md and docs/methods.md."""
+"""What the checked-in rows say of the numbers in docs/results/savings.md and methods.md."""
 
 from __future__ import annotations
 
@@ -19,9 +19,17 @@ from tests.conftest import ROOT
 from tests.documented_rows import DATASETS, WAYS, Row, interval, runs, seeds, setting, updates, ways
 
 
-def chosen(row: Row) -> list[float]:
-    way = updates(row)
-    return [seeds(way), way.up, way.fewer, way.down, way.total, *interval(way)]
+def by_shares(row: Row) -> list[float]:
+    """Three ways where shares are as the label says."""
+    of = {name: updates(Row((f"{row.labels[0]}: {name}",), ())) for name in ("sz2", "hand", "auto")}
+    found = (x for way in of.values() for x in (way.up, way.total, *interval(way)))
+    return [seeds(of["auto"]), *found]
+
+
+def each_part(row: Row) -> list[float]:
+    """A way on equal shares of each data set."""
+    of = [ways("updates", dataset=dataset)[row.labels[0]] for dataset in DATASETS.values()]
+    return [x for way in of for x in (way.up, *interval(way), seeds(way))]
 
 
 def long_runs(row: Row) -> list[float]:
@@ -69,12 +77,19 @@ def default(row: Row) -> list[float]:
     return [line.seeds, 100 * line.plain, *spreads, 100 * line.kept, *ratios]
 
 
+PORTFOLIO = {
+    "mlp": "digits",
+    "logistic": "fashion_mnist",
+    "lstm": "shakespeare",
+    "gpt": "shakespeare",
+}
+
+
 def portfolio(row: Row) -> list[float]:
-    """A way of ways.parquet, or of defaults.parquet, by a label such as ``gpt: auto``."""
-    task, _, name = row.labels[0].partition(": ")
-    data = {"mlp": "digits", "logistic": "fashion_mnist"}.get(task, "shakespeare")
-    way = ways("defaults", "ways", dataset=data, model=task)[WAYS.get(name, name)]
-    return [seeds(way), way.up, way.down, way.total, *interval(way)]
+    """A way of ways.parquet, or of defaults.parquet, on each of four tasks."""
+    name = WAYS.get(row.labels[0], row.labels[0])
+    of = [ways("defaults", "ways", dataset=of, model=task)[name] for task, of in PORTFOLIO.items()]
+    return [x for way in of for x in (way.up, *interval(way))]
 
 
 def compared(row: Row) -> list[float]:
@@ -123,12 +138,6 @@ def late_in(way: str, **conditions: str | int) -> list[float]:
     assert late
     to_95 = median(found.reached[0].fewer) or math.nan
     return [found.total, 100 * late.mean, 100 * late.reach, to_95]
-
-
-def nncodec_finer() -> list[float]:
-    name = "delta+ef:nncodec:qp=-20,sparsity=0"
-    found = [ways("updates", dataset=dataset)[name] for dataset in DATASETS.values()]
-    return [*(way.up for way in found), *(interval(way)[0] for way in found)]
 
 
 def worth_of_feedback() -> list[float]:

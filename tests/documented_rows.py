@@ -137,12 +137,6 @@ def tuned(row: Row) -> list[float]:
     return [number for way in found for number in (interval(way)[0], way.up)]
 
 
-def tuned_on(dataset: str, name: str) -> list[float]:
-    way = ways("sweep", "updates", dataset=dataset, model="mobilenetv2")[WAYS.get(name, name)]
-    assert way.difference
-    return [way.up, way.down, interval(way)[0]]
-
-
 def links(anchor: str) -> list[Row]:
     """The rows of a table of docs/results/links.txt."""
     page = (ROOT / "docs" / "results" / "links.txt").read_text("utf-8")
@@ -184,10 +178,6 @@ def codec_speeds(row: Row) -> list[float]:
         *codecs("resnet50 weights")["rel 1e-2", name],
         *codecs("alexnet update").get(("std 1", name), ()),
     ]
-
-
-def tuned_on_fashion(row: Row) -> list[float]:
-    return tuned_on("fashion_mnist", row.labels[0])
 
 
 def uncompressed(name: str, dataset: str, model: str = "cnn") -> float:

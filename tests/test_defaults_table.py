@@ -1,4 +1,4 @@
-"""The table of tasks in docs/choosing.md is made of its rows."""
+"""The table of tasks in docs/results/savings.md is made of its rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_table_is_that_of_the_rows() -> None:
     defaults = pytest.importorskip("benchmarks.defaults", reason="needs benchmarks")
 
     assert defaults.table(pq.read_table(ROWS).to_pylist()) in (
-        ROOT / "docs" / "choosing.md"
+        ROOT / "docs" / "results" / "savings.md"
     ).read_text("utf-8")
 
 

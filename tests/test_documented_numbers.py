@@ -29,7 +29,7 @@ ELSEWHERE = {"docs/format.md", "docs/flower.md"}
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", *(page for page in DOCS if page not in ELSEWHERE)]
 MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
-CHOOSING, EXPERIMENTS, CODECS = "docs/choosing.md", "docs/experiments.md", "docs/codecs.md"
+SAVINGS, EXPERIMENTS, CODECS = "docs/results/savings.md", "docs/experiments.md", "docs/codecs.md"
 MEASUREMENTS = "docs/reference/measurements.md"
 
 
@@ -55,17 +55,16 @@ TABLES = [
     Table(CODECS, "| cnn weights, rel 1e-2 |", rows.beside_the_others),
     Table(MEASUREMENTS, "| `uniform`, `--update weights` |", rows.sent_up),
     Table("README.md", "Fashion-MNIST, FedSZ as published", rows.both_ways),
-    Table(CHOOSING, "equal shares: hand", choosing.chosen),
-    Table(CHOOSING, "equal shares: `delta@0.035`", choosing.chosen),
-    Table(CHOOSING, "| a hundred rounds |", choosing.long_runs),
-    Table(CHOOSING, "| ten of a hundred |", choosing.hundred),
-    Table(CHOOSING, "| ablation | way |", choosing.ablation),
-    Table(CHOOSING, "| model | seeds | plain | points | all rounds |", choosing.default),
-    Table(CHOOSING, "| task and way |", choosing.portfolio),
+    Table(SAVINGS, "| data and shares |", choosing.by_shares),
+    Table(SAVINGS, "| `delta@0.035` |", choosing.each_part),
+    Table(SAVINGS, "| a hundred rounds |", choosing.long_runs),
+    Table(SAVINGS, "| ten of a hundred |", choosing.hundred),
+    Table(SAVINGS, "| ablation | way |", choosing.ablation),
+    Table(SAVINGS, "| model | seeds | plain | points | all rounds |", choosing.default),
+    Table(SAVINGS, "| way | mlp |", choosing.portfolio),
     Table("docs/methods.md", "| way | up | both | points | to 99 % |", choosing.compared),
     Table("docs/methods.md", "| way, three tasks |", choosing.compared_large),
     Table("docs/methods.md", "| way, MiniLM by LoRA |", choosing.compared_tuned),
-    Table(CHOOSING, "`weights:sz2@1e-2`, FedSZ as published", rows.tuned_on_fashion),
     Table(EXPERIMENTS, "| cnn, CIFAR-10", rows.by_bound),
     Table(EXPERIMENTS, "| uniform, steps (`--update delta`)", rows.half_a_point),
     Table(EXPERIMENTS, "| steps, one standard deviation", rows.tuned),
@@ -73,41 +72,38 @@ TABLES = [
     Table(EXPERIMENTS, "multiply-adds, 10^9", rows.table_3),
 ]
 SENTENCES = [
-    Sentence(
-        "README.md",
-        "sends N to N times fewer bytes in both directions. The mean accuracy over all rounds"
-        " changes by N to N points",
-        choosing.over_all_tasks,
+    *(
+        Sentence(
+            page,
+            "sends N to N times fewer bytes in both directions. The mean accuracy over all rounds"
+            " changes by N to N points",
+            choosing.over_all_tasks,
+        )
+        for page in ("README.md", "docs/index.md", "docs/choosing.md")
     ),
     Sentence(
-        CHOOSING,
+        SAVINGS,
         "sends N to N times fewer bytes up, N to N times fewer down and N to N times fewer in all."
         " That is N to N times fewer bytes up than FedSZ",
         choosing.savings,
     ),
     Sentence(
-        CHOOSING,
-        "little left to learn, `sz2` costs N points",
-        lambda: [-rows.tuned_on("cifar10", "sz2")[2]],
-    ),
-    Sentence(
-        CHOOSING,
+        SAVINGS,
         "sends N times fewer bytes up, N down and N in all. Accuracy changes by N ± N points over"
         " all rounds and by N ± N over the last twenty",
         choosing.three_hundred_rounds,
     ),
-    Sentence(CHOOSING, "(N and N times, at N and N)", choosing.nncodec_finer),
     Sentence(
-        CHOOSING,
+        SAVINGS,
         "at N to N % of the bytes. Without it, 3.5e-2 loses N to N points",
         choosing.worth_of_feedback,
     ),
     Sentence(
-        CHOOSING,
+        SAVINGS,
         "sends N times fewer bytes up, N down and N in all, and ends N points above",
         choosing.sampled,
     ),
-    Sentence(CHOOSING, "the mean factor of a run was N to N", choosing.guarded),
+    Sentence(SAVINGS, "the mean factor of a run was N to N", choosing.guarded),
     Sentence(EXPERIMENTS, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(EXPERIMENTS, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
     Sentence(EXPERIMENTS, "range swallows them: N to N points", rows.swallowed),

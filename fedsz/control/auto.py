@@ -10,7 +10,7 @@ grows by half at most: what clients hold back is noise in the model, too, which 
 round 60 as in round 15. What a client holds back waits until it is asked again: where few of many
 are asked, only those rounds count that a client took part in. As long as a model has learned
 nothing, what is late holds up its start, and bounds stay fine. Where clients report that they are
-further behind, or the metric falls, it tightens. docs/choosing.md has the measurements.
+further behind, or the metric falls, it tightens. docs/results/savings.md has the measurements.
 """
 
 from __future__ import annotations
