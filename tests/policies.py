@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from fedsz.control.policy import Policy, get
+from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.update.config import CompressionConfig
 
 BASE = CompressionConfig(update="delta", error_bound="std:3", downlink="std:1")
 
 
+@dataclass(frozen=True)
+class Policy:
+    """A policy that knows no round, to be asked about several histories."""
+
+    spec: str
+    base: CompressionConfig
+    tolerance: float
+    rounds: int | None
+
+    def begin(self) -> Controller:
+        return Controller(self.spec, self.base, tolerance=self.tolerance, rounds=self.rounds)
+
+    def decide(self, history: Iterable[RoundRecord]) -> Decision:
+        """Return what is decided after a history, which may have no rounds."""
+        controller = self.begin()
+        for seen in history:
+            controller.observe(seen)
+        return controller.decided()
+
+
 def policy(
     spec: str, base: CompressionConfig = BASE, *, tolerance: float = 0.5, rounds: int | None = 9
 ) -> Policy:
-    return get(spec, base, tolerance=tolerance, rounds=rounds)
+    asked = Policy(spec, base, tolerance, rounds)
+    asked.begin()  # what cannot be is refused
+    return asked
 
 
 def client(node: str = "1", **fields: Any) -> ClientRecord:

@@ -11,10 +11,11 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.policy import Policy, PolicyState
+from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.update.config import is_bound
 from tests.conftest import ROOT
+from tests.policies import Policy
 
 ROUNDS: Final = 40
 ODD: Final = (math.nan, math.inf, 0.0, None)
@@ -68,13 +69,12 @@ def decisions_of(policy: Policy, name: str) -> Iterator[Decision]:
         yield from play(family, policy.begin())
         return
     for run in recorded(file):
-        state = policy.begin()
+        controller = policy.begin()
         for seen in run:
-            state.observe(seen)
-            yield state.decide()
+            yield controller.decide(seen)
 
 
-def play(family: str, state: PolicyState) -> Iterator[Decision]:
+def play(family: str, controller: Controller) -> Iterator[Decision]:
     """Make up a run of ``family``, and yield what is decided after each of its rounds."""
     draw = random.Random(family)  # noqa: S311 - numpy may draw otherwise in another release
     decided: Decision | None = None
@@ -99,8 +99,7 @@ def play(family: str, state: PolicyState) -> Iterator[Decision]:
             "sensitivity": {name: draw.uniform(0, 9) for name in _some(draw)},
             "decision": decided,
         }
-        state.observe(RoundRecord(**seen))
-        yield (decided := state.decide())
+        yield (decided := controller.decide(RoundRecord(**seen)))
 
 
 def _some(draw: random.Random) -> list[str]:

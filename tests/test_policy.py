@@ -128,12 +128,12 @@ def test_a_record_replays_to_the_same_decisions(spec: str) -> None:
             decision=chosen.decide(history) if history else None,
         )
         history.append(msgspec.json.decode(msgspec.json.encode(seen), type=RoundRecord))
-    again = list(replay(policy(spec), history))
+    again = list(replay(policy(spec).begin(), history))
 
     assert [seen.round for seen, _ in again] == list(range(1, 9))
     assert all(seen.decision == now for seen, now in again)
     forged = [*history[:-1], msgspec.structs.replace(history[-1], decision=Decision(config=BASE))]
-    *_, (seen, now) = replay(policy(spec), forged)
+    *_, (seen, now) = replay(policy(spec).begin(), forged)
     assert (seen.decision == now) == (spec == "fixed")
 
 
@@ -208,16 +208,16 @@ def test_specs_that_cannot_be_are_refused_with_what_can() -> None:
 
 def test_what_a_policy_needs_is_what_its_rules_need() -> None:
     assert {rule.name for rule in POLICIES if rule.needs} == {"layers"}
-    assert not policy("auto+gate").needs
-    assert policy("gate+layers:cost=mse").needs == {"spread"}
-    assert policy("layers+auto").needs == {"spread", "sensitivity"}
+    assert not policy("auto+gate").begin().needs
+    assert policy("gate+layers:cost=mse").begin().needs == {"spread"}
+    assert policy("layers+auto").begin().needs == {"spread", "sensitivity"}
 
 
 def test_it_needs_neither_torch_nor_flower() -> None:
     script = (
         "import sys; sys.modules['torch'] = sys.modules['flwr'] = None;"
         "from fedsz.control import policy as p; from fedsz.update import config as c;"
-        "p.get('auto+layers+gate', c.CompressionConfig(update='delta', error_bound='std:1',"
-        "downlink='exact'), tolerance=1, rounds=2).decide([])"
+        "p.Controller('auto+layers+gate', c.CompressionConfig(update='delta', error_bound='std:1',"
+        "downlink='exact'), tolerance=1, rounds=2).decided()"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -10,7 +10,7 @@ import statistics
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from fedsz import codecs as codec_list
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
@@ -121,14 +121,18 @@ class _Client:
         if not self._rates:
             return self._rule.candidates[0]
         bandwidth = statistics.median(self._rates)
-        best = min(measured, key=lambda codec: measured[codec].seconds(bandwidth))
-        if measured[best].is_worth(bandwidth) or self._raw >= self._rule.again:
+        best = min(
+            measured,
+            key=lambda codec: transfer_seconds(
+                measured[codec].coding_seconds, measured[codec].sent_bytes, bandwidth
+            ),
+        )
+        if is_worth(*measured[best], bandwidth) or self._raw >= self._rule.again:
             return best
         return RAW
 
 
-@dataclass(frozen=True)
-class _Measured:
+class _Measured(NamedTuple):
     """What a codec does for a client: medians of its last rounds."""
 
     coding_seconds: float
@@ -142,12 +146,6 @@ class _Measured:
             statistics.median(client.raw_bytes for client in recent),
             statistics.median(client.sent_bytes for client in recent),
         )
-
-    def seconds(self, bandwidth: float) -> float:
-        return transfer_seconds(self.coding_seconds, self.sent_bytes, bandwidth)
-
-    def is_worth(self, bandwidth: float) -> bool:
-        return is_worth(self.coding_seconds, self.raw_bytes, self.sent_bytes, bandwidth)
 
 
 def _is_known(client: ClientRecord) -> bool:

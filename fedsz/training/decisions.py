@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.policy import get, replay
+from fedsz.control.policy import Controller, replay
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CONFIG, read_rounds
@@ -36,8 +36,8 @@ def decisions(folder: Path) -> Iterator[Decided]:
         ConfigError: it is no folder of a run, or its policy does not exist here.
     """
     run = RunConfig.read(folder / CONFIG)
-    policy = get(run.policy, run.compression, tolerance=run.tolerance, rounds=run.rounds)
-    for record, again in replay(policy, read_rounds(folder, run.compression)):
+    controller = Controller(run.policy, run.compression, tolerance=run.tolerance, rounds=run.rounds)
+    for record, again in replay(controller, read_rounds(folder, run.compression)):
         if record.decision is not None:
             again = again if record.version > 1 else _rounded(again)
             yield Decided(record, record.decision, again)
