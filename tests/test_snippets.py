@@ -90,7 +90,7 @@ def check(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(commands(page))])
 def test_commands_exist(page: str) -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for program, *words in commands(page):
         if program == "fedsz" and words[0] != "--install-completion":
             check(words)
