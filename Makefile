@@ -9,12 +9,13 @@ NATIVE := CMakeLists.txt $(shell find compressors -name '*.[ch]pp')
 run: .venv/installed
 	$(BIN)/fedsz run --config configs/quickstart.toml
 
-# The matrices marked `sampled` are drawn by a seed that is new each time; make test SEED=... repeats one.
+# Cases of the tests marked `sampled` and examples of hypothesis are drawn by a seed, a new one each
+# time; make test SEED=... repeats one.
 SEED ?= $(shell date +%s)
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test: .venv/installed
-	$(PYTEST) --sample $(SEED)
+	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED)
 
 # Every case of every matrix, as a release has it: several times as long.
 test-all: .venv/installed

@@ -23,6 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The machines that run these are small and busy: how long an example takes says nothing.
 settings.register_profile("fedsz", deadline=None)
+settings.register_profile("sample", deadline=None, max_examples=30)
 # HYPOTHESIS_PROFILE=thorough, for an hour to spare.
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fedsz"))
@@ -37,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample", type=int, metavar="SEED", help="of tests marked `sampled`, take what SEED draws"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--sample") is not None and "HYPOTHESIS_PROFILE" not in os.environ:
+        settings.load_profile("sample")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -105,6 +105,7 @@ def test_states_the_error_it_makes(
     assert encoded.max_error == largest_error(x, y)
 
 
+@pytest.mark.sampled(2, each=("codec", "dtype"))
 @every_dtype
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (0, 3), (3, 0, 2), (1, 1, 1), (1, 5)])
 @pytest.mark.parametrize("bound", [0.0, 1e-3, 10.0])
@@ -114,6 +115,7 @@ def test_small_shapes(codec: Codec, dtype: np.dtype, shape: tuple[int, ...], bou
     assert largest_error(x, round_trip(codec, x, bound)) <= allowed(codec, x, bound)
 
 
+@pytest.mark.sampled(3, each=("codec", "dtype"))
 @every_dtype
 @pytest.mark.parametrize("kind", KIND)
 def test_large_arrays(codec: Codec, dtype: np.dtype, kind: str) -> None:

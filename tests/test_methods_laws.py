@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,13 @@ AROUND = [
 ]
 FEEDBACK = [*AROUND, *(f"feedback:decay=0.9>{text}" for text in BIASED)]
 
+
+def cases(texts: Iterable[str]) -> list[Any]:
+    """Return a case for each chain; every sample has each method by itself."""
+    alone = {*NAMES, *(f"feedback>{name}" for name in NAMES)}
+    return [pytest.param(t, marks=pytest.mark.always if t in alone else ()) for t in texts]
+
+
 chains = st.sampled_from([*CHAINS, *FEEDBACK])
 tensors = st.one_of(weights(np.float32), weights(np.float64))
 
@@ -154,7 +162,8 @@ def restarted(state: Any) -> Any:
     }
 
 
-@pytest.mark.parametrize("text", [*CHAINS, *FEEDBACK])
+@pytest.mark.sampled(60)
+@pytest.mark.parametrize("text", cases([*CHAINS, *FEEDBACK]))
 def test_equal_arguments_give_equal_bytes_and_state_survives_a_restart(text: str) -> None:
     transform, x, y = parse(text), ordinary(1), ordinary(2)
 
@@ -167,7 +176,8 @@ def test_equal_arguments_give_equal_bytes_and_state_survives_a_restart(text: str
     assert goes_on == restarts
 
 
-@pytest.mark.parametrize("text", [t for t in CHAINS if not parse(t).biased])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("text", cases(t for t in CHAINS if not parse(t).biased))
 def test_what_is_declared_unbiased_is(text: str) -> None:
     transform, x, rounds = parse(text), ordinary(3, 40), 1500
 
@@ -203,7 +213,8 @@ SHARES: dict[str, Callable[[Any, int], float]] = {
 }
 
 
-@pytest.mark.parametrize("text", [t for t in WRITTEN if parse(t).contracts])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("text", cases(t for t in WRITTEN if parse(t).contracts))
 def test_what_is_declared_to_contract_does(text: str) -> None:
     (part,) = parts_of(parse(text))
     one = np.eye(30, 20, 5, np.float32) * np.eye(30, 1, dtype=np.float32)
@@ -264,7 +275,8 @@ SETTLES = [
 ]
 
 
-@pytest.mark.parametrize("text", SETTLES)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("text", cases(SETTLES))
 def test_feedback_around_a_biased_part_finds_the_minimum_of_a_quadratic(text: str) -> None:
     target = ordinary(7, 200)
     # Steps small beside the share that a round sends, as error feedback needs them.
@@ -318,7 +330,8 @@ def test_mutated_payloads_are_refused_or_decode(text: str, data: st.DataObject) 
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
 
 
-@pytest.mark.parametrize("text", CHAINS)
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize("text", cases(CHAINS))
 def test_nothing_zeros_one_element_and_one_huge_one(text: str) -> None:
     transform, huge = parse(text), np.eye(1, 70, 3)[0] * 1e30
     for x in (np.zeros(0), np.zeros((0, 3)), np.zeros(50), np.array(2.0), np.array([2.0]), huge):
