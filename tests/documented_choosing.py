@@ -1,12 +1,11 @@
-"""What the checked-in rows say of the numbers in docs/results/savings.md and methods.md."""
+"""What the checked-in rows say of the numbers in docs/results/."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, geometric_mean
 
 import pyarrow.parquet as pq
 
@@ -105,7 +104,7 @@ def compared(row: Row) -> list[float]:
         named = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in rate_accuracies(of)}
         sent, into, server = label.partition(" into ")
         way = named[WAYS.get(label, f"{sent}/0.015{into}{server}")]
-        found += [way.up, way.total, *interval(way), median(way.reached[1].fewer) or math.nan]
+        found += [way.up, way.total, *interval(way)]
     return found
 
 
@@ -122,7 +121,7 @@ def compared_tuned(row: Row) -> list[float]:
 
 
 def late_in(way: str, **conditions: str | int) -> list[float]:
-    """Times fewer bytes, points over the last twenty rounds and their interval, bytes to 95 %."""
+    """Times fewer bytes, and points over the last twenty rounds with their interval."""
     sent, into, server = way.partition(" into ")
     label = WAYS.get(way, f"{sent}/0.015{into}{server}")
     of = setting("methods-large", **conditions)
@@ -136,8 +135,7 @@ def late_in(way: str, **conditions: str | int) -> list[float]:
         if str(run.way) == label
     )
     assert late
-    to_95 = median(found.reached[0].fewer) or math.nan
-    return [found.total, 100 * late.mean, 100 * late.reach, to_95]
+    return [found.total, 100 * late.mean, 100 * late.reach]
 
 
 def worth_of_feedback() -> list[float]:

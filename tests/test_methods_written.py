@@ -1,4 +1,4 @@
-"""Every chain of docs/methods.md can be written wherever a run is described, and is listed."""
+"""Every chain of the pages of methods can be written wherever a run is described, and is listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fedsz.training.options import RunConfig
 from tests.test_cli import refuse
 
 pytestmark = pytest.mark.repository
-PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = DOCS / "methods.md", DOCS / "results" / "methods.md"
 CODE = re.compile(r"`([^`]+)`")
 BAD = {
     "topk:k=0": "topk k must be a number of elements or a share",
@@ -32,7 +33,8 @@ BAD = {
 
 def chains() -> list[str]:
     """Return what cells of code in tables hold, but for servers, and updates with their bounds."""
-    rows = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `"))
+    lines = (line for page in PAGES for line in page.read_text("utf-8").splitlines())
+    rows = (line for line in lines if line.startswith("| `"))
     cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
     found = [match[1].replace("\\|", "|") for cell in cells if (match := CODE.fullmatch(cell))]
     found = [text.partition(" into ")[0] for text in found]
