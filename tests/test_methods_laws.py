@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +71,8 @@ CHAINS = [
     *(f"{text}>{last}" for text in WRITTEN for last in LAST if last and well_formed((text, last))),
     *LAST[1:],
 ]
+LINEAR = [text for text in CHAINS if all(part.linear for part in parts_of(parse(text)))]
+CONTRACTING = [text for text in WRITTEN if all(part.contracts for part in parts_of(parse(text)))]
 BIASED = [
     text
     for text in CHAINS
@@ -214,7 +215,7 @@ SHARES: dict[str, Callable[[Any, int], float]] = {
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("text", cases(t for t in WRITTEN if parse(t).contracts))
+@pytest.mark.parametrize("text", cases(CONTRACTING))
 def test_what_is_declared_to_contract_does(text: str) -> None:
     (part,) = parts_of(parse(text))
     one = np.eye(30, 20, 5, np.float32) * np.eye(30, 1, dtype=np.float32)
@@ -230,7 +231,7 @@ def test_what_is_declared_to_contract_does(text: str) -> None:
         assert np.mean(losses) <= most * (1 + 1e-5) + spread
 
 
-@pytest.mark.parametrize("text", [t for t in CHAINS if parse(t).linear])
+@pytest.mark.parametrize("text", LINEAR)
 def test_what_is_declared_linear_adds_up_compressed(text: str) -> None:
     assert_adds_up(parse(text))
 
@@ -248,7 +249,7 @@ def assert_adds_up(transform: Transform) -> None:
     assert np.allclose(together, apart, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("text", [t for t in CHAINS if parse(t).linear])
+@pytest.mark.parametrize("text", LINEAR)
 def test_a_gain_tells_the_energy_of_what_is_decoded(text: str) -> None:
     transform, shared = parse(text), shared_of(ordinary(5))
     assert isinstance(transform, Chain)

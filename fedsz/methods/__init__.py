@@ -21,15 +21,13 @@ from fedsz.methods.combinators import (
     ByLayer,
     Chain,
     Difference,
-    Feedback,
     Wrapper,
     keeps_state,
     parts_of,
     texts_sent,
     without_shifts,
 )
-from fedsz.methods.dgc import Dgc
-from fedsz.methods.ecx import Ecx
+from fedsz.methods.feedback import Dgc, Ecx, Feedback
 from fedsz.methods.lattice import Uveqfed
 from fedsz.methods.low_rank import Atomo, PowerSgd
 from fedsz.methods.natural import Natural

@@ -103,5 +103,6 @@ def keeping(transform: Transform, factor: float) -> Any:
 
 def _has_k(transform: Transform) -> bool:
     """Say whether a part has a k of which its receiver need not know."""
-    sends_indices = Kind.INDICES in transform.planes.values()
-    return isinstance(transform, Part) and sends_indices and hasattr(transform, "k")
+    if not isinstance(transform, Part) or not hasattr(transform, "k"):
+        return False
+    return Kind.INDICES in transform.planes.values()

@@ -156,40 +156,17 @@ class Transform(ABC):
     All functions are pure: equal arguments give equal results, and no argument is changed.
 
     Attributes:
-        planes: by name, the kinds of what it writes, in the order of the wire. One of kind
-            ``VALUES`` is coded by the next part of a chain, or as it is.
-        linear: whether what several senders have sent can be added up before it is decoded:
-            decode(a + b) = decode(a) + decode(b), where ``shared`` differs by its sender at most.
         biased: whether the mean of what is decoded is another than what was encoded. Such a part
             belongs into `Feedback`.
-        contracts: whether its error is smaller than what it codes. Any other part must stay outside
-            `Feedback`, where its error would grow. Biased ones do; few unbiased ones do.
         stateful: whether a sender keeps anything from one round to the next.
     """
 
     @property
-    @abstractmethod
-    def planes(self) -> Mapping[str, Kind]:
-        """See above."""
-
-    @property
-    def linear(self) -> bool:
-        """See above."""
-        return False
-
-    @property
     def biased(self) -> bool:
-        """See above."""
         return True
 
     @property
-    def contracts(self) -> bool:
-        """See above."""
-        return self.biased
-
-    @property
     def stateful(self) -> bool:
-        """See above."""
         return type(self).init is not Transform.init
 
     def init(self, spec: TensorSpec) -> State:
@@ -205,13 +182,6 @@ class Transform(ABC):
             state: of `init`, or of the round before.
             shared: what the receiver knows, too.
         """
-
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of its values plane, by its other planes; only if it has one.
-
-        Without those, that of the longest there can be.
-        """
-        raise NotImplementedError(type(self).__name__)
 
     @abstractmethod
     def decode(self, parts: Parts, shared: Shared) -> Decoded:
@@ -239,6 +209,12 @@ class Part(Transform):
     Attributes:
         name: what users write.
         summary: what it does, on one line.
+        planes: by name, the kinds of what it writes, in the order of the wire. One of kind
+            ``VALUES`` is coded by the next part of a chain, or as it is.
+        linear: whether what several senders have sent can be added up before it is decoded:
+            decode(a + b) = decode(a) + decode(b), where ``shared`` differs by its sender at most.
+        contracts: whether its error is smaller than what it codes. Any other part must stay outside
+            `Feedback`, where its error would grow. Biased ones do; few unbiased ones do.
         work: of decoding an element, or a value where there are more. 1 is some 10 ns, as to draw a
             number takes; see `fedsz.methods.cost`.
     """
@@ -247,8 +223,19 @@ class Part(Transform):
     summary: ClassVar[str]
 
     @property
+    @abstractmethod
+    def planes(self) -> Mapping[str, Kind]: ...
+
+    @property
+    def linear(self) -> bool:
+        return False
+
+    @property
+    def contracts(self) -> bool:
+        return self.biased
+
+    @property
     def work(self) -> float:
-        """See above."""
         return 1.0
 
     def __post_init__(self) -> None:
@@ -268,6 +255,13 @@ class Part(Transform):
 
     def sent(self, spec: TensorSpec) -> tuple[Part, ...]:
         return (self,)
+
+    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
+        """Return the spec of its values plane, by its other planes; only if it has one.
+
+        Without those, that of the longest there can be.
+        """
+        raise NotImplementedError(type(self).__name__)
 
     def gain(self, shared: Shared) -> NDArray | float | None:
         """Return g of |decode(v)|^2 = sum of g v^2: a number for each value, or one for all.

@@ -1,4 +1,4 @@
-"""Transforms of transforms: `Chain`, `Feedback`, `Difference` and `ByLayer`."""
+"""Transforms of transforms: `Chain`, `Difference` and `ByLayer`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from fedsz.methods.base import (
     Transform,
     dense,
     is_finite,
-    subtract,
 )
 from fedsz.methods.state import INNER, branch, within
 from fedsz.spec_strings import NO_SETTING, spelled
@@ -32,7 +31,7 @@ from fedsz.spec_strings import NO_SETTING, spelled
 MOST_PARTS: Final = 8  # of a chain, so that no stream asks for more work
 THEN: Final = ">"  # between the parts of a chain
 DIFFERENCE: Final = "difference"
-RESIDUAL, ROUND, SHIFT = "residual", "round", "shift"
+SHIFT: Final = "shift"
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,7 @@ class Chain(Transform):
 
     @property
     def planes(self) -> Mapping[str, Kind]:
+        """Those of all parts, by the places of these; values are what the last part leaves."""
         own = {
             f"{i}.{name}": kind
             for i, part in enumerate(self.parts)
@@ -78,16 +78,8 @@ class Chain(Transform):
         return own | ({VALUES: Kind.VALUES} if leaves_values else {})
 
     @property
-    def linear(self) -> bool:
-        return all(part.linear for part in self.parts)
-
-    @property
     def biased(self) -> bool:
         return any(part.biased for part in self.parts)
-
-    @property
-    def contracts(self) -> bool:
-        return all(part.contracts for part in self.parts)
 
     def split(self) -> tuple[Chain, Chain]:
         """Return its first parts, as far as they are linear and send only values, and the rest.
@@ -155,70 +147,11 @@ class Wrapper(Transform):
         """Return it as users write it."""
         return THEN.join(filter(None, (spelled(self), str(self.inner))))
 
-    @property
-    def planes(self) -> Mapping[str, Kind]:
-        return self.inner.planes
-
     def decode(self, parts: Parts, shared: Shared) -> Decoded:
         return self.inner.decode(parts, shared)
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
-        return self.inner.values_spec(parts, spec)
-
     def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
         return self.inner.sent(spec)
-
-
-@dataclass(frozen=True)
-class Feedback(Wrapper):
-    """Error feedback (Seide et al. 2014; Karimireddy et al. 2019): what was left out goes again.
-
-    With x the tensor, r the residual and n the rounds since it was left:
-
-        v = x + decay^n r;  send v;  r = v - decoded(v)
-
-    The residual is of all that is decoded, the codec's error included.
-
-    Attributes:
-        inner: what codes v.
-        decay: of the residual, for each round, 0 to 1.
-
-    Raises:
-        ConfigError: the decay is out of range, or ``inner`` has a part whose error can be larger
-            than what it codes.
-    """
-
-    name = "feedback"
-    summary = "error feedback: what the rest leaves out of one round goes into the next"
-
-    decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.decay <= 1:
-            raise ConfigError(f"feedback decay must lie in 0..1, got {self.decay}")
-        for part in parts_of(self.inner):
-            if isinstance(part, Wrapper):
-                raise ConfigError(f"{part.name} must stand before feedback, not in it")
-            if not part.contracts:
-                hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
-                raise ConfigError(f"feedback around {part} grows without end{hint}")
-
-    @property
-    def biased(self) -> bool:
-        """False: what is left out of one round is not lost."""
-        return False
-
-    def init(self, spec: TensorSpec) -> State:
-        inner = branch(INNER, self.inner.init(spec))
-        return {RESIDUAL: np.zeros(spec.shape, spec.dtype), ROUND: np.zeros(1, np.int64), **inner}
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
-        age = max(shared.round - int(state[ROUND][0]), 1)
-        v = state[RESIDUAL] * x.dtype.type(self.decay**age)
-        v += x
-        parts, kept = self.inner.encode(v, within(state), shared)
-        left = subtract(v, self.inner.decode(parts, shared))
-        return parts, {RESIDUAL: left, ROUND: np.array([shared.round]), **branch(INNER, kept)}
 
 
 @dataclass(frozen=True)
@@ -285,15 +218,6 @@ class ByLayer(Transform):
         """Return it as users write it."""
         written = (str(t) if rule == "*" else f"{rule}?{t}" for rule, t in self.choices)
         return "|".join(written)
-
-    @property
-    def planes(self) -> Mapping[str, Kind]:
-        """None: those of the transform that a tensor has."""
-        return {}
-
-    @property
-    def linear(self) -> bool:
-        return all(transform.linear for _, transform in self.choices)
 
     @property
     def biased(self) -> bool:

@@ -25,9 +25,10 @@ from fedsz.methods.base import (
     is_finite,
     is_small,
 )
-from fedsz.methods.combinators import RESIDUAL, SHIFT, Chain, difference_of
+from fedsz.methods.combinators import SHIFT, Chain, difference_of
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.cost import require_affordable
+from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.payload import read, write
 from fedsz.methods.state import INNER, branch, found, leaves, misfit, replaced, restored, within
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, MOST_CHAINS, Tensor

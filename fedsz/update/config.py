@@ -69,13 +69,14 @@ def downlink_text(text: str) -> str:
     if is_bound(text):
         return str(ErrorBound.of(text))
     from fedsz import methods  # likewise
+    from fedsz.methods.base import Part
 
     transform = methods.parse(text)
     inner = transform.inner if isinstance(transform, methods.Difference) else None
     if inner is None or transform != methods.Difference(inner):
         raise ConfigError(f"downlink {text!r} must be {DIFFERENCE!r} of rate 1, for all tensors")
     for part in methods.parts_of(inner):
-        if methods.keeps_state(part):
+        if not isinstance(part, Part) or part.stateful:
             raise ConfigError(f"a downlink has no {part.name}, which keeps state of its own")
         if not part.contracts:
             hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
