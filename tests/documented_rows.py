@@ -295,16 +295,3 @@ def speedups() -> list[float]:
     slow = [measured for measured, _ in found[:8]]
     ninth, _ = found[8]
     return [min(slow), max(slow), ninth, last, model]
-
-
-def sent_up(row: Row) -> list[float]:
-    """Accuracy, its difference, MB up a round, ratio of whole runs, largest error."""
-    of, name = setting("accuracy", dataset="cifar10"), WAYS[row.labels[0]]
-    way = ways("accuracy", dataset="cifar10")[name]
-    made = [run for run in of.runs if of.label(run, bound=True).startswith(name)]
-    accuracy = [100 * run.accuracy for run in made]
-    megabytes = fmean(done.raw_up for run in made for done in run.trained) / way.up / 1e6
-    found = [median(accuracy), min(accuracy), max(accuracy)]
-    if name == "uncompressed":
-        return [*found, megabytes, way.up]
-    return [*found, *interval(way), megabytes, way.up, max(run.max_error for run in made)]

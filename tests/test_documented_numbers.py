@@ -29,7 +29,7 @@ ELSEWHERE = {"docs/format.md", "docs/flower.md"}
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", *(page for page in DOCS if page not in ELSEWHERE)]
 MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
-SAVINGS, EXPERIMENTS, CODECS = "docs/results/savings.md", "docs/experiments.md", "docs/codecs.md"
+SAVINGS, PAPER, CODECS = "docs/results/savings.md", "docs/results/paper.md", "docs/codecs.md"
 MEASUREMENTS, COMPARED = "docs/reference/measurements.md", "docs/results/methods.md"
 
 
@@ -53,7 +53,6 @@ class Sentence(NamedTuple):
 TABLES = [
     Table(CODECS, "`uniform`, AVX2 alone", rows.codec_speeds),
     Table(CODECS, "| cnn weights, rel 1e-2 |", rows.beside_the_others),
-    Table(MEASUREMENTS, "| `uniform`, `--update weights` |", rows.sent_up),
     Table("README.md", "Fashion-MNIST, FedSZ as published", rows.both_ways),
     Table(SAVINGS, "| data and shares |", choosing.by_shares),
     Table(SAVINGS, "| `delta@0.035` |", choosing.each_part),
@@ -65,11 +64,11 @@ TABLES = [
     Table(COMPARED, "| way | up | both | points |", choosing.compared),
     Table(COMPARED, "| way, three tasks |", choosing.compared_large),
     Table(COMPARED, "| way, MiniLM by LoRA |", choosing.compared_tuned),
-    Table(EXPERIMENTS, "| cnn, CIFAR-10", rows.by_bound),
-    Table(EXPERIMENTS, "| uniform, steps (`--update delta`)", rows.half_a_point),
-    Table(EXPERIMENTS, "| steps, one standard deviation", rows.tuned),
-    Table(EXPERIMENTS, "| AlexNet sz2 |", rows.published_ratios, marked=True),
-    Table(EXPERIMENTS, "multiply-adds, 10^9", rows.table_3),
+    Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
+    Table(PAPER, "| uniform, steps (`--update delta`)", rows.half_a_point),
+    Table(PAPER, "| steps, one standard deviation", rows.tuned),
+    Table(PAPER, "| AlexNet sz2 |", rows.published_ratios, marked=True),
+    Table(PAPER, "multiply-adds, 10^9", rows.table_3),
 ]
 SENTENCES = [
     *(
@@ -104,49 +103,49 @@ SENTENCES = [
         choosing.sampled,
     ),
     Sentence(SAVINGS, "the mean factor of a run was N to N", choosing.guarded),
-    Sentence(EXPERIMENTS, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
-    Sentence(EXPERIMENTS, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
-    Sentence(EXPERIMENTS, "range swallows them: N to N points", rows.swallowed),
-    Sentence(EXPERIMENTS, "(N times smaller, where `uniform` is N to N)", rows.ratios_at_the_knee),
+    Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
+    Sentence(PAPER, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
+    Sentence(PAPER, "range swallows them: N to N points", rows.swallowed),
+    Sentence(PAPER, "(N times smaller, where `uniform` is N to N)", rows.ratios_at_the_knee),
     Sentence(
-        EXPERIMENTS,
+        PAPER,
         "takes a client N s uncompressed, N s with `sz2`, N s with `uniform`, of which N s are",
         rows.seconds_at_10_mbps,
     ),
     Sentence(
-        EXPERIMENTS,
+        PAPER,
         "pays below N Mbps with `sz2`, N Gbps with `szx` and N Gbps with `uniform`",
         rows.pays_below,
     ),
-    Sentence(EXPERIMENTS, "KS N, against N for Laplace", rows.laws_of_errors),
+    Sentence(PAPER, "KS N, against N for Laplace", rows.laws_of_errors),
     Sentence(
-        EXPERIMENTS,
+        PAPER,
         "lossy share is N % above N elements, N above N, N above N, N above N and 1024, N above N,"
         " N above N.",
         rows.thresholds,
     ),
     Sentence(
-        EXPERIMENTS,
+        MEASUREMENTS,
         "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps. A plain"
         " socket on its own connection takes N, N and N times. Warm connections (down) take N, N"
         " and N",
         rows.slow_start,
     ),
     Sentence(
-        EXPERIMENTS,
+        MEASUREMENTS,
         "N to N times up to 100 Mbps, but for N at 100 Mbps",
         lambda: rows.speedups()[:3],
     ),
-    Sentence(EXPERIMENTS, "(N against N at 1 Gbps and 50 ms)", lambda: rows.speedups()[3:]),
+    Sentence(MEASUREMENTS, "(N against N at 1 Gbps and 50 ms)", lambda: rows.speedups()[3:]),
     *(
-        Sentence(EXPERIMENTS, f"{model}, {name} (N %) | sz2", lambda model=model, name=name: [
+        Sentence(PAPER, f"{model}, {name} (N %) | sz2", lambda model=model, name=name: [
             rows.uncompressed("sweep", rows.DATASETS[name], model)
         ])
         for model in ("cnn", "mobilenetv2")
         for name in rows.DATASETS
     ),
     Sentence(
-        EXPERIMENTS,
+        PAPER,
         "| rel 1e-2 | CIFAR-10 (N %) | ratio | Fashion-MNIST (N %) | ratio |",
         lambda: [rows.uncompressed("accuracy", name) for name in rows.DATASETS.values()],
     ),

@@ -196,7 +196,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.repository
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_every_column_is_documented(table: Any) -> None:
-    page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "result-files.md").read_text("utf-8")
 
     assert {name for name in table.columns if f"`{name}`" not in page} == set()
 

@@ -1,7 +1,7 @@
 """Result tables: Parquet files of a fixed schema that no crash can spoil.
 
 A file is written anew, beside itself, and moved into place whenever rows are added: whatever ends
-the process, what lies there is whole. docs/experiments.md describes every column.
+the process, what lies there is whole. docs/reference/result-files.md describes every column.
 """
 
 from __future__ import annotations
