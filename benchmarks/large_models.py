@@ -34,7 +34,7 @@ import fedsz
 from fedsz.arrays import chunks
 from fedsz.control.record import RoundRecord
 from fedsz.flower import FedSZGrid, FedSZMod, GrpcGrid, StreamingFedAvg, run_client
-from fedsz.flower.records import Arrays, layout_of, to_array, to_record
+from fedsz.flower.records import layout_of, to_array, to_record, views_of
 
 BF16: Final = np.dtype(ml_dtypes.bfloat16)
 HIDDEN, INNER, KEYS = 1536, 8960, 256
@@ -200,7 +200,7 @@ def train(port: int) -> None:
     @app.train()
     def step(message: Message, context: Context) -> Message:
         del context
-        rng, given = np.random.default_rng(next(seeds)), Arrays(message.content["arrays"])
+        rng, given = np.random.default_rng(next(seeds)), views_of(message.content["arrays"])
         trained = ArrayRecord({name: to_array(moved(x, rng)) for name, x in given.items()})
         content = {"arrays": trained, "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)

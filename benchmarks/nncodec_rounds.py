@@ -55,7 +55,7 @@ from fedsz.experiments.sweep import rows_of
 from fedsz.experiments.sweep_plan import ID_LENGTH, SweepConfig, run_id
 from fedsz.experiments.sweep_worker import Finished
 from fedsz.flower.mod import FedSZMod
-from fedsz.flower.records import Arrays, to_record
+from fedsz.flower.records import to_record, views_of
 from fedsz.training.apps import train_share
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
@@ -96,7 +96,7 @@ def app_of(config: RunConfig, peer: Peer) -> ClientApp:
         )
         after = arrays_of(model)
         content = RecordDict({
-            "arrays": to_record(peer.through(client, Arrays(sent), after)),
+            "arrays": to_record(peer.through(client, views_of(sent), after)),
             "metrics": MetricRecord({
                 **metrics,
             }),

@@ -23,7 +23,7 @@ from fedsz.control.record import ClientRecord, RoundRecord
 from fedsz.errors import FedszError
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import Arrays
+from fedsz.flower.records import views_of
 from fedsz.training.federation import prepare
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
@@ -64,7 +64,7 @@ def replay(run: Path) -> dict[str, NDArray]:
     model = arrays_of(prepare(config).model)
     for row in rounds_of(run):
         if row.clients:
-            model = dict(Arrays(_average(run, row, Reference(model))))
+            model = views_of(_average(run, row, Reference(model)))
     return model
 
 

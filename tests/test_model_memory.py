@@ -17,8 +17,8 @@ from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.broadcast import PARKED_FROM, Broadcast
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.instructions import Instructions
-from fedsz.flower.records import Arrays, to_record
-from fedsz.transport.messages import Parked
+from fedsz.flower.records import to_record, views_of
+from fedsz.transport.shelf import Parked
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.reference import Reference
@@ -122,7 +122,7 @@ def test_what_was_sent_with_a_residual_that_is_given_up_is_not_sent_again() -> N
 def test_arrays_of_a_record_are_views_of_its_bytes() -> None:
     record = to_record({"w": np.ones(1000, BF16), "steps": np.array(3)})
 
-    for name, x in Arrays(record).items():
+    for name, x in views_of(record).items():
         whole = np.frombuffer(record[name].data, np.uint8)
         assert np.shares_memory(x, whole)
         assert not x.flags.writeable
@@ -160,7 +160,7 @@ def test_streams_of_earlier_rounds_lead_to_the_model_from_disk(
     for held in (None, *models[:2]):
         got = held
         for stream in downlink.streams(held.digest if held else b""):
-            got = Reference(decompress(stream, reference=got, as_numpy=True))
+            got = Reference(decompress(bytes(stream[:]), reference=got, as_numpy=True))
         assert got is not None
         assert got.digest == models[-1].digest
 

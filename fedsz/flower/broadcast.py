@@ -13,7 +13,6 @@ in the next difference.
 
 from __future__ import annotations
 
-import logging
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.methods import Transform
-from fedsz.transport.messages import Parked
+from fedsz.transport.shelf import Parked, Shelf
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
@@ -31,8 +30,6 @@ from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import Grid, bounds_of, common_grid, place, place_first
 from fedsz.update.reference import Reference
-
-logger = logging.getLogger(__name__)
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
 # weights would lose them at the bounds that differences do with.
@@ -58,14 +55,10 @@ class Step:
     grid: Grid = field(default_factory=dict)
 
     def parked(self) -> Step:
-        """Return the same with a large stream on disk; if that is full, it stays in memory."""
+        """Return the same with a large stream on disk, if there is room."""
         if isinstance(self.stream, Parked) or len(self.stream) < PARKED_FROM:
             return self
-        try:
-            return replace(self, stream=Parked([memoryview(self.stream)]))
-        except OSError as err:
-            logger.warning("an earlier broadcast stays in memory: %s", err.strerror or err)
-            return self
+        return replace(self, stream=Shelf().put("a broadcast", self.stream) or self.stream)
 
 
 @dataclass(frozen=True)
@@ -209,7 +202,7 @@ class Broadcast:
     def _take(self, stream: bytes, model: Reference, grid: Grid) -> None:
         """Note a step that leads to ``model``."""
         self.model = model
-        self._steps.append(Step(stream, model.digest, grid))
+        self._steps.append(Step(stream, model.digest, grid).parked())
         if sum(len(step.stream) for step in self._steps) > HISTORY * self.raw_bytes:
             self._forget(len(self._steps) // 2)
 
@@ -251,13 +244,10 @@ class Broadcast:
         """Code what clients lack that hold these models, from the oldest on: each model once."""
         ages = {step.digest: i for i, step in enumerate(self._steps)}
         for digest in sorted(set(held) & set(ages), key=lambda digest: ages[digest]):
-            self._way(digest)
+            self.streams(digest)
 
-    def streams(self, held: bytes) -> list[bytes]:
+    def streams(self, held: bytes) -> Streams:
         """Return what a client needs, in this order, that holds model ``held``, a digest or b""."""
-        return [bytes(stream[:]) for stream in self._way(held)]
-
-    def _way(self, held: bytes) -> Streams:
         known = [i for i, step in enumerate(self._steps) if step.digest == held]
         if known and known[-1] >= len(self._steps) - 2:
             return [step.stream for step in self._steps[known[-1] + 1 :]]

@@ -26,7 +26,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDic
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
 from fedsz.flower.instructions import Instructions
-from fedsz.flower.records import Arrays, to_record
+from fedsz.flower.records import to_record, views_of
 from fedsz.methods import State
 from fedsz.methods.state import leaves
 from fedsz.update.reference import Reference
@@ -195,7 +195,7 @@ def log_misfits(key: str, misfits: Mapping[str, str]) -> None:
 
 def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:
     try:
-        return dict(Arrays(record))
+        return views_of(record)
     except FedszError as err:
         logger.error("what was kept cannot be read: %s", err)
         return None

@@ -12,7 +12,7 @@ from fedsz.errors import CorruptStream
 from fedsz.flower.admission import Learned
 from fedsz.flower.broadcast import BroadcastState, Step
 from fedsz.flower.packing import PackerState
-from fedsz.flower.records import Arrays, sealed, streams_of, to_record
+from fedsz.flower.records import sealed, streams_of, to_record, views_of
 from fedsz.update.reference import Reference
 
 _PACKER: Final = "packer"
@@ -105,4 +105,4 @@ def _broadcast(known: Any, key: str) -> BroadcastState:
 
 
 def _arrays(record: ArrayRecord) -> dict[str, Any]:
-    return dict(Arrays(record))
+    return views_of(record)

@@ -23,7 +23,6 @@ from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     KEY,
     LEAST_BYTES,
-    Arrays,
     aside_of,
     is_sealed,
     layout_of,
@@ -32,6 +31,7 @@ from fedsz.flower.records import (
     sealed,
     streams_of,
     to_record,
+    views_of,
     with_aside,
 )
 from fedsz.flower.reply_report import ReplyReport
@@ -194,7 +194,7 @@ def _unpacked(
                 limits = limits.less(sum(x.nbytes for x in model.arrays.values()))
             plain[key] = to_record(model.arrays)
             del model
-            sent[key] = Reference(Arrays(plain[key]))
+            sent[key] = Reference(views_of(plain[key]))
             state.keep_model(key, plain[key] if key in told.holds else None)
             plain[key] = with_aside(plain[key], aside_of(record))
     return plain, sent
@@ -223,7 +223,7 @@ def _received(
         return model  # it has been here before a crash of the server, which knows of an older one
     streams = streams_of(record)
     if not is_sealed(record) and layout_of(record).shapes:
-        model = Reference(dict(Arrays(record)))  # smaller as it is
+        model = Reference(views_of(record))  # smaller as it is
     elif model is None:
         wanted = Reader(streams[0], limits).header.reference if streams else told.holds[key]
         model = initial() if wanted else None
@@ -266,7 +266,7 @@ def _compress(
     for key, record in records.items():
         # A client may call its only model otherwise.
         origin = sent.get(next(iter(sent)) if len(sent) == len(records) == 1 else key)
-        arrays = Arrays(record)
+        arrays = views_of(record)
         if not arrays:
             continue  # nothing that a stream could hold
         if origin is not None:
@@ -289,7 +289,7 @@ def _compress(
 
 
 def _update(
-    key: str, arrays: Arrays, told: Instructions, sent: Reference, state: ClientState
+    key: str, arrays: Mapping[str, NDArray], told: Instructions, sent: Reference, state: ClientState
 ) -> tuple[bytes, Report, Arrival]:
     """Return what a client made of the model it was sent, as a stream: weights, or differences."""
     config, residual, age = told.config, dict[str, NDArray](), 1
@@ -319,7 +319,7 @@ def _update(
 
 def _chained_update(
     key: str,
-    arrays: Arrays,
+    arrays: Mapping[str, NDArray],
     chain: Transform,
     told: Instructions,
     sent: Reference,
@@ -353,7 +353,9 @@ def _chained_update(
     return stream, report, arrived
 
 
-def _check_finite(arrays: Arrays, sent: Reference, state: ClientState, key: str) -> None:
+def _check_finite(
+    arrays: Mapping[str, NDArray], sent: Reference, state: ClientState, key: str
+) -> None:
     """Raise `DivergedUpdate` for an update that has diverged, and forget its residual."""
     for name, before in sent.arrays.items():
         if name in arrays and np.isfinite(before).all() and not np.isfinite(arrays[name]).all():

@@ -21,12 +21,12 @@ from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
     EVALUATE,
     LEAST_BYTES,
-    Arrays,
     Aside,
     aside_of,
     is_sealed,
     layout_of,
     streams_of,
+    views_of,
 )
 from fedsz.flower.sent_content import SentContent
 from fedsz.flower.shifts import Answer, KnownModels, Shifts
@@ -166,7 +166,7 @@ class Packer:
             broadcast = self._broadcasts.get(key)
             held = broadcast.model if broadcast else None
             if held is not None:
-                arrays = Arrays(record, self.layouts[key])
+                arrays = views_of(record, self.layouts[key])
                 found |= step_spread(
                     held.arrays, arrays, rule=config.rule, threshold=config.threshold
                 )
@@ -355,7 +355,7 @@ class Packer:
                 broadcast.steer(config)
             else:
                 broadcast = Broadcast(config.replace(downlink=EXACT))
-            arrays = Arrays(record, self.layouts[key])
+            arrays = views_of(record, self.layouts[key])
             broadcast.put(arrays, reference=keeps or config.sends_differences or told.trains)
             broadcasts[key], beside[key] = broadcast, aside_of(record)
         models = {key: b.model for key, b in broadcasts.items() if b.model is not None}

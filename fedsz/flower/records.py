@@ -12,7 +12,8 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -39,6 +40,8 @@ _READERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_HEADERS: Final = 4096  # of arrays, that are remembered
+_USUAL_HEADER: Final = 256  # bytes: numpy pads those of up to some ten dimensions to 128
 
 
 def to_array(x: NDArray, dtype: np.dtype | None = None) -> Array:
@@ -47,20 +50,30 @@ def to_array(x: NDArray, dtype: np.dtype | None = None) -> Array:
     It takes one copy of the bytes, where Flower's own takes two; see `fedsz.arrays.cast`.
     """
     dtype = x.dtype if dtype is None else dtype
-    like = np.empty(0, dtype)
-    plain = like if dtype.kind != "V" and dtype.isbuiltin else like.view(f"V{dtype.itemsize}")
-    about = np.lib.format.header_data_from_array_1_0(plain) | {"shape": x.shape}
     written = io.BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
-    np.lib.format.write_array_header_1_0(written, about)
+    written.write(_header_for(dtype, x.shape))
     flat = x.reshape(-1)
     for here in chunks(flat.size):
         written.write(raw(cast(flat[here], dtype)))
     return Array(dtype.name, tuple(x.shape), NUMPY, written.getvalue())
 
 
+# A model's headers are the same in each round, and making one takes as long as coding its tensor.
+@lru_cache(maxsize=_HEADERS)
+def _header_for(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    like, written = np.empty(0, dtype), io.BytesIO()
+    plain = like if dtype.kind != "V" and dtype.isbuiltin else like.view(f"V{dtype.itemsize}")
+    about = np.lib.format.header_data_from_array_1_0(plain) | {"shape": shape}
+    np.lib.format.write_array_header_1_0(written, about)
+    return written.getvalue()
+
+
 def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:
     """Return a plain ArrayRecord of ``arrays``, which is emptied on the way to save memory."""
-    return ArrayRecord({name: to_array(arrays.pop(name)) for name in list(arrays)})
+    record = ArrayRecord()  # which would copy each `Array` that it is made of
+    for name in list(arrays):
+        record[name] = to_array(arrays.pop(name))
+    return record
 
 
 def from_array(name: str, array: Array) -> NDArray:
@@ -75,12 +88,11 @@ def from_array(name: str, array: Array) -> NDArray:
     """
     if array.stype != NUMPY:
         raise ConfigError(f"array {name!r} is serialised as {array.stype!r}, not {NUMPY!r}")
-    source = io.BytesIO(array.data)
     try:
-        shape, fortran, dtype = _READERS[np.lib.format.read_magic(source)](source)
+        shape, fortran, dtype, start = _header(array.data)
     except Exception as err:  # its parser of literals lets all sorts through
         raise CorruptStream(f"array {name!r} is not a numpy array: {err}") from err
-    nbytes, start = math.prod(shape) * dtype.itemsize, source.tell()
+    nbytes = math.prod(shape) * dtype.itemsize
     if not is_shape(shape) or nbytes != len(array.data) - start:
         raise CorruptStream(f"array {name!r} is not {shape} of {dtype}", offset=start)
     if dtype.kind == "V":
@@ -169,37 +181,36 @@ def _described(array: Array) -> tuple[np.dtype, tuple[int, ...]] | None:
         dtype = _DTYPES_BY_NAME.get(array.dtype)
         return None if dtype is None else (dtype, tuple(array.shape))
     try:
-        source = io.BytesIO(array.data)
-        shape, _, dtype = _READERS[np.lib.format.read_magic(source)](source)
+        shape, _, dtype, _ = _header(array.data)
     except Exception:  # its parser of literals lets all sorts through
         return None
     return (dtype, shape) if dtype in DTYPE_IDS else None
 
 
-class Arrays(Mapping[str, NDArray]):
-    """A plain record as a state_dict of read-only views, which are made as they are asked for.
+def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Return shape, Fortran order and dtype of a numpy file, and where its elements begin."""
+    size = 10 + int.from_bytes(data[8:10], "little")  # of version 1
+    usual = size <= _USUAL_HEADER and data[6:8] == b"\x01\x00"
+    return _parsed(data[:size]) if usual else _parsed.__wrapped__(data)
 
-    It has those arrays that streams can hold.
 
-    Raises, at an array:
-        ConfigError: it is serialised in a way that is not numpy's.
-        CorruptStream: its bytes are not an array.
+@lru_cache(maxsize=_HEADERS)
+def _parsed(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    source = io.BytesIO(data)
+    return *_READERS[np.lib.format.read_magic(source)](source), source.tell()
+
+
+def views_of(record: ArrayRecord, layout: Layout | None = None) -> dict[str, NDArray]:
+    """Return those arrays of a plain record that streams can hold, as read-only views of its bytes.
+
+    Those that have another dtype in ``layout`` are copies in that.
+
+    Raises:
+        ConfigError: one is serialised in a way that is not numpy's.
+        CorruptStream: the bytes of one are not an array.
     """
-
-    def __init__(self, record: ArrayRecord, layout: Layout | None = None) -> None:
-        self._record = record
-        self._layout = layout
-        self._names = list(layout_of(record).shapes)
-
-    def __getitem__(self, name: str) -> NDArray:
-        x = from_array(name, self._record[name])
-        return self._layout.cast(name, x) if self._layout else x
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    views = {name: from_array(name, record[name]) for name in layout_of(record).shapes}
+    return {name: layout.cast(name, x) for name, x in views.items()} if layout else views
 
 
 def replaced(

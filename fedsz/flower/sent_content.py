@@ -11,9 +11,10 @@ from flwr.app import RecordDict
 from fedsz.arrays import Layout
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.instructions import Instructions
-from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, streams_of, to_record, with_aside
+from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, to_record, with_aside
 from fedsz.transport.head import most_fields_of
 from fedsz.transport.replies import StreamedRequest
+from fedsz.transport.shelf import Parked
 from fedsz.update.reference import Reference
 
 
@@ -64,19 +65,26 @@ class SentContent:
 
     def version(self, held: Mapping[str, bytes]) -> tuple[RecordDict, int]:
         """Return it for a client that holds these models, by key; and the bytes of its streams."""
-        records, nbytes = {}, 0
+        records, parked, nbytes = {}, dict[tuple[str, str], Parked](), 0
         for key, broadcast in self.broadcasts.items():
-            record = sealed(broadcast.streams(held.get(key, b"")), self.beside[key])
-            size = sum(map(len, streams_of(record)))
+            streams = broadcast.streams(held.get(key, b""))
+            record = sealed([bytes(stream[:]) for stream in streams], self.beside[key])
+            size = sum(map(len, streams))
             # A few dozen bytes grow when they are compressed: they go as they are.
             if broadcast.model is not None and size > broadcast.raw_bytes:
                 plain = to_record(dict(broadcast.model.arrays))
                 if plain_bytes(plain, plain) <= size:
                     record, size = with_aside(plain, self.beside[key]), broadcast.raw_bytes
+                    streams = []
+            parked |= {
+                (key, name): stream
+                for name, stream in zip(record, streams, strict=False)
+                if isinstance(stream, Parked)
+            }
             records[key], nbytes = record, nbytes + size
         told = self.instructions.record()
         request = StreamedRequest({**self.others, **records, KEY: told})
-        request.reply_fields = self._reply_fields
+        request.reply_fields, request.parked = self._reply_fields, parked
         return request, nbytes
 
     @property

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import IO, Final
+from typing import Final
 
 from fedsz.errors import FedszError
 from fedsz.methods import Transform
 from fedsz.stream import Reader
+from fedsz.transport.shelf import Parked, Shelf
 from fedsz.update.reference import Reference
 from fedsz.update.shift import Shift, digest_of, shift_after, shifted
 
@@ -51,43 +49,6 @@ class KnownModels(Mapping[bytes, Reference]):
         return len(self.sent)
 
 
-class Shelf:
-    """Bytes that wait in one file without a name; if that has no room, in memory."""
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] | None = None
-        self._lock = threading.Lock()
-
-    def put(self, data: bytes) -> range | bytes:
-        """Return what `take` returns them for."""
-        with self._lock:
-            try:
-                if self._file is None:  # it lives until it is cleared
-                    self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-                start = end = self._file.seek(0, os.SEEK_END)
-                while end - start < len(data):  # one write takes 2 GiB at most
-                    end += self._file.write(memoryview(data)[end - start :])
-            except OSError as err:
-                logger.warning("a reply stays in memory: %s", err.strerror or err)
-                return data
-        return range(start, end)
-
-    def take(self, place: range | bytes) -> bytes:
-        """Return the bytes that were put there."""
-        if isinstance(place, bytes):
-            return place
-        assert self._file is not None
-        pieces, at = list[bytes](), place.start
-        while at < place.stop:
-            pieces.append(os.pread(self._file.fileno(), place.stop - at, at))
-            at += len(pieces[-1])
-        return b"".join(pieces)
-
-    def clear(self) -> None:
-        """Forget all that was put there."""
-        self._file = None
-
-
 @dataclass(frozen=True)
 class Answer:
     """What a client has answered, until it is known whether that counts.
@@ -99,7 +60,7 @@ class Answer:
         transform: what codes tensors.
     """
 
-    streams: Mapping[str, bytes]
+    streams: Mapping[str, bytes | Parked]
     models: KnownModels
     shifts: Mapping[str, Shift]
     transform: Transform
@@ -121,7 +82,7 @@ class Shifts:
     most_clients: int = MOST_CLIENTS
     _known: dict[int, Mapping[str, Shift]] = field(default_factory=dict)  # last moved at the end
     _digests: dict[int, Mapping[str, bytes]] = field(default_factory=dict)
-    _admitted: dict[int, tuple[Answer, dict[str, range | bytes]]] = field(default_factory=dict)
+    _admitted: dict[int, Answer] = field(default_factory=dict)
     _shelf: Shelf = field(default_factory=Shelf)  # with the streams of these
 
     def of(self, node: int) -> Mapping[str, Shift]:
@@ -144,22 +105,23 @@ class Shifts:
         return Answer(streams, KnownModels(sent, tuple(shifts.values())), shifts, transform)
 
     def admitted(self, node: int, answer: Answer) -> None:
-        """Keep an answer that has passed admission until `counted`, its streams in a file."""
-        places = {key: self._shelf.put(stream) for key, stream in answer.streams.items()}
-        self._admitted[node] = replace(answer, streams={}), places
+        """Keep an answer that has passed admission until `counted`, its streams on disk."""
+        streams = {
+            key: self._shelf.put("a reply", bytes(stream[:])) or stream
+            for key, stream in answer.streams.items()
+        }
+        self._admitted[node] = replace(answer, streams=streams)
 
     def counted(self, nodes: Collection[int]) -> None:
         """Move the shifts of clients whose answers have gone into the model; forget all answers."""
         for node in sorted(self._admitted.keys() & set(nodes)):
-            answer, places = self._admitted.pop(node)
             try:
-                moved = _moved(answer, {k: self._shelf.take(place) for k, place in places.items()})
+                moved = _moved(self._admitted.pop(node))
             except FedszError as err:  # of a strategy that has decoded nothing
                 logger.warning("node %d starts its shift anew: %s", node, err)
                 moved = {}
             self._put(node, moved)
-        self._admitted = {}
-        self._shelf.clear()
+        self._admitted, self._shelf = {}, Shelf()
         self._keep_limits()
 
     def state(self) -> dict[int, Mapping[str, Shift]]:
@@ -198,9 +160,10 @@ class Shifts:
             )  # fmt: skip
 
 
-def _moved(answer: Answer, streams: Mapping[str, bytes]) -> dict[str, Shift]:
+def _moved(answer: Answer) -> dict[str, Shift]:
     after: dict[str, Shift] = {}
-    for key, stream in streams.items():
+    for key, stored in answer.streams.items():
+        stream = bytes(stored[:])
         digest, known = Reader(stream).header.reference, answer.shifts.get(key, {})
         base = answer.models.get(digest) if digest else None
         if digest is None:  # all of it went exactly

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, RecordDict
 from fedsz.arrays import NDArray
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, CorruptStream, FedszError
-from fedsz.flower.records import Arrays, to_record
+from fedsz.flower.records import to_record, views_of
 from fedsz.training.events import from_json
 from fedsz.transport.records_file import read_records, write_records
 
@@ -84,8 +84,8 @@ class Checkpoint:
                 for name in list(records)
                 if name.startswith(_GRID)
             }
-            model = dict(Arrays(records[_MODEL]))
-            strategy = dict(Arrays(records[_STRATEGY])) if _STRATEGY in records else {}
+            model = views_of(records[_MODEL])
+            strategy = views_of(records[_STRATEGY]) if _STRATEGY in records else {}
             run_id = about.pop("run-id")
             checkpoint = cls(about.pop("line"), model, RecordDict(of_grid), run_id, strategy)
             _ = checkpoint.done

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray, as_arrays, as_tensor
 from fedsz.errors import ConfigError
-from fedsz.flower.records import Arrays, layout_of, to_record
+from fedsz.flower.records import layout_of, to_record, views_of
 from fedsz.safetensors_file import read_safetensors
 
 
@@ -48,7 +48,7 @@ def load(model: Any, record: ArrayRecord) -> Mapping[str, NDArray]:
     """
     template = Layout.of(arrays_of(model))
     template.check(layout_of(record).shapes)
-    arrays = {name: x.copy() for name, x in Arrays(record, template).items()}
+    arrays = {name: x.copy() for name, x in views_of(record, template).items()}
     set_arrays(model, arrays)
     return arrays
 

@@ -9,16 +9,14 @@ round differ in their envelopes only and share all the rest.
 
 from __future__ import annotations
 
-import logging
 import mmap
-import os
 import struct
-import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import IO, Annotated
+from itertools import groupby
+from typing import IO, Annotated, Any
 
 import msgspec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -27,8 +25,7 @@ from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import LINE, one_line
 from fedsz.transport.head import MOST_FIELDS, require_few_fields
-
-logger = logging.getLogger(__name__)
+from fedsz.transport.shelf import Parked, Shelf
 
 # Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
 MAX_HEAD_BYTES = 64 << 20
@@ -36,30 +33,6 @@ MAX_ENVELOPE_BYTES = 1 << 20
 
 _LENGTHS = struct.Struct("<II")
 MIN_MESSAGE_BYTES = _LENGTHS.size
-
-
-class Parked:
-    """Bytes in a file that has no name, to be read in pieces and by many at once.
-
-    Raises:
-        OSError: there is no room for them.
-    """
-
-    def __init__(self, pieces: Iterable[memoryview]) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as this
-        self._size = 0
-        for piece in pieces:
-            start = 0
-            while start < len(piece):  # one write takes 2 GiB at most
-                start += self._file.write(piece[start:])
-            self._size += len(piece)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, part: slice) -> memoryview:
-        start, stop, _ = part.indices(self._size)
-        return memoryview(os.pread(self._file.fileno(), stop - start, start))
 
 
 @dataclass(frozen=True)
@@ -70,18 +43,13 @@ class Content:
     data: tuple[memoryview | Parked, ...]  # views of the Arrays' own bytes, or a copy on disk
 
     def parked(self) -> Content:
-        """Return the same with its data on disk, so that the Arrays can go while it is sent.
-
-        If the disk is full, it stays in memory: a full disk is no reason to end a run.
-        """
-        views = [piece for piece in self.data if isinstance(piece, memoryview)]
-        if not views:
-            return self
-        try:
-            return Content(self.head, (Parked(views),))
-        except OSError as err:
-            logger.warning("what is sent stays in memory: %s", err.strerror or err)
-            return self
+        """Return the same with its data on disk, so that the Arrays can go while it is sent."""
+        data: list[memoryview | Parked] = []
+        for in_memory, pieces in groupby(self.data, lambda piece: isinstance(piece, memoryview)):
+            run: list[Any] = list(pieces)
+            parked = Shelf().put("what is sent", *run) if in_memory else None
+            data += [parked] if parked else run
+        return Content(self.head, tuple(data))
 
 
 @dataclass(frozen=True)
@@ -115,12 +83,16 @@ class EncodedMessage:
 def encode_content(content: RecordDict) -> Content:
     """Return ``content`` ready for the wire; the arrays' data is referred to, not copied.
 
+    Data that is on disk already is taken from there: see `StreamedRequest.parked`.
+
     Raises:
         ConfigError: a record holds what Flower's protobufs cannot, or too much beside arrays.
     """
-    data: list[memoryview] = []
+    data: list[memoryview | Parked] = []
+    on_disk: Mapping[tuple[str, str], Parked] = getattr(content, "parked", {})
     try:
-        proto = compat.ProtoRecordDict(items=[_item(k, v, data) for k, v in content.items()])
+        items = [_item(key, record, data, on_disk) for key, record in content.items()]
+        proto = compat.ProtoRecordDict(items=items)
         head = msgspec.msgpack.encode((proto.SerializeToString(), [len(d) for d in data]))
     except (compat.EncodeError, TypeError, ValueError) as err:
         raise ConfigError(f"these records cannot be sent: {err}") from err
@@ -133,7 +105,10 @@ def encode_content(content: RecordDict) -> Content:
 
 
 def _item(
-    key: str, record: ArrayRecord | MetricRecord | ConfigRecord, data: list[memoryview]
+    key: str,
+    record: ArrayRecord | MetricRecord | ConfigRecord,
+    data: list[memoryview | Parked],
+    on_disk: Mapping[tuple[str, str], Parked],
 ) -> compat.ProtoRecordDict.Item:
     item = compat.ProtoRecordDict.Item
     if isinstance(record, MetricRecord):
@@ -144,7 +119,7 @@ def _item(
     for name, array in record.items():
         value = compat.ProtoArray(dtype=array.dtype, shape=array.shape, stype=array.stype)
         arrays.items.add(key=name, value=value)
-        data.append(memoryview(array.data).cast("B"))
+        data.append(on_disk.get((key, name)) or memoryview(array.data).cast("B"))
     return item(key=key, array_record=arrays)
 
 

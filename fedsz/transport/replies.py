@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol, overload, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
 from fedsz.transport.head import MOST_FIELDS
+from fedsz.transport.shelf import Parked
 
 
 class StreamedRequest(RecordDict):
@@ -18,9 +20,11 @@ class StreamedRequest(RecordDict):
 
     Attributes:
         reply_fields: how many fields the records of its reply may have beside their arrays' data.
+        parked: by record and array, data that is on disk; a Grid need not park it again.
     """
 
     reply_fields: int = MOST_FIELDS
+    parked: Mapping[tuple[str, str], Parked] = MappingProxyType({})
 
     # Flower writes the name of a class beside its bytes, and knows no other than its own.
     __qualname__ = RecordDict.__qualname__
