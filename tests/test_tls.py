@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives import serialization
 from fedsz.errors import ConfigError, LinkError
 from fedsz.transport.probe import probe
 from fedsz.transport.tls import (
-    asks_for_certificate,
+    Spoken,
     channel_credentials,
     mismatch,
     server_credentials,
+    spoken_by,
 )
 from tests.certificates import Authority, private_bytes
 from tests.links import LONG, Client, Server
@@ -106,7 +107,9 @@ def test_a_tls_client_is_told_that_its_server_speaks_plaintext(ours: Authority) 
             probe(server.address, credentials=credentials)
 
 
-@pytest.mark.parametrize("answer", [b"", b"\x16", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"\x16", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x18\x04" + bytes(29)]
+)
 def test_what_a_server_answers_to_tls_tells_whether_it_speaks_it(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -119,11 +122,12 @@ def test_what_a_server_answers_to_tls_tells_whether_it_speaks_it(answer: bytes) 
 
         thread = threading.Thread(target=answer_once)
         thread.start()
-        wrong = mismatch(server, secure=True)
+        spoken = spoken_by(server)
         thread.join(LONG)
 
-    assert bool(wrong) == answer.startswith(b"HTTP")
-    assert mismatch(server, secure=True) == mismatch(server, secure=False) == ""  # it is gone
+    assert spoken is (Spoken.PLAINTEXT if len(answer) > 1 else None)
+    assert spoken_by(server) is None  # it is gone
+    assert mismatch(None, secure=True) == mismatch(None, secure=False) == ""
 
 
 def test_a_server_with_a_ca_takes_only_clients_it_signed(
@@ -171,11 +175,11 @@ def test_however_a_server_hangs_up_it_asks_for_a_certificate(
         thread.start()
         if ends == "stays":
             monkeypatch.setattr("fedsz.transport.tls._ANSWER_SECONDS", 0.5)
-        asked = asks_for_certificate(f"127.0.0.1:{listener.getsockname()[1]}")
+        spoken = spoken_by(f"127.0.0.1:{listener.getsockname()[1]}")
         over.set()
         thread.join()
 
-    assert asked == (ends != "stays")
+    assert spoken is (Spoken.TLS if ends == "stays" else Spoken.TLS_WITH_CERTIFICATE)
 
 
 def test_files_are_checked(ours: Authority, theirs: Authority, tmp_path: Path) -> None:

@@ -324,11 +324,10 @@ class _Link:
 
     def _told_by_tls(self, err: grpc.RpcError) -> str:
         """Say what TLS has against this client; LinkError if only one end speaks it."""
-        secure = self._credentials is not None
-        wrong = tls.mismatch(self._server, secure=secure)
-        if wrong:
+        spoken = tls.spoken_by(self._server)
+        if wrong := tls.mismatch(spoken, secure=self._credentials is not None):
             raise LinkError(f"no link to {self._server}: {wrong}") from err
-        if secure and tls.asks_for_certificate(self._server):
+        if spoken is tls.Spoken.TLS_WITH_CERTIFICATE:
             return "; the server asks for a certificate that its --tls-ca has signed"
         return ""
 

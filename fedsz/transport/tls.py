@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import socket
 import ssl
-from contextlib import suppress
+from enum import Enum
 from typing import Final
 
 import grpc
@@ -16,7 +16,6 @@ from fedsz.transport.private_files import Pathish, read_file, read_private
 from fedsz.transport.tokens import Token
 
 _ANSWER_SECONDS: Final = 5.0
-_HANDSHAKE, _ALERT = 22, 21  # content types of TLS records: RFC 8446, section 5.1
 
 
 def server_credentials(
@@ -83,21 +82,56 @@ def load_certificate(path: Pathish) -> x509.Certificate:
         raise ConfigError(f"{path} holds no certificate: {err}") from err
 
 
-def mismatch(server: str, *, secure: bool) -> str:
+class Spoken(Enum):
+    """What a server speaks, as far as it shows by a greeting."""
+
+    TLS = "TLS"
+    TLS_WITH_CERTIFICATE = "TLS, with clients that have a certificate"
+    PLAINTEXT = "plaintext"
+
+
+def spoken_by(server: str) -> Spoken | None:
+    """Greet ``host:port`` in TLS, without a certificate, and return what it speaks.
+
+    gRPC does not say so: it tells of a wrong version, or of a closed socket. By TLS 1.3 a client
+    takes part in the whole handshake before the server looks at its certificate, and hangs up.
+
+    Returns:
+        None if it does not answer.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # that takes any server, to look at it
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    host, _, port = server.rpartition(":")
+    try:
+        plain = socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
+        link = context.wrap_socket(plain)
+    except ssl.SSLEOFError:
+        return None
+    except ssl.SSLError as err:  # it refuses by an alert, or its answer is none of TLS
+        return Spoken.TLS if "ALERT" in str(err.reason) else Spoken.PLAINTEXT
+    except (OSError, OverflowError, UnicodeError):  # no such port, no such name
+        return None
+    with link:
+        try:
+            return Spoken.TLS if link.recv(1) else Spoken.TLS_WITH_CERTIFICATE
+        except TimeoutError:
+            return Spoken.TLS
+        except OSError:  # it says why, or hangs up before it has read what the handshake sent
+            return Spoken.TLS_WITH_CERTIFICATE
+
+
+def mismatch(spoken: Spoken | None, *, secure: bool) -> str:
     """Return what is wrong, and what to do, if one end speaks TLS and the other plain text.
 
-    gRPC does not say so: it tells of a wrong version, or of a closed socket. So this greets the
-    server in TLS, and looks whether the answer is.
-
     Args:
-        server: ``host:port``.
+        spoken: by the server.
         secure: whether the client speaks TLS.
 
     Returns:
         One line; "" if both speak the same, or if the server does not answer.
     """
-    theirs = _speaks_tls(server)
-    if theirs is None or theirs == secure:
+    if spoken is None or secure == (spoken is not Spoken.PLAINTEXT):
         return ""
     if secure:
         return (
@@ -108,52 +142,6 @@ def mismatch(server: str, *, secure: bool) -> str:
         "the server speaks TLS and this client plaintext: start this client with --tls-ca and"
         " without --insecure, or the server with --insecure"
     )
-
-
-def asks_for_certificate(server: str) -> bool:
-    """Return whether a server that speaks TLS hangs up on a client without a certificate.
-
-    By TLS 1.3 a client takes part in the whole handshake before the server looks at its
-    certificate. So gRPC tells of a closed socket, of a wrong certificate as of none.
-    """
-    try:
-        link = _trusting_context().wrap_socket(_connect(server))
-    except (OSError, OverflowError, UnicodeError):
-        return False
-    with link:
-        try:
-            return not link.recv(1)
-        except TimeoutError:
-            return False
-        except OSError:  # it says why, or hangs up before it has read what the handshake sent
-            return True
-
-
-def _speaks_tls(server: str) -> bool | None:
-    """Return whether a server answers TLS's greeting in TLS; None if it does not answer."""
-    greeting = ssl.MemoryBIO()
-    with suppress(ssl.SSLWantReadError):  # the greeting is written, and wants an answer
-        _trusting_context().wrap_bio(ssl.MemoryBIO(), greeting).do_handshake()
-    try:
-        with _connect(server) as connection:
-            connection.sendall(greeting.read())
-            answer = connection.recv(1)
-    except (OSError, OverflowError, UnicodeError):  # no such port, no such name
-        return None
-    return answer[0] in (_HANDSHAKE, _ALERT) if answer else None
-
-
-def _trusting_context() -> ssl.SSLContext:
-    """Return a context that takes any server, to look at it; nothing is told to that server."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    return context
-
-
-def _connect(server: str) -> socket.socket:
-    host, _, port = server.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
 
 
 def _pair(cert: Pathish, key: Pathish) -> tuple[bytes, bytes]:
