@@ -81,7 +81,7 @@ def load(
         model: one of `RECIPES`.
         kind: ``weights`` or ``update``.
         cache: the folder where they lie, or will.
-        data_dir: as in `fedsz.training.datasets.load_partition`; only read for training.
+        data_dir: as in `fedsz.training.datasets.open_shares`; only read for training.
     """
     facts(model, cache, data_dir=data_dir)
     return load_file(_arrays_path(model, kind, cache))
@@ -102,23 +102,11 @@ def facts(model: str, cache: Path = CACHE, *, data_dir: Path | None = None) -> d
 def _make(name: str, cache: Path, data_dir: Path | None) -> dict[str, Any]:
     """Train a model and a client from there, write both files and return the facts."""
     recipe = RECIPES[name]
-    everything = datasets.load_partition(
-        DATASET,
-        data_dir=data_dir,
-        partition=0,
-        num_partitions=1,
-        samples=recipe.samples,
-        seed=SEED,
-    )
+    division = datasets.Division(1, samples=recipe.samples, seed=SEED)
+    everything = datasets.open_shares(DATASET, division, data_dir=data_dir)(0)
     # A subset is the front of one seeded order: the client's images are among those above.
-    share = datasets.load_partition(
-        DATASET,
-        data_dir=data_dir,
-        partition=0,
-        num_partitions=CLIENTS,
-        samples=CLIENTS * CLIENT_SAMPLES,
-        seed=SEED,
-    )
+    division = datasets.Division(CLIENTS, samples=CLIENTS * CLIENT_SAMPLES, seed=SEED)
+    share = datasets.open_shares(DATASET, division, data_dir=data_dir)(0)
     test = datasets.load_test(DATASET, data_dir=data_dir, samples=TEST_SAMPLES)
     model = models.build(name, num_classes=10, in_channels=3, seed=SEED)
     # On a CPU this is up to twice as fast.

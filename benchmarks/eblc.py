@@ -35,7 +35,7 @@ from fedsz.codecs import Codec
 from fedsz.codecs.sz3 import Sz3
 from fedsz.codecs.uniform import Uniform
 from fedsz.training import models
-from fedsz.training.datasets import load_partition
+from fedsz.training.datasets import Division, open_shares
 from fedsz.training.loop import train
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.update.config import DEFAULT
@@ -56,17 +56,9 @@ class Training:
 
 def updates(training: Training, options: argparse.Namespace) -> Iterator[Updates]:
     """Yield what each client's training changes, round by round; the server averages exactly."""
-    shares = [
-        load_partition(
-            "cifar10",
-            data_dir=options.data_dir,
-            partition=client,
-            num_partitions=CLIENTS,
-            samples=options.samples,
-            seed=options.seed,
-        )
-        for client in range(CLIENTS)
-    ]
+    division = Division(CLIENTS, samples=options.samples, seed=options.seed)
+    share_of = open_shares("cifar10", division, data_dir=options.data_dir)
+    shares = list(map(share_of, range(CLIENTS)))
     model = models.build("cnn", num_classes=10, in_channels=3, seed=options.seed)
     start = {name: x.copy() for name, x in arrays_of(model).items()}
     for number in range(options.rounds):

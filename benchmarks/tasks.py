@@ -270,11 +270,9 @@ class Clothes:
     def load_share(self, index: int, count: int) -> tuple[Any, Any]:
         """Return a client's images as rows of numbers, and their classes."""
         config = self._config
-        return flat(datasets.load_partition(
-            config.dataset, data_dir=Path(config.data_dir), partition=index, num_partitions=count,
-            partitioner=config.partitioner, alpha=config.alpha, seed=config.seed,
-            samples=config.samples or None,
-        ))  # fmt: skip
+        division = datasets.Division.of(config, count)
+        shares = datasets.open_shares(config.dataset, division, data_dir=Path(config.data_dir))
+        return flat(shares(index))
 
     def load_test(self) -> tuple[Any, Any]:
         """Return the held-out images."""

@@ -23,9 +23,8 @@ MB = 1_000_000
 
 
 def share(data_dir: Path, samples: int) -> Examples:
-    return datasets.load_partition(
-        "cifar10", data_dir=data_dir, partition=0, num_partitions=1, samples=samples
-    )
+    division = datasets.Division(1, samples=samples)
+    return datasets.open_shares("cifar10", division, data_dir=data_dir)(0)
 
 
 @pytest.mark.slow
@@ -43,8 +42,8 @@ def test_a_client_trains_on_5000_images_in_350_mb(data_dir: Path) -> None:
 def test_a_share_is_trained_on_without_pyarrow_in_this_process(data_dir: Path) -> None:
     code = (
         "from pathlib import Path; from fedsz.training import datasets;"
-        f" datasets.load_partition('cifar10', data_dir=Path({str(data_dir)!r}), partition=0,"
-        " num_partitions=9, samples=90).x[:]"
+        " shares = datasets.open_shares('cifar10', datasets.Division(9, samples=90),"
+        f" data_dir=Path({str(data_dir)!r})); shares(0).x[:]"
     )
 
     used = modules_after(code)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedsz.errors import ConfigError, DataError
 from fedsz.training import datasets
-from fedsz.training.datasets import DATASETS, PARTITIONERS, DatasetSpec
+from fedsz.training.datasets import DATASETS, PARTITIONERS, DatasetSpec, Division
 from fedsz.training.examples import Examples
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ in_folders = pytest.mark.parametrize(
 
 
 def digits(partition: int = 0, num_partitions: int = 5, **options: Any) -> Examples:
-    return datasets.load_partition(
-        "digits", data_dir=None, partition=partition, num_partitions=num_partitions, **options
-    )
+    division = Division(num_partitions, **options)
+    return datasets.open_shares("digits", division, data_dir=None)(partition)
 
 
 def keys(images: Examples) -> list[tuple[bytes, int]]:
@@ -74,19 +73,13 @@ def test_shares_are_disjoint_and_cover_the_subset(partitioner: str, samples: int
 def test_shares_of_real_files_are_disjoint_and_cover_the_subset(
     data_dir: Path, partitioner: str
 ) -> None:
-    def load(partition: int, num_partitions: int) -> Examples:
-        return datasets.load_partition(
-            "cifar10",
-            data_dir=data_dir,
-            partition=partition,
-            num_partitions=num_partitions,
-            partitioner=partitioner,
-            samples=400,
-            seed=3,
-        )
+    def load(count: int) -> list[tuple[bytes, int]]:
+        division = Division(count, partitioner, samples=400, seed=3)
+        shares = datasets.open_shares("cifar10", division, data_dir=data_dir)
+        return [key for i in range(count) for key in keys(shares(i))]
 
-    whole = keys(load(0, 1))
-    assert sorted(key for i in range(7) for key in keys(load(i, 7))) == sorted(whole)
+    whole = load(1)
+    assert sorted(load(7)) == sorted(whole)
     assert len(set(whole)) == 400
 
 
@@ -100,9 +93,7 @@ def test_a_seed_decides_a_share(partitioner: str) -> None:
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 def test_shares_of_an_open_set_are_those_of_clients_alone(partitioner: str) -> None:
-    shares = datasets.open_shares(
-        "digits", data_dir=None, num_partitions=5, partitioner=partitioner, seed=3
-    )
+    shares = datasets.open_shares("digits", Division(5, partitioner, seed=3), data_dir=None)
 
     for index in (4, 0, 2):
         assert same(shares(index), digits(index, partitioner=partitioner, seed=3))
@@ -172,9 +163,7 @@ def test_digits() -> None:
 
 @in_folders
 def test_decoded_images(data_dir: Path, spec: DatasetSpec) -> None:
-    train = datasets.load_partition(
-        spec.name, data_dir=data_dir, partition=1, num_partitions=4, samples=120
-    )
+    train = datasets.open_shares(spec.name, Division(4, samples=120), data_dir=data_dir)(1)
     test = datasets.load_test(spec.name, data_dir=data_dir, samples=40)
 
     for images, n in ((train, 30), (test, 40)):
@@ -256,10 +245,7 @@ def test_hub_set_without_a_test_split_has_a_fifth_held_out(
         return table
 
     monkeypatch.setattr(hf, "load_dataset", load_dataset)
-    shares = [
-        datasets.load_partition("caltech101", data_dir=None, partition=i, num_partitions=2)
-        for i in range(2)
-    ]
+    shares = [datasets.open_shares("caltech101", Division(2), data_dir=None)(i) for i in range(2)]
     test = datasets.load_test("caltech101", data_dir=None)
 
     assert set(asked) == {("flwrlabs/caltech101", "train")}

@@ -30,7 +30,7 @@ def test_images() -> Examples:
 
 @pytest.fixture(scope="module")
 def trained() -> nn.Module:
-    data = datasets.load_partition("digits", data_dir=None, partition=0, num_partitions=1)
+    data = datasets.open_shares("digits", datasets.Division(1), data_dir=None)(0)
     model = models.build("cnn", num_classes=10, in_channels=1, seed=0)
     training.train(model, data, epochs=2, lr=0.01, momentum=0.9, batch_size=32, seed=0)
     return model

@@ -36,7 +36,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 def test_cnn_learns_digits() -> None:
-    data = datasets.load_partition("digits", data_dir=None, partition=0, num_partitions=1)
+    data = datasets.open_shares("digits", datasets.Division(1), data_dir=None)(0)
     test = datasets.load_test("digits", data_dir=None)
     model = cnn()
     before = training.evaluate(model, test)
@@ -54,9 +54,8 @@ def test_cnn_learns_digits() -> None:
 
 @pytest.mark.slow
 def test_cnn_learns_cifar10(data_dir: Path) -> None:
-    data = datasets.load_partition(
-        "cifar10", data_dir=data_dir, partition=0, num_partitions=1, samples=4000
-    )
+    division = datasets.Division(1, samples=4000)
+    data = datasets.open_shares("cifar10", division, data_dir=data_dir)(0)
     test = datasets.load_test("cifar10", data_dir=data_dir, samples=500)
     model = models.build("cnn", num_classes=10, in_channels=3)
     train(model, data, epochs=2)

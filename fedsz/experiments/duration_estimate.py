@@ -56,7 +56,7 @@ def _images(dataset: str, data_dir: str) -> tuple[int, int]:
     """Return how many images a data set has for training and for testing."""
     spec = datasets.get(dataset)
     if spec.hub_id is None:
-        train = datasets.load_partition(dataset, data_dir=None, partition=0, num_partitions=1)
+        train = datasets.open_shares(dataset, datasets.Division(1), data_dir=None)(0)
         return len(train), len(datasets.load_test(dataset, data_dir=None))
     if not data_dir:
         raise FedszError("the hub does not say without a download")

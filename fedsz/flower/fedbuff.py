@@ -79,7 +79,6 @@ class FedBuff(StreamingFedAvg):
             raise ConfigError("FedBuff does not evaluate on clients: pass fraction_evaluate=0")
         self.buffer, self.max_staleness, self.most_ahead = buffer, max_staleness, most_ahead
         self._recent = deque[int](maxlen=RECENT)  # nodes whose updates have counted
-        self.done = 0  # rounds before those of `start`, which counts from 1
         self._out: dict[int, tuple[str, int]] = {}  # by node: its message, and the model in that
         self._models = 0  # that there have been
         self._staleness = 0  # of the reply that is being added

@@ -90,6 +90,7 @@ class StreamingFedAvg(FedAvg):
         super().__init__(*arguments, **named)
         self.quorum = Quorum(min_replies)
         self.on_update: Callable[[ReceivedUpdate], None] | None = None
+        self.done = 0  # rounds before those of `start`, which counts from 1
         self._first, self._average = ArrayRecord(), ArrayRecord()  # as Flower's loop holds them
         # Whether this one's own loop runs, not that of one around it; whether this round trains.
         self._starts, self._asks = False, True
@@ -140,7 +141,8 @@ class StreamingFedAvg(FedAvg):
         self.quorum.wait()
         if arrays is self._average:
             self._first.clear()
-        messages = streamed(super().configure_train(server_round, _view(arrays), config, grid))
+        number = self.done + server_round
+        messages = streamed(super().configure_train(number, _view(arrays), config, grid))
         self._asks = bool(messages)
         return messages
 
@@ -148,6 +150,7 @@ class StreamingFedAvg(FedAvg):
 
     def _aggregated(self, server_round: int, replies: Iterable[Message]) -> Averaged:
         """Add up ``replies`` one by one, and return their weighted average and metrics."""
+        server_round += self.done
         # Those that somebody has gone through come as a list, of a strategy around this one.
         inside = isinstance(replies, list) and not self._starts
         if isinstance(replies, Replies):

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ import torch
 from fedsz.errors import ConfigError, DataError
 from fedsz.training.examples import Examples, Inputs
 from fedsz.training.hold_out import Ints, hold_out
+from fedsz.training.options import RunConfig
 from fedsz.training.sklearn_tables import read_table
 
 if TYPE_CHECKING:
@@ -91,100 +92,93 @@ def get(name: str) -> DatasetSpec:
     return named[name]
 
 
-def load_partition(
-    name: str,
-    *,
-    data_dir: Path | None,
-    partition: int,
-    num_partitions: int,
-    partitioner: str = "iid",
-    alpha: float = 0.5,
-    seed: int = 0,
-    samples: int | None = None,
-) -> Examples:
-    """Load one client's share of the training images, which are decoded as they are trained on.
+def open_shares(
+    name: str, division: Division, *, data_dir: Path | None
+) -> Callable[[int], Examples]:
+    """Return what loads a client's share of the training images, which is opened once for all.
+
+    Images are decoded as they are trained on.
 
     Args:
         name: one of `DATASETS`.
+        division: says what the shares are.
         data_dir: holds ``<name>/train.parquet`` and ``<name>/test.parquet``, or those two files
             themselves; None means the Hugging Face hub. ``digits`` comes with scikit-learn and
             needs neither.
-        partition: which share, in [0, num_partitions).
+
+    Raises:
+        ConfigError: a name that cannot be; the message says which can. What is returned raises it
+            for a share that there is not.
+        DataError: the data set is not there or not what it should be, or there are too few
+            images for every share to have one.
+    """
+    split = _open(get(name), "train", data_dir)
+    rows_of = division.of_labels(split.labels, f"images of {name}")
+    return lambda partition: split.take(rows_of(partition))
+
+
+@dataclass(frozen=True)
+class Division:
+    """How labelled examples are divided among clients.
+
+    Attributes:
         num_partitions: how many shares there are.
         partitioner: ``iid``, shares of equal size (give or take one), or ``dirichlet``, where
             each class is divided in proportions drawn from Dir(alpha) (Yurochkin et al., 2019,
             arXiv:1905.12022).
         alpha: of the Dirichlet distribution, > 0; the smaller, the more the shares differ.
         seed: decides the subset, the division and the order of the share.
-        samples: divide only so many images, drawn from the whole set; None divides all.
+        samples: divide only so many examples, drawn from the whole set; None divides all.
 
     Raises:
         ConfigError: a name or number that cannot be; the message says which can.
-        DataError: the data set is not there or not what it should be, or there are too few
-            images for every share to have one.
     """
-    return open_shares(
-        name, data_dir=data_dir, num_partitions=num_partitions, partitioner=partitioner,
-        alpha=alpha, seed=seed, samples=samples,
-    )(partition)  # fmt: skip
 
+    num_partitions: int
+    partitioner: str = "iid"
+    alpha: float = 0.5
+    seed: int = 0
+    samples: int | None = None
 
-def open_shares(
-    name: str,
-    *,
-    data_dir: Path | None,
-    num_partitions: int,
-    partitioner: str = "iid",
-    alpha: float = 0.5,
-    seed: int = 0,
-    samples: int | None = None,
-) -> Callable[[int], Examples]:
-    """Return what `load_partition` does for one share after the other, with the set opened once."""
-    split = _open(get(name), "train", data_dir)
-    rows_of = divide(
-        split.labels, num_partitions, what=f"images of {name}",
-        partitioner=partitioner, alpha=alpha, seed=seed, samples=samples,
-    )  # fmt: skip
-    return lambda partition: split.take(rows_of(partition))
+    @classmethod
+    def of(cls, config: RunConfig, num_partitions: int) -> Self:
+        """Return how the options of a run divide."""
+        samples = config.samples or None
+        return cls(num_partitions, config.partitioner, config.alpha, config.seed, samples)
 
+    def __post_init__(self) -> None:
+        if self.partitioner not in PARTITIONERS:
+            have = ", ".join(PARTITIONERS)
+            raise ConfigError(f"no partitioner {self.partitioner!r}; have {have}")
+        if self.num_partitions < 1:
+            raise ConfigError(f"num_partitions must be at least 1, got {self.num_partitions}")
+        if not 0 < self.alpha < math.inf:
+            raise ConfigError(f"alpha must be positive and finite, got {self.alpha}")
 
-def divide(
-    labels: npt.NDArray[Any],
-    num_partitions: int,
-    *,
-    what: str,
-    partitioner: str,
-    alpha: float,
-    seed: int,
-    samples: int | None,
-) -> Callable[[int], Ints]:
-    """Return what gives the rows of a share of labelled examples; see `load_partition`.
+    def of_labels(self, labels: npt.NDArray[Any], what: str) -> Callable[[int], Ints]:
+        """Return what gives the rows of a share of labelled examples.
 
-    ``what`` names the examples in errors.
-    """
-    if partitioner not in PARTITIONERS:
-        raise ConfigError(f"no partitioner {partitioner!r}; have {', '.join(PARTITIONERS)}")
-    if num_partitions < 1:
-        raise ConfigError(f"num_partitions must be at least 1, got {num_partitions}")
-    if not 0 < alpha < math.inf:
-        raise ConfigError(f"alpha must be positive and finite, got {alpha}")
+        ``what`` names the examples in errors, which are those of `open_shares`.
+        """
+        count = self.num_partitions
+        rows = _subset(len(labels), self.samples, self.seed, f"training {what}")
+        if len(rows) < count:
+            raise DataError(f"{len(rows)} {what} cannot fill {count} partitions")
+        equal = np.array_split(np.arange(len(rows)), count)
+        drawn = None
+        if self.partitioner == "dirichlet":
+            drawn = _dirichlet(labels[rows], count, self.alpha, self.seed)
 
-    rows = _subset(len(labels), samples, seed, f"training {what}")
-    if len(rows) < num_partitions:
-        raise DataError(f"{len(rows)} {what} cannot fill {num_partitions} partitions")
-    equal = np.array_split(np.arange(len(rows)), num_partitions)
-    drawn = _dirichlet(labels[rows], num_partitions, alpha, seed) if partitioner != "iid" else None
+        def rows_of(partition: int) -> Ints:
+            if not 0 <= partition < count:
+                raise ConfigError(f"partition must lie in [0, {count}), got {partition}")
+            return rows[drawn(partition) if drawn else equal[partition]]
 
-    def rows_of(partition: int) -> Ints:
-        if not 0 <= partition < num_partitions:
-            raise ConfigError(f"partition must lie in [0, {num_partitions}), got {partition}")
-        return rows[drawn(partition) if drawn else equal[partition]]
-
-    return rows_of
+        return rows_of
 
 
 def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Examples:
-    """Load the test images, which no partition contains; ``data_dir`` is as in `load_partition`.
+    """Load the test images, which no share contains; ``data_dir`` is as in `open_shares`.
 
     They are decoded once: the server tests on them in each round.
 

@@ -21,7 +21,6 @@ from fedsz.flower.deadline import Deadlines
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
 from fedsz.flower.fetchsgd import FetchSgd
 from fedsz.flower.grid import FedSZGrid
-from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
@@ -123,36 +122,29 @@ def federate(
 
 
 class ResumableFedAvg(StreamingFedAvg):
-    """Averages the rounds after those that are ``done``; Flower counts from 1 in any case.
+    """Asks clients that depend on seed and round alone.
 
-    ``clients_per_round`` clients train in a round, or all that are there if they are fewer; 0 for
+    ``clients_per_round`` of them train in a round, or all that are there if they are fewer; 0 for
     all.
     """
 
-    def __init__(self, done: int, seed: int, clients_per_round: int = 0, **named: Any) -> None:
+    def __init__(self, seed: int, clients_per_round: int = 0, **named: Any) -> None:
         super().__init__(**_NO_EVALUATION, **named)
-        self._done, self._seed, self._clients_per_round = done, seed, clients_per_round
+        self._seed, self._clients_per_round = seed, clients_per_round
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return a round's messages; whom it asks first depends on seed and round alone."""
-        number = self._done + server_round
+        """Return a round's messages."""
         if self._clients_per_round:
             there = len(list(grid.get_node_ids()))
             self.fraction_train = min(1.0, (self._clients_per_round + 0.5) / max(there, 1))
-        with seeded(_seed_of_round(self._seed, number)):
-            return super().configure_train(number, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return a round's average and metrics."""
-        return super().aggregate_train(self._done + server_round, replies)
+        with seeded(_seed_of_round(self._seed, self.done + server_round)):
+            return super().configure_train(server_round, arrays, config, grid)
 
 
 class ResumableFetchSgd(ResumableFedAvg, FetchSgd):
-    """FetchSGD, of which rounds are ``done`` likewise."""
+    """FetchSGD, likewise."""
 
 
 class _Rounds:
@@ -173,7 +165,6 @@ class _Rounds:
         self._needs = controller.needs
         rules, deadlines = rules_of(config), deadlines_of(config)
         self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, config.seed)
-        self.quorum = Quorum(config.min_replies)
         self.done = 0  # how many rounds were before
         self._before: Mapping[str, NDArray] = {}  # the average of the round before
         self._train_seconds = 0.0
@@ -183,8 +174,8 @@ class _Rounds:
             self._before = load(problem.model, to_record(dict(last.model)))
             self.grid.restore(last.grid)
             self.done = last.done.round
-        self.strategy = strategy_of(config, self.done)
-        self.strategy.quorum = self.quorum
+        self.strategy = strategy_of(config)
+        self.strategy.done = self.done
         if resumed is not None:
             self.strategy.restore(resumed.checkpoint.strategy)
 
@@ -217,7 +208,7 @@ class _Rounds:
         record = self.grid.end_round(
             accuracy=result.accuracy,
             loss=result.loss,
-            uncounted=self.quorum.why,
+            uncounted=self.strategy.quorum.why,
             train_seconds=self._train_seconds,
             test_seconds=test_seconds,
             **self._measured(number, averaged),
@@ -250,33 +241,32 @@ def _seed_of_round(seed: int, number: int) -> int:
     return hash((seed, number)) % 2**32
 
 
-def strategy_of(config: RunConfig, done: int = 0) -> StreamingFedAvg:
-    """Return how the updates of a run are averaged, after ``done`` rounds.
+def strategy_of(config: RunConfig) -> StreamingFedAvg:
+    """Return how the updates of a run are averaged.
 
     Raises:
         ConfigError: a buffer is smaller than the replies that a round needs, or asks only some
             clients; FetchSGD has no sketches of fixed columns, a policy that sends none, or a
             buffer; there is a momentum without FetchSGD.
     """
-    asked = done, config.seed, config.clients_per_round
+    asked, replies = (config.seed, config.clients_per_round), {"min_replies": config.min_replies}
     if config.server_momentum and not config.fetchsgd:
         raise ConfigError("--server-momentum needs --fetchsgd")
     if config.fetchsgd:
         _require_sketches(config)
-        return ResumableFetchSgd(*asked, k=config.fetchsgd, momentum=config.server_momentum)
+        momentum = config.server_momentum
+        return ResumableFetchSgd(*asked, k=config.fetchsgd, momentum=momentum, **replies)
     if not config.buffer:
-        return ResumableFedAvg(*asked)
+        return ResumableFedAvg(*asked, **replies)
     if config.clients_per_round:
         raise ConfigError("--clients-per-round cannot be used with --buffer")
-    strategy = FedBuff(
+    return FedBuff(
         buffer=config.buffer,
         max_staleness=config.max_staleness,
-        min_replies=config.min_replies,
         most_ahead=MOST_AHEAD if config.max_client_share < 1 else math.inf,
+        **replies,
         **_NO_EVALUATION,
     )
-    strategy.done = done
-    return strategy
 
 
 def _require_sketches(config: RunConfig) -> None:

@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from fedsz.errors import ConfigError
 from fedsz.training import datasets, loop, models
+from fedsz.training.datasets import Division
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
-from fedsz.training.task import Metrics
 
 # Data is read once, not once a run: runs of a sweep follow each other in one process.
 _load_test = lru_cache(maxsize=2)(datasets.load_test)
 
 
 @lru_cache(maxsize=16)
-def _shares(name: str, **division: Any) -> Callable[[int], Examples]:
-    return lru_cache(maxsize=None)(datasets.open_shares(name, **division))
+def _shares(name: str, division: Division, data_dir: Path | None) -> Callable[[int], Examples]:
+    return lru_cache(maxsize=None)(datasets.open_shares(name, division, data_dir=data_dir))
 
 
-class ImagesTask:
+class ImagesTask(loop.TorchTask):
     """A `fedsz.training.task.Task`: a network of `models` on a data set of `datasets`.
 
     Raises:
@@ -33,12 +31,10 @@ class ImagesTask:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        if config.partitioner not in datasets.PARTITIONERS:
-            have = ", ".join(datasets.PARTITIONERS)
-            raise ConfigError(f"no partitioner {config.partitioner!r}; have {have}")
+        Division.of(config, 1)
         datasets.get(config.dataset)
         models.require(config.model)
-        self._config, self._device = config, loop.check_device(config.device)
+        super().__init__(config)
         self._data_dir = Path(config.data_dir) if config.data_dir else None
 
     def build_model(self) -> nn.Module:
@@ -46,33 +42,14 @@ class ImagesTask:
         return build_model(self._config).to(self._device)
 
     def load_share(self, index: int, count: int) -> Examples:
-        """Return a client's share; see `datasets.load_partition`."""
-        config = self._config
-        shares = _shares(
-            config.dataset,
-            data_dir=self._data_dir,
-            num_partitions=count,
-            partitioner=config.partitioner,
-            alpha=config.alpha,
-            seed=config.seed,
-            samples=config.samples or None,
-        )
-        return shares(index)
+        """Return a client's share; see `datasets.open_shares`."""
+        division = Division.of(self._config, count)
+        return _shares(self._config.dataset, division, self._data_dir)(index)
 
     def load_test(self) -> Examples:
         """Return the test images; see `datasets.load_test`."""
         samples = self._config.test_samples or None
         return _load_test(self._config.dataset, data_dir=self._data_dir, samples=samples)
-
-    def train(self, model: nn.Module, share: Examples) -> Metrics:
-        """Train by SGD; see `loop.train`."""
-        result = loop.train_as(self._config, model, share)
-        return {"loss": result.loss, "examples": result.examples}
-
-    def evaluate(self, model: nn.Module, test: Examples) -> Metrics:
-        """Return the mean cross-entropy in nats, and the share of right answers."""
-        result = loop.evaluate(model, test, image_size=self._config.image_size)
-        return {"loss": result.loss, "accuracy": result.accuracy}
 
 
 def build_model(config: RunConfig) -> nn.Module:

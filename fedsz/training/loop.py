@@ -19,6 +19,38 @@ from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
 
 
+class TorchTask:
+    """What the tasks of fedsz do alike: SGD, and a test of what came of it.
+
+    Raises:
+        ConfigError: torch knows no such device, or has none here.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._device = config, check_device(config.device)
+
+    def train(self, model: nn.Module, share: Examples) -> dict[str, float]:
+        """Train as the run's options say; the seed is that of torch's global generator."""
+        config = self._config
+        result = train(
+            model,
+            share,
+            epochs=config.epochs,
+            lr=config.learning_rate,
+            momentum=config.momentum,
+            batch_size=config.batch_size,
+            seed=torch.initial_seed() % 2**32,
+            image_size=config.image_size,
+        )
+        return {"loss": result.loss, "examples": result.examples}
+
+    def evaluate(self, model: nn.Module, test: Examples) -> dict[str, float]:
+        """Return what `evaluate` measures: the mean loss and, of classes, the accuracy."""
+        result = evaluate(model, test, image_size=self._config.image_size)
+        accuracy = {} if math.isnan(result.accuracy) else {"accuracy": result.accuracy}
+        return {"loss": result.loss, **accuracy}
+
+
 class TrainResult(NamedTuple):
     """What local training did."""
 
@@ -105,20 +137,6 @@ def train(
                             parameter.add_(velocity, alpha=-lr)
                 loss_sum += loss.item() * len(rows)
     return TrainResult(loss_sum / len(data), len(data), time.perf_counter() - start)
-
-
-def train_as(config: RunConfig, model: nn.Module, data: Examples) -> TrainResult:
-    """Train as a run's options say; the seed is that of torch's global generator."""
-    return train(
-        model,
-        data,
-        epochs=config.epochs,
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        batch_size=config.batch_size,
-        seed=torch.initial_seed() % 2**32,
-        image_size=config.image_size,
-    )
 
 
 def evaluate(

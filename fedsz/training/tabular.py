@@ -12,18 +12,17 @@ from torch import nn
 
 from fedsz.errors import ConfigError, DataError
 from fedsz.training import loop
-from fedsz.training.datasets import PARTITIONERS, divide
+from fedsz.training.datasets import PARTITIONERS, Division
 from fedsz.training.examples import Examples
 from fedsz.training.hold_out import Ints, hold_out
 from fedsz.training.options import RunConfig
 from fedsz.training.sklearn_tables import TABLES, read_table
-from fedsz.training.task import Metrics
 
 MODELS: Final = ("mlp", "linear")
 _HIDDEN: Final = 128
 
 
-class TabularTask:
+class TabularTask(loop.TorchTask):
     """A `fedsz.training.task.Task`: an MLP or a linear model on one of `TABLES`.
 
     Tables of classes have the cross-entropy as their loss. ``diabetes`` has the mean squared error
@@ -38,7 +37,7 @@ class TabularTask:
             if getattr(config, name) not in have:
                 given = getattr(config, name)
                 raise ConfigError(f"no {name} {given!r} for tables; have {', '.join(have)}")
-        self._config, self._device = config, loop.check_device(config.device)
+        super().__init__(config)
         self._train, self._test = _table(config.dataset)
         self._division = lru_cache(maxsize=1)(self._divide)  # many clients may be in this process
         self._classes = 0 if self._train.y.is_floating_point() else int(self._train.y.max()) + 1
@@ -63,12 +62,8 @@ class TabularTask:
         return Examples(self._train.x[torch.from_numpy(rows)], labels[rows])
 
     def _divide(self, count: int) -> Callable[[int], Ints]:
-        config = self._config
-        return divide(
-            self._train.y.numpy().ravel(), count, what=f"rows of {config.dataset}",
-            partitioner=config.partitioner, alpha=config.alpha, seed=config.seed,
-            samples=config.samples or None,
-        )  # fmt: skip
+        labels, what = self._train.y.numpy().ravel(), f"rows of {self._config.dataset}"
+        return Division.of(self._config, count).of_labels(labels, what)
 
     def load_test(self) -> Examples:
         """Return the fifth of the rows that no share contains, or so many of them."""
@@ -76,17 +71,6 @@ class TabularTask:
         if wanted > len(self._test):
             raise DataError(f"{self._config.dataset} has {len(self._test)} test rows, not {wanted}")
         return self._test.first(wanted)
-
-    def train(self, model: nn.Module, share: Examples) -> Metrics:
-        """Train by SGD."""
-        result = loop.train_as(self._config, model, share)
-        return {"loss": result.loss, "examples": result.examples}
-
-    def evaluate(self, model: nn.Module, test: Examples) -> Metrics:
-        """Return the mean loss and, for classes, the share of right answers."""
-        result = loop.evaluate(model, test)
-        accuracy = {"accuracy": result.accuracy} if self._classes else {}
-        return {"loss": result.loss, **accuracy}
 
 
 def _table(name: str) -> tuple[Examples, Examples]:

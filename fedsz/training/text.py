@@ -15,7 +15,7 @@ from fedsz.errors import ConfigError, DataError
 from fedsz.training import loop
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
-from fedsz.training.task import Metrics, require_plain
+from fedsz.training.task import require_plain
 
 MODELS: Final = ("gpt", "lstm")
 PARTITIONERS: Final = ("iid", "speaker")
@@ -30,7 +30,7 @@ _ALPHABET: Final = "\n" + "".join(map(chr, range(32, 127)))
 SYMBOLS: Final = len(_ALPHABET) + 1
 
 
-class TextTask:
+class TextTask(loop.TorchTask):
     """A `fedsz.training.task.Task`: predict each character of a text from those before it.
 
     The text is ``<dataset>.txt``, in the data folder or in its folder ``text``. The last tenth is
@@ -47,7 +47,7 @@ class TextTask:
             if getattr(config, name) not in have:
                 given = getattr(config, name)
                 raise ConfigError(f"no {name} {given!r} for text; have {', '.join(have)}")
-        self._config, self._device = config, loop.check_device(config.device)
+        super().__init__(config)
         text = _read(config.dataset, config.data_dir)
         end = len(text) - len(text) // _HOLD_OUT
         self._train, self._test = text[:end], text[end:]
@@ -77,16 +77,6 @@ class TextTask:
         """Return the text's last tenth, or so many examples of it."""
         test = _windows(self._test)
         return test.first(self._config.test_samples or len(test))
-
-    def train(self, model: nn.Module, share: Examples) -> Metrics:
-        """Train by SGD."""
-        result = loop.train_as(self._config, model, share)
-        return {"loss": result.loss, "examples": result.examples}
-
-    def evaluate(self, model: nn.Module, test: Examples) -> Metrics:
-        """Return the mean cross-entropy in nats a character, and the share of right guesses."""
-        result = loop.evaluate(model, test)
-        return {"loss": result.loss, "accuracy": result.accuracy}
 
 
 class Gpt(nn.Module):
