@@ -189,20 +189,20 @@ class Packer:
         """
         pushed = list(messages)
         trains = is_training(pushed)
-        told = Instructions(
-            config if trains else aside(config), self._turn, run=self._run, trains=trains
-        )
+        how = config if trains else aside(config)
+        instructions = Instructions(how, self._turn, run=self._run, trains=trains)
         tests = self._turn > 0 and all(
             message.metadata.message_type.startswith(EVALUATE) for message in pushed
         )
         records = {id(message.content): message.content for message in pushed}
         first = pushed[0].content
         if all(same_arrays(first, content) for content in records.values()):
-            shared = self._content(first, config, told, everybody=trains or tests, keeps=overlaps)
+            everybody = trains or tests
+            shared = self._content(first, config, instructions, everybody=everybody, keeps=overlaps)
             contents = {i: shared.beside_others(content) for i, content in records.items()}
         else:
             contents = {
-                i: self._content(content, config, told, everybody=False, keeps=overlaps)
+                i: self._content(content, config, instructions, everybody=False, keeps=overlaps)
                 for i, content in records.items()
             }
         for content in contents.values():
@@ -213,20 +213,18 @@ class Packer:
             node, identity = message.metadata.dst_node_id, id(message.content)
             content = contents[identity]
             own = codecs.get(node) if content.instructions.config is config else None
-            if own is not None:
-                content = content.with_codec(own)
-            counted = self._counted.get(node, 0)
-            trained = trains and bool(content.broadcasts)
-            missed = trained and self._asked.get(node, 0) > counted
-            if missed:
-                content = content.with_counted(counted)
-            if trained:
+            counted: int | None = None
+            shifts: Mapping[str, bytes] = {}
+            if trains and content.broadcasts:
+                last = self._counted.get(node, 0)
+                counted = last if self._asked.get(node, 0) > last else None
                 self._asked[node] = self._turn
-            shifts = self._shifts.digests(node) if trained and config.learns_shifts else {}
-            if shifts:
-                content = content.with_shifts(shifts)
-            held, told_counted = self._holds(node), counted if missed else None
-            case = identity, own, *held.items(), told_counted, *shifts.items()
+                shifts = self._shifts.digests(node) if config.learns_shifts else {}
+            if own or counted is not None or shifts:
+                told = config.replace(codec=own) if own else content.instructions.config
+                content = content.telling(config=told, counted=counted, shifts=shifts)
+            held = self._holds(node)
+            case = identity, own, *held.items(), counted, *shifts.items()
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]

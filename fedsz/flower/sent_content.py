@@ -44,18 +44,9 @@ class SentContent:
         others = {k: v for k, v in content.items() if k not in self.broadcasts and k != KEY}
         return replace(self, others=others)
 
-    def with_codec(self, codec: str) -> SentContent:
-        """Return the same for a client that is to use another codec."""
-        told = self.instructions
-        return replace(self, instructions=replace(told, config=told.config.replace(codec=codec)))
-
-    def with_counted(self, turn: int) -> SentContent:
-        """Return the same for a client whose replies since a turn did not count."""
-        return replace(self, instructions=replace(self.instructions, counted=turn))
-
-    def with_shifts(self, shifts: Mapping[str, bytes]) -> SentContent:
-        """Return the same for a client whose shifts have these digests, by key."""
-        return replace(self, instructions=replace(self.instructions, shifts=shifts))
+    def telling(self, **changes: Any) -> SentContent:
+        """Return the same for a client that is told something else: fields of `Instructions`."""
+        return replace(self, instructions=replace(self.instructions, **changes))
 
     def prepare(self, helds: Iterable[Mapping[str, bytes]]) -> None:
         """Code what clients lack that hold these models, by key."""
