@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 import fedsz
 from fedsz.flower import FedSZMod, LocalGrid
 from fedsz.flower.records import KEY, sealed, to_array
+from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
@@ -97,6 +98,22 @@ def app_of(edit: Edit = lambda i, arrays: moved(arrays, i), *, mod: bool = True)
         )
 
     return app
+
+
+class Watched(WrappedGrid):
+    """A Grid that keeps what crosses it; messages change hands, their contents stay."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.down: list[RecordDict] = []
+        self.up: list[RecordDict] = []
+
+    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        sent = list(messages)
+        self.down += [message.content for message in sent]
+        for reply in super().stream_replies(sent, timeout=timeout):
+            self.up += [reply.content] if reply.has_content() else []
+            yield reply
 
 
 def grid_of(app: ClientApp) -> LocalGrid:

@@ -119,10 +119,10 @@ def test_an_upload_that_was_broken_off_tells_nothing(server: Server, client: Raw
 
 def test_measuring_costs_nothing_that_counts() -> None:
     """A chunk takes some 100 us to receive; to time it, less than one of them."""
-    arrival = Upload(Begin("x", 10_000 * CHUNK_BYTES), None, 0.0, limit=1 << 40)
+    upload = Upload(Begin("x", 10_000 * CHUNK_BYTES), None, 0.0, limit=1 << 40)
     piece = memoryview(bytes(CHUNK_BYTES))
     start = time.perf_counter()
     for _ in range(10_000):
-        arrival.take(piece, time.monotonic())
+        upload.take(piece, time.monotonic())
     assert (time.perf_counter() - start) / 10_000 < 20e-6
-    assert arrival.bandwidth(0.0, time.monotonic()) > 0
+    assert upload.bandwidth(0.0, time.monotonic()) > 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
@@ -14,8 +12,7 @@ from fedsz.flower.instructions import Instructions
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY
-from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.federation import app_of, initial, moved, record_of, run, to_arrays
+from tests.federation import Watched, app_of, initial, moved, record_of, run, to_arrays
 from tests.test_hostile_replies import CLIENTS, REFUSED, Hostile
 
 
@@ -71,20 +68,14 @@ def test_what_is_clipped_goes_as_far_as_the_limit_its_own_way(
 
 def test_a_clipped_reply_has_counted_and_leaves_its_sender_its_residual() -> None:
     """What was clipped does not come back; what compression left out does."""
-    told: list[int | None] = []
-
-    class Seen(WrappedGrid):
-        def stream_replies(self, messages: Any, *, timeout: float | None = None) -> Any:
-            pushed = list(messages)
-            told.extend(Instructions.read(m.content[KEY]).counted for m in pushed)
-            return self.inner.stream_replies(pushed, timeout=timeout)
-
     rules = AdmissionRules(max_update_norm=0.5)
     nodes = [{"partition-id": i} for i in range(CLIENTS)]
-    grid = FedSZGrid(Seen(LocalGrid(app_of(), nodes)), "std:2", rules=rules)
+    watched = Watched(LocalGrid(app_of(), nodes))
+    grid = FedSZGrid(watched, "std:2", rules=rules)
 
     run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=3)
 
+    told = [Instructions.read(content[KEY]).counted for content in watched.down]
     assert told == [None] * 3 * CLIENTS
     traffic = grid.take_traffic()
     assert traffic.failures == []

@@ -21,8 +21,7 @@ from fedsz.flower.deadline import Deadlines
 from fedsz.flower.evaluation_metrics import EvaluationMetrics
 from fedsz.flower.records import KEY, to_array
 from fedsz.update.config import CompressionConfig
-from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
-from tests.test_grid import Watched
+from tests.federation import CLIENTS, Watched, app_of, grid_of, initial, moved, record_of, to_arrays
 
 ROUNDS = 5
 

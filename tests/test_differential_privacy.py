@@ -36,10 +36,9 @@ from fedsz.flower.instructions import Instructions
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY
-from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.update.clipping import scaled_step
 from fedsz.update.config import CompressionConfig
-from tests.federation import record_of, to_arrays
+from tests.federation import Watched, record_of, to_arrays
 
 Model = dict[str, np.ndarray]
 
@@ -246,17 +245,11 @@ def test_the_norm_takes_the_place_of_other_limits() -> None:
 def test_nothing_is_fed_back() -> None:
     """It would be clipped off again. A chain keeps its own feedback, and a bound that was named."""
     told: list[CompressionConfig] = []
-
-    class Seen(WrappedGrid):
-        def stream_replies(self, messages: Any, *, timeout: float | None = None) -> Any:
-            pushed = list(messages)
-            told.extend(Instructions.read(m.content[KEY]).config for m in pushed)
-            return self.inner.stream_replies(pushed, timeout=timeout)
-
     ways = [{}, {"error_bound": "step:2"}, {"update": "feedback>topk"}]
     for way in ways:
-        app = App(around=Seen)
+        app = App(around=Watched)
         app.run(flower.FedAvg(**ONE), 8, **way)
+        told += [Instructions.read(content[KEY]).config for content in app.grid.inner.down]
 
     updates = [config.update for config in told]
     assert updates == ["delta"] * 16 + ["feedback>topk"] * 8

@@ -69,7 +69,7 @@ class Tampering(WrappedGrid):
         self.tamper = tamper
 
     def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        for reply in self.inner.send_and_receive(messages, timeout=timeout):
+        for reply in super().stream_replies(messages, timeout=timeout):
             if reply.content["metrics"]["num-examples"] == 3:  # client 2
                 (array,) = reply.content["arrays"].values()
                 data = self.tamper(array.data)
@@ -77,11 +77,6 @@ class Tampering(WrappedGrid):
                     {KEY: Array("uint8", (len(data),), STYPE, data)}
                 )
             yield reply
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        return list(self.stream_replies(messages, timeout=timeout))
 
 
 DAMAGE = {

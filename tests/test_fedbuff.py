@@ -16,7 +16,6 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
 from tests.test_clipping import steps_norm
-from tests.test_downlink import app_that
 from tests.test_hostile_replies import REFUSED
 from tests.test_quorum import equal, failing
 
@@ -185,16 +184,6 @@ def test_hostile_replies_move_no_buffer_beyond_the_limit(name: str) -> None:
     start = initial()
     most = 3 * 10 * max(steps_norm(moved(start, i), start) for i in range(CLIENTS))
     assert steps_norm(model, start) < most
-
-
-def test_a_client_that_was_restarted_is_sent_the_whole_model() -> None:
-    app = app_that({1: {2}}, [])
-    grid = FedSZGrid(grid_of(app), "std:1", downlink="std:1")
-
-    trained(grid, 3, buffer=CLIENTS)
-
-    traffic = grid.take_traffic()
-    assert (traffic.replies, traffic.failures) == (3 * CLIENTS, [])
 
 
 def test_options_that_cannot_be() -> None:

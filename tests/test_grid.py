@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import re
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,17 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg
 
 import fedsz
 from fedsz.control.record import RoundRecord
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, StreamingFedAvg
 from fedsz.flower.records import KEY, STYPE, is_sealed
-from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import (
     BOUND,
     CLIENTS,
+    Watched,
     app_of,
     bound_of,
     grid_of,
@@ -54,19 +54,6 @@ def test_strategies_get_what_they_would_within_the_bound(strategy: type[FedAvg])
         assert difference.max(initial=0.0) <= tolerance, name
 
 
-def test_fedadam_runs_several_rounds() -> None:
-    state = {name: x for name, x in initial().items() if x.dtype == np.float32 and x.size}
-    grid = FedSZGrid(grid_of(app_of()), BOUND)
-
-    result = FedAdam(eta=1e-2).start(
-        grid=grid, initial_arrays=record_of(state), num_rounds=3, evaluate_config=ConfigRecord()
-    )
-
-    assert all(np.isfinite(x).all() for x in to_arrays(result.arrays).values())
-    assert len(result.evaluate_metrics_clientapp) == 3
-    assert grid.take_traffic().replies == 3 * CLIENTS
-
-
 def test_arrays_that_a_strategy_widened_go_out_in_the_models_dtypes() -> None:
     seen: list[dict[str, Any]] = []
 
@@ -78,27 +65,6 @@ def test_arrays_that_a_strategy_widened_go_out_in_the_models_dtypes() -> None:
 
     assert all(dtypes == seen[0] for dtypes in seen)
     assert seen[0]["bn.num_batches_tracked"] == np.int64
-
-
-class Watched(WrappedGrid):
-    """A Grid that keeps what crosses it; messages change hands, their contents stay."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        self.down: list[RecordDict] = []
-        self.up: list[RecordDict] = []
-
-    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        sent = list(messages)
-        self.down += [message.content for message in sent]
-        for reply in self.inner.send_and_receive(sent, timeout=timeout):
-            self.up.append(reply.content)
-            yield reply
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        return list(self.stream_replies(messages, timeout=timeout))
 
 
 def stream_of(content: RecordDict) -> bytes:
@@ -167,7 +133,7 @@ def test_another_model_is_left_out_and_named(
     traffic = grid.take_traffic()
     assert traffic.replies == CLIENTS - 1
     (reason,) = (failure.reason for failure in traffic.failures)
-    assert __import__("re").search(says, reason)
+    assert re.search(says, reason)
     assert reason in caplog.text
     weight = to_arrays(result.arrays)["fc.weight"]
     assert np.abs(weight - initial()["fc.weight"]).max() <= bound_of(initial()["fc.weight"]) + 1e-6
@@ -213,32 +179,6 @@ def test_several_records_cross() -> None:
     assert got["model"]["w"].tolist() == [1, 2, 3]
     assert got["control"]["c"].tolist() == [0, 1, 2, 3]
     assert got["more"]["new"].tolist() == [1] * 5
-
-
-class TwiceThrough(WrappedGrid):
-    """A Grid that goes through the messages twice, as Flower's own do."""
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        if not messages:
-            return []
-        assert all(message.has_content() for message in messages)
-        return self.inner.send_and_receive(messages, timeout=timeout)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "stream_replies":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
-
-
-@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
-def test_messages_can_be_gone_through_twice(strategy: type[FedAvg]) -> None:
-    grid = FedSZGrid(TwiceThrough(grid_of(app_of())), BOUND)
-
-    run(strategy(fraction_evaluate=0), grid)
-
-    assert grid.take_traffic().replies == CLIENTS
 
 
 def test_the_strategys_messages_stay_as_they_are() -> None:

@@ -30,11 +30,11 @@ from fedsz.transport.frames import (
     CHUNK_BYTES,
     MAX_FRAME_BYTES,
     Ack,
-    Arrival,
     Begin,
     Bye,
     ByeKind,
     Hello,
+    Incoming,
     Welcome,
     frames,
     message_wire_size,
@@ -290,30 +290,30 @@ def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
     begin, *data = raws = list(frames(encoded))
     announced = unpack(begin)
     assert isinstance(announced, Begin)
-    arrival, buffer = Arrival(announced, limit=encoded.size), Buffer()
+    incoming, buffer = Incoming(announced, limit=encoded.size), Buffer()
     for raw in data:
         piece = unpack(raw)
         assert isinstance(piece, memoryview)
-        assert not arrival.complete
-        arrival.feed(piece)
+        assert not incoming.complete
+        incoming.feed(piece)
         buffer.write(piece)
 
-    assert arrival.complete
-    assert decode_message(buffer, arrival.size).content["arrays"] == arrays
+    assert incoming.complete
+    assert decode_message(buffer, incoming.size).content["arrays"] == arrays
     assert max(map(len, raws)) <= CHUNK_BYTES + 1 < MAX_FRAME_BYTES
     assert all(len(raw) == CHUNK_BYTES + 1 for raw in data[:-1])
     total = sum(map(wire_size, raws))
-    assert arrival.wire_bytes == message_wire_size(encoded) == total
+    assert incoming.wire_bytes == message_wire_size(encoded) == total
 
 
 def test_an_arrival_takes_what_was_announced_and_no_more() -> None:
     with pytest.raises(LimitExceeded, match=r"20\.0 MB, at most 10\.0 MB"):
-        Arrival(Begin("x", 20_000_000), limit=10_000_000)
-    arrival = Arrival(Begin("x", 10), limit=10)
-    arrival.feed(memoryview(bytes(8)))
+        Incoming(Begin("x", 20_000_000), limit=10_000_000)
+    incoming = Incoming(Begin("x", 10), limit=10)
+    incoming.feed(memoryview(bytes(8)))
     for piece in (b"", bytes(3)):
         with pytest.raises(CorruptStream, match="1 to 2 were due"):
-            arrival.feed(memoryview(piece))
+            incoming.feed(memoryview(piece))
 
 
 def test_the_protocol_stays_what_it_is() -> None:

@@ -41,17 +41,12 @@ class Hostile(WrappedGrid):
         self.attack, self.hostile = attack, hostile
 
     def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        replies = list(self.inner.send_and_receive(messages, timeout=timeout))
+        replies = list(super().stream_replies(messages, timeout=timeout))
         replies.sort(key=lambda reply: float(reply.content["metrics"]["num-examples"]))
         for reply in replies:
             if reply.content["metrics"]["num-examples"] - 1 in self.hostile:
                 reply.content = self.attack(reply.content)
             yield reply
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        return list(self.stream_replies(messages, timeout=timeout))
 
 
 def arrays_filled(value: float) -> Attack:

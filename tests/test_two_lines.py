@@ -13,10 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.errors import ConfigError
-from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, LocalGrid
+from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.bench import PATIENCE
-from tests.federation import app_of, grid_of, initial, moved, record_of, run, to_arrays
-from tests.test_grid import Watched
+from tests.federation import Watched, app_of, grid_of, initial, moved, record_of, run, to_arrays
 
 
 def weighing(*examples: int, **metrics: Any) -> Any:
@@ -174,17 +173,22 @@ def test_what_does_not_train_is_exact_from_the_first_message_on(
         assert np.array_equal(found["counts"], np.arange(900.0))
 
 
-def test_models_below_a_kilobyte_are_exact_and_never_larger() -> None:
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize("size", [4, 240])  # a few dozen bytes grow when they are compressed
+def test_models_below_a_kilobyte_are_exact_and_never_larger(
+    size: int, strategy: type[FedAvg]
+) -> None:
     inner = Watched(LocalGrid(app, [{}, {}]))
     grid = FedSZGrid(inner)
-    model = {"w": np.random.default_rng(2).normal(size=(15, 16)).astype(np.float32)}
+    model = {"w": np.random.default_rng(2).normal(size=size).astype(np.float32)}
 
-    result = FedAvg(fraction_evaluate=0, arrayrecord_key="model").start(
+    result = strategy(fraction_evaluate=0, arrayrecord_key="model").start(
         grid, record_of(model), num_rounds=3
     )
 
     assert np.array_equal(to_arrays(result.arrays)["w"], ((model["w"] + 1) + 1) + 1)
     plain = sum(len(array.data) for array in record_of(model).values())
+    assert grid.take_traffic().sent_up <= 3 * 2 * plain
     for content in (*inner.down, *inner.up):
         assert sum(len(a.data) for a in content["model"].values()) <= plain
 

@@ -10,26 +10,16 @@ from flwr.app import ConfigRecord
 from fedsz.update.compress import Report
 from fedsz.update.step import Arrival
 
-# By attribute, the key of a ConfigRecord.
-_KEYS: Final = {
-    "encode_seconds": "encode-seconds",
-    "max_error": "max-error",
-    "tensors": "tensors",
-    "lossy": "lossy-tensors",
-    "kept": "kept-energy",
-    "lag": "lag",
-    "moved": "moved",
-}
-
-# What a client may say at most; what is above counts as that.
-_MOST: Final = {
-    "encode_seconds": 3600.0,
-    "max_error": 1.0,
-    "tensors": 1e6,
-    "lossy": 1e6,
-    "kept": 1.0,
-    "lag": 1000.0,
-    "moved": 1.0,
+# By attribute: the key of a ConfigRecord, and the most that a client may say; what is above counts
+# as that.
+_SAID: Final = {
+    "encode_seconds": ("encode-seconds", 3600.0),
+    "max_error": ("max-error", 1.0),
+    "tensors": ("tensors", 1e6),
+    "lossy": ("lossy-tensors", 1e6),
+    "kept": ("kept-energy", 1.0),
+    "lag": ("lag", 1000.0),
+    "moved": ("moved", 1.0),
 }
 
 
@@ -70,17 +60,15 @@ class ReplyReport:
 
     def record(self) -> ConfigRecord:
         """Return the record that carries it."""
-        said = {key: getattr(self, name) for name, key in _KEYS.items()}
+        said = {key: getattr(self, name) for name, (key, _) in _SAID.items()}
         return ConfigRecord({key: float(value) for key, value in said.items() if value is not None})
 
     @classmethod
     def read(cls, record: ConfigRecord | None) -> Self:
         """Return what a client says, within limits; no number, or one below 0, is not said."""
-        said = {name: record.get(key) for name, key in _KEYS.items()} if record else {}
-        return cls(
-            **{
-                name: min(float(value), _MOST[name])
-                for name, value in said.items()
-                if isinstance(value, int | float) and value >= 0
-            }
-        )
+        said = {}
+        for name, (key, most) in _SAID.items():
+            value = record.get(key) if record else None
+            if isinstance(value, int | float) and value >= 0:
+                said[name] = min(float(value), most)
+        return cls(**said)

@@ -71,18 +71,7 @@ class ImageFile:
     def images(self, rows: Ints) -> Iterator[bytes]:
         """Yield the encoded images of ``rows``, which ascend; b"" where the file has none."""
         start = 0
-        for group in range(self._file.num_row_groups):
-            end = start + self._file.metadata.row_group(group).num_rows
-            low, high = np.searchsorted(rows, (start, end))
-            if low < high:
-                yield from self._of_group(group, rows[low:high] - start)
-            start = end
-
-    def _of_group(self, group: int, rows: Ints) -> Iterator[bytes]:
-        start = 0
-        for batch in self._file.iter_batches(
-            _BATCH, row_groups=[group], columns=[self._image], use_threads=False
-        ):
+        for batch in self._file.iter_batches(_BATCH, columns=[self._image], use_threads=False):
             low, high = np.searchsorted(rows, (start, start + len(batch)))
             for row in rows[low:high]:
                 value = batch.column(0)[int(row) - start].as_py()

@@ -53,7 +53,7 @@ class ClientSession:
         # stays until the server acknowledges the reply or says that it does not want it any more.
         self._owed: dict[str, EncodedMessage | None] = {}
         self._welcome: frames.Welcome | None = None  # of this connection
-        self._arrival: frames.Arrival | None = None
+        self._incoming: frames.Incoming | None = None
         self._buffer = Buffer()  # of what arrives
 
     @property
@@ -69,7 +69,7 @@ class ClientSession:
 
     def disconnect(self) -> None:
         """Note that the connection is over; what is owed stays owed."""
-        self._welcome = self._arrival = None
+        self._welcome = self._incoming = None
         self._buffer = Buffer()
 
     def owes(self, message_id: str) -> bool:
@@ -100,17 +100,17 @@ class ClientSession:
             LinkError: it gives no shares, and this client needs one.
         """
         frame = frames.unpack(raw)
-        if isinstance(frame, memoryview) and self._arrival is not None:
-            self._arrival.feed(frame)
+        if isinstance(frame, memoryview) and self._incoming is not None:
+            self._incoming.feed(frame)
             self._buffer.write(frame)
-            return self._arriving(self._arrival, len(frame))
+            return self._arriving(self._incoming, len(frame))
         if isinstance(frame, frames.Begin):
             self._require_room(frame.message_id)
             limit = self._max_message_bytes
             most = limit if isinstance(limit, int) else limit()
-            self._arrival = frames.Arrival(frame, limit=most)
+            self._incoming = frames.Incoming(frame, limit=most)
             self._buffer = Buffer()
-            return self._arriving(self._arrival, 0)
+            return self._arriving(self._incoming, 0)
         if isinstance(frame, frames.Welcome):
             self._take_share(frame.share)
             self._welcome = frame
@@ -142,19 +142,19 @@ class ClientSession:
         config = {**self._hello.node_config, **share.as_config()}
         self._hello = msgspec.structs.replace(self._hello, node_config=config)
 
-    def _arriving(self, arrival: frames.Arrival, piece: int) -> list[Output]:
+    def _arriving(self, incoming: frames.Incoming, piece: int) -> list[Output]:
         """Take a message that is whole; else tell of it, at its start and at each percent."""
-        if arrival.complete:
-            return self._arrived(arrival)
-        passed, size = arrival.received, arrival.size
+        if incoming.complete:
+            return self._arrived(incoming)
+        passed, size = incoming.received, incoming.size
         if passed and not percent_passed(passed, piece, size):
             return []
-        receiving, message_id = EventKind.RECEIVING, arrival.message_id
+        receiving, message_id = EventKind.RECEIVING, incoming.message_id
         return [LinkEvent(receiving, self.client_id, message_id, passed=passed, size=size)]
 
-    def _arrived(self, arrival: frames.Arrival) -> list[Output]:
-        self._arrival = None
-        message_id, size = arrival.message_id, arrival.size
+    def _arrived(self, incoming: frames.Incoming) -> list[Output]:
+        self._incoming = None
+        message_id, size = incoming.message_id, incoming.size
         if message_id in self._owed:
             return []
         self._owed[message_id] = None
@@ -162,7 +162,7 @@ class ClientSession:
         self.requests[message_id] = Request(message_id, self._buffer, size, limit)
         self._buffer = Buffer()
         received = EventKind.RECEIVED
-        return [LinkEvent(received, self.client_id, message_id, arrival.wire_bytes)]
+        return [LinkEvent(received, self.client_id, message_id, incoming.wire_bytes)]
 
     def _acknowledged(self, ack: frames.Ack) -> list[Output]:
         reply = self._owed.pop(ack.message_id, None)

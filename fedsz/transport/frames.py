@@ -170,7 +170,7 @@ def frames(encoded: EncodedMessage) -> Iterator[bytes]:
         yield b"".join((bytes((_DATA,)), *chunk))
 
 
-class Arrival:
+class Incoming:
     """A message on its way in: BEGIN announced it, DATA frames fill it.
 
     Raises:

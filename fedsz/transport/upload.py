@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import IO, Final
 
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import Arrival, Begin
+from fedsz.transport.frames import Begin, Incoming
 
 # An upload shorter than this tells what a link can do at least, not what it does.
 TIMED_BYTES: Final = 64 << 10
 NEWS_SECONDS: Final = 1.0  # between two events of an upload
 
 
-class Upload(Arrival):
+class Upload(Incoming):
     """A reply on its way into a sink; without one it is dropped, for nobody waits for it.
 
     Its time runs from the first chunk, so that neither the link's latency nor its slow start count;
@@ -26,7 +26,7 @@ class Upload(Arrival):
         self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
 
     def take(self, piece: memoryview, now: float) -> None:
-        """Count and write the body of one DATA frame; see `Arrival.feed`."""
+        """Count and write the body of one DATA frame; see `Incoming.feed`."""
         self.feed(piece)
         if self.sink is not None:
             self.sink.write(piece)
