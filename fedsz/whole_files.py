@@ -78,25 +78,34 @@ def remove_parts(path: Path) -> None:
 
 
 def lock_folder(folder: Path, what: str) -> IO[bytes]:
-    """Make a folder this process's own until the returned file is closed, or the process ends.
+    """Make a folder this process's own, as `lock_file` does for ``what``: who works in it."""
+    return lock_file(folder / LOCK, f"another {what} works in {folder}", of=folder)
+
+
+def lock_file(path: Path, taken: str, *, of: Path) -> IO[bytes]:
+    """Lock a file until the returned one is closed, or the process ends.
 
     The kernel frees the lock, so a killed process leaves none behind.
 
     Args:
-        folder: is made if it is not there.
-        what: who works in it, for the message to the second.
+        path: is made, with its folder, if it is not there.
+        taken: what to say if another process has it.
+        of: what the lock is for, for messages.
 
     Raises:
         ConfigError: another process has it, or it cannot be written to.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("ab")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
     except OSError as err:
-        raise ConfigError(f"cannot write to {folder}: {err.strerror or err}") from err
+        raise ConfigError(f"cannot write to {of}: {err.strerror or err}") from err
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as err:
+        removed = not os.fstat(file.fileno()).st_nlink  # by who had it, when this opened it
+    except OSError:
+        removed = True
+    if removed:
         file.close()
-        raise ConfigError(f"another {what} works in {folder}") from err
+        raise ConfigError(taken)
     return file

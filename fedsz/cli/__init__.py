@@ -35,7 +35,7 @@ TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands
 # Packages that fedsz does without, and the extras that bring them.
 EXTRAS: Final = {
     **dict.fromkeys(("torch", "datasets", "flwr_datasets", "sklearn"), "train"),
-    **dict.fromkeys(("pyarrow", "filelock", "matplotlib", "jinja2", "scipy"), "report"),
+    **dict.fromkeys(("pyarrow", "matplotlib", "jinja2", "scipy"), "report"),
 }
 
 # A full disk is no bug: it is told in one line, wherever it was noticed.

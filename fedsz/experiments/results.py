@@ -1,19 +1,17 @@
 """Result tables: Parquet files of a fixed schema that no crash can spoil.
 
-A file is written anew, beside itself, and moved into place whenever rows are added: whatever ends
-the process, what lies there is whole. docs/reference/result-files.md describes every column.
+A file is written anew whenever rows are added: whatever ends the process, what lies there is whole.
+docs/reference/result-files.md describes every column.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-import filelock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +21,7 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY
 from fedsz.experiments.scheme import SERVER, STORED
 from fedsz.training.options import RunConfig, options
+from fedsz.whole_files import lock_file, write_whole
 
 TABLE: Final = b"fedsz.table"
 VERSION: Final = b"fedsz.version"
@@ -151,7 +150,8 @@ class Results(contextlib.AbstractContextManager["Results"]):
     def __init__(self, path: Path, table: Table) -> None:
         self.path = path
         self._schema = table.schema
-        self._lock = _locked(path)
+        taken = f"{path} is being written by another process"
+        self._lock = lock_file(path.with_name(f".{path.name}.lock"), taken, of=path)
         try:
             # Better refused now than after the first run.
             self._write(read(path, table) if path.exists() else self._schema.empty_table())
@@ -177,24 +177,19 @@ class Results(contextlib.AbstractContextManager["Results"]):
         self._write(self.rows.filter(wanted))
 
     def _write(self, rows: pa.Table) -> None:
-        part = self.path.with_name(f".{self.path.name}.part")
+        written = pa.BufferOutputStream()
+        pq.write_table(rows, written, compression="zstd")
         try:
-            pq.write_table(rows, part, compression="zstd")
-            with part.open("rb+") as written:
-                os.fsync(written.fileno())
-            part.replace(self.path)
-        except OSError as err:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            why = os.strerror(err.errno) if err.errno else str(err)
-            raise FedszError(f"cannot write {self.path}: {why}; it is as it was before") from err
+            write_whole(self.path, [memoryview(written.getvalue())])
+        except ConfigError as err:
+            raise FedszError(f"{err}; it is as it was before") from err
         self.rows = rows
 
     def close(self) -> None:
         """Let others write the file."""
         with contextlib.suppress(OSError):  # before others may have it
-            Path(self._lock.lock_file).unlink()
-        self._lock.release()
+            Path(self._lock.name).unlink()
+        self._lock.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -250,16 +245,3 @@ def _with_parts(rows: pa.Table) -> pa.Table:
     data = [name.removesuffix(suffix) for name, suffix in zip(names, suffixes, strict=True)]
     rows = rows.drop_columns("data").append_column("data", pa.array(data, TEXT))
     return rows.append_column("part", pa.array([PARTS[suffix] for suffix in suffixes], TEXT))
-
-
-def _locked(path: Path) -> filelock.BaseFileLock:
-    """Return a lock on a file; the system gives it up when the process ends, however it ends."""
-    lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except filelock.Timeout:
-        raise ConfigError(f"{path} is being written by another process") from None
-    except OSError as err:
-        raise ConfigError(f"cannot write {path}: {err.strerror}") from err
-    return lock
