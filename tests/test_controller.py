@@ -154,23 +154,19 @@ def test_a_schedule_runs_over_the_rounds_it_is_told_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"),
+    ("options", "says"),
     [
-        ("layers", "held-out set"),
-        ("brave", "no policy 'brave'"),
-        ("auto+layers", "held-out set"),
-        ("schedule:first=std:3,last=std:1", "needs the number of rounds"),
+        ({"policy": "layers"}, "held-out set"),
+        ({"policy": "brave"}, "no policy 'brave'"),
+        ({"policy": "auto+layers"}, "held-out set"),
+        ({"policy": "schedule:first=std:3,last=std:1"}, "needs the number of rounds"),
+        ({"rounds": 0}, "rounds must be at least 1"),
+        ({"rounds": -1}, "rounds must be at least 1"),
     ],
 )
-def test_what_cannot_be_is_refused(policy: str, says: str) -> None:
+def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        FedSZGrid(grid_of(app_of()), "std:1", policy=policy)
-
-
-@pytest.mark.parametrize("rounds", [0, -1])
-def test_a_run_has_a_round_at_least(rounds: int) -> None:
-    with pytest.raises(ConfigError, match="rounds must be at least 1"):
-        FedSZGrid(grid_of(app_of()), rounds=rounds)
+        FedSZGrid(grid_of(app_of()), "std:1", **options)
 
 
 def test_a_model_that_became_nan_ends_no_run() -> None:

@@ -51,11 +51,6 @@ def test_a_rank_above_the_shape_sends_the_tensor_as_it_is(
     assert np.array_equal(x, y)
 
 
-def test_a_rank_that_is_none() -> None:
-    with pytest.raises(ConfigError, match=r"must lie in 1\.\.256"):
-        parse("powersgd:rank=0")
-
-
 @pytest.mark.parametrize("text", ["feedback>topk", "feedback>powersgd", "dgc>topk"])
 def test_a_state_of_another_model_is_begun_anew(text: str) -> None:
     ours, theirs = ordinary(3), ordinary(4, 900)
@@ -116,11 +111,18 @@ def test_a_claim_to_be_linear_that_does_not_hold_fails_the_law() -> None:
         ("adaptive:threshold=nan>topk", "adaptive threshold must be above 0, got nan"),
         ("adaptive:by=luck>topk", "must be one of change, variance, got 'luck'"),
         ("feedback>adaptive>topk", "adaptive must stand before feedback"),
+        ("adaptive>difference>topk", "must stand before all others"),
+        ("topk>feedback", "must stand before all parts"),
+        ("feedback>qsgd", "grows without end"),
+        ("ternary>uniform@std:1", "must come back exactly"),
+        ("powersgd:rank=0", "powersgd rank must lie in 1..256, got 0"),
+        ("weight", "no update 'weight'; have weights,"),
+        ("weight", "no method 'weight'"),
     ],
 )
-def test_feedback_of_other_kinds_is_refused_where_it_makes_no_sense(text: str, why: str) -> None:
+def test_what_makes_no_sense_is_refused_when_it_is_written(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(why)):
-        parse(text)
+        CompressionConfig(update=text)
 
 
 NEAR_THE_LARGEST = [

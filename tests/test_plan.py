@@ -63,6 +63,8 @@ def test_error_bounds_that_are_none(text: str, says: str) -> None:
 
 
 def test_codecs() -> None:
+    with pytest.raises(ConfigError, match="no codec 'sz9'; have raw"):
+        SweepConfig(codecs="sz9")
     assert codecs("sz2,uniform:effort=9,threads=1,raw,sz2") == (
         "sz2",
         "uniform:effort=9,threads=1",
@@ -207,6 +209,10 @@ def test_ways_may_have_settings_alike() -> None:
         ("delta/0", "above 0"),
         ("delta:sz9", "way 'delta:sz9': no codec 'sz9'"),
         ("auto@101", "tolerance must lie in"),
+        ("raw into fetchsgd", "fetchsgd needs sketch:rows=5,fixed=1, got 'weights'"),
+        ("sketch:fixed=1 into fedadam", "no server 'fedadam'; have fetchsgd"),
+        ("sketch:fixed=1 into fetchsgd:k=0", "fetchsgd k must be"),
+        ("sketch:fixed=1 into fetchsgd:momentum=1", "momentum must lie in"),
     ],
 )
 def test_ways_that_are_none(text: str, says: str) -> None:
