@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from fedsz.report.style import lay_out
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -32,6 +34,9 @@ PLACES: Final = tuple(
         (0, 9 + far, "center"), (0, -9 - far, "center"),
     )
 )  # fmt: skip
+MOVED: Final = np.array([(dx, dy) for dx, dy, _ in PLACES], float)
+# How much of a name is to the left of its place, and below it.
+BEFORE: Final = np.array([({"left": 0, "center": 0.5, "right": 1}[a], 0.5) for _, _, a in PLACES])
 
 
 class Spot(NamedTuple):
@@ -53,44 +58,44 @@ def write_names(
 ) -> None:
     """Write each name at the place that costs least: near, free, and within the axes."""
     canvas: Any = ax.figure.canvas
-    canvas.figure.draw_without_rendering()  # only then is it known where points are
+    lay_out(canvas.figure)  # only then is it known where points are
     scale = canvas.figure.dpi / 72
     room = ax.get_window_extent()
-    ends = [ax.transData.transform((spot.x, spot.y)) for spot in spots]
-    full = [(_box(at, 2 * MARKER * scale), NAME_OR_POINT) for at in ends]
-    for line in lines:
-        points = _along(ax.transData.transform(line), 4 * scale)
-        full += [(_box(at, 2 * scale), PIECE_OF_LINE) for at in points]
+    ends = np.array([ax.transData.transform((spot.x, spot.y)) for spot in spots])
+    pieces = [_along(ax.transData.transform(line), 4 * scale) for line in lines]
+    # What names should not cover: boxes, as left, bottom, right and top, and their prices.
+    full = np.concatenate(
+        [_boxes(ends, 2 * MARKER * scale), *(_boxes(p, 2 * scale) for p in pieces)]
+    )
+    prices = np.repeat([NAME_OR_POINT, PIECE_OF_LINE], [len(ends), len(full) - len(ends)])
     for spot, end in zip(spots, ends, strict=True):
         measured = ax.text(0, 0, spot.name, fontsize=SIZE)
         extent = measured.get_window_extent()
         measured.remove()
         size = np.array([WIDER * extent.width, extent.height])
-        found = []
-        for dx, dy, align in PLACES:
-            box = _box(end + scale * np.array([dx, dy]), size, align)
-            covered = sum(price for other, price in full if box.overlaps(other))
-            within = room.x0 <= box.x0 and box.x1 <= room.x1
-            within &= room.y0 <= box.y0 and box.y1 <= room.y1
-            found.append((covered + abs(dy) / SIZE + OUTSIDE * (not within), dx, dy, align, box))
-        _, dx, dy, align, box = min(found, key=lambda place: place[0])
+        boxes = _boxes(end + scale * MOVED, size, BEFORE)
+        over = (boxes[:, None, :2] <= full[:, 2:]) & (full[:, :2] <= boxes[:, None, 2:])
+        outside = (boxes[:, :2] < room.min) | (boxes[:, 2:] > room.max)
+        cost = over.all(axis=2) @ prices + OUTSIDE * outside.any(axis=1)
+        best = int(np.argmin(cost + abs(MOVED[:, 1]) / SIZE))
+        dx, dy, align = PLACES[best]
         leader = LEADER | {"color": spot.colour} if abs(dy) >= LEAD else None
         name = ax.annotate(
             spot.name, (spot.x, spot.y), (dx, dy), textcoords="offset points", ha=align,
             va="center", fontsize=SIZE, color=spot.colour, arrowprops=leader,
         )  # fmt: skip
         name.set_in_layout(False)  # the axes stay where names were found to fit
-        full.append((box, NAME_OR_POINT))
+        full = np.concatenate([full, boxes[best : best + 1]])
+        prices = np.append(prices, NAME_OR_POINT)
 
 
 def _along(line: Any, step: float) -> Any:
+    """Return points at most ``step`` pixels apart on a line."""
     parts = [np.linspace(a, b, 2 + int(np.linalg.norm(b - a) / step)) for a, b in pairwise(line)]
     return np.concatenate(parts) if parts else line
 
 
-def _box(at: Any, size: Any, align: str = "center") -> Any:
-    """Return the box of a size whose left, right or centre is at a point, in pixels."""
-    from matplotlib.transforms import Bbox
-
-    low = at - size * np.array([{"left": 0.0, "right": 1.0, "center": 0.5}[align], 0.5])
-    return Bbox([low, low + size])
+def _boxes(at: Any, size: Any, before: Any = 0.5) -> Any:
+    """Return boxes of a size in pixels, which reach so much of it to the left and down."""
+    low = at - size * before
+    return np.hstack([low, low + size])

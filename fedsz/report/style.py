@@ -100,7 +100,8 @@ def inline(chart: Chart) -> list[str]:
         with drawing(fonttype="none", hashsalt=f"{chart.name}-{i}"):
             figure = _figure(WIDTH, panel.height)
             _draw(figure, panel)
-            found.append(_adopted(_saved(figure, "svg").decode(), panel.says))
+            lay_out(figure)
+            found.append(_adopted(_file(figure, "svg").decode(), panel.says))
     return found
 
 
@@ -122,7 +123,8 @@ def files(chart: Chart) -> dict[str, bytes]:
         parts: Any = figure.add_subfigure(grid[1]).subfigures(down, across, squeeze=False)
         for part, panel in zip(parts.flat, chart.panels, strict=False):
             _draw(part, panel)
-        return {"svg": _saved(figure, "svg"), "png": _saved(figure, "png")}
+        lay_out(figure)
+        return {suffix: _file(figure, suffix) for suffix in ("png", "svg")}
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -148,10 +150,26 @@ def _draw(figure: Figure | SubFigure, panel: Panel) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def _saved(figure: Figure, suffix: str) -> bytes:
-    buffer = io.BytesIO()
+def lay_out(figure: Figure) -> None:
+    """Put axes and legends where they fit.
+
+    Drawing would do this as well, but once for each file, after a drawing that nobody sees.
+    """
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
+
+
+def _file(figure: Figure, suffix: str) -> bytes:
+    """Return a figure that is laid out as a file; it is in the units of an SVG after one."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    figure.set_layout_engine("none")
+    canvas: Any = FigureCanvasSVG(figure) if suffix == "svg" else FigureCanvasAgg(figure)
     nobody = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
-    figure.savefig(buffer, format=suffix, metadata=nobody, facecolor=figure.get_facecolor())
+    buffer = io.BytesIO()
+    getattr(canvas, f"print_{suffix}")(buffer, metadata=nobody)
     return buffer.getvalue()
 
 
