@@ -17,8 +17,8 @@ from benchmarks.paper.measurements import Measurements
 from benchmarks.paper.options import MeasurementOptions, PaperConfig
 from benchmarks.paper.run_figures import figure_4, figure_5, figure_6
 from fedsz.control.record import RoundRecord
+from fedsz.control.round_numbers import numbers
 from fedsz.errors import ConfigError
-from fedsz.experiments.results import round_columns
 from tests.sweeps import written
 
 pytestmark = pytest.mark.repository
@@ -47,7 +47,7 @@ def run(accuracy: float, seed: int = 0, **of: Any) -> list[dict[str, Any]]:
             raw_up=4000, sent_up=1000, train_seconds=2.0, encode_seconds=0.4, decode_seconds=0.8,
             test_seconds=0.5,
         )  # fmt: skip
-        rows.append({**round_columns(record), **known})
+        rows.append({**numbers(record), **known})
     return rows
 
 

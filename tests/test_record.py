@@ -16,6 +16,7 @@ from fedsz.control.record import (
     RoundRecord,
     as_builtins,
 )
+from fedsz.control.round_numbers import numbers
 from fedsz.errors import FedszError
 from fedsz.training.events import from_json, to_json
 from fedsz.update.config import CompressionConfig
@@ -92,15 +93,15 @@ def test_what_is_no_record_is_refused(line: str) -> None:
 
 def test_a_sweep_has_a_column_for_every_number() -> None:
     results = pytest.importorskip("fedsz.experiments.results")
-    numbers = {
+    of_record = {
         name
         for name, kind in get_type_hints(RoundRecord).items()
         if kind in (int, float, float | None) and name != "version"
     }
 
-    columns = results.round_columns(RECORD)
+    columns = numbers(RECORD)
 
-    assert columns.keys() == numbers | {"failures", "ratio"}
+    assert columns.keys() == of_record | {"failures", "ratio"}
     assert columns.keys() <= results.SWEEP.columns.keys()
     assert (columns["failures"], columns["ratio"], columns["sent_up"]) == (1, 100.0, 10)
     assert results.SWEEP.version == VERSION

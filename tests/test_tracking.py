@@ -14,7 +14,7 @@ import pytest
 
 from fedsz.errors import ConfigError
 from fedsz.monitoring import Tracking, tracking
-from fedsz.monitoring.round_numbers import numbers_of
+from fedsz.monitoring.tracking import measured
 from fedsz.training.events import Listening
 from tests.links import LONG, free_port
 from tests.watched_runs import record
@@ -48,7 +48,7 @@ def test_tensorboard_has_every_number(tmp_path: Path, caplog: pytest.LogCaptureF
 
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    for name, value in numbers_of(RECORDS[-1]).items():
+    for name, value in measured(RECORDS[-1]).items():
         told = {event.step: event.tensor_proto.float_val[0] for event in events.Tensors(name)}
         assert told[3] == pytest.approx(value, rel=1e-6)
     assert [event.step for event in events.Tensors("accuracy")] == [0, 1, 2, 3]
@@ -71,7 +71,7 @@ def test_mlflow_has_every_number_and_option(
     assert run.info.run_name == "run"
     assert run.info.status == "FINISHED"
     assert run.data.params == {"rounds": "3", "codec": "uniform"}
-    assert run.data.metrics == pytest.approx(numbers_of(RECORDS[-1]))
+    assert run.data.metrics == pytest.approx(measured(RECORDS[-1]))
     history = client.get_metric_history(run.info.run_id, "loss")
     assert [(one.step, one.value) for one in history] == [(r.round, r.loss) for r in RECORDS]
 
@@ -130,7 +130,7 @@ def test_a_server_that_never_answers_holds_up_no_round(
 def test_what_waits_for_a_tracker_holds_no_clients() -> None:
     trackers = Tracking("tensorboard")
     trackers(RECORDS[-1])
-    assert trackers._rounds.get_nowait() == (RECORDS[-1].round, numbers_of(RECORDS[-1]))
+    assert trackers._rounds.get_nowait() == (RECORDS[-1].round, measured(RECORDS[-1]))
 
 
 def test_an_unknown_tracker_is_an_error() -> None:

@@ -9,7 +9,7 @@ import typer
 
 from fedsz.cli.options import Json
 from fedsz.cli.output import print_json, print_table, say
-from fedsz.formatting import share
+from fedsz.control.round_numbers import NUMBERS
 from fedsz.update.config import is_bound
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _cells(one: Decided) -> tuple[str, ...]:
     accuracy = "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %"
     ratio = f"{row.ratio:.1f}x" if row.ratio else "-"
     sent = (config.update, _short(config.error_bound), _short(config.downlink))
-    arrived = share(row.kept), "-" if row.lag is None else f"{row.lag:.2f}"
+    arrived = NUMBERS["kept"].text(row), NUMBERS["lag"].text(row)
     return (str(row.round), *sent, accuracy, ratio, *arrived)
 
 

@@ -12,16 +12,20 @@ from rich.console import Console
 from fedsz.cli.output import print_event
 from fedsz.cli.status import StatusLine
 from fedsz.control.record import RoundRecord
-from fedsz.formatting import ALL_ZERO, metric, outcome, share, size
+from fedsz.control.round_numbers import NUMBERS
+from fedsz.formatting import ALL_ZERO, outcome, size
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Done, Event, Listening, Watched
 
 NAMED: Final = 4  # clients that the summary names
 FAILED: Final = "failed"  # what records of older releases do not say more of
-WIDTHS: Final = (5, 8, 6, 7, 8, 8, 5, 6, 6, 6, 5)  # eleven columns fit into 80 characters
-HEADS: Final = (
-    ("", "", "", "", "raw", "sent", "", "energy", "rounds", "error/", "round"),
-    ("round", "accuracy", "loss", "clients", "up", "up", "ratio", "kept", "behind", "bound", "s"),
+CLIENTS: Final = "clients"  # a column of two numbers: how many replied, of how many
+WIDTHS: Final = {  # eleven columns fit into 80 characters
+    "round": 5, "accuracy": 8, "loss": 6, CLIENTS: 7, "raw_up": 8, "sent_up": 8, "ratio": 5,
+    "kept": 6, "lag": 6, "max_error": 6, "seconds": 5,
+}  # fmt: skip
+HEADS: Final = tuple(
+    zip(*(NUMBERS[n].heads if n != CLIENTS else ("", n) for n in WIDTHS), strict=True)
 )
 
 
@@ -103,7 +107,7 @@ class RunTable:
         self._say("\n".join((*lines, f"results in {done.run_dir}")), style="")
 
     def _print_row(self, row: tuple[str, ...], style: str = "") -> None:
-        padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS, strict=True))
+        padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS.values(), strict=True))
         self._say(" ".join(padded), style)
 
     def _say(self, text: str, style: str = "dim") -> None:
@@ -126,12 +130,10 @@ def cells(row: RoundRecord) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
     asked = row.replies + len(row.failures)
     clients = f"{row.replies}/{asked}" if asked else "-"
-    start = (str(row.round), metric(row.accuracy), metric(row.loss), clients)
-    if row.ratio is None:
-        return (*start, *["-"] * (len(WIDTHS) - len(start)))
-    sent = (size(row.raw_up), size(row.sent_up), f"{row.ratio:.2f}")
-    arrived = share(row.kept), "-" if row.lag is None else f"{row.lag:.2f}"
-    return (*start, *sent, *arrived, f"{row.max_error:.4f}", f"{row.seconds:.1f}")
+    found = [clients if name == CLIENTS else NUMBERS[name].text(row) for name in WIDTHS]
+    if row.ratio is None:  # nobody sent anything that the other columns could be about
+        found[4:] = ["-"] * len(found[4:])
+    return tuple(found)
 
 
 @contextmanager

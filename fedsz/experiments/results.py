@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsz.control.record import VERSION as RECORD_VERSION
-from fedsz.control.record import RoundRecord
+from fedsz.control.round_numbers import NUMBERS
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY
 from fedsz.experiments.scheme import SERVER, STORED
@@ -73,20 +73,6 @@ def _option_schema() -> dict[str, pa.DataType]:
     }
 
 
-def round_schema() -> dict[str, pa.DataType]:
-    """Return the columns of a round: every number of `RoundRecord`, and how many clients failed."""
-    kinds = {int: BIG, float: REAL, float | None: REAL}
-    numbers = [(n, kinds[k]) for n, k in get_type_hints(RoundRecord).items() if k in kinds]
-    columns = {name: kind for name, kind in numbers if name != "version"}
-    return {**columns, "failures": BIG, "ratio": REAL}
-
-
-def round_columns(record: RoundRecord) -> dict[str, Any]:
-    """Return what a round's row holds in these columns."""
-    numbers = {name: getattr(record, name) for name in round_schema()}
-    return {**numbers, "failures": len(record.failures)}
-
-
 # Options of a run that are columns under their own names.
 OPTION_COLUMNS: Final = _option_schema()
 SWEEP: Final = Table(
@@ -98,7 +84,7 @@ SWEEP: Final = Table(
             (REAL, "bound_value tolerance"), (TEXT, "grid dataset_digest"), (COUNT, "threads"),
         ),
         **OPTION_COLUMNS,
-        **round_schema(),
+        **{number.name: {int: BIG, float: REAL}[number.kind] for number in NUMBERS.values()},
         **_columns((pa.list_(DISTRIBUTION), "distributions"), (TEXT, "error"), *ENVIRONMENT),
     },
     added=(

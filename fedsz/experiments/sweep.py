@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
+from fedsz.control.round_numbers import numbers
 from fedsz.control.rule import FIXED
 from fedsz.errors import FedszError
 from fedsz.experiments.environment import dataset_digest, file_digest, stamp, threads
-from fedsz.experiments.results import OPTION_COLUMNS, Results, round_columns
+from fedsz.experiments.results import OPTION_COLUMNS, Results
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of
 from fedsz.experiments.sweep_worker import Finished
@@ -190,6 +191,6 @@ def rows_of(
     }
     if finished.error:
         return [{**same, "error": finished.error}]
-    rows = [{**same, **round_columns(row)} for row in rounds]
+    rows = [{**same, **numbers(row)} for row in rounds]
     rows[-1]["distributions"] = msgspec.to_builtins(finished.distributions)
     return list(rows)

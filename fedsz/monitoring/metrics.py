@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from fedsz.control.record import RoundRecord
+from fedsz.control.round_numbers import NUMBERS
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.monitoring.run_summary import FAILED
 from fedsz.monitoring.web_server import require
@@ -17,21 +18,6 @@ if TYPE_CHECKING:
 
 PACKAGES: Final = ("prometheus_client", "starlette", "uvicorn")
 
-# Of the last round: the field of its record, and the metric with its unit.
-GAUGES: Final = {
-    "round": ("fedsz_round", "Number of the last round that ended"),
-    "accuracy": ("fedsz_accuracy_ratio", "Accuracy of the averaged model, 0 to 1"),
-    "loss": ("fedsz_loss", "Loss of the averaged model"),
-    "kept": ("fedsz_kept_energy_ratio", "Share of an update's energy that arrived, the median's"),
-    "lag": ("fedsz_lag_rounds", "Rounds that clients are behind, the median's"),
-    "max_error": ("fedsz_max_error_ratio", "Largest error as a share of its bound"),
-    "replies": ("fedsz_round_replies", "Updates that counted in the last round"),
-    "seconds": ("fedsz_round_seconds", "Seconds that the last round took"),
-    "train_seconds": ("fedsz_round_train_seconds", "Training in it, all clients added up"),
-    "encode_seconds": ("fedsz_round_encode_seconds", "Compressing in it, all clients added up"),
-    "decode_seconds": ("fedsz_round_decode_seconds", "Decoding in it, on the server"),
-    "test_seconds": ("fedsz_round_test_seconds", "Testing the averaged model, on the server"),
-}
 DIRECTIONS: Final = ("up", "down")
 
 
@@ -48,11 +34,11 @@ class Metrics:
 
         self.registry = registry = CollectorRegistry()
         self._live = LiveRound()
-        self._gauges = {
-            field: Gauge(name, says, registry=registry) for field, (name, says) in GAUGES.items()
-        }
-        for name in ("accuracy", "loss", "kept", "lag"):
-            self._gauges[name].set(float("nan"))  # until it is measured
+        self._gauges = {}
+        for number in (number for number in NUMBERS.values() if number.gauge):
+            gauge = self._gauges[number] = Gauge(number.gauge, number.says, registry=registry)
+            if number.of(RoundRecord(round=0)) is None:
+                gauge.set(float("nan"))  # until it is measured
         clients = Gauge("fedsz_clients", "Clients that are connected", registry=registry)
         clients.set_function(lambda: len(self._live.connected))
         ready = Gauge("fedsz_ready", "1 while clients are served", registry=registry)
@@ -104,9 +90,8 @@ class Metrics:
         )
 
     def _count(self, record: RoundRecord) -> None:
-        for name, gauge in self._gauges.items():
-            value = getattr(record, name)
-            if value is not None:
+        for number, gauge in self._gauges.items():
+            if (value := number.of(record)) is not None:
                 gauge.set(value)
         for direction in DIRECTIONS:
             self._sent.labels(direction).inc(getattr(record, f"sent_{direction}"))

@@ -8,18 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from fedsz.control.record import VERSION, ClientRecord, Failure, RoundRecord
+from fedsz.control.round_numbers import NUMBERS
 from fedsz.formatting import one_line
 
 FAILED: Final = "failed"  # of what kind a failure is, where its record does not say
 MOST_NOTICES: Final = 20
 MOST_CLIENTS: Final = 10_000  # with a line of their own: clients of an open server choose names
-
-# Fields of a record that a row repeats.
-_SAME: Final = (
-    *("round", "accuracy", "loss", "replies", "kept", "lag", "seconds"),
-    *("raw_up", "sent_up", "raw_down", "sent_down", "encode_seconds", "decode_seconds"),
-    *("train_seconds", "test_seconds"),
-)
 
 
 class ClientSummary(msgspec.Struct, kw_only=True):
@@ -93,7 +87,7 @@ class RunSummary:
 
 def row_of(record: RoundRecord) -> dict[str, Any]:
     """Return what charts show of a round: numbers, failures by kind, and how it was sent."""
-    row: dict[str, Any] = {name: getattr(record, name) for name in _SAME}
+    row: dict[str, Any] = {n.name: n.of(record) for n in NUMBERS.values() if n.on_page}
     row["refused"] = Counter(failure.kind or FAILED for failure in record.failures)
     row["uncounted"] = one_line(record.uncounted)
     if (decision := record.decision) is not None:

@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Self
 
 from fedsz.control.record import RoundRecord
+from fedsz.control.round_numbers import NUMBERS
 from fedsz.errors import ConfigError
 from fedsz.formatting import did_you_mean, one_line
-from fedsz.monitoring.round_numbers import numbers_of
 from fedsz.training.events import Event, Listening
 
 logger = logging.getLogger(__name__)
@@ -24,81 +24,61 @@ BACKLOG: Final = 10_000  # rounds that wait for a slow tracker
 EXPERIMENT: Final = "fedsz"  # in MLflow and Weights & Biases
 
 
-class Tracker(Protocol):
-    """A run in a tracker; any exception of its methods ends the tracking, and not the run."""
+class Tracker(NamedTuple):
+    """A run in a tracker; any exception of these ends the tracking, and not the run."""
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of a round."""
-
-    def close(self) -> None:
-        """Note that the run is over."""
+    log: Callable[[int, Mapping[str, float]], object]  # takes the numbers of a round
+    close: Callable[[], object]  # notes that the run is over
 
 
-class TensorBoard:
-    """Writes event files into a run's folder; ``tensorboard --logdir`` shows them."""
+Options = Mapping[str, Any]  # of the run
 
-    def __init__(self, folder: Path, _options: Mapping[str, Any]) -> None:
-        from tensorboard.summary import DirectoryOutput, Writer
 
-        self._writer = Writer(DirectoryOutput(str(folder / "tensorboard")))
+def _tensorboard(folder: Path, _options: Options) -> Tracker:
+    """Write event files into a run's folder; ``tensorboard --logdir`` shows them."""
+    from tensorboard.summary import DirectoryOutput, Writer
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of a round."""
+    writer = Writer(DirectoryOutput(str(folder / "tensorboard")))
+
+    def log(step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+            writer.add_scalar(name, value, step)
+        writer.flush()
 
-    def close(self) -> None:
-        """Note that the run is over."""
-        self._writer.close()
+    return Tracker(log, writer.close)
 
 
-class Mlflow:
-    """Logs to the server or folder that MLFLOW_TRACKING_URI names."""
+def _mlflow(folder: Path, options: Options) -> Tracker:
+    """Log to the server or folder that MLFLOW_TRACKING_URI names."""
+    from mlflow import MlflowClient
 
-    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
-        from mlflow import MlflowClient
+    client = MlflowClient()
+    found = client.get_experiment_by_name(EXPERIMENT)
+    experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT)
+    run = client.create_run(experiment, run_name=folder.name).info.run_id
+    for name, value in options.items():
+        client.log_param(run, name, value)
 
-        self._client = MlflowClient()
-        found = self._client.get_experiment_by_name(EXPERIMENT)
-        experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
-        self._run = self._client.create_run(experiment, run_name=folder.name).info.run_id
-        for name, value in options.items():
-            self._client.log_param(self._run, name, value)
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of a round."""
+    def log(step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self._client.log_metric(self._run, name, value, step=step)
+            client.log_metric(run, name, value, step=step)
 
-    def close(self) -> None:
-        """Note that the run is over."""
-        self._client.set_terminated(self._run)
+    return Tracker(log, lambda: client.set_terminated(run))
 
 
-class Wandb:
-    """Logs to Weights & Biases; WANDB_MODE=offline writes into the run's folder alone."""
+def _wandb(folder: Path, options: Options) -> Tracker:
+    """Log to Weights & Biases; WANDB_MODE=offline writes into the run's folder alone."""
+    import wandb
 
-    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
-        import wandb
-
-        self._run = wandb.init(
-            project=EXPERIMENT, name=folder.name, dir=str(folder), config=dict(options)
-        )
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of a round."""
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        """Note that the run is over."""
-        self._run.finish()
+    told = dict(options)
+    run = wandb.init(project=EXPERIMENT, name=folder.name, dir=str(folder), config=told)
+    return Tracker(lambda step, values: run.log(dict(values), step=step), run.finish)
 
 
-TRACKERS: Final[Mapping[str, Callable[[Path, Mapping[str, Any]], Tracker]]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": Mlflow,
-    "wandb": Wandb,
+TRACKERS: Final[Mapping[str, Callable[[Path, Options], Tracker]]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
 }
 
 
@@ -121,7 +101,7 @@ class Tracking:
     """
 
     def __init__(
-        self, names: str, folder: Path | None = None, options: Mapping[str, Any] | None = None
+        self, names: str, folder: Path | None = None, options: Options | None = None
     ) -> None:
         self._makers = {name: _maker(name) for name in map(str.strip, names.split(","))}
         self._folder, self._options = folder, dict(options or {})
@@ -146,7 +126,7 @@ class Tracking:
         """Tell the trackers of a round; returns at once."""
         try:
             # Numbers alone: records of so many rounds of a fleet would be gigabytes.
-            self._rounds.put_nowait((record.round, numbers_of(record)))
+            self._rounds.put_nowait((record.round, measured(record)))
         except queue.Full:
             logger.debug("a tracker is %d rounds late; one is left out", BACKLOG)
 
@@ -165,7 +145,7 @@ class Tracking:
         for name in list(self._trackers):
             self._try(name, lambda tracker: tracker.close())
 
-    def _try(self, name: str, act: Callable[[Tracker], None]) -> None:
+    def _try(self, name: str, act: Callable[[Tracker], object]) -> None:
         """Have a tracker do something, or leave it out from now on."""
         try:
             if name not in self._trackers:
@@ -183,7 +163,13 @@ class Tracking:
         logger.warning("the run goes on without tracker %s: %s", name, one_line(why))
 
 
-def _maker(name: str) -> Callable[[Path, Mapping[str, Any]], Tracker]:
+def measured(record: RoundRecord) -> dict[str, float]:
+    """Return what trackers are told of a round: the numbers that were measured, by name."""
+    found = {name: number.of(record) for name, number in NUMBERS.items() if number.tracked}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _maker(name: str) -> Callable[[Path, Options], Tracker]:
     if name not in TRACKERS:
         hint = did_you_mean(name, TRACKERS)
         raise ConfigError(f"no tracker {name!r}{hint}; have {', '.join(TRACKERS)}")

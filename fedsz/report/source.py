@@ -10,10 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from fedsz.control.record import Failure, RoundRecord
+from fedsz.control.round_numbers import NUMBERS
 from fedsz.control.rule import FIXED
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.error_distribution import Distribution
-from fedsz.experiments.results import SWEEP, read, round_schema
+from fedsz.experiments.results import SWEEP, read
 from fedsz.experiments.scheme import Scheme, partition_name
 from fedsz.experiments.sweep_worker import distributions
 from fedsz.report.runs import CONDITIONS, Run
@@ -24,7 +25,7 @@ from fedsz.update.config import WEIGHTS
 Rows = list[Mapping[str, Any]]
 
 USUAL: Final = {"task": RunConfig.task, "clients_per_round": 0}
-NUMBERS: Final = tuple(round_schema().keys() & set(RoundRecord.__struct_fields__) - {"failures"})
+MEASURED: Final = NUMBERS.keys() - {"failures", "ratio"}
 
 
 def read_source(*sources: Path) -> list[Run]:
@@ -90,7 +91,7 @@ def _conditions(of: Mapping[str, Any]) -> dict[str, Any]:
 
 def _round_of(row: Mapping[str, Any]) -> RoundRecord:
     """Return the round that a row tells of; numbers that are not there are NaN."""
-    values: dict[str, Any] = {n: math.nan if row[n] is None else row[n] for n in NUMBERS}
+    values: dict[str, Any] = {n: math.nan if row[n] is None else row[n] for n in MEASURED}
     # A table says how many clients failed, not which.
     failures = [Failure("", "")] * (row["failures"] or 0)
     return RoundRecord(**values | {"replies": row["replies"] or 0, "failures": failures})
