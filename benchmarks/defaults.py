@@ -4,8 +4,8 @@
     python -m benchmarks.defaults docs/results/defaults.parquet --table
 
 The first makes the rows of configs/portfolio.toml that the file lacks, task by task; the second
-prints the table of docs/results/savings.md from them. Pairs share the seed: of the model, the shares and
-the examples' order.
+prints the table of docs/results/savings.md from them. Pairs share the seed: of the model, the
+shares and the examples' order.
 """
 
 from __future__ import annotations

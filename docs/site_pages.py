@@ -21,7 +21,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from fedsz.cli import app
+from fedsz.cli import app, paper
 from fedsz.cli.options import PREFIX
 from fedsz.training.options import RunConfig, options
 
@@ -51,7 +51,7 @@ def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command
         if isinstance(command, click.Group):
             yield from commands(command, f"{name} {word}")
         else:
-            yield f"{name} {word}", command
+            yield f"{name} {word}", paper.whole() if word == "paper" else command
 
 
 def command_line() -> str:

@@ -18,3 +18,16 @@ COLOURS: Final = {
     "soft": ("#5d626e", "#a5abb8"),
     "rule": ("#d5d8df", "#3b3f49"),
 }
+GROUNDS: Final = {"page": ("#ffffff", "#15161a"), "card": ("#f6f7f9", "#1e2026")}
+
+
+def css() -> str:
+    """Return all of these as variables of a style sheet: on white, and on dark screens."""
+    light, dark = (
+        " ".join(f"--{name}: {pair[i]};" for name, pair in {**GROUNDS, **COLOURS}.items())
+        for i in (0, 1)
+    )
+    return (
+        f":root {{ {light} }}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{\n  :root {{ {dark} }}\n}}\n"
+    )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedsz.arrays import NDArray, as_arrays
 from fedsz.errors import ConfigError
 from fedsz.training import models
 from fedsz.update.partition import check_rule, is_lossy
@@ -51,16 +51,16 @@ def complexity(
     Raises:
         ConfigError: no such model or rule, or a number outside these ranges.
     """
-    check_rule(rule, threshold)
     if side < SMALLEST:
         raise ConfigError(f"side must be at least {SMALLEST} pixels, got {side}")
-    network = models.build(model, num_classes=classes, in_channels=CHANNELS)
-    state = as_arrays(network.state_dict())
+    network = _without_numbers(model, classes)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network.eval()(torch.empty(1, CHANNELS, side, side, device="meta"))
     return Complexity(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
-        raw_bytes=sum(x.nbytes for x in state.values()),
-        lossy_bytes=_lossy_bytes(state, threshold, rule),
-        flops=_forward_flops(network, side),
+        raw_bytes=sum(x.nbytes for x in network.state_dict().values()),
+        lossy_bytes=_lossy_bytes(network, threshold, rule),
+        flops=int(counter.get_total_flops()),
     )
 
 
@@ -70,21 +70,24 @@ def lossy_shares(model: str, thresholds: Iterable[int], *, rule: str = "paper") 
     Raises:
         ConfigError: no such model or rule.
     """
-    state = as_arrays(models.build(model, num_classes=10, in_channels=CHANNELS).state_dict())
-    total = sum(x.nbytes for x in state.values())
-    return {at: _lossy_bytes(state, at, rule) / total for at in thresholds}
+    network = _without_numbers(model, 10)
+    total = sum(x.nbytes for x in network.state_dict().values())
+    return {at: _lossy_bytes(network, at, rule) / total for at in thresholds}
 
 
-def _lossy_bytes(state: Mapping[str, NDArray], threshold: int, rule: str) -> int:
+def _without_numbers(model: str, classes: int) -> nn.Module:
+    """Return a network for colour images that has shapes alone: nothing needs computing."""
+    with torch.device("meta"):
+        return models.build(model, num_classes=classes, in_channels=CHANNELS)
+
+
+def _lossy_bytes(network: nn.Module, threshold: int, rule: str) -> int:
     check_rule(rule, threshold)
+    tensors = network.state_dict().items()
+    state = {n: np.broadcast_to(np.zeros((), _dtype(x)), tuple(x.shape)) for n, x in tensors}
     lossy = (x for n, x in state.items() if is_lossy(n, x, rule=rule, threshold=threshold))
     return sum(x.nbytes for x in lossy)
 
 
-def _forward_flops(network: nn.Module, side: int) -> int:
-    """Return the flops of one colour image of ``side`` pixels; the network loses its weights."""
-    # Shapes are all that counting needs: nothing is computed.
-    network.to("meta").eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network(torch.empty(1, CHANNELS, side, side, device="meta"))
-    return int(counter.get_total_flops())
+def _dtype(x: torch.Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

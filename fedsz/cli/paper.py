@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import click
 import typer
 
 from fedsz.errors import ConfigError
@@ -23,6 +24,15 @@ def command(context: typer.Context) -> None:
 
     It needs a checkout of fedsz.
     """
+    whole().main(context.args, prog_name=context.command_path, standalone_mode=False)
+
+
+def whole() -> click.Command:
+    """Return the command with all of its options.
+
+    Raises:
+        ConfigError: this is no checkout.
+    """
     if not (CHECKOUT / "benchmarks" / "paper").is_dir():
         raise ConfigError(
             "the paper's tables and figures are in benchmarks/paper of fedsz's source and not in"
@@ -31,6 +41,5 @@ def command(context: typer.Context) -> None:
     sys.path.insert(0, str(CHECKOUT))
     from benchmarks.paper.command import app
 
-    typer.main.get_command(app).main(
-        context.args, prog_name=context.command_path, standalone_mode=False
-    )
+    found: click.Command = typer.main.get_command(app)
+    return found

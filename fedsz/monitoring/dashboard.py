@@ -20,7 +20,7 @@ from fedsz.monitoring.follower import Follower
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.monitoring.run_summary import ClientSummary
 from fedsz.monitoring.web_server import WebServer, require
-from fedsz.palette import COLOURS
+from fedsz.palette import css
 from fedsz.training.events import Event, Listening
 from fedsz.transport.channel import security
 
@@ -107,7 +107,7 @@ class Dashboard:
 
             return Route("/" if name == "index.html" else f"/{name}", give)
 
-        colours = Route("/colours.css", lambda _: answer(_colours().encode(), "text/css"))
+        colours = Route("/colours.css", lambda _: answer(css().encode(), "text/css"))
         return Starlette(
             routes=[
                 *(file(name, kind) for name, kind in FILES.items()),
@@ -229,15 +229,3 @@ def _place(last: str) -> tuple[int, int]:
     if not (numbers and after.isdecimal() and len(last) < 30):
         return 0, 0
     return int(generation), int(after)
-
-
-def _colours() -> str:
-    """Return the palette as CSS variables, on white and on dark."""
-    light, dark = (
-        " ".join(f"--{name}: {pair[i]};" for name, pair in COLOURS.items()) for i in (0, 1)
-    )
-    return (
-        f":root {{ --page: #ffffff; --card: #f6f7f9; {light} }}\n"
-        "@media (prefers-color-scheme: dark) {\n"
-        f"  :root {{ --page: #15161a; --card: #1e2026; {dark} }}\n}}\n"
-    )

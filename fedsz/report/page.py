@@ -9,7 +9,7 @@ from typing import Final
 
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import count, digits, listed
-from fedsz.palette import COLOURS
+from fedsz.palette import css
 from fedsz.report import accuracy, accuracy_over_bytes, distributions, overview, tables, times
 from fedsz.report.chart import Chart, Item, Omitted, Table
 from fedsz.report.rate_accuracy import Compared, RateAccuracy, rate_accuracies
@@ -83,7 +83,7 @@ def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str
     )  # fmt: skip
     for kind in (Chart, Table, Omitted):
         environment.tests[kind.__name__.lower()] = lambda item, kind=kind: isinstance(item, kind)
-    values = {"title": title, "facts": facts, "sections": sections, "colours": COLOURS}
+    values = {"title": title, "facts": facts, "sections": sections, "palette": css()}
     return environment.get_template("template.html.j2").render(
         values,
         svgs=lambda chart: map(Markup, inline(chart)),  # matplotlib has escaped the names
