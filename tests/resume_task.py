@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +41,30 @@ class Regression:
     def evaluate(self, model: Any, test: Any) -> dict[str, float]:
         x, y = test
         return {"loss": float(((x @ model["w"] + model["b"] - y) ** 2).mean())}
+
+
+class HeldRegression(Regression):
+    """One whose clients wait in training for as long as their folder has a file named hold."""
+
+    def train(self, model: Any, share: Any) -> dict[str, float]:
+        while Path("hold").exists():
+            time.sleep(0.01)
+        return super().train(model, share)
+
+
+class FailingRegression(Regression):
+    """One that cannot be trained."""
+
+    def train(self, model: Any, share: Any) -> dict[str, float]:
+        raise ValueError("no data")
+
+
+class ServersAlone(Regression):
+    """One that no client can begin with."""
+
+    def __init__(self) -> None:
+        if "client" in sys.argv:
+            raise ValueError("no data on this machine")
 
 
 class WideRegression(Regression):

@@ -11,8 +11,7 @@ import pytest
 
 import fedsz
 from tests.certificates import Authority
-from tests.fleets import LIMIT, Fleet, Server, complaints
-from tests.test_resume import TASK
+from tests.fleets import LIMIT, TASK, Fleet, Server, complaints
 from tests.test_resume_fleet import clients_of, full
 from tests.test_state_folder import changed, of_another_version, shortened
 
@@ -134,7 +133,7 @@ def test_a_key_that_others_can_read_is_refused(fleet: Fleet, ours: Authority, en
 @pytest.fixture
 def stopped(fleet: Fleet) -> Path:
     """The folder of a run whose server was killed."""
-    more = ("--task", TASK, "--rounds", 1000, "--min-clients", 2, "--run-dir", "out")
+    more = ("--rounds", 1000, "--min-clients", 2, "--run-dir", "out")
     server = fleet.server(*more)
     clients_of(fleet, server.port)
     server.wait_for(lambda event: event["event"] == "round" and event["round"] == 2)
@@ -166,7 +165,7 @@ def test_a_checkpoint_that_is_not_whole_is_not_resumed(fleet: Fleet, stopped: Pa
 
 
 def test_a_finished_run_is_not_resumed(fleet: Fleet) -> None:
-    server = fleet.server("--task", TASK, "--rounds", 1, "--min-clients", 2, "--run-dir", "out")
+    server = fleet.server("--rounds", 1, "--min-clients", 2, "--run-dir", "out")
     clients_of(fleet, server.port)
     assert server.process.wait(LIMIT) == 0
 
@@ -177,7 +176,7 @@ def test_a_finished_run_is_not_resumed(fleet: Fleet) -> None:
 
 
 def test_a_server_waits_for_more_clients_than_one_machine_has(fleet: Fleet) -> None:
-    server = fleet.server("--task", TASK, "--min-clients", 1003)
+    server = fleet.server("--min-clients", 1003)
 
     assert server.wait_for(lambda event: event["event"] == "listening")["min_clients"] == 1003
 

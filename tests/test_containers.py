@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 from fedsz.training.options import CLIENT, SERVER, options_of
 from tests.conftest import ROOT
-from tests.fleets import Fleet, Server, complaints
+from tests.fleets import TASK, Fleet, Server, complaints
 from tests.links import free_port
 
 pytestmark = pytest.mark.repository
@@ -319,19 +319,19 @@ def test_a_server_of_a_container_begins_goes_on_and_ends(fleet: Fleet, tmp_path:
 
     def serve() -> subprocess.Popen[str]:
         link = ("--tls-cert", keys / "server.pem", "--tls-key", keys / "server.key")
-        size = ("--min-clients", 1, "--rounds", 3, "--port", port, "--json")
-        return fleet.run(DOCKER / "serve.py", folder, *link, *size)
+        size = ("--min-clients", 1, "--rounds", 60, "--port", port, "--json")
+        return fleet.run(DOCKER / "serve.py", folder, *link, *size, "--task", TASK)
 
     first = Server(serve())
     link = ("--server", f"localhost:{port}", "--tls-ca", trust / "ca.pem")
-    client = fleet.start("client", "--partition", "auto", *link)
+    client = fleet.start("client", "--partition", "auto", "--task", TASK, *link)
     first.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
     first.process.kill()
     first.process.wait()
     second = Server(serve())
 
     assert second.process.wait() == client.wait() == 0
-    assert second.rounds()[-1]["round"] == 3
+    assert second.rounds()[-1]["round"] == 60
     assert first.rounds()[0]["round"] == 0
     assert second.rounds()[0]["round"] > 0
     third = serve()

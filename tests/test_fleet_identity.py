@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedsz.transport.authority import Authority
-from tests.fleets import LIMIT, Fleet, Server
+from tests.fleets import LIMIT, TASK, Fleet, Server
 
 if TYPE_CHECKING:
     import subprocess
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 
@@ -31,13 +30,15 @@ def test_secrets_are_neither_in_logs_nor_in_run_folders_nor_in_process_lists(fle
     keys = [path.with_suffix(".key") for path in (cert, own)]
     server = Server(
         fleet.start(
-            "-v", "server", "--port", 0, "--json", "--rounds", 2, "--min-clients", 1, "--run-dir",
+            "-v", "server", "--task", TASK,
+            "--port", 0, "--json", "--rounds", 2, "--min-clients", 1, "--run-dir",
             "out", "--tls-cert", cert, "--tls-key", keys[0], "--tls-ca", authority.ca,
             "--tokens", authority.tokens, "--revoked", authority.revoked,
         )
     )  # fmt: skip
     client = fleet.start(
-        "-v", "client", "--server", f"127.0.0.1:{server.port}", "--tls-ca", authority.ca,
+        "-v", "client", "--task", TASK,
+        "--server", f"127.0.0.1:{server.port}", "--tls-ca", authority.ca,
         "--tls-cert", own, "--tls-key", keys[1], "--token-file", token, "--client-id", "by-token",
     )  # fmt: skip
     server.wait_for(lambda event: event["event"] == "client" and event["what"] == "joined")
@@ -61,11 +62,12 @@ def test_a_client_is_called_as_its_token_says(fleet: Fleet) -> None:
     cert = authority.certify_server(["127.0.0.1"], 1)
     server = Server(
         fleet.start(
-            "server", "--port", 0, "--json", "--rounds", 1, "--min-clients", 1, "--tls-cert", cert,
-            "--tls-key", cert.with_suffix(".key"), "--tokens", authority.tokens,
+            "server", "--task", TASK, "--port", 0, "--json", "--rounds", 1, "--min-clients", 1,
+            "--tls-cert", cert, "--tls-key", cert.with_suffix(".key"),
+            "--tokens", authority.tokens,
         )
     )  # fmt: skip
-    join = ("client", "--server", f"127.0.0.1:{server.port}")
+    join = ("client", "--task", TASK, "--server", f"127.0.0.1:{server.port}")
     trusting = (*join, "--tls-ca", authority.ca)
     for arguments, says in (
         (trusting, "takes clients with a token: give --token-file"),

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedsz.transport.state_folder import STATE
-from tests.fleets import LIMIT, Fleet, Server, complaints
+from tests.fleets import LIMIT, TASK, WIDE, Fleet, Server, complaints
 from tests.links import free_port
-from tests.test_resume import TASK
 from tests.test_resume_fleet import PLACE, clients_of, rounds_in
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 ROUNDS = 40
-WIDE = "tests.resume_task:WideRegression"
 
 
 class Disk:
@@ -107,10 +105,9 @@ def test_a_run_folder_that_fills_up_ends_the_server_and_the_run_goes_on_when_it_
 
 def test_a_client_whose_state_has_no_room_goes_on(fleet: Fleet, disk: Disk, whole: bytes) -> None:
     server = serve(fleet, *run(), "--port", 0, "--run-dir", "out")
-    task = ("--task", TASK)
     clients = [
-        fleet.client(server.port, 0, 2, *task, "--state-dir", disk.folder),
-        fleet.client(server.port, 1, 2, *task),
+        fleet.client(server.port, 0, 2, "--state-dir", disk.folder),
+        fleet.client(server.port, 1, 2),
     ]
     state = disk.folder / STATE
     wait_for_round(server, 3)
@@ -131,8 +128,7 @@ def test_replies_that_have_no_room_end_the_run_which_goes_on_when_there_is_some(
     port, place = ("--port", free_port()), ("env", f"TMPDIR={disk.folder}")
     plain = ("--update", "weights", "--codec", "raw", "--error-bound", "1e-9", "--lossless", "raw")
     server = serve(fleet, *run(WIDE), *plain, *port, "--run-dir", "out", prefix=place)
-    task = ("--task", WIDE)
-    clients = [fleet.client(server.port, i, 2, *task) for i in range(2)]
+    clients = [fleet.client(server.port, i, 2, task=WIDE) for i in range(2)]
     wait_for_round(server, 2)
     disk.fill()
 

@@ -13,13 +13,13 @@ from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import MODEL, ROUNDS, UPDATES, RunFolder
 from fedsz.transport.node import node_id
+from tests.fleets import TASK
 
 replaying = pytest.importorskip("benchmarks.replay", reason="needs benchmarks")
 soak = pytest.importorskip("benchmarks.soak", reason="needs benchmarks")
 compare, rounds_of = replaying.compare, replaying.rounds_of
 
 pytestmark = pytest.mark.repository
-TASK = "tests.resume_task:Regression"
 CLIENTS, LENGTH = 4, 3
 
 

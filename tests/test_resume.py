@@ -25,9 +25,9 @@ from fedsz.training.run_folder import (
     read_rounds,
     resumed_config,
 )
+from tests.fleets import TASK
 from tests.resume_task import Regression
 
-TASK = "tests.resume_task:Regression"
 CLIENTS, LENGTH = 3, 5
 WAYS: dict[str, dict[str, Any]] = {
     "auto": {},

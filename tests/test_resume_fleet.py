@@ -15,17 +15,15 @@ from fedsz.control.record import RoundRecord
 from fedsz.training import local_fleet
 from fedsz.training.options import RunConfig
 from tests.conftest import ROOT
-from tests.fleets import LIMIT, Fleet, Server, complaints
+from tests.fleets import LIMIT, TASK, Fleet, Server, complaints
 from tests.links import free_port
-from tests.test_resume import TASK
 
 pytestmark = pytest.mark.slow
 PLACE = ("--insecure", "--task", TASK)
 
 
 def clients_of(fleet: Fleet, port: int, *more: Any) -> list[Any]:
-    task = ("--task", TASK)
-    return [fleet.client(port, i, 2, *task, "--state-dir", f"client{i}", *more) for i in range(2)]
+    return [fleet.client(port, i, 2, "--state-dir", f"client{i}", *more) for i in range(2)]
 
 
 def rounds_in(folder: Path) -> list[dict[str, Any]]:
@@ -65,7 +63,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(fleet: F
 def test_clients_of_a_server_that_does_not_come_back_end_with_an_error(
     fleet: Fleet, stop: signal.Signals
 ) -> None:
-    server = fleet.server("--task", TASK, "--rounds", 1000, "--min-clients", 2)
+    server = fleet.server("--rounds", 1000, "--min-clients", 2)
     clients = clients_of(fleet, server.port, "--max-wait", 2)
     server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
 
@@ -138,7 +136,7 @@ def test_a_run_that_is_stopped_ends_its_server_first(
 
 
 def test_two_servers_do_not_resume_one_folder(fleet: Fleet) -> None:
-    first = fleet.server("--task", TASK, "--rounds", 1000, "--min-clients", 2, "--run-dir", "out")
+    first = fleet.server("--rounds", 1000, "--min-clients", 2, "--run-dir", "out")
     _ = first.port
 
     second = fleet.start("server", "--insecure", "--port", 0, "--resume", "out")
@@ -150,7 +148,7 @@ def test_two_servers_do_not_resume_one_folder(fleet: Fleet) -> None:
 
 
 def test_flags_that_contradict_the_run_are_refused(fleet: Fleet) -> None:
-    first = fleet.server("--task", TASK, "--rounds", 9, "--min-clients", 2, "--run-dir", "out")
+    first = fleet.server("--rounds", 9, "--min-clients", 2, "--run-dir", "out")
     _ = first.port
     first.process.kill()
     first.process.wait(LIMIT)

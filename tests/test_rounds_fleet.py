@@ -6,26 +6,23 @@ import signal
 
 import pytest
 
-from tests.fleets import LIMIT, Fleet, Server
+from tests.fleets import HELD, LIMIT, Fleet
 from tests.links import free_port
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
+FAILING = "tests.resume_task:FailingRegression"
 
 
 def test_clients_that_only_fail_end_the_run_with_an_error(fleet: Fleet) -> None:
-    few = ("--samples", 60, "--test-samples", 20)
-    server = fleet.server("--rounds", 50, "--min-clients", 3, "--epochs", 2, *few)
-    clients = [
-        fleet.client(server.port, i, 3, "--device", "cuda:99", "--max-wait", 1) for i in range(3)
-    ]
+    server = fleet.server("--rounds", 50, "--min-clients", 3)
+    clients = [fleet.client(server.port, i, 3, "--max-wait", 1, task=FAILING) for i in range(3)]
 
     assert server.process.wait(LIMIT) == 2
     start, *rounds = server.rounds()
     assert (start["round"], start["uncounted"]) == (0, "")
     assert [(one["round"], one["replies"]) for one in rounds] == [(1, 0), (2, 0), (3, 0)]
     assert {one["uncounted"] for one in rounds} == {"0 of 1 usable replies that it needs"}
-    assert rounds[-1]["accuracy"] == start["accuracy"]
+    assert rounds[-1]["loss"] == start["loss"]
     failed = server.wait_for(lambda event: event["event"] == "failed")
     assert failed["error"].startswith("3 rounds in a row do not count")
     for client in clients:
@@ -33,7 +30,7 @@ def test_clients_that_only_fail_end_the_run_with_an_error(fleet: Fleet) -> None:
 
 
 def test_a_stopped_client_is_left_out_and_may_go_on(fleet: Fleet) -> None:
-    options = ("--rounds", 100_000, "--round-timeout", 1e6, "--samples", 60, "--test-samples", 20)
+    options = ("--rounds", 100_000, "--round-timeout", 1e6)
     server = fleet.server("--min-clients", 3, *options)
     clients = [fleet.client(server.port, i, 3) for i in range(3)]
     server.wait_for(lambda event: event.get("round") == 1)
@@ -52,8 +49,7 @@ def test_a_stopped_client_is_left_out_and_may_go_on(fleet: Fleet) -> None:
 
 
 def test_with_a_buffer_nobody_waits_for_a_stopped_client(fleet: Fleet) -> None:
-    few = ("--samples", 60, "--test-samples", 20)
-    server = fleet.server("--rounds", 12, "--min-clients", 4, "--buffer", 2, *few)
+    server = fleet.server("--rounds", 12, "--min-clients", 4, "--buffer", 2)
     clients = [fleet.client(server.port, i, 4) for i in range(4)]
     server.wait_for(lambda event: event.get("round") == 2)
     clients[3].send_signal(signal.SIGSTOP)
@@ -70,18 +66,21 @@ def test_with_a_buffer_nobody_waits_for_a_stopped_client(fleet: Fleet) -> None:
 
 
 def test_a_run_with_a_buffer_is_resumed(fleet: Fleet) -> None:
-    few = ("--samples", 60, "--test-samples", 20)
-    place = ("--port", free_port(), "--json", "--insecure")
-    options = ("--rounds", 30, "--min-clients", 3, "--buffer", 2, "--run-dir", "out")
-    first = Server(fleet.start("server", *place, *options, *few))
-    clients = [fleet.client(first.port, i, 3, "--state-dir", f"state{i}") for i in range(3)]
+    port, hold = free_port(), fleet.folder / "hold"
+    options = ("--rounds", 12, "--min-clients", 3, "--buffer", 2, "--run-dir", "out")
+    first = fleet.server(*options, port=port)
+    clients = [
+        fleet.client(first.port, i, 3, "--state-dir", f"state{i}", task=HELD) for i in range(3)
+    ]
     first.wait_for(lambda event: event.get("round") == 4)
+    hold.touch()  # the run does not end before the server does
     first.process.kill()
     first.process.wait(LIMIT)
+    hold.unlink()
 
-    second = Server(fleet.start("server", *place, "--resume", "out"))
+    second = fleet.server("--resume", "out", port=port)
 
     assert second.process.wait(LIMIT) == 0
     assert [client.wait(LIMIT) for client in clients] == [0, 0, 0]
-    assert second.rounds()[-1]["round"] == 30
+    assert second.rounds()[-1]["round"] == 12
     assert all(not one["failures"] for one in second.rounds())

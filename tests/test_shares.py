@@ -19,7 +19,7 @@ from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, Welcome, pack
 from fedsz.transport.server_session import ServerSession
 from fedsz.transport.shares import Shares
 from fedsz.transport.state_folder import CLIENT_ID, SHARE, StateFolder
-from tests.fleets import LIMIT
+from tests.fleets import LIMIT, WIDE
 from tests.links import LONG, Client
 from tests.session_links import GRACE, Sink
 from tests.test_session_claims import told
@@ -297,11 +297,11 @@ def test_a_client_killed_in_mid_upload_comes_back_with_its_share(
     # Without compression an update has several chunks. A deadline by what the others took would
     # pass before a busy machine has started the client again.
     run = ("--rounds", 2, "--min-clients", 2, "--codec", "raw")
-    server = fleet.server(*run, "--reconnect-grace", LONG, "--deadline-factor", 0)
+    server = fleet.server(*run, "--reconnect-grace", LONG, "--deadline-factor", 0, task=WIDE)
     address = f"127.0.0.1:{server.port}"
 
     def client(name: str, *more: str) -> Any:
-        auto = ("--partition", "auto", "--server", address)
+        auto = ("--partition", "auto", "--server", address, "--task", WIDE)
         return fleet.start("client", "--insecure", *auto, "--state-dir", tmp_path / name, *more)
 
     steady = client("steady")

@@ -101,7 +101,7 @@ def test_a_client_makes_no_system_call_that_its_unit_forbids(fleet: Fleet, tmp_p
     """A whole run with a state folder, as the unit has it."""
     pytest.importorskip("torch")
     text = (FOLDER / "fedsz-client.service").read_text()
-    server = fleet.server("--rounds", 1, "--min-clients", 1)
+    server = fleet.server("--rounds", 1, "--min-clients", 1, task="images")
     trace = tmp_path / "calls"
     traced = (str(STRACE), "--follow-forks", "--seccomp-bpf", "-qq", "-o", str(trace))
     client = fleet.start(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
@@ -21,7 +20,7 @@ from tests.links import LONG, free_port
 if TYPE_CHECKING:
     from tests.fleets import Fleet
 
-LONG_RUN = ("--rounds", 100_000, "--samples", 200, "--test-samples", 100)
+LONG_RUN = ("--rounds", 100_000)
 
 
 def get(port: int, path: str) -> bytes:
@@ -53,7 +52,7 @@ def test_a_server_shows_its_run(fleet: Fleet) -> None:
     while len(shown) < 2:
         shown = json.loads(get(page, "/api/run"))["rounds"]
 
-    assert shown[1]["accuracy"] == told["accuracy"]
+    assert shown[1]["loss"] == told["loss"] > 0
     assert told["links"][0]["client"].endswith("/0/1")
 
 
