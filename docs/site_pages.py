@@ -1,7 +1,8 @@
 """What the site makes of the program: a hook of MkDocs, which mkdocs.yml names.
 
 The command line, the options, the notebook and the changelog become pages when the site is built.
-Links to files of the repository that are no pages become the files' names.
+Links to files of the repository that are no pages become the files' names. The search leads from
+words that Flower's users type to the page that answers, also where that page has another word.
 """
 
 from __future__ import annotations
@@ -30,6 +31,48 @@ NOTEBOOK = ROOT / "examples" / "compare_codecs.ipynb"
 MARKUP = re.compile(r"\[/?[a-z ]*\]")  # of Rich
 CODE = re.compile(r"(?<!<pre>)<code>([^<\n]{1,28})</code>")  # that fits a line of a phone
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
+
+# What somebody may type into the search, by the page that it should lead to first.
+SEARCHED = {
+    "index.md": "federated learning, communication efficiency",
+    "choosing.md": "compression, policy, auto, error bound, tolerance, compression ratio",
+    "codecs.md": "benchmark, NNCodec, speed, throughput",
+    "experiments.md": "bandwidth, sweep, grid search, report",
+    "flower.md": (
+        "FedAvg, FedProx, FedAdam, FedAvgM, Krum, strategies, secure aggregation, SecAgg, "
+        "SecAgg+, differential privacy, DP, SuperLink, SuperNode, simulation, NumPyClient, JAX, "
+        "Keras, TensorFlow, XGBoost"
+    ),
+    "format.md": "bitstream, file format, decoder, specification",
+    "methods.md": (
+        "quantization, quantize, top-k, topk, sparsification, sparsify, sketch, low rank, "
+        "PowerSGD, QSGD, signSGD, error feedback, gradient compression, FetchSGD"
+    ),
+    "monitoring.md": "TensorBoard, MLflow, wandb, Prometheus, Grafana, dashboard, metrics, logging",
+    "security.md": "TLS, SSL, certificate, token, authentication",
+    "threat-model.md": "attack, poisoning, Byzantine, privacy, robust",
+    "guides/docker.md": "Docker, container, compose",
+    "guides/fleet.md": "server, client, options, config, dataset, partition",
+    "guides/kubernetes.md": "Kubernetes, k8s",
+    "guides/raspberry-pi.md": "Raspberry Pi, ARM, aarch64, edge, IoT, systemd",
+    "guides/replies.md": (
+        "straggler, dropout, deadline, asynchronous, FedBuff, slow client, outlier, clipping"
+    ),
+    "guides/resuming.md": "checkpoint, checkpointing, resume, crash",
+    "guides/upgrading.md": "version, compatibility, upgrade",
+    "reference/codecs.md": "SZ2, SZ3, ZFP, SZx, zstd, blosc, lossless, int8, fp16, codec",
+    "reference/measurements.md": "memory, RAM, latency, slow network, large model",
+    "results/savings.md": "non-iid, Dirichlet, accuracy, results, momentum",
+    "results/paper.md": "paper, FedSZ paper",
+    "tutorials/compress-a-file.md": (
+        "compress, decompress, safetensors, state_dict, pip install, install"
+    ),
+    "tutorials/flower-app.md": (
+        "mod, mods, strategy, ClientApp, ServerApp, quickstart, PyTorch, FedSZMod, FedSZGrid"
+    ),
+    "tutorials/lora.md": "LoRA, PEFT, fine-tuning, LLM, transformer",
+    "tutorials/own-task.md": "custom model, scikit-learn, own data",
+}
 
 
 def bound(end: float) -> str:
@@ -140,11 +183,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Turn links to files outside docs/ into the names of these files.
+    """Turn links to files outside docs/ into the names of these files; give the search its words.
 
     A link to a file that does not exist stays one, and MkDocs warns of it.
     """
     folder = (ROOT / "docs" / page.file.src_uri).parent
+    page.meta["tags"] = SEARCHED.get(page.file.src_uri, "").split(
+        ", "
+    )  # the search puts tags first
 
     def shown(link: re.Match[str]) -> str:
         target = (folder / link[2]).resolve()
