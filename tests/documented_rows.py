@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from benchmarks.paper import published
-from benchmarks.paper.model_complexity import complexity, lossy_shares
+from benchmarks.paper.model_complexity import complexity
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Group, Run, Setting, named, settings_of
 from fedsz.report.source import read_source
@@ -275,12 +275,6 @@ def table_3(row: Row) -> list[float]:
         *(printed.gigaflops, *(of.flops / 1e9 for of in found)),
         *(of.multiply_adds / 1e9 for of in found),
     ]
-
-
-def thresholds() -> list[float]:
-    """MobileNetV2's lossy share in percent beside each threshold, as the sentence has them."""
-    found = lossy_shares("mobilenetv2", (0, 256, 512, 1000, 2048, 4096))
-    return [number for at, share in found.items() for number in (100 * share, at)]
 
 
 def slow_start() -> list[float]:

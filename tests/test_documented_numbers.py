@@ -119,12 +119,6 @@ SENTENCES = [
     ),
     Sentence(PAPER, "KS N, against N for Laplace", rows.laws_of_errors),
     Sentence(
-        PAPER,
-        "lossy share is N % above N elements, N above N, N above N, N above N and 1024, N above N,"
-        " N above N.",
-        rows.thresholds,
-    ),
-    Sentence(
         MEASUREMENTS,
         "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps. A plain"
         " socket on its own connection takes N, N and N times. Warm connections (down) take N, N"
