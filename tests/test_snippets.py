@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import typer
 
-from fedsz.cli import app
+from fedsz.cli import app, paper
 from tests.conftest import ROOT
 from tests.flower_engine import LONG, environment, superlink
 from tests.links import free_port
@@ -84,6 +84,8 @@ def check(words: list[str]) -> None:
     command: click.Command = typer.main.get_command(app)
     while isinstance(command, click.Group):
         command, words = command.commands[words[0]], words[1:]
+    if command.name == "paper":
+        command = paper.whole()
     context = click.Context(command)
     command.make_parser(context).parse_args(list(words))
 
