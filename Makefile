@@ -14,26 +14,26 @@ run: .venv/installed
 SEED ?= $(shell date +%s)
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-test: .venv/installed
+test: .venv/dev
 	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED)
 
 # Every case of every matrix, as a release has it: several times as long.
-test-all: .venv/installed
+test-all: .venv/dev
 	$(PYTEST)
 
-lint: .venv/installed
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python docs/lint_prose.py
 
-types: .venv/installed
+types: .venv/dev
 	$(BIN)/mypy
 
 # The site, in build/site. A warning, such as a link that leads nowhere, is an error.
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-.venv/docs: .venv/installed
+.venv/docs: .venv/dev
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs
 	touch $@
 
@@ -42,7 +42,7 @@ FUZZERS := $(patsubst compressors/%/fuzz.cpp,%,$(wildcard compressors/*/fuzz.cpp
 FUZZ_SECONDS ?= 600
 CLANGXX ?= clang++
 
-fuzz: .venv/installed
+fuzz: .venv/dev
 	cmake -S . -B build/fuzz -DFEDSZ_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANGXX)
 	cmake --build build/fuzz
 	$(BIN)/python compressors/seeds.py build/fuzz $(FUZZERS)
@@ -56,14 +56,20 @@ fuzz: .venv/installed
 	done
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_session.py
 
-# Editable, so that a checkout runs its own code; --group needs pip 25.1.
+# What fedsz run needs. Editable, so that a checkout runs its own code; --group, below, needs pip 25.1.
 .venv/installed: pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "fedsz needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	@echo "installing fedsz, PyTorch and Flower into .venv: once, and it takes some minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]" --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train]"
+	touch $@
+
+# What tests and checks need beside it: the extras of the fedsz that is installed, and no new build.
+.venv/dev: .venv/installed
+	@echo "installing all extras of fedsz, and what tests and checks it, into .venv: once"
+	$(BIN)/python -m pip install --quiet -c constraints.txt "fedsz[all]" --group dev
 	touch $@
 
 clean:

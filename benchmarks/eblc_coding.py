@@ -28,11 +28,11 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
-import zstandard
 
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
+from fedsz.codecs.lossless import zstd
 from fedsz.errors import CodecError
 from fedsz.update.lossy import encode_difference, encode_within
 
@@ -146,12 +146,12 @@ def pack_signs(x: NDArray) -> bytes:
     size = kernels.shape[2]
     has_sign = 2 * (size - np.minimum(plus, minus)) / size - 1 >= CONSISTENCY
     bits = np.packbits(has_sign).tobytes() + np.packbits((plus >= minus)[has_sign]).tobytes()
-    return zstandard.ZstdCompressor(level=19).compress(bits)
+    return zstd.compress(bits, 19)
 
 
 def unpack_signs(bitmaps: bytes, shape: tuple[int, ...]) -> NDArray:
     """Return 1, -1 or 0 for each kernel of a tensor of this shape, to be multiplied with it."""
-    bits = np.frombuffer(zstandard.ZstdDecompressor().decompress(bitmaps), np.uint8)
+    bits = np.frombuffer(zstd.decompress(bitmaps), np.uint8)
     kernels = math.prod(shape[:2])
     first = -(-kernels // 8)
     has_sign = np.unpackbits(bits[:first], count=kernels).astype(bool)

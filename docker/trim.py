@@ -16,9 +16,8 @@ UNREAD = (
     *("bin", "include", "lib64", "share"),
     *("**/*.pyi", "**/*.pyx", "**/*.pxd", "**/*.h", "**/*.a"),
     *("**/tests", "Crypto/SelfTest"),
-    # Of numpy and zstandard: what builds or tests extensions, and a second back end.
+    # Of numpy: what builds or tests extensions.
     *("numpy/distutils", "numpy/_core/_simd.*", "numpy/_core/_*_tests.*"),
-    "zstandard/_cffi.*",
     # Flower's SuperLink, SuperNode, simulation and commands.
     *("flwr/cli", "flwr/simulation", "flwr/superlink", "flwr/supernode"),
     *("Crypto/PublicKey", "Crypto/Signature", "Crypto/IO"),

@@ -9,6 +9,8 @@ docs/format.md in the repository describes the bytes; `fedsz.flower` puts them i
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedsz.extras import explained
+
 if TYPE_CHECKING:
     from fedsz import codecs, flower
     from fedsz.bounds import ErrorBound
@@ -51,7 +53,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fedsz' has no attribute {name!r}")
     home = _HOMES.get(name)
-    value = getattr(import_module(home), name) if home else import_module(f"fedsz.{name}")
+    with explained():
+        value = getattr(import_module(home), name) if home else import_module(f"fedsz.{name}")
     globals()[name] = value
     return value
 

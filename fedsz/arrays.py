@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from fedsz import extras
 from fedsz.errors import ConfigError, ModelMismatch
 
 if TYPE_CHECKING:
@@ -100,8 +101,13 @@ def as_arrays(state_dict: StateDict) -> dict[str, NDArray]:
 
 
 def as_tensor(x: NDArray) -> torch.Tensor:
-    """Return a writable array as a torch tensor that shares its memory."""
-    import torch
+    """Return a writable array as a torch tensor that shares its memory.
+
+    Raises:
+        MissingPackage: torch is not installed here.
+    """
+    with extras.explained():
+        import torch
 
     carrier = _CARRIERS.get(x.dtype)
     if carrier is None:

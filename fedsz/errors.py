@@ -3,7 +3,7 @@
     FedszError
     ├── ConfigError            you asked for something that does not exist or cannot be
     ├── CodecError             a codec was given input it cannot take
-    │   └── CodecUnavailable   its library is not installed here
+    │   └── CodecUnavailable   its library is not installed here; a MissingPackage too
     ├── CorruptStream          the bytes are not a fedsz stream, or no longer are
     │   ├── TruncatedStream    the bytes end too early
     │   ├── ChecksumMismatch   the bytes changed on the way
@@ -16,6 +16,7 @@
     ├── TooFewReplies          rounds in a row got fewer replies than they need
     ├── TaskError              a task of somebody's own failed, or returned what it must not
     ├── DataError              a data set is absent, or not what it should be
+    ├── MissingPackage         what is asked for needs a package that is not installed here
     └── LinkError              the other end of a connection is absent or refuses
 
 Anything else that escapes fedsz is a bug.
@@ -49,7 +50,11 @@ class CodecError(FedszError):
     """A codec was given input it cannot take."""
 
 
-class CodecUnavailable(CodecError):
+class MissingPackage(FedszError, ImportError):
+    """A package that is missing here or does not work; names the extra that brings it."""
+
+
+class CodecUnavailable(CodecError, MissingPackage):
     """A codec whose library is missing on this machine."""
 
 

@@ -1,13 +1,28 @@
 """Flower names that have no public home; no other module imports Flower's insides.
 
-Written for Flower 1.41. When a release moves one of these, this is the file to change.
+Flower 1.38 to 1.42 have all of them (docs/flower.md). When a release moves one, this is the file to
+change.
 """
 
 # mypy: implicit-reexport
-# ruff: noqa: F401 - what is imported here is for others
+# ruff: noqa: E402, F401 - the release comes first; what is imported here is for others
 from __future__ import annotations
 
+from typing import Final
 from uuid import uuid4
+
+import flwr
+
+from fedsz.errors import MissingPackage
+from fedsz.formatting import one_line
+
+OLDEST: Final = (1, 38)  # release of Flower; as in pyproject.toml
+
+if tuple(map(int, flwr.__version__.split(".")[:2])) < OLDEST:
+    raise MissingPackage(
+        f"Flower {flwr.__version__} is too old: fedsz needs {'.'.join(map(str, OLDEST))} or later:"
+        " pip install 'fedsz[flower]'"
+    )
 
 from flwr.app import Error, Message, Metadata, RecordDict
 
@@ -48,8 +63,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 # What reading and writing those protobufs raises.
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-
-from fedsz.formatting import one_line
 
 # The public constructor of Message cannot set metadata; a message off the wire has its own.
 from flwr.app.message import make_message  # isort: skip

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from fedsz import extras
+
 if TYPE_CHECKING:
     from tests.fleets import Fleet
     from tests.links import Serve, Spawn
@@ -32,6 +34,11 @@ SLOW = 300  # seconds until a slow test is ended; the others have those of pypro
 
 ROOT = Path(__file__).parents[1]  # of the repository; the wheel is tested without it
 DATA_DIR = Path(os.environ.get("FEDSZ_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+
+# After a change of pyproject.toml; make test installs what is new.
+if why := extras.missing(*extras.EXTRAS[""]):
+    pytest.exit(f"fedsz {why}", returncode=2)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsz.errors import DataError
+from fedsz.errors import DataError, MissingPackage
 from fedsz.training.hold_out import hold_out
 from fedsz.training.sklearn_tables import TABLES, read_table
 
@@ -58,7 +58,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tables_without_scikit_learn_say_what_to_install(packages: Path) -> None:
-    with pytest.raises(DataError, match=r"pip install 'fedsz\[train\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install 'fedsz\[train\]'"):
         read_table("iris")
 
 

@@ -15,7 +15,8 @@ pytest.importorskip("pyarrow")
 
 from benchmarks.paper import scaling
 from benchmarks.paper.scaling import Costs, Point, costs, point_of
-from benchmarks.paper.simulation import available, simulate
+from benchmarks.paper.simulation import simulate
+from fedsz import extras
 from fedsz.control.record import Failure, RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.results import SCALING, Results, read
@@ -24,7 +25,7 @@ from fedsz.training.options import RunConfig
 COSTS = Costs(
     train=2.0, encode=0.5, decode=0.1, engine=0.2, test=1.0, sent_up=1_000_000, sent_down=4_000_000
 )
-needs_ray = pytest.mark.skipif(not available(), reason="Ray is not installed")
+needs_ray = pytest.mark.skipif(bool(extras.missing("ray")), reason="Ray is not installed")
 
 
 def round_of(number: int, *, replies: int = 2, seconds: float = 10.0) -> RoundRecord:

@@ -7,7 +7,6 @@ they do, and what it sets in the process stays there.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import tempfile
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fedsz import flower_environment
+from fedsz import extras, flower_environment
 from fedsz.child_process import Child, private_stdout, write_line
 from fedsz.control.record import RoundRecord
-from fedsz.errors import CodecUnavailable, ConfigError, FedszError
+from fedsz.errors import ConfigError, FedszError
 from fedsz.training.apps import make_client_app
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
@@ -45,11 +44,6 @@ TIMEOUT: Final = 600.0  # seconds
 Setting = tuple[dict[str, Any], int, str]
 
 
-def available() -> bool:
-    """Say whether Ray is installed."""
-    return importlib.util.find_spec("ray") is not None
-
-
 def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> list[RoundRecord]:
     """Run ``config.clients`` clients on the engine and return the rounds, from 0.
 
@@ -57,14 +51,13 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
     on return, which is after ``timeout`` seconds at most.
 
     Raises:
-        CodecUnavailable: Ray is not installed here.
+        MissingPackage: Ray is not installed here.
         ConfigError: ``workers`` is below 1.
         FedszError: the run failed or took too long; the message has the process's last line.
     """
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
-    if not available():
-        raise CodecUnavailable('the simulation needs Ray: pip install "fedsz[scale]"')
+    extras.require("ray", what="the simulation")
     with (
         tempfile.TemporaryDirectory(prefix="fedsz-", ignore_cleanup_errors=True) as folder,
         Child(

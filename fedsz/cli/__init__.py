@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 import click
 import typer
 
+from fedsz import extras
 from fedsz.child_process import PATIENCE
 from fedsz.cli import keys, logs, paper
 from fedsz.cli.options import PREFIX, Command
@@ -31,12 +32,6 @@ COMMANDS: Final = (
 )
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
-
-# Packages that fedsz does without, and the extras that bring them.
-EXTRAS: Final = {
-    **dict.fromkeys(("torch", "datasets", "flwr_datasets", "sklearn"), "train"),
-    **dict.fromkeys(("pyarrow", "matplotlib", "jinja2", "scipy"), "report"),
-}
 
 # A full disk is no bug: it is told in one line, wherever it was noticed.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -112,11 +107,10 @@ def main() -> None:
         code = _complain(str(err))
     except click.ClickException as err:
         code = _complain(_told(err)) if err.message else err.exit_code  # help has been shown
-    except ModuleNotFoundError as err:
-        if (package := (err.name or "").partition(".")[0]) not in EXTRAS:
+    except ImportError as err:
+        if (why := extras.explain(err)) is None:
             raise
-        extra = f"fedsz[{EXTRAS[package]}]"
-        code = _complain(f"this needs the package {package!r}: pip install '{extra}'")
+        code = _complain(why)
     except (KeyboardInterrupt, click.Abort):
         code = 130
     except MemoryError as err:

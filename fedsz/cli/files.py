@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedsz import extras
 from fedsz.arrays import NDArray, as_tensor
 from fedsz.errors import ConfigError
+from fedsz.safetensors_file import read_safetensors
 from fedsz.whole_files import write_whole
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
@@ -50,7 +52,8 @@ def read_state_dict(path: Path) -> Mapping[str, Any]:
     """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: a state_dict is a file in {', '.join(SUFFIXES)}")
-    read = {".safetensors": _read_safetensors, ".npz": _read_numpy}.get(path.suffix, _read_torch)
+    readers = {".safetensors": read_safetensors, ".npz": _read_numpy}
+    read: Callable[[Path], Any] = readers.get(path.suffix, _read_torch)
     try:
         state = read(path)
     except OSError as err:
@@ -83,15 +86,16 @@ def write_state_dict(path: Path, state: dict[str, NDArray]) -> None:
                     np.lib.format.write_array(file, x, allow_pickle=False)
         write_whole(path, buffer.getvalue())
         return
-    tensors = {name: as_tensor(x) for name, x in state.items()}
     if path.suffix == ".safetensors":
-        from safetensors.torch import save
+        from safetensors import SafetensorError
+        from safetensors.numpy import save
 
         try:
-            buffer.write(save(tensors))
-        except (KeyError, ValueError) as err:
-            raise ConfigError(f"{path}: safetensors cannot hold {err}") from err
+            buffer.write(save(state))
+        except SafetensorError as err:
+            raise ConfigError(f"{path}: safetensors cannot hold it: {err}") from err
     else:
+        tensors = {name: as_tensor(x) for name, x in state.items()}
         import torch
 
         torch.save(tensors, buffer)
@@ -109,7 +113,8 @@ def _read_numpy(path: Path) -> dict[str, NDArray]:
 
 
 def _read_torch(path: Path) -> Any:
-    import torch
+    with extras.explained():
+        import torch
 
     with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
         try:
@@ -117,13 +122,3 @@ def _read_torch(path: Path) -> Any:
         except Exception as err:  # of any kind, whose text may advise to run what the file holds
             what = "it is damaged, or holds other objects than tensors"
             raise ConfigError(f"{path} is not a file of tensors: {what}") from err
-
-
-def _read_safetensors(path: Path) -> Any:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except SafetensorError as err:
-        raise ConfigError(f"{path} is not a safetensors file: {err}") from err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fedsz import extras
 from fedsz.arrays import Buffer, add_scaled
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError
 from fedsz.spec_strings import spelled
@@ -177,10 +177,11 @@ class Codec(ABC):
 
     def missing(self) -> str | None:
         """Say in a line why this codec cannot be used here; None if it can."""
-        if not self.library or importlib.util.find_spec(self.library):
+        why = extras.missing(self.library) if self.library else None
+        if why is None:
             return None
         where = f" (wheels: {self.wheels})" if self.wheels else ""
-        return f"codec {self.name!r} needs the package {self.library!r}{where}"
+        return f"codec {self.name!r} {why}{where}"
 
     def require(self) -> None:
         """Raise `CodecUnavailable` if this codec cannot be used here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import math
+import sys
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,9 +17,16 @@ from fedsz.arrays import Buffer
 from fedsz.codecs.base import Array, Codec, Encoded, check_input, check_setting
 from fedsz.errors import ConfigError, CorruptStream
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 FRAME: Final = 1 << 30  # Blosc takes less than 2 GiB at a time
 HEADER: Final = 16  # of a Blosc 1 frame
 SHUFFLES: Final = ("none", "byte", "bit")  # in the order of Blosc's own numbers
+ZSTD_INPUT: Final = 1 << 17  # bytes that its decoder is given, and returns, at a time
+ZSTD_OUTPUT: Final = 1 << 20
 XZ_MEMORY: Final = 256 << 20  # a decoder for preset 9 takes 65 MiB
 
 
@@ -124,7 +132,6 @@ class Zstd(LosslessCodec):
 
     name = "zstd"
     wire_id = 2
-    library = "zstandard"
 
     level: int = 3
 
@@ -132,20 +139,16 @@ class Zstd(LosslessCodec):
         check_setting(self, "level", 1, 22)
 
     def pack(self, data: Buffer, itemsize: int) -> bytes:  # noqa: ARG002, D102
-        import zstandard
-
-        return zstandard.ZstdCompressor(level=self.level).compress(data)
+        return zstd.compress(data, self.level)
 
     def unpack(self, payload: Buffer, nbytes: int) -> Buffer:  # noqa: D102
-        import zstandard
-
         try:
-            # decompress() allocates what the frame claims, so the claim is checked first.
-            if zstandard.frame_content_size(payload) != nbytes:
-                raise CorruptStream(f"zstd frame is not one of {nbytes} bytes")
-            return zstandard.ZstdDecompressor().decompress(payload, allow_extra_data=False)
-        except zstandard.ZstdError as err:
+            data = _zstd_frame(memoryview(payload), nbytes)
+        except zstd.ZstdError as err:
             raise CorruptStream(f"zstd frame does not decode: {err}") from err
+        if data is None:
+            raise CorruptStream(f"zstd frame is not one of {nbytes} bytes")
+        return data
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,25 @@ class Xz(LosslessCodec):
     def unpack(self, payload: Buffer, nbytes: int) -> Buffer:  # noqa: D102
         decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
         return _one_stream(self.name, decoder, payload, nbytes)
+
+
+def _zstd_frame(view: memoryview, nbytes: int) -> bytearray | None:
+    """Return the ``nbytes`` bytes of a frame, or None where it holds more or less."""
+    if zstd.get_frame_info(view).decompressed_size != nbytes:
+        return None
+    # In pieces, for the decoder keeps what it has not decoded yet and joins what it has.
+    decoder, data, done, read = zstd.ZstdDecompressor(), bytearray(nbytes), 0, 0
+    while not decoder.eof:
+        piece = view[read : read + ZSTD_INPUT] if decoder.needs_input else view[:0]
+        if decoder.needs_input and not piece:
+            return None
+        read += len(piece)
+        part = decoder.decompress(piece, ZSTD_OUTPUT)
+        if done + len(part) > nbytes:
+            return None
+        data[done : done + len(part)] = part
+        done += len(part)
+    return data if done == nbytes and read == len(view) and not decoder.unused_data else None
 
 
 def _one_stream(name: str, decoder: Any, payload: Buffer, nbytes: int) -> Buffer:

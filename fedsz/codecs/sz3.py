@@ -24,7 +24,7 @@ class Sz3(EnvelopeCodec):
     name = "sz3"
     wire_id = 17
     library = "pysz"
-    wheels = "x86-64 Linux only"
+    wheels = "x86-64 Linux, macOS, Windows"
 
     algorithm: str = "nopred"
 

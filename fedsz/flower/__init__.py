@@ -20,17 +20,21 @@ from typing import Any
 
 from fedsz import flower_environment  # noqa: F401 - before Flower is imported
 from fedsz.control.record import Traffic
-from fedsz.flower.admission_rules import AdmissionRules
-from fedsz.flower.deadline import Deadlines
-from fedsz.flower.fedbuff import FedBuff
-from fedsz.flower.fetchsgd import FetchSgd
-from fedsz.flower.grid import FedSZGrid
-from fedsz.flower.mod import FedSZMod
-from fedsz.flower.server_app import compressed
-from fedsz.flower.strategy import StreamingFedAvg
-from fedsz.transport.client import run_client
-from fedsz.transport.grpc_grid import GrpcGrid
-from fedsz.transport.local_grid import LocalGrid
+from fedsz.extras import explained
+
+with explained():
+    from fedsz import flower_compat  # noqa: F401 - first, for it knows which releases fit
+    from fedsz.flower.admission_rules import AdmissionRules
+    from fedsz.flower.deadline import Deadlines
+    from fedsz.flower.fedbuff import FedBuff
+    from fedsz.flower.fetchsgd import FetchSgd
+    from fedsz.flower.grid import FedSZGrid
+    from fedsz.flower.mod import FedSZMod
+    from fedsz.flower.server_app import compressed
+    from fedsz.flower.strategy import StreamingFedAvg
+    from fedsz.transport.client import run_client
+    from fedsz.transport.grpc_grid import GrpcGrid
+    from fedsz.transport.local_grid import LocalGrid
 
 __all__ = [
     "AdmissionRules",
@@ -53,5 +57,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # fedsz's own apps stand above what they are made of.
     if name in ("make_client_app", "make_server_app"):
-        return getattr(import_module("fedsz.training.apps"), name)
+        with explained():
+            return getattr(import_module("fedsz.training.apps"), name)
     raise AttributeError(f"module 'fedsz.flower' has no attribute {name!r}")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import structs
 
+from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.monitoring.access import Access, read_token
 from fedsz.monitoring.address import Address
 from fedsz.monitoring.follower import Follower
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.monitoring.run_summary import ClientSummary
-from fedsz.monitoring.web_server import WebServer, require
+from fedsz.monitoring.web_server import WebServer
 from fedsz.palette import css
 from fedsz.training.events import Event, Listening
 from fedsz.transport.channel import security
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 PORT: Final = 8265
-PACKAGES: Final = ("starlette", "uvicorn")
 PAUSE_SECONDS: Final = 0.5  # between looks for news
 QUIET_LOOKS: Final = 30  # without news, after which a page is told that the link is alive
 
@@ -55,11 +55,12 @@ class Dashboard:
         live: what goes on; None where another process serves the run.
 
     Raises:
-        ConfigError: the folder holds no run, or a package is not installed.
+        ConfigError: the folder holds no run.
+        MissingPackage: a package is not installed.
     """
 
     def __init__(self, folder: Path | None = None, live: LiveRound | None = None) -> None:
-        require(PACKAGES, "dashboard")
+        extras.require(*extras.EXTRAS["dashboard"])
         self._live, self._lock = live, threading.Lock()
         self._follower: Follower | None = None
         self._ended = False

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from fedsz import extras
 from fedsz.control.record import RoundRecord
 from fedsz.control.round_numbers import NUMBERS
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.monitoring.run_summary import FAILED
-from fedsz.monitoring.web_server import require
 from fedsz.training.events import Event
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
-
-PACKAGES: Final = ("prometheus_client", "starlette", "uvicorn")
 
 DIRECTIONS: Final = ("up", "down")
 
@@ -25,11 +23,11 @@ class Metrics:
     """Numbers of a server's run, of bounded number whatever clients call themselves.
 
     Raises:
-        ConfigError: a package is not installed.
+        MissingPackage: a package is not installed.
     """
 
     def __init__(self) -> None:
-        require(PACKAGES, "metrics")
+        extras.require(*extras.EXTRAS["metrics"], *extras.EXTRAS["dashboard"])
         from prometheus_client import CollectorRegistry, Counter, Gauge
 
         self.registry = registry = CollectorRegistry()

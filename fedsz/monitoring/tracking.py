@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+from fedsz import extras
 from fedsz.control.record import RoundRecord
 from fedsz.control.round_numbers import NUMBERS
 from fedsz.errors import ConfigError
@@ -153,7 +154,7 @@ class Tracking:
                 self._trackers[name] = self._makers[name](folder, self._options)
             act(self._trackers[name])
         except ImportError as err:
-            self._leave_out(name, f"{err}: pip install 'fedsz[{name}]'")
+            self._leave_out(name, extras.explain(err) or str(err))
         except Exception as err:  # whatever somebody else's library raises
             self._leave_out(name, f"{type(err).__name__}: {err}")
 

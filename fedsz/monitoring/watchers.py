@@ -23,7 +23,8 @@ def watched(config: RunConfig, show: OnEvent) -> Iterator[OnEvent]:
     A mistake of what watches is logged, and never ends the run.
 
     Raises:
-        ConfigError: an option is wrong, or a package is not installed.
+        ConfigError: an option is wrong.
+        MissingPackage: a package is not installed.
         LinkError: a port is in use.
     """
     watchers: list[OnEvent] = []

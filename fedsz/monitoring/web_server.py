@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import threading
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Self
 
 from fedsz.errors import ConfigError
@@ -16,13 +14,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 PATIENCE: Final = 3  # seconds for answers that are under way when it ends
-
-
-def require(packages: Iterable[str], extra: str) -> None:
-    """Raise ConfigError if a package of an optional feature is not installed here."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"this needs the package {package!r}: pip install 'fedsz[{extra}]'")
 
 
 class WebServer:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.experiments.link_model import Link
 
 BANDWIDTHS: Final = (10e6,)  # bits a second; the paper's Figure 7
-PACKAGES: Final = ("pyarrow", "matplotlib", "jinja2", "scipy")
 
 __all__ = ["default_target", "write_report"]
 
@@ -37,13 +36,11 @@ def write_report(
     Without ``reach``, bytes are counted to 95 and to 99 % of the uncompressed run's best accuracy.
 
     Raises:
+        MissingPackage: a package is not installed.
         ConfigError: the source is none or holds nothing, a number is out of range, or a file
             cannot be written.
     """
-    for package in PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            need = f"a report needs the package {package!r}"
-            raise ConfigError(f"{need}: pip install 'fedsz[report]'")
+    extras.require(*extras.EXTRAS["report"], what="a report")
     if not bandwidths or not all(map(math.isfinite, bandwidths)):
         raise ConfigError(f"a report takes finite bandwidths, got {list(bandwidths)}")
     links = [Link(bandwidth, latency) for bandwidth in dict.fromkeys(bandwidths)]

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.errors import DataError
+from fedsz import extras
+from fedsz.errors import DataError, MissingPackage
 
 TABLES: Final = ("breast_cancer", "digits", "iris", "wine", "diabetes")  # diabetes: a regression
 _Numbers = npt.NDArray[np.float64]
@@ -26,7 +27,8 @@ def read_table(name: str) -> tuple[_Numbers, npt.NDArray[Any]]:
         int64, or of ``diabetes`` its target as float64.
 
     Raises:
-        DataError: scikit-learn is not installed, or has no such file.
+        DataError: scikit-learn has no such file.
+        MissingPackage: scikit-learn is not installed here.
     """
     if name == "diabetes":
         return _numbers("diabetes_data_raw.csv.gz", " "), _numbers("diabetes_target.csv.gz", " ")
@@ -40,7 +42,7 @@ def read_table(name: str) -> tuple[_Numbers, npt.NDArray[Any]]:
 def _numbers(file: str, delimiter: str, header: int = 0) -> _Numbers:
     found = importlib.util.find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
-        raise DataError("the data come with scikit-learn: pip install 'fedsz[train]'")
+        raise MissingPackage(f"the data {extras.missing('sklearn')}")
     path = Path(found.submodule_search_locations[0], "datasets", "data", file)
     try:
         return np.loadtxt(path, delimiter=delimiter, skiprows=header)

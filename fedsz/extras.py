@@ -1,0 +1,112 @@
+"""Packages that fedsz does without, and the extra of its own that brings each.
+
+What is missing, or does not work, is said in one line here, and the same way everywhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import walk_tb
+from typing import Final
+
+from fedsz.errors import MissingPackage
+from fedsz.formatting import one_line
+
+# The extras of pyproject.toml, and what fedsz imports of each; "" is fedsz without any.
+EXTRAS: Final[dict[str, tuple[str, ...]]] = {
+    "": (
+        *("numpy", "ml_dtypes", "msgspec", "safetensors", "xxhash"),
+        *("blosc", "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"),
+        *("click", "rich", "typer"),
+    ),
+    "baselines": ("hdf5plugin", "pysz", "zfpy"),
+    "flower": ("flwr", "cryptography", "google.protobuf", "grpc", "tomli_w"),
+    "train": ("torch", "PIL", "datasets", "flwr_datasets", "huggingface_hub", "sklearn"),
+    "report": ("jinja2", "markupsafe", "matplotlib", "pyarrow", "scipy"),
+    "scale": ("ray",),
+    "dashboard": ("starlette", "uvicorn"),
+    "metrics": ("prometheus_client",),
+    "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow",),
+    "wandb": ("wandb",),
+}
+
+_BRINGS: Final = {package: extra for extra, packages in EXTRAS.items() for package in packages}
+
+
+def missing(*packages: str) -> str | None:
+    """Say in a line which of ``packages`` is missing here and what brings it; None if none is.
+
+    The line goes on from a subject: "needs the package 'flwr': pip install 'fedsz[flower]'".
+    """
+    for package in packages:
+        if not _is_here(package):
+            return f"needs the package {package!r}{_advice(package)}"
+    return None
+
+
+def require(*packages: str, what: str = "this") -> None:
+    """Raise `MissingPackage` if a package that ``what`` needs is not installed here."""
+    if why := missing(*packages):
+        raise MissingPackage(f"{what} {why}")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Within the block, an import that fails for want of an extra raises `MissingPackage`.
+
+    So does a package that is installed in part, or in a release that lacks what fedsz imports of
+    it. Other imports raise what they always do.
+    """
+    try:
+        yield
+    except ImportError as err:
+        if isinstance(err, MissingPackage) or (why := explain(err)) is None:
+            raise
+        raise MissingPackage(why) from err
+
+
+def explain(err: ImportError) -> str | None:
+    """Say in a line which package an import failed for; None if it is none of `EXTRAS`."""
+    asked = _package_of(err.name or "")
+    if asked and not _is_here(asked):
+        return f"this {missing(asked)}"
+    # Installed in part: such a package asked for something. Or of another release: fedsz did.
+    frames = [frame for frame, _line in walk_tb(err.__traceback__)]
+    importers = [_package_of(frame.f_globals.get("__name__", "")) for frame in frames]
+    package = next(filter(None, [*importers, asked]), None)
+    if package is None:
+        return None
+    return f"{_release(package)} does not work here: {one_line(str(err))}{_advice(package)}"
+
+
+def _package_of(module: str) -> str | None:
+    """Return which package of `EXTRAS` a module belongs to."""
+    return next((name for name in _BRINGS if f"{module}.".startswith(f"{name}.")), None)
+
+
+def _is_here(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # what it is in is not
+        return False
+
+
+def _advice(package: str) -> str:
+    extra = _BRINGS.get(package)
+    if extra is None:
+        return ""
+    return f": pip install 'fedsz[{extra}]'" if extra else ": pip install fedsz"
+
+
+def _release(package: str) -> str:
+    """Return the name under which a package is installed, with its release."""
+    from importlib import metadata  # takes longer to import than most of this module's callers
+
+    top = package.partition(".")[0]
+    for distribution in metadata.packages_distributions().get(top, []):
+        return f"{distribution} {metadata.version(distribution)}"
+    return f"the package {package!r}"
