@@ -38,7 +38,7 @@ DATA_DIR = Path(os.environ.get("FEDSZ_TEST_DATA", ROOT.parent / "shared" / "data
 
 # After a change of pyproject.toml; make test installs what is new.
 if why := extras.missing(*extras.EXTRAS[""]):
-    pytest.exit(f"fedsz {why}", returncode=2)
+    pytest.exit(f"fedsz {why}; in a checkout, make test installs it", returncode=2)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
