@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +41,33 @@ def run(folder: Path, **options: Any) -> list[RoundRecord]:
     return rows
 
 
+@pytest.fixture(scope="module")
+def of_auto(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[RoundRecord]]:
+    """The folder of a run, which nobody changes, and its rows."""
+    folder = tmp_path_factory.mktemp("auto") / "run"
+    return folder, run(folder, policy="auto")
+
+
+@pytest.fixture
+def folder(of_auto: tuple[Path, list[RoundRecord]], tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(of_auto[0], tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     "policy",
-    [
-        "fixed",
-        "auto",
-        "schedule:first=std:3,last=std:1+accuracy",
-        "layers",
-        "gate",
-        "dc2:rule=aimd,seconds=10",
-    ],
+    ["fixed", "schedule:first=std:3,last=std:1+accuracy", "gate", "dc2:rule=aimd,seconds=10"],
 )
 def test_what_was_decided_is_in_the_rows_and_is_decided_again(tmp_path: Path, policy: str) -> None:
     rows = run(tmp_path / "run", policy=policy, update="delta+ef", error_bound="std:2")
 
+    decided_again(tmp_path / "run", rows)
+
+
+def decided_again(folder: Path, rows: list[RoundRecord]) -> None:
     assert rows[0].decision is None
     assert all(row.decision is not None and row.replies == CLIENTS for row in rows[1:])
-    decided = list(decisions(tmp_path / "run"))
+    decided = list(decisions(folder))
     assert [one.record.round for one in decided] == [1, 2, 3]
     assert all(one.same for one in decided)
 
@@ -69,8 +80,9 @@ def test_what_is_decided_is_what_is_done(tmp_path: Path) -> None:
     assert sent[0] < sent[1] < sent[2]
 
 
-def test_auto_needs_no_other_option(tmp_path: Path) -> None:
-    rows = run(tmp_path / "run", policy="auto")
+def test_auto_needs_no_other_option(of_auto: tuple[Path, list[RoundRecord]]) -> None:
+    decided_again(*of_auto)
+    _, rows = of_auto
     last = rows[-1].decision
     assert last is not None
     config = last.config
@@ -86,17 +98,16 @@ def test_auto_needs_no_other_option(tmp_path: Path) -> None:
 
 def test_layers_measure_what_they_need(tmp_path: Path) -> None:
     rows = run(tmp_path / "run", policy="layers", update="delta", error_bound="std:1")
+    decided_again(tmp_path / "run", rows)
     assert rows[1].sensitivity.keys() <= rows[1].spread.keys()
     assert rows[1].sensitivity
     assert rows[3].decision is not None
     assert len(set(rows[3].decision.config.factors.values())) > 1
 
 
-def test_the_command_tells_what_and_why(tmp_path: Path) -> None:
-    run(tmp_path / "run", policy="auto")
-
-    table = CliRunner().invoke(app, ["decisions", str(tmp_path / "run")], env={"COLUMNS": "80"})
-    lines = CliRunner().invoke(app, ["decisions", str(tmp_path / "run"), "--json"])
+def test_the_command_tells_what_and_why(folder: Path) -> None:
+    table = CliRunner().invoke(app, ["decisions", str(folder)], env={"COLUMNS": "80"})
+    lines = CliRunner().invoke(app, ["decisions", str(folder), "--json"])
 
     assert table.exit_code == lines.exit_code == 0
     assert "3 decisions: the same again" in table.output
@@ -109,14 +120,13 @@ def test_the_command_tells_what_and_why(tmp_path: Path) -> None:
     assert rows[3:6] == [f"round {one['round']}: {one['decision']['why']}" for one in told]
 
 
-def test_a_record_that_was_changed_shows(tmp_path: Path) -> None:
-    run(tmp_path / "run", policy="auto")
-    rounds = tmp_path / "run" / ROUNDS
+def test_a_record_that_was_changed_shows(folder: Path) -> None:
+    rounds = folder / ROUNDS
     rows = [json.loads(line) for line in rounds.read_text().splitlines()]
     rows[2]["decision"]["config"]["error_bound"] = "std:9"
     rounds.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    result = CliRunner().invoke(app, ["decisions", str(tmp_path / "run")])
+    result = CliRunner().invoke(app, ["decisions", str(folder)])
 
     assert result.exit_code == 1
     assert "differ in round 2" in result.output
@@ -139,20 +149,18 @@ def test_a_run_of_an_older_release_is_read() -> None:
     assert [done.round for done in run.rounds] == [0, 1, 2, 3, 4]
 
 
-def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
-    rows = run(tmp_path / "run", policy="auto")
-    path = tmp_path / "run" / ROUNDS
+def test_a_line_that_a_crash_cut_short_is_left_out(folder: Path) -> None:
+    path = folder / ROUNDS
     path.write_bytes(path.read_bytes()[:-9])
 
-    assert [one.record.round for one in decisions(tmp_path / "run")] == [1, 2]
-    assert len(rows) == 4
+    assert [one.record.round for one in decisions(folder)] == [1, 2]
 
 
-@pytest.mark.parametrize("damage", ["absent", "empty", "garbage"])
-def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path, damage: str) -> None:
-    if damage != "absent":
-        run(tmp_path, policy="fixed")
-        (tmp_path / ROUNDS).write_text({"empty": "\n", "garbage": "{'a': 1}\n"}[damage])
+def test_a_folder_that_holds_no_run_is_refused(folder: Path, tmp_path: Path) -> None:
+    for damage in ("\n", "{'a': 1}\n"):
+        (folder / ROUNDS).write_text(damage)
+        with pytest.raises(ConfigError, match="cannot read"):
+            list(decisions(folder))
     with pytest.raises(ConfigError, match="cannot read"):
         list(decisions(tmp_path))
 

@@ -88,6 +88,7 @@ rows = st.builds(
 histories = st.lists(rows, max_size=6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spec", SPECS)
 @given(history=histories)
 def test_any_history_makes_a_decision_that_can_be_carried_out(
