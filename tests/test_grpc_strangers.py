@@ -8,7 +8,6 @@ import grpc
 import pytest
 from flwr.app import Message, RecordDict
 
-from fedsz.errors import LinkError
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, Welcome, frames, pack
 from fedsz.transport.messages import encode_message
@@ -113,13 +112,3 @@ def test_a_reply_over_the_servers_limit_is_an_error_reply(serve: Serve) -> None:
 
     assert reply.error.reason == "ConfigError: a reply of 4.0 MB; the server takes 1.0 MB"
     assert client.error is None
-
-
-def test_a_message_over_the_clients_limit_ends_it(serve: Serve) -> None:
-    server = serve(reconnect_grace=0.0)
-    client = server.client("c", max_message_bytes=1_000_000)
-    replies = server.grid.send_and_receive(server.requests(size=1_000_000), timeout=LONG)
-
-    assert isinstance(client.ended(), LinkError)
-    assert "a message of 4.0 MB, at most 1.0 MB" in str(client.error)
-    assert len(reasons(replies)) == 1

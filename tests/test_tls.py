@@ -136,12 +136,13 @@ def test_a_server_with_a_ca_takes_only_clients_it_signed(
     credentials = server_credentials(*ours.issue("server"), ours.ca)
     good = channel_credentials(ours.ca, *ours.issue("good"))
     with closing(Server(credentials=credentials)) as server:
-        for bad in (
+        wrong = (
             channel_credentials(ours.ca),
             channel_credentials(ours.ca, *theirs.issue("bad")),
             channel_credentials(ours.ca, *ours.issue("server-too", purpose="server")),
-        ):
-            client = Client(server.address, "bad", credentials=bad, max_wait=2.0)
+        )
+        options = {"max_wait": 2.0}
+        for client in [Client(server.address, "bad", credentials=bad, **options) for bad in wrong]:
             assert isinstance(client.ended(), LinkError)
             assert "the server asks for a certificate that its --tls-ca" in str(client.error)
         server.client("good", credentials=good)

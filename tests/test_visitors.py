@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -133,14 +134,15 @@ def test_tcp_connections_beyond_the_limit_are_closed(
         address = ("127.0.0.1", server.grid.port)
         sockets = [stack.enter_context(socket.create_connection(address)) for _ in range(12)]
         # Those that are let in hear gRPC's SETTINGS; for the others it is over at once.
-        closed = 0
-        for each in sockets:
-            each.settimeout(2.0)
-            with contextlib.suppress(TimeoutError, ConnectionError):
-                while each.recv(1 << 16):
-                    pass
-                closed += 1
-        assert closed >= 8
+        let_in = set(sockets)
+        while len(let_in) > 4:
+            heard, _, _ = select.select(let_in, [], [], LONG)
+            assert heard, f"{len(let_in)} connections are open"
+            for each in heard:
+                with contextlib.suppress(ConnectionError):
+                    if each.recv(1 << 16):
+                        continue
+                let_in.remove(each)
     server.client("honest")
 
 
@@ -168,7 +170,8 @@ def test_a_client_that_does_not_listen_is_not_heard(serve: Serve) -> None:
             next(asked)
             yield pack(Begin("nobody-waits-for-this-" + "x" * 40, 100))
 
-    with grpc.insecure_channel(server.address) as opened:
+    little = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 14))
+    with grpc.insecure_channel(server.address, little) as opened:  # what it hears without listening
         call = opened.stream_stream(f"/{SERVICE}/{METHOD}")(frames())
         server.events.wait(EventKind.JOINED, "deaf")
         before, now = -1, server.grid.counters.wire_bytes_received
@@ -178,7 +181,7 @@ def test_a_client_that_does_not_listen_is_not_heard(serve: Serve) -> None:
             now = server.grid.counters.wire_bytes_received
         call.cancel()
 
-    assert next(asked) < 900_000
+    assert next(asked) < 100_000
 
 
 def test_clients_who_left_are_forgotten_when_there_are_too_many(
