@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from fedsz import extras
 from fedsz.arrays import Buffer, add_scaled
-from fedsz.errors import CodecError, CodecUnavailable, ConfigError
-from fedsz.spec_strings import spelled
+from fedsz.errors import CodecError, CodecUnavailable
+from fedsz.spec_strings import check_settings, spelled
 from fedsz.spread import energy
 
 if TYPE_CHECKING:
@@ -86,6 +86,10 @@ class Codec(ABC):
     dtypes: ClassVar[tuple[np.dtype, ...]] = (FLOAT32,)
     library: ClassVar[str] = ""
     wheels: ClassVar[str] = ""  # where the library can be had, when that is not everywhere
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a setting out of its range."""
+        check_settings(self)
 
     def __str__(self) -> str:
         """Return the codec as users write it: its name, and the settings that are not defaults."""
@@ -205,10 +209,3 @@ def flat(x: AnyArray) -> AnyArray:
     """
     x = np.ascontiguousarray(x)
     return (x if x.flags.aligned else x.copy()).reshape(-1)
-
-
-def check_setting(codec: Codec, setting: str, low: float, high: float) -> None:
-    """Raise `ConfigError` for a setting outside ``low..high``."""
-    value = getattr(codec, setting)
-    if not low <= value <= high:
-        raise ConfigError(f"{codec.name} {setting} must lie in {low}..{high}, got {value}")

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from fedsz.arrays import Buffer
-from fedsz.codecs.base import Array, Codec, Encoded, check_input, check_setting
+from fedsz.codecs.base import Array, Codec, Encoded, check_input
 from fedsz.errors import ConfigError, CorruptStream
+from fedsz.spec_strings import setting
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -85,13 +86,13 @@ class Blosclz(LosslessCodec):
     wire_id = 1
     library = "blosc"
 
-    level: int = 9
+    level: int = setting(9, 0, 9)
     shuffle: str = "bit"
 
     def __post_init__(self) -> None:
         if self.shuffle not in SHUFFLES:
             raise ConfigError(f"no blosclz shuffle {self.shuffle!r}; have {', '.join(SHUFFLES)}")
-        check_setting(self, "level", 0, 9)
+        super().__post_init__()
 
     def pack(self, data: Buffer, itemsize: int) -> bytes:  # noqa: D102
         import blosc
@@ -133,10 +134,7 @@ class Zstd(LosslessCodec):
     name = "zstd"
     wire_id = 2
 
-    level: int = 3
-
-    def __post_init__(self) -> None:
-        check_setting(self, "level", 1, 22)
+    level: int = setting(3, 1, 22)
 
     def pack(self, data: Buffer, itemsize: int) -> bytes:  # noqa: ARG002, D102
         return zstd.compress(data, self.level)
@@ -159,10 +157,7 @@ class Zlib(LosslessCodec):
     wire_id = 3
     wbits: ClassVar[int] = zlib.MAX_WBITS
 
-    level: int = 6
-
-    def __post_init__(self) -> None:
-        check_setting(self, "level", 0, 9)
+    level: int = setting(6, 0, 9)
 
     def pack(self, data: Buffer, itemsize: int) -> bytes:  # noqa: ARG002, D102
         coder = zlib.compressobj(self.level, wbits=self.wbits)
@@ -188,10 +183,7 @@ class Xz(LosslessCodec):
     name = "xz"
     wire_id = 5
 
-    preset: int = 6
-
-    def __post_init__(self) -> None:
-        check_setting(self, "preset", 0, 9)
+    preset: int = setting(6, 0, 9)
 
     def pack(self, data: Buffer, itemsize: int) -> bytes:  # noqa: ARG002, D102
         return lzma.compress(data, preset=self.preset)

@@ -22,10 +22,10 @@ from fedsz.codecs.base import (
     Encoded,
     Opened,
     check_input,
-    check_setting,
     flat,
 )
 from fedsz.errors import CodecError, CorruptStream
+from fedsz.spec_strings import setting
 
 DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES[:4])}  # of the payload's header
 WIDE: Final = DTYPES[:2]  # dtypes whose differences need no array
@@ -51,12 +51,8 @@ class Uniform(Codec):
     lossy = True
     dtypes = tuple(DTYPE_IDS)
 
-    effort: int = 5
-    threads: int = 0
-
-    def __post_init__(self) -> None:
-        check_setting(self, "effort", 0, 9)
-        check_setting(self, "threads", 0, MOST_THREADS)
+    effort: int = setting(5, 0, 9)
+    threads: int = setting(0, 0, MOST_THREADS)
 
     def encode_measured(self, x: AnyArray, bound: float) -> Encoded:
         return self._encode(x, None, bound)

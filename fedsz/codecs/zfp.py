@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsz.codecs.base import Array, check_setting
+from fedsz.codecs.base import Array
 from fedsz.codecs.envelope import EnvelopeCodec
 from fedsz.errors import CorruptStream
+from fedsz.spec_strings import setting
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,7 @@ class Zfp(EnvelopeCodec):
     wire_id = 18
     library = "zfpy"
 
-    precision: int = 0
-
-    def __post_init__(self) -> None:
-        check_setting(self, "precision", 0, 32)
+    precision: int = setting(0, 0, 32)
 
     @property
     def keeps_bound(self) -> bool:  # noqa: D102
