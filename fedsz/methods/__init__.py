@@ -28,7 +28,6 @@ from fedsz.methods.combinators import (
     without_shifts,
 )
 from fedsz.methods.feedback import Dgc, Ecx, Feedback
-from fedsz.methods.lattice import Uveqfed
 from fedsz.methods.low_rank import Atomo, PowerSgd
 from fedsz.methods.natural import Natural
 from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
@@ -39,6 +38,7 @@ from fedsz.methods.sign import Sign, SparseBinary, Ternary
 from fedsz.methods.sketch import Sketch
 from fedsz.methods.threshold import Threshold
 from fedsz.methods.top_k import RandomTopK, TopK
+from fedsz.methods.uveqfed import Uveqfed
 from fedsz.spec_strings import chosen
 
 METHODS: Final[tuple[Part | Wrapper, ...]] = (

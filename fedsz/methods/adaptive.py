@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.methods.base import Kind, Part, Parts, Shared, State, TensorSpec, Transform
+from fedsz.methods.base import Kind, Part, Planes, Shared, State, TensorSpec, Transform
 from fedsz.methods.combinators import Chain, Wrapper, parts_of
 from fedsz.methods.settings import Choice
 from fedsz.methods.state import INNER, branch, within
@@ -72,14 +72,14 @@ class Adaptive(Wrapper):
     def init(self, spec: TensorSpec) -> State:
         return {NORM: np.zeros(1), USUAL: np.zeros(1), **branch(INNER, self.inner.init(spec))}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         norm, variance = math.sqrt(energy(x)), float(x.var(dtype=np.float64)) if x.size else 0.0
         usual = float(state[USUAL][0]) or variance
         factor = self._factor(norm, float(state[NORM][0]), variance, usual)
-        parts, kept = keeping(self.inner, factor).encode(x, within(state), shared)
+        planes, kept = keeping(self.inner, factor).encode(x, within(state), shared)
         usual += SMOOTHING * (variance - usual)
         own = {NORM: np.array([norm]), USUAL: np.array([usual])}
-        return parts, {**own, **branch(INNER, kept)}
+        return planes, {**own, **branch(INNER, kept)}
 
     def _factor(self, norm: float, before: float, variance: float, usual: float) -> float:
         """Return what k is multiplied by."""

@@ -21,7 +21,7 @@ from fedsz.spec_strings import check_settings, spelled
 from fedsz.spread import energy
 
 State = Mapping[str, Any]  # what a sender keeps from round to round, see fedsz.methods.state
-Parts = Mapping[str, NDArray]  # what it sends: planes, by their names
+Planes = Mapping[str, NDArray]  # what it sends: planes, by their names
 
 VALUES: Final = "values"  # the plane that the next part of a chain codes
 DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float64))  # of tensors and values
@@ -174,7 +174,7 @@ class Transform(ABC):
         return NOTHING
 
     @abstractmethod
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         """Return what is sent of a tensor, and the state after it.
 
         Args:
@@ -184,11 +184,11 @@ class Transform(ABC):
         """
 
     @abstractmethod
-    def decode(self, parts: Parts, shared: Shared) -> Decoded:
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
         """Return the tensor, which is an estimate of what was encoded.
 
         Args:
-            parts: of `encode`, of each kind; or of a linear one, the sum of several.
+            planes: of `encode`, of each kind; or of a linear one, the sum of several.
             shared: as it was there.
 
         Raises:
@@ -246,17 +246,17 @@ class Part(Transform):
         """Return it as users write it."""
         return spelled(self)
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         return self.code(x.reshape(-1), shared), state
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         """Do as `encode`, of a flat ``x``, in a part that keeps nothing."""
         raise NotImplementedError(self.name)
 
     def sent(self, spec: TensorSpec) -> tuple[Part, ...]:
         return (self,)
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
+    def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
         """Return the spec of its values plane, by its other planes; only if it has one.
 
         Without those, that of the longest there can be.

@@ -11,7 +11,7 @@ from fedsz.arrays import NDArray, raw
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.errors import CodecError, ConfigError
-from fedsz.methods.base import Kind, Part, Parts, Shared, State
+from fedsz.methods.base import Kind, Part, Planes, Shared, State
 from fedsz.spread import half_ulp
 
 AT = "@"  # between a codec and its bound
@@ -68,7 +68,7 @@ class Bounded(Part):
         """Always: without loss there is no error."""
         return True
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         self.codec.require()
         if isinstance(self.codec, LosslessCodec):
             payload = self.codec.pack(x.tobytes(), x.itemsize)
@@ -77,9 +77,9 @@ class Bounded(Part):
             payload = self.codec.encode(*self._narrow(x, bound))
         return {"payload": np.frombuffer(payload, np.uint8)}, state
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
         self.codec.require()
-        payload, spec = raw(parts["payload"]), shared.spec
+        payload, spec = raw(planes["payload"]), shared.spec
         if isinstance(self.codec, LosslessCodec):
             data = self.codec.unpack(payload, spec.size * spec.dtype.itemsize)
             return np.frombuffer(data, spec.dtype).reshape(spec.shape)

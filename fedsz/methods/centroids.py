@@ -10,7 +10,7 @@ import numpy as np
 from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import _methods
 from fedsz.errors import CorruptStream
-from fedsz.methods.base import Kind, Part, Parts, Shared, require_count
+from fedsz.methods.base import Kind, Part, Planes, Shared, require_count
 from fedsz.spec_strings import setting
 
 ITERATIONS: Final = 10  # of Lloyd; the error of bell-shaped values hardly falls later
@@ -37,15 +37,15 @@ class Centroids(Part):
 
     bits: int = setting(2, 1, 8)
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         sample = x[:: max(x.size // SAMPLE, 1)].astype(np.float64)
         centres = fitted(sample, 1 << self.bits)
         centres, labels = moved(x, centres)
         labels -= centres.size // 2  # on both sides of 0 they are shorter as levels
         return {"centroids": centres.astype(x.dtype), "labels": labels}
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
-        centroids, labels = parts["centroids"], parts["labels"]
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        centroids, labels = planes["centroids"], planes["labels"]
         require_count("labels", labels, shared.spec.size)
         first = -(centroids.size // 2)
         if labels.min(initial=0) < first or labels.max(initial=first - 1) >= first + centroids.size:

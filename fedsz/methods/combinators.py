@@ -17,7 +17,7 @@ from fedsz.methods.base import (
     Decoded,
     Kind,
     Part,
-    Parts,
+    Planes,
     Shared,
     State,
     TensorSpec,
@@ -93,7 +93,7 @@ class Chain(Transform):
     def init(self, spec: TensorSpec) -> State:
         return branch("0", self.parts[0].init(spec)) if self.parts else NOTHING
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         planes: dict[str, NDArray] = {VALUES: x}
         after: dict[str, Any] = {}
         spec = shared.spec
@@ -108,19 +108,19 @@ class Chain(Transform):
                 spec = part.values_spec(sent, spec)
         return planes, after
 
-    def decode(self, parts: Parts, shared: Shared) -> Decoded:
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
         specs = [shared.spec]
         for i, part in enumerate(self.parts):
             if VALUES in part.planes:
-                specs.append(part.values_spec(_planes_of(i, part, parts), specs[-1]))
+                specs.append(part.values_spec(_planes_of(i, part, planes), specs[-1]))
         decoded: Decoded | None = (
-            parts[VALUES].reshape(specs[-1].shape) if VALUES in parts else None
+            planes[VALUES].reshape(specs[-1].shape) if VALUES in planes else None
         )
         for i, part in reversed(list(enumerate(self.parts))):
             # Nothing of a part is held while the one before it decodes, but for what it decoded to.
             values = {} if decoded is None else {VALUES: dense(decoded)}
             del decoded
-            decoded = part.decode(_planes_of(i, part, parts) | values, shared.of(specs[i]))
+            decoded = part.decode(_planes_of(i, part, planes) | values, shared.of(specs[i]))
             del values
         assert decoded is not None, "planes without values, of no part"
         return decoded
@@ -129,7 +129,7 @@ class Chain(Transform):
         return self.parts
 
 
-def _planes_of(place: int, part: Part, planes: Parts) -> dict[str, NDArray]:
+def _planes_of(place: int, part: Part, planes: Planes) -> dict[str, NDArray]:
     """Return a part's planes among those of its chain, but for its values."""
     return {name: planes[f"{place}.{name}"] for name in part.planes if name != VALUES}
 
@@ -147,8 +147,8 @@ class Wrapper(Transform):
         """Return it as users write it."""
         return THEN.join(filter(None, (spelled(self), str(self.inner))))
 
-    def decode(self, parts: Parts, shared: Shared) -> Decoded:
-        return self.inner.decode(parts, shared)
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        return self.inner.decode(planes, shared)
 
     def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
         return self.inner.sent(spec)
@@ -192,10 +192,10 @@ class Difference(Wrapper):
         inner = branch(INNER, self.inner.init(spec))
         return {SHIFT: np.zeros(spec.shape, spec.dtype), **inner}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
-        parts, kept = self.inner.encode(x - state[SHIFT], within(state), shared)
-        _, after = self.received(self.inner.decode(parts, shared), state)
-        return parts, {**after, **branch(INNER, kept)}
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+        planes, kept = self.inner.encode(x - state[SHIFT], within(state), shared)
+        _, after = self.received(self.inner.decode(planes, shared), state)
+        return planes, {**after, **branch(INNER, kept)}
 
     def received(self, decoded: Decoded, state: State) -> tuple[NDArray, State]:
         """Return what a sender has meant by what was decoded, and the receiver's state after it."""
@@ -233,11 +233,11 @@ class ByLayer(Transform):
     def init(self, spec: TensorSpec) -> State:
         return self._of(spec).init(spec)
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         return self._of(shared.spec).encode(x, state, shared)
 
-    def decode(self, parts: Parts, shared: Shared) -> Decoded:
-        return self._of(shared.spec).decode(parts, shared)
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        return self._of(shared.spec).decode(planes, shared)
 
     def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
         transform = self.of(spec)

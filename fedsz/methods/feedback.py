@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.methods.base import Parts, Shared, Sparse, State, TensorSpec, subtract
+from fedsz.methods.base import Planes, Shared, Sparse, State, TensorSpec, subtract
 from fedsz.methods.combinators import Wrapper, parts_of
 from fedsz.methods.state import INNER, branch, within
 from fedsz.spread import energy
@@ -63,13 +63,13 @@ class Feedback(Wrapper):
         inner = branch(INNER, self.inner.init(spec))
         return {RESIDUAL: np.zeros(spec.shape, spec.dtype), ROUND: np.zeros(1, np.int64), **inner}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         age = max(shared.round - int(state[ROUND][0]), 1)
         v = state[RESIDUAL] * x.dtype.type(self.decay**age)
         v += x
-        parts, kept = self.inner.encode(v, within(state), shared)
-        left = subtract(v, self.inner.decode(parts, shared))
-        return parts, {RESIDUAL: left, ROUND: np.array([shared.round]), **branch(INNER, kept)}
+        planes, kept = self.inner.encode(v, within(state), shared)
+        left = subtract(v, self.inner.decode(planes, shared))
+        return planes, {RESIDUAL: left, ROUND: np.array([shared.round]), **branch(INNER, kept)}
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ class Ecx(Feedback):
         nothing = np.zeros(spec.shape, spec.dtype)
         return {**super().init(spec), BEFORE: nothing, OWED: nothing}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         kind, last = x.dtype.type, state[RESIDUAL]
         ahead = 2 * last - state[BEFORE]
         owed = kind(1 - self.smooth) * state[OWED] + kind(self.smooth) * ahead
         # Its `Feedback` adds what is owed, decayed by its age, and leaves the error of this round.
-        parts, after = super().encode(x, {**state, RESIDUAL: owed}, shared)
-        return parts, {**after, BEFORE: last, OWED: owed}
+        planes, after = super().encode(x, {**state, RESIDUAL: owed}, shared)
+        return planes, {**after, BEFORE: last, OWED: owed}
 
 
 @dataclass(frozen=True)
@@ -155,15 +155,15 @@ class Dgc(Feedback):
     def init(self, spec: TensorSpec) -> State:
         return {**super().init(spec), MOMENTUM: np.zeros(spec.shape, spec.dtype)}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         u = state[MOMENTUM] * x.dtype.type(self.momentum) + self._clipped(x)
-        parts, after = super().encode(u, state, shared)
-        decoded = self.inner.decode(parts, shared)
+        planes, after = super().encode(u, state, shared)
+        decoded = self.inner.decode(planes, shared)
         if isinstance(decoded, Sparse):
             u.reshape(-1)[decoded.indices] = 0
         else:
             u[decoded != 0] = 0
-        return parts, {**after, MOMENTUM: u}
+        return planes, {**after, MOMENTUM: u}
 
     def _clipped(self, x: NDArray) -> NDArray:
         norm = math.sqrt(energy(x))

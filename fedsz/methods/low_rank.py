@@ -16,7 +16,7 @@ from fedsz.methods.base import (
     VALUES,
     Kind,
     Part,
-    Parts,
+    Planes,
     Shared,
     State,
     TensorSpec,
@@ -50,7 +50,7 @@ class LowRank(Part):
         """A product and a sum for each column of the factors."""
         return max(self.rank / 8, 1.0)
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Parts, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         if not self._pays(shared.spec):
             return {VALUES: x.reshape(-1)}, state
         try:
@@ -59,12 +59,12 @@ class LowRank(Part):
             raise CodecError(f"{shared.spec.name!r} has no factors: {err}") from err
         return {VALUES: np.concatenate([factor.reshape(-1) for factor in factors])}, after
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
+    def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
         return spec.values(self._sent(spec) if self._pays(spec) else spec.size)
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
-        spec, values = shared.spec, parts[VALUES].reshape(-1)
-        require_count("values", values, self.values_spec(parts, spec).size)
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        spec, values = shared.spec, planes[VALUES].reshape(-1)
+        require_count("values", values, self.values_spec(planes, spec).size)
         if not self._pays(spec):
             return values.reshape(spec.shape)
         rows, columns = _matrix(spec)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray, chunks
 from fedsz.errors import CorruptStream
-from fedsz.methods.base import Kind, Part, Parts, Shared, require_count
+from fedsz.methods.base import Kind, Part, Planes, Shared, require_count
 
 MOST_OCTAVES: Final = 1 << 12  # between the largest and the smallest power; float64 has 2098
 
@@ -30,7 +30,7 @@ class Natural(Part):
     biased = False
     contracts = True
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         half, above = np.frexp(np.abs(x))  # |x| = half 2^above, half in [1/2, 1)
         up = shared.draws().random(x.size, dtype=x.dtype.type) < 2 * half - 1
         exponents = np.minimum(above - 1 + up, np.finfo(x.dtype).maxexp - 1)
@@ -39,8 +39,8 @@ class Natural(Part):
         levels = np.where(some, 1 + top - exponents, 0) * np.sign(x).astype(np.int32)
         return {"top": np.ldexp(np.ones(1, x.dtype), top), "levels": levels}
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
-        top, levels = parts["top"], parts["levels"]
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        top, levels = planes["top"], planes["levels"]
         require_count("tops", top, 1)
         require_count("levels", levels, shared.spec.size)
         if max(levels.max(initial=0), -levels.min(initial=0)) > MOST_OCTAVES + 1:

@@ -8,14 +8,14 @@ from typing import Final
 
 from fedsz.arrays import Buffer, NDArray
 from fedsz.errors import CorruptStream, LimitExceeded
-from fedsz.methods.base import VALUES, Kind, Part, Parts, TensorSpec
+from fedsz.methods.base import VALUES, Kind, Part, Planes, TensorSpec
 from fedsz.methods.combinators import Chain
 from fedsz.methods.planes import pack, unpack
 
 _LONGEST: Final = 9  # bytes of a varint
 
 
-def write(parts: Sequence[Part], planes: Parts) -> bytes:
+def write(parts: Sequence[Part], planes: Planes) -> bytes:
     """Return the payload of a tensor.
 
     Args:
@@ -33,7 +33,7 @@ def write(parts: Sequence[Part], planes: Parts) -> bytes:
     return b"".join(packed)
 
 
-def read(parts: Sequence[Part], payload: Buffer, spec: TensorSpec) -> Parts:
+def read(parts: Sequence[Part], payload: Buffer, spec: TensorSpec) -> Planes:
     """Return the planes of a tensor like ``spec``, checked as far as each can be by itself.
 
     Those that only the last part has are unpacked, and checked, whenever they are asked for: so

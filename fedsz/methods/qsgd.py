@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import CorruptStream
-from fedsz.methods.base import Kind, Part, Parts, Shared, TensorSpec, require_count
+from fedsz.methods.base import Kind, Part, Planes, Shared, TensorSpec, require_count
 from fedsz.methods.settings import Choice, Flag
 from fedsz.spec_strings import setting
 
@@ -72,7 +72,7 @@ class Qsgd(Part):
         d, s = self._width(spec), self._levels
         return min(d / s**2, math.sqrt(d) / s)
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         buckets = self._buckets(x, shared.spec)
         norms = self._norms(buckets).astype(x.dtype)
         s = self._levels
@@ -84,8 +84,8 @@ class Qsgd(Part):
         signed = np.copysign(levels, buckets, out=levels).astype(np.int32)
         return {"norms": norms.reshape(-1), "levels": signed.reshape(-1)[: x.size]}
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
-        spec, levels, norms = shared.spec, parts["levels"], parts["norms"]
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        spec, levels, norms = shared.spec, planes["levels"], planes["norms"]
         require_count("levels", levels, spec.size)
         require_count("norms", norms, -(-spec.size // self._width(spec)))
         if max(levels.max(initial=0), -levels.min(initial=0)) > self._levels:

@@ -14,7 +14,7 @@ from fedsz.methods.base import (
     Decoded,
     Kind,
     Part,
-    Parts,
+    Planes,
     Shared,
     Sparse,
     TensorSpec,
@@ -66,14 +66,14 @@ class RandomK(Part):
         size = shared.spec.size
         return (size / self.k.of(size)) ** 2 if self.unbiased and size else 1.0
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         return {VALUES: x[self._places(shared)]}
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
+    def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
         return spec.values(self.k.of(spec.size))
 
-    def decode(self, parts: Parts, shared: Shared) -> Decoded:
-        spec, values = shared.spec, parts[VALUES]
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        spec, values = shared.spec, planes[VALUES]
         k = self.k.of(spec.size)
         require_count("values", values, k)
         decoded = placed(self._places(shared), values, spec)

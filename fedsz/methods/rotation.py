@@ -9,7 +9,7 @@ from fedsz.arrays import NDArray
 from fedsz.codecs import _methods
 from fedsz.codecs.base import flat
 from fedsz.errors import ConfigError
-from fedsz.methods.base import VALUES, Kind, Part, Parts, Shared, TensorSpec, require_count
+from fedsz.methods.base import VALUES, Kind, Part, Planes, Shared, TensorSpec, require_count
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class Rotate(Part):
         """Return 1: lengths stay."""
         return 1.0
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         rotated = flat(x).copy()
         _methods.flip_signs(shared.key(), rotated)
         self._transform(rotated)
         return {VALUES: rotated}
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
+    def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
         return spec.values(spec.size)
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
-        require_count("values", parts[VALUES], shared.spec.size)
-        y = flat(parts[VALUES]).copy()
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        require_count("values", planes[VALUES], shared.spec.size)
+        y = flat(planes[VALUES]).copy()
         self._transform(y)
         _methods.flip_signs(shared.key(), y)
         return y.reshape(shared.spec.shape)

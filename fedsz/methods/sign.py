@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.methods.base import Decoded, Kind, Part, Parts, Shared, placed, require_count
+from fedsz.methods.base import Decoded, Kind, Part, Planes, Shared, placed, require_count
 from fedsz.methods.settings import Count
 from fedsz.methods.top_k import largest
 from fedsz.spec_strings import setting
@@ -24,11 +24,11 @@ class Sign(Part):
     summary = "each element's sign, times the mean magnitude"
     planes = {"scale": Kind.SCALES, "signs": Kind.SIGNS}
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         return {"scale": mean_magnitude(x), "signs": x < 0}
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
-        scale, signs = _scale(parts["scale"]), parts["signs"]
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        scale, signs = _scale(planes["scale"]), planes["signs"]
         require_count("signs", signs, shared.spec.size)
         return np.where(signs, -scale, scale).reshape(shared.spec.shape)
 
@@ -53,13 +53,13 @@ class Ternary(Part):
 
     threshold: float = setting(0.0, 0, 0.999)
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         kept = np.abs(x) > self.threshold * np.abs(x).max(initial=0)
         trits = np.sign(x).astype(np.int8) * kept
         return {"scale": mean_magnitude(x[kept]), "trits": trits}
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
-        scale, trits = _scale(parts["scale"]), parts["trits"]
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        scale, trits = _scale(planes["scale"]), planes["trits"]
         require_count("trits", trits, shared.spec.size)
         decoded: NDArray = (trits * scale).reshape(shared.spec.shape)
         return decoded
@@ -82,7 +82,7 @@ class SparseBinary(Part):
 
     k: Count = Count("1%")
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         k = self.k.of(x.size)
         sides = []
         for sign in (1, -1):
@@ -92,9 +92,9 @@ class SparseBinary(Part):
         mean, sign, indices = max(sides, key=lambda side: float(side[0][0]))
         return {"mean": mean * mean.dtype.type(sign), "indices": indices}
 
-    def decode(self, parts: Parts, shared: Shared) -> Decoded:
-        require_count("means", parts["mean"], 1)
-        return placed(parts["indices"], parts["mean"].reshape(()), shared.spec)
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        require_count("means", planes["mean"], 1)
+        return placed(planes["indices"], planes["mean"].reshape(()), shared.spec)
 
 
 def mean_magnitude(v: NDArray) -> NDArray:

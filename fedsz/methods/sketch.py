@@ -15,7 +15,7 @@ from fedsz.methods.base import (
     VALUES,
     Kind,
     Part,
-    Parts,
+    Planes,
     Shared,
     TensorSpec,
     require_count,
@@ -96,21 +96,21 @@ class Sketch(Part):
         gains *= np.float32(gain)
         return gains.reshape(-1)
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         require_drawable(shared.spec)
         rows = np.zeros((self.rows, self.columns.of(x.size)))
         for i, row in enumerate(rows):
             _methods.add_to_sketch(self._drawn(shared).key(), i * x.size, flat(x), row)
         return {VALUES: rows.reshape(-1).astype(x.dtype)}
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
+    def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
         return spec.values(self.rows * self.columns.of(spec.size))
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
         spec = shared.spec
-        require_count("values", parts[VALUES], self.rows * self.columns.of(spec.size))
+        require_count("values", planes[VALUES], self.rows * self.columns.of(spec.size))
         require_drawable(spec)
-        rows, key = flat(parts[VALUES]).reshape(self.rows, -1), self._drawn(shared).key()
+        rows, key = flat(planes[VALUES]).reshape(self.rows, -1), self._drawn(shared).key()
         y = np.empty(spec.size, spec.dtype)
         step = max(CHUNK, spec.size // SHARE)
         for start in range(0, spec.size, step):

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.methods.base import VALUES, Parts, Shared
+from fedsz.methods.base import VALUES, Planes, Shared
 from fedsz.methods.settings import Choice, Count
 from fedsz.methods.top_k import Sparsifier
 
@@ -59,7 +59,7 @@ class Threshold(Sparsifier):
         if not 0 <= self.magnitude < math.inf:
             raise ConfigError(f"threshold magnitude must be finite, from 0, got {self.magnitude}")
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         magnitudes = np.abs(x)
         largest = float(magnitudes.max(initial=0))
         wanted = self.magnitude

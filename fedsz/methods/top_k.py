@@ -14,7 +14,7 @@ from fedsz.methods.base import (
     Decoded,
     Kind,
     Part,
-    Parts,
+    Planes,
     Shared,
     TensorSpec,
     counted,
@@ -33,11 +33,11 @@ class Sparsifier(Part):
 
     planes = {"indices": Kind.INDICES, VALUES: Kind.VALUES}
 
-    def values_spec(self, parts: Parts, spec: TensorSpec) -> TensorSpec:
-        return spec.values(counted(parts["indices"]) if parts else spec.size)
+    def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
+        return spec.values(counted(planes["indices"]) if planes else spec.size)
 
-    def decode(self, parts: Parts, shared: Shared) -> Decoded:
-        indices, values = parts["indices"], parts[VALUES]
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        indices, values = planes["indices"], planes[VALUES]
         require_count("values", values, counted(indices))
         return placed(indices, values, shared.spec)
 
@@ -69,7 +69,7 @@ class TopK(Sparsifier):
         k, done = self.k.of(size), max(round_, 1) / (self.warmup + 1)
         return k if done >= 1 else math.ceil(size * (k / size) ** done)
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         width = self.chunk or max(x.size, 1)
         chunks = ((at, x[at : at + width]) for at in range(0, x.size, width))
         found = [at + largest(chunk, self._kept(chunk.size, shared.round)) for at, chunk in chunks]
@@ -92,7 +92,7 @@ class RandomTopK(Sparsifier):
     k: Count = Count("1%")
     among: Count = Count("4%")
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         k = self.k.of(x.size)
         candidates = largest(x, max(k, self.among.of(x.size)))
         indices = np.sort(shared.draws().choice(candidates, k, replace=False, shuffle=False))

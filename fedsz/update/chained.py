@@ -20,7 +20,7 @@ from fedsz.methods.base import (
     NOTHING,
     Decoded,
     Part,
-    Parts,
+    Planes,
     dense,
     is_finite,
     is_small,
@@ -270,7 +270,7 @@ def _arrays(state: State) -> Iterator[NDArray]:
     return (x for _, x in leaves(state))
 
 
-def _finite(chain: Chain, planes: Parts, shared: Shared) -> Decoded:
+def _finite(chain: Chain, planes: Planes, shared: Shared) -> Decoded:
     """Return what planes decode to by a chain, or raise `CorruptStream` if it is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         decoded = chain.decode(planes, shared)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.codecs import _methods
-from fedsz.methods.base import Kind, Part, Parts, Shared, require_count
+from fedsz.methods.base import Kind, Part, Planes, Shared, require_count
 from fedsz.methods.settings import Choice
 from fedsz.spec_strings import setting
 
@@ -60,7 +60,7 @@ class Uveqfed(Part):
         levels = ("a",) if self.lattice is Lattice.SCALAR else ("a", "b")
         return {"scale": Kind.SCALES} | dict.fromkeys(levels, Kind.LEVELS)
 
-    def code(self, x: NDArray, shared: Shared) -> Parts:
+    def code(self, x: NDArray, shared: Shared) -> Planes:
         scale = (self.step * _root_mean_square(x) * np.ones(1)).astype(x.dtype)
         missing = -x.size % self._width
         axes = self._axes(np.pad(x, (0, missing)) if missing else x)
@@ -75,15 +75,15 @@ class Uveqfed(Part):
                 plane[here] = found
         return {"scale": scale, **dict(zip("ab", planes, strict=False))}
 
-    def decode(self, parts: Parts, shared: Shared) -> NDArray:
-        spec, scale = shared.spec, parts["scale"]
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        spec, scale = shared.spec, planes["scale"]
         require_count("scales", scale, 1)
-        planes = [parts[name] for name in self.planes if name != "scale"]
-        for plane in planes:
+        levels = [planes[name] for name in self.planes if name != "scale"]
+        for plane in levels:
             require_count("levels", plane, -(-spec.size // self._width))
-        y = np.zeros(planes[0].size * self._width, spec.dtype)
-        for here in _slices(planes[0].size) if scale[0] else ():
-            point = self._cartesian([plane[here] for plane in planes])
+        y = np.zeros(levels[0].size * self._width, spec.dtype)
+        for here in _slices(levels[0].size) if scale[0] else ():
+            point = self._cartesian([plane[here] for plane in levels])
             dither = self._dither(shared, here.start, point[0].size)
             for axis, x, d in zip(self._axes(y), point, dither, strict=True):
                 axis[here] = (x - d) * float(scale[0])
