@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -38,6 +41,23 @@ def few() -> Rows:
 
 def report(source: Path, tmp_path: Path, **more: Any) -> str:
     return write_report(source, tmp_path / "report.html", **more).read_text("utf-8")
+
+
+@contextmanager
+def not_drawn() -> Iterator[None]:
+    """Drawing takes long, and most tests are not about it."""
+    empty = {"svg": b"", "png": b""}
+    with (
+        mock.patch("fedsz.report.page.inline", return_value=[]),
+        mock.patch("fedsz.report.page.files", return_value=empty),
+    ):
+        yield
+
+
+def told(source: Path | Sequence[Path], tmp_path: Path, **more: Any) -> str:
+    """The page but for what its figures hold."""
+    with not_drawn():
+        return write_report(source, tmp_path / "told.html", **more).read_text("utf-8")
 
 
 def ids(page: str, tag: str) -> list[str]:

@@ -48,7 +48,9 @@ def of_the_paper(codec: str, times: float = 1.0) -> Choice:
     return way(codec, ALEXNET / ratio, times * seconds, raw=ALEXNET)
 
 
-@pytest.mark.parametrize(("codec", "mbps"), [("sz2", 516), ("sz3", 227), ("zfp", 733)])
+@pytest.mark.parametrize(
+    ("codec", "mbps"), [("sz2", 516), ("sz3", 227), ("zfp", 733), ("szx", 3253)]
+)
 def test_the_papers_own_crossovers(codec: str, mbps: float) -> None:
     without_t_d = of_the_paper(codec)
 

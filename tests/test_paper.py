@@ -22,7 +22,6 @@ from benchmarks.paper.measurements import Measurements
 from benchmarks.paper.model_complexity import complexity
 from benchmarks.paper.options import MeasurementOptions, PaperConfig
 from fedsz.cli import paper
-from fedsz.control.transfer_time import worth_below
 from fedsz.errors import ConfigError, FedszError
 from fedsz.training.options import options
 from tests.test_cli import call, refuse
@@ -79,18 +78,6 @@ def test_notes_are_about_tables_and_figures_that_exist() -> None:
     assert (numbers("table"), numbers("figure")) == ([1, 2, 3, 5], list(range(2, 11)))
     assert notes_on("table 1")
     assert not notes_on("table 9")
-
-
-@pytest.mark.parametrize(
-    ("codec", "mbps"), [("sz2", 516), ("sz3", 227), ("zfp", 733), ("szx", 3253)]
-)
-def test_the_papers_own_numbers_give_these_crossovers(codec: str, mbps: float) -> None:
-    cell = published.TABLE_1["alexnet", codec, 1e-2]
-    nbytes = 228.0e6
-
-    at = worth_below(cell.runtime, nbytes, nbytes / cell.ratio)
-
-    assert at / 1e6 == pytest.approx(mbps, rel=0.01)
 
 
 # Comparing

@@ -24,7 +24,18 @@ from fedsz.report import write_report
 from fedsz.report.runs import UpdateCost, settings_of
 from fedsz.report.source import read_source
 from fedsz.report.times import compressed
-from tests.reports import FIGURES, cells, few, ids, left_out, report, rows, with_column
+from tests.reports import (
+    FIGURES,
+    cells,
+    few,
+    ids,
+    left_out,
+    not_drawn,
+    report,
+    rows,
+    told,
+    with_column,
+)
 from tests.sweeps import written
 from tests.test_cli import call, refuse
 
@@ -39,9 +50,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("small") / "trial.parquet", few())
 
 
-def test_a_sweep_has_every_figure_and_table(sweep: Path, tmp_path: Path) -> None:
-    page = report(sweep, tmp_path)
+@pytest.fixture(scope="module")
+def page(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return report(sweep, tmp_path_factory.mktemp("page"))
 
+
+def test_a_sweep_has_every_figure_and_table(sweep: Path, page: str) -> None:
     figures = [f"cnn-digits-{name}" for name in FIGURES]
     assert ids(page, "figure") == ["bytes-to-accuracy", *figures]
     assert ids(page, "table") == [
@@ -56,9 +70,7 @@ def test_a_sweep_has_every_figure_and_table(sweep: Path, tmp_path: Path) -> None
             assert said in caption
 
 
-def test_a_page_needs_nothing_else(sweep: Path, tmp_path: Path) -> None:
-    page = report(sweep, tmp_path)
-
+def test_a_page_needs_nothing_else(page: str) -> None:
     links = set(re.findall(r'(?:href|src|url\()="?([^")]*)', page))
     assert all(link.startswith("#") for link in links)
     assert "<script" not in page
@@ -83,8 +95,8 @@ def test_the_same_sweep_gives_the_same_bytes(small: Path, tmp_path: Path) -> Non
             assert (tmp_path / "a" / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_ratios_are_those_of_the_bytes(sweep: Path, tmp_path: Path) -> None:
-    table = cells(report(sweep, tmp_path), "ratios")
+def test_ratios_are_those_of_the_bytes(page: str) -> None:
+    table = cells(page, "ratios")
 
     assert table[0] == ["run", "scheme", "rel:0.01", "rel:0.1"]
     assert [row[:2] for row in table[1:]] == [
@@ -99,8 +111,8 @@ def test_ratios_are_those_of_the_bytes(sweep: Path, tmp_path: Path) -> None:
     assert any(abs(sums[0] / sums[1] - x) < 0.06 for x in of_seeds)
 
 
-def test_accuracies_are_compared_seed_by_seed(sweep: Path, tmp_path: Path) -> None:
-    table = cells(report(sweep, tmp_path), "cnn-digits-accuracies")
+def test_accuracies_are_compared_seed_by_seed(page: str) -> None:
+    table = cells(page, "cnn-digits-accuracies")
 
     last = {
         (row["codec"], row.get("error_bound"), row["seed"]): row["accuracy"]
@@ -116,9 +128,7 @@ def test_accuracies_are_compared_seed_by_seed(sweep: Path, tmp_path: Path) -> No
     assert table[1][3] == "–"
 
 
-def test_failed_runs_are_listed(sweep: Path, tmp_path: Path) -> None:
-    page = report(sweep, tmp_path)
-
+def test_failed_runs_are_listed(page: str) -> None:
     (row,) = cells(page, "failures")[1:]
     assert row[:2] == ["cnn", "digits"]
     assert "no device 'cuda:99' here" in row[-1]
@@ -149,7 +159,7 @@ def test_runs_under_other_conditions_are_not_mixed(tmp_path: Path) -> None:
         "cnn on digits, clients 9, clients per round 4",
     ]
     assert len({setting.name for setting in found}) == 3
-    assert len(ids(report(path, tmp_path), "figure")) == 3 * len(FIGURES)
+    assert len(ids(told(path, tmp_path), "figure")) == 3 * len(FIGURES)
 
 
 def test_a_title_names_a_checkpoint_shortly_and_none_not_at_all(tmp_path: Path) -> None:
@@ -200,14 +210,14 @@ def test_any_matplotlib_will_do(small: Path, tmp_path: Path) -> None:
 def test_numbers_out_of_range(sweep: Path, tmp_path: Path) -> None:
     for bandwidths in ((), (math.inf,), (0.0,), (-1.0,)):
         with pytest.raises(ConfigError, match="bandwidth"):
-            report(sweep, tmp_path, bandwidths=bandwidths)
+            told(sweep, tmp_path, bandwidths=bandwidths)
     with pytest.raises(ConfigError, match="latency"):
-        report(sweep, tmp_path, latency=-1.0)
+        told(sweep, tmp_path, latency=-1.0)
     with pytest.raises(ConfigError, match="is a folder"):
         write_report(sweep, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write"):
-        write_report(sweep, tmp_path / "file" / "report.html")
+        told(sweep, tmp_path / "file")
 
 
 def test_times_are_those_of_the_link() -> None:
@@ -223,6 +233,7 @@ def test_times_are_those_of_the_link() -> None:
     assert dataclasses.replace(update, encode=0.0, decode=0.0).worth_below == math.inf
 
 
+@not_drawn()
 def test_the_command(small: Path, tmp_path: Path) -> None:
     source = tmp_path / "trial.parquet"
     source.write_bytes(small.read_bytes())

@@ -23,7 +23,7 @@ from fedsz.report.scaling import scaling_figure
 from fedsz.report.series import log_axis
 from fedsz.report.source import read_source
 from fedsz.report.style import COLOURS, files, inline, line_styles
-from tests.reports import few, ids, report, rows
+from tests.reports import few, ids, report, rows, told
 from tests.sweeps import written
 
 
@@ -97,7 +97,7 @@ def test_scaling(small: Path, tmp_path: Path) -> None:
     with Results(path, SCALING) as results:
         results.add(points_)
 
-    page = report(small, tmp_path, scaling=path)
+    page = told(small, tmp_path, scaling=path)
 
     assert ids(page, "figure")[-1] == "scaling"
     assert "at most 2 workers" in page

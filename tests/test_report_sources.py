@@ -17,7 +17,7 @@ from fedsz.report import default_target
 from fedsz.report.runs import Run
 from fedsz.report.source import read_source
 from fedsz.training.options import RunConfig
-from tests.reports import FIGURES, cells, few, ids, left_out, report, rows, with_column
+from tests.reports import FIGURES, cells, few, ids, left_out, report, rows, told, with_column
 from tests.sweeps import written
 
 
@@ -72,12 +72,12 @@ def test_a_run_that_goes_on_has_what_there_is(folder: Path, tmp_path: Path) -> N
     assert [done.round for done in run.rounds] == [0, 1]
 
     (going / "rounds.jsonl").write_text(lines[0])  # nobody has trained yet
-    why = left_out(report(going, tmp_path))
+    why = left_out(told(going, tmp_path))
     assert why["Where the time of a round goes"] == "no client sent an update"
     assert why["Accuracy over rounds"] == "no round of training is recorded"
 
     (going / "model.safetensors").write_bytes(b"nonsense")
-    assert "cannot be read" in left_out(report(going, tmp_path))["Weights"]
+    assert "cannot be read" in left_out(told(going, tmp_path))["Weights"]
 
 
 def test_a_broken_run_folder(folder: Path, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_little_is_reported_too(tmp_path: Path) -> None:
 
 def test_uncompressed_alone(tmp_path: Path) -> None:
     raw = [row for row in rows() if row["codec"] == "raw"]
-    page = report(written(tmp_path / "x.parquet", raw), tmp_path)
+    page = told(written(tmp_path / "x.parquet", raw), tmp_path)
 
     assert ids(page, "figure") == [
         f"cnn-digits-{name}"
@@ -164,7 +164,7 @@ def test_equal_numbers_have_no_law(tmp_path: Path) -> None:
         return {**row, "distributions": equal or None}
 
     flattened = [flat(row) for row in few()]
-    why = left_out(report(written(tmp_path / "x.parquet", flattened), tmp_path))
+    why = left_out(told(written(tmp_path / "x.parquet", flattened), tmp_path))
 
     assert "are equal" in why["Weights"]
     assert "no run made an error" in why["Errors"]

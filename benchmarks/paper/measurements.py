@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 from safetensors.numpy import load_file, save_file
 
@@ -77,31 +77,6 @@ class TrainedModel:
         model.load_state_dict({name: as_tensor(x.copy()) for name, x in state.items()})
         model.to(check_device(device))
         return evaluate(model, images, image_size=self.image_size).accuracy
-
-
-class Kind(NamedTuple):
-    """What a run compares, and what it did with updates: of one kind are runs of several seeds."""
-
-    task: str
-    model: str
-    dataset: str
-    scheme: str
-    lossless: str
-    tensors: str  # which may be lossy, by rule and threshold; "" where none is
-
-    @classmethod
-    def asked(cls, run: RunConfig) -> Self:
-        """Return the kind of a run that is to be made."""
-        tensors = f"{run.rule}>{run.threshold}" if run.codec != RAW else ""
-        scheme = str(Scheme.of_run(run))
-        return cls(run.task, run.model, run.dataset, scheme, run.lossless, tensors)
-
-    @classmethod
-    def of(cls, run: Run) -> Self:
-        """Return the kind of a run that was made."""
-        task, model, dataset = (run.conditions[name] for name in ("task", "model", "dataset"))
-        tensors = "" if run.uncompressed else run.lossy
-        return cls(task, model, dataset, str(run.way), run.lossless, tensors)
 
 
 @dataclass(eq=False)
@@ -215,10 +190,10 @@ class Measurements:
         options["results"] = str(self.options.folder / "sweep.parquet")
         asked = SweepConfig.of(options)
         held = runs_of(read(file, SWEEP).to_pylist()) if file else _run(asked, self.on_step)
-        wanted = {Kind.asked(run) for run in asked.runs}
-        runs = [run for run in held if Kind.of(run) in wanted]
+        wanted = {_kind_asked(run) for run in asked.runs}
+        runs = [run for run in held if _kind(run) in wanted]
         if not runs:
-            schemes = ", ".join(dict.fromkeys(kind.scheme for kind in map(Kind.asked, asked.runs)))
+            schemes = ", ".join(dict.fromkeys(str(Scheme.of_run(run)) for run in asked.runs))
             of = f"{', '.join(models)} on {', '.join(datasets)}"
             how = f"lossless {self.config.lossless}, tensors {self.config.rule}"
             raise ConfigError(
@@ -229,6 +204,18 @@ class Measurements:
         if not any(round_.replies for run in runs for round_ in run.rounds):
             raise FedszError("no client of any run could train; --verbose says why")
         return runs
+
+
+def _kind_asked(run: RunConfig) -> tuple[str, ...]:
+    """Return what a run that is to be made compares, and what it does with updates."""
+    tensors = f"{run.rule}>{run.threshold}" if run.codec != RAW else ""
+    return run.task, run.model, run.dataset, str(Scheme.of_run(run)), run.lossless, tensors
+
+
+def _kind(run: Run) -> tuple[str, ...]:
+    """Return the same of a run that was made."""
+    of = [str(run.conditions[name]) for name in ("task", "model", "dataset")]
+    return (*of, str(run.way), run.lossless, "" if run.uncompressed else run.lossy)
 
 
 def train_model(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
