@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NEVER = 1e6  # seconds; a test that waits so long fails
 FLOOR = 1.0  # seconds, in place of five
+LOW_FLOOR = 0.1  # where nobody may be given up, however late
 
 
 @pytest.fixture(autouse=True)
@@ -87,24 +88,30 @@ def test_a_stopped_process_does_not_hold_up_a_round(serve: Serve, spawn: Spawn) 
     server.events.wait(EventKind.RECEIVED, "stopped")  # it is asked as before
 
 
-def test_nobody_is_given_up_before_the_quorum_has_replied(serve: Serve) -> None:
+def test_nobody_is_given_up_before_the_quorum_has_replied(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsz.flower.deadline.FLOOR", LOW_FLOOR)
     server, go = serve(), threading.Event()
     for i in range(3):
         server.client(f"c{i}", quick_app())
     server.client("slow", quick_app(go))
-    threading.Timer(2 * FLOOR, go.set).start()
+    threading.Timer(5 * LOW_FLOOR, go.set).start()
 
     assert rounds(server.grid, 1, deadlines=Deadlines(quorum=4)).take_traffic().replies == 4
 
 
 @pytest.mark.parametrize(("factor", "quick"), [(math.inf, 3), (2.0, 1)], ids=["off", "minority"])
-def test_a_slow_client_is_awaited(serve: Serve, factor: float, quick: int) -> None:
+def test_a_slow_client_is_awaited(
+    serve: Serve, factor: float, quick: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsz.flower.deadline.FLOOR", LOW_FLOOR)
     server, go = serve(), threading.Event()
     for i in range(quick):
         server.client(f"c{i}", quick_app())
     for i in range(2):
         server.client(f"slow{i}", quick_app(go))
-    threading.Timer(2 * FLOOR, go.set).start()
+    threading.Timer(5 * LOW_FLOOR, go.set).start()
 
     assert rounds(server.grid, 1, deadlines=Deadlines(factor)).take_traffic().failures == []
 

@@ -58,6 +58,7 @@ def uploaded(output: str) -> tuple[int, int]:
     return int(sent.replace(",", "")), int(raw.replace(",", ""))
 
 
+@pytest.mark.sampled(0)  # the next test has the app, and the tutorial of Flower's apps the engine
 def test_pytorch_by_flwr_run(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs flwr[simulation]")
     with superlink(tmp_path):

@@ -29,6 +29,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["FedAvg", "NumPyClient, DefaultWorkflow"])
 def test_simulation(name: str, tmp_path: Path) -> None:
     done = subprocess.run(

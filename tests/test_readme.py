@@ -54,6 +54,7 @@ def run(folder: Path, *options: str) -> tuple[list[float], list[float | None]]:
     return [done.loss or 0.0 for done in rounds], [done.accuracy for done in rounds]
 
 
+@pytest.mark.sampled(0)  # the tutorial's commands are run, and own tasks repeated in process
 def test_the_task_of_the_tutorial_runs_and_its_run_can_be_repeated(tmp_path: Path) -> None:
     code = named("docs/tutorials/own-task.md", "digits_task.py")
     (tmp_path / "digits_task.py").write_text(code)
@@ -67,6 +68,7 @@ def test_the_task_of_the_tutorial_runs_and_its_run_can_be_repeated(tmp_path: Pat
     assert run(tmp_path, "--config", f"first/{CONFIG}") == (losses, accuracies)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["digits", "digits_sklearn"])
 def test_the_examples_of_tasks_run(name: str, tmp_path: Path) -> None:
     source = ROOT / "examples" / "own_task" / f"{name}.py"

@@ -137,6 +137,7 @@ def test_files_are_compressed_as_the_readme_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: Path(page).stem)
 def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -92,6 +92,7 @@ def available() -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(available() < 16 << 30, reason="needs 16 GB of memory")
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("effort", [0, 1])
 def test_more_elements_than_31_bits_count(effort: int) -> None:
     n = 2**31 + 1
