@@ -42,7 +42,7 @@ def test_ways_are_compared_by_bytes_up_plus_down(tmp_path: Path) -> None:
     found = [
         {**row, "sent_down": row["raw_down"] // 3} if row["error_bound"] == "rel:0.01"
         and row["update"] == "delta" else row
-        for row in swept(ways=ways, seeds=3, rounds=3)
+        for row in swept(ways=ways, seeds=3, samples=80)
     ]  # fmt: skip
     path = written(tmp_path / "x.parquet", found)
 
@@ -67,7 +67,7 @@ def test_ways_are_compared_by_bytes_up_plus_down(tmp_path: Path) -> None:
     ends = {
         (str(Scheme.of_row(row)), row["seed"]): row["accuracy"]
         for row in found
-        if row["round"] == 3
+        if row["round"] == 2
     }
     lost = [ends["weights@0.1", seed] - ends["raw", seed] for seed in range(3)]
     reach = 4.302652729911275 * statistics.stdev(lost) / math.sqrt(3)
