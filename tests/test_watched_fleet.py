@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,22 +15,20 @@ pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
 from tests.links import LONG, free_port
+from tests.test_cli import call, refuse
 
 if TYPE_CHECKING:
     from tests.fleets import Fleet
 
 LONG_RUN = ("--rounds", 100_000)
+SERVER = ("server", "--insecure", "--port", 0)
+NO_ROUNDS = "rounds must lie in 1..1e+06, got 0"
 
 
 def get(port: int, path: str) -> bytes:
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
     link.request("GET", path)
     return link.getresponse().read()
-
-
-def last_words(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, errors = process.communicate(timeout=LONG)
-    return process.returncode, errors
 
 
 def test_a_server_shows_its_run(fleet: Fleet) -> None:
@@ -57,14 +54,13 @@ def test_a_server_shows_its_run(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("option", ["--dashboard", "--metrics-port"])
-def test_a_port_in_use_ends_the_server_before_it_begins(fleet: Fleet, option: str) -> None:
+def test_a_port_in_use_ends_the_server_before_it_begins(tmp_path: Path, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, errors = last_words(fleet.start("server", "--insecure", "--port", 0, option, port))
+        says = refuse(*SERVER, "--run-dir", tmp_path / "run", option, port)
 
-    assert code == 2
-    assert errors == f"fedsz: cannot listen on 127.0.0.1:{port}: Address already in use\n"
-    assert not (fleet.folder / "runs").exists()
+    assert says == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -74,37 +70,26 @@ def test_a_port_in_use_ends_the_server_before_it_begins(fleet: Fleet, option: st
         (("--dashboard", "x:y"), "an address is HOST:PORT"),
         (("--track", "tensorbord"), "no tracker 'tensorbord' (did you mean 'tensorboard'"),
         (("--dashboard", "0", "--dashboard-token", "absent"), "absent: No such file"),
+        # A dashboard without a value is on loopback: what follows is none.
+        (("--dashboard", "--rounds", 0), NO_ROUNDS),
+        (("--rounds", 0, "--dashboard"), NO_ROUNDS),
     ],
 )
-def test_what_cannot_be_watched_is_one_line(
-    fleet: Fleet, arguments: tuple[str, ...], says: str
-) -> None:
-    code, errors = last_words(fleet.start("server", "--insecure", "--port", 0, *arguments))
-
-    assert code == 2
-    assert errors.startswith(f"fedsz: {says}")
-    assert errors.count("\n") == 1
+def test_what_cannot_be_watched_is_one_line(arguments: tuple[object, ...], says: str) -> None:
+    assert refuse(*SERVER, *arguments).startswith(says)
 
 
-def test_a_dashboard_without_a_value_is_on_loopback(fleet: Fleet) -> None:
-    code, errors = last_words(fleet.start("server", "--dashboard", "--rounds", 0))
-    assert (code, errors) == (2, "fedsz: rounds must lie in 1..1e+06, got 0\n")  # and no usage
+def test_a_log_of_json_has_errors_and_warnings() -> None:
+    done = call("--log-json", *SERVER, "--rounds", 0)
 
-    code, errors = last_words(fleet.start("server", "--rounds", 0, "--dashboard"))
-    assert (code, errors) == (2, "fedsz: rounds must lie in 1..1e+06, got 0\n")
-
-
-def test_a_log_of_json_has_errors_and_warnings(fleet: Fleet) -> None:
-    code, errors = last_words(fleet.start("--log-json", "server", "--insecure", "--rounds", 0))
-    assert code == 2
-    (line,) = map(json.loads, errors.splitlines())
+    assert done.returncode == 2
+    (line,) = map(json.loads, done.stderr.splitlines())
     assert line["level"] == "error"
-    assert line["message"] == "rounds must lie in 1..1e+06, got 0"
+    assert line["message"] == NO_ROUNDS
     assert set(line) == {"time", "level", "logger", "message"}
 
 
-def test_a_dashboard_of_no_run_is_one_line(fleet: Fleet, tmp_path: Path) -> None:
-    code, errors = last_words(fleet.start("dashboard", tmp_path / "absent"))
+def test_a_dashboard_of_no_run_is_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "absent"
 
-    assert code == 2
-    assert errors.startswith(f"fedsz: {tmp_path / 'absent'} holds no run")
+    assert refuse("dashboard", folder).startswith(f"{folder} holds no run")
