@@ -91,7 +91,7 @@ class Device:
         """Let the app answer its next request."""
         request = self.session.take()
         assert request is not None
-        assert self.session.owes(request.message_id)
+        assert request.message_id in self.session._owed
         self.trained[request.message_id] += 1
         body = request.buffer.read(request.size)
         assert body == b"the message " + request.message_id.encode()
@@ -105,10 +105,10 @@ class Device:
         self.do(self.session.receive(raw))
         frame = unpack(raw)
         if isinstance(frame, Ack):
-            assert not self.session.owes(frame.message_id), "acknowledged, and still owed"
+            assert frame.message_id not in self.session._owed, "acknowledged, and still owed"
         if isinstance(frame, Welcome):
             known = {*self.trained, *self.session.requests}
-            assert set(filter(self.session.owes, known)) <= set(frame.wanted)
+            assert self.session._owed.keys() & set(known) <= set(frame.wanted)
         if self.session.bye is not None:
             self.leave()
 
@@ -120,7 +120,7 @@ class Device:
             link.uploading = (reply := link.outbox.popleft()), frames(reply)
         reply, raws = link.uploading
         raw = next(raws, None)
-        if raw is None or not self.session.owes(reply.message_id):
+        if raw is None or reply.message_id not in self.session._owed:
             link.uploading = None
         else:
             link.up.append(raw)

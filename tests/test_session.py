@@ -212,7 +212,7 @@ class Sessions(RuleBasedStateMachine):
         assert self.world.server.next_deadline() is None, "a reply is owed over a link that is up"
         assert all(sink.closed for sink in self.world.sinks)
         for device in self.linked():
-            assert not any(map(device.session.owes, self.world.posted)), "a client still owes"
+            assert not device.session._owed.keys() & self.world.posted.keys(), "a client still owes"
 
     # What holds at every moment
 
@@ -244,7 +244,7 @@ class Sessions(RuleBasedStateMachine):
         ended = [link for link in self.world.links if link.bye and link.bye.kind != "finished"]
         assert not any(map(self.world.server.serves, ended))
         for device in self.world.devices:
-            owed = [i for i in self.world.posted if device.session.owes(i)]
+            owed = [i for i in self.world.posted if i in device.session._owed]
             assert len(owed) <= MAX_UNANSWERED
             assert set(device.session.requests) <= set(owed), "what nobody waits for is kept"
 

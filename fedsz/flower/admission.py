@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
@@ -91,6 +92,7 @@ class Admission:
         self.rules = rules
         self.bench = Bench()
         self._ordinary, self._log = Ordinary(rules.norm_limit), LimitLog()
+        self._ordered = WeakKeyDictionary[Message, Ordered]()
         self._asked: set[int] = set()
         self._failed: set[int] = set()
         self._admitted: list[Admitted] = []
@@ -113,6 +115,10 @@ class Admission:
     def asked(self, nodes: Iterable[int]) -> None:
         """Take note of who is sent a message in this round."""
         self._asked |= set(nodes)
+
+    def received(self, reply: Message, ordered: Ordered) -> None:
+        """Take note of a reply that is to be admitted, and of what its sender was told to send."""
+        self._ordered[reply] = ordered
 
     def usable(self, replies: Iterable[Message]) -> int:
         """Return how many replies are no errors; 0 if none of them has any weight."""
@@ -157,9 +163,7 @@ class Admission:
         learnt = all(reply.metadata.message_type in known for reply in good)
         return not self.rules.learns or learnt or _show_form(good)
 
-    def settled(
-        self, replies: Iterable[Message], ordered: Callable[[Message], Ordered]
-    ) -> Iterator[Message]:
+    def settled(self, replies: Iterable[Message]) -> Iterator[Message]:
         """Yield replies, the first ones of a run once it is known what is ordinary among them.
 
         Of each type of messages, the first replies that are no errors are held back until `FIRST`
@@ -170,18 +174,18 @@ class Admission:
         for reply in replies:
             known = reply.metadata.message_type in self._ordinary.forms
             waits = self.rules.learns and not known and not reply.has_error()
-            if not (waits and is_averaged(reply, ordered)):
+            if not (waits and self._is_averaged(reply)):
                 yield reply
                 continue
             held.append(reply)
             if _show_form(held):
-                self._settle(held, ordered)
+                self._settle(held)
                 while held:
                     yield held.pop(0)
-        self._settle(held, ordered)
+        self._settle(held)
         yield from held
 
-    def _settle(self, held: list[Message], ordered: Callable[[Message], Ordered]) -> None:
+    def _settle(self, held: list[Message]) -> None:
         for kind in {reply.metadata.message_type for reply in held}:
             known = [reply for reply in held if reply.metadata.message_type == kind]
             forms = [form for reply in known if (form := _form_of(reply)) is not None]
@@ -194,7 +198,7 @@ class Admission:
                         usual.check(Form.of(reply.content))
                         node = reply.metadata.src_node_id
                         self._ordinary.weighs(node, self._weight(reply.content) or 0)
-                        for key, update in self._updates(reply, ordered).items():
+                        for key, update in self._updates(reply).items():
                             update.norm = update.measured()
                             self._ordinary.moved(key, node, Move.of(update))
                 except FedszError:
@@ -202,14 +206,11 @@ class Admission:
         self._ordinary.end_round()
 
     @refusing_failures()
-    def admit(
-        self, reply: Message, ordered: Callable[[Message], Ordered], *, sealed: bool
-    ) -> Admitted:
+    def admit(self, reply: Message, *, sealed: bool) -> Admitted:
         """Check a reply, and put what its receiver takes into the place of its arrays.
 
         Args:
             reply: without an error; its content is replaced.
-            ordered: what the sender of a reply was told to send.
             sealed: whether its receiver decodes its arrays itself; else they are decoded here.
 
         Raises:
@@ -217,20 +218,20 @@ class Admission:
         """
         content, metadata = reply.content, reply.metadata
         trains = metadata.message_type.startswith(TRAIN)
-        if is_averaged(reply, ordered):
+        if self._is_averaged(reply):
             if self.rules.checks_metrics:
                 check_finite_metrics(content)
             if self.rules.same_metrics:
                 form = Form.of(content)
                 self._ordinary.form(metadata.message_type, form).check(form)
         weight = self._weight(content)
-        updates = self._updates(reply, ordered)
+        updates = self._updates(reply)
         taken: dict[str, ArrayRecord] = {}
         for key, update in updates.items():
             if trains:
                 self._ordinary.limit(key, update)
             if sealed:
-                broadcasts = ordered(reply).broadcasts
+                broadcasts = self._ordered[reply].broadcasts
                 only = next(iter(broadcasts), key) if len(broadcasts) == len(updates) == 1 else key
                 taken[key] = AdmittedRecord(update, broadcasts.get(only))
             else:
@@ -246,15 +247,13 @@ class Admission:
         self._admitted.append(admitted)
         return admitted
 
-    def _updates(
-        self, reply: Message, ordered: Callable[[Message], Ordered]
-    ) -> dict[str, ReceivedUpdate]:
+    def _updates(self, reply: Message) -> dict[str, ReceivedUpdate]:
         """Open a reply's records; raises as `admit` does.
 
         A record without arrays passes as it is, but not where those of the model are due.
         """
         records = reply.content.array_records
-        told = ordered(reply)
+        told = self._ordered[reply]
         trains = reply.metadata.message_type.startswith(TRAIN)
         due = trains and not told.masks
         expected = told.layouts if self.rules.same_model else {}
@@ -280,6 +279,11 @@ class Admission:
         for update in updates.values() if trains else ():
             self._ordinary.watch(update)
         return updates
+
+    def _is_averaged(self, reply: Message) -> bool:
+        """Say whether a reply is to a model, to be averaged; protocols have other exchanges."""
+        by_type = reply.metadata.message_type.startswith((TRAIN, EVALUATE))
+        return by_type and bool(self._ordered[reply].layouts)
 
     def _clip(self, updates: Mapping[str, ReceivedUpdate], norm: float) -> None:
         """Have a reply clipped again: what clients clip, their error feedback adds to."""
@@ -337,12 +341,6 @@ def _show_form(replies: Sequence[Message]) -> bool:
     forms = [(r.metadata.message_type, form) for r in replies if (form := _form_of(r)) is not None]
     times = max(Counter(forms).values(), default=0)
     return times >= FIRST or len(replies) >= MOST_HELD
-
-
-def is_averaged(reply: Message, ordered: Callable[[Message], Ordered]) -> bool:
-    """Say whether a reply is to a model, to be averaged; some protocols have other exchanges."""
-    by_type = reply.metadata.message_type.startswith((TRAIN, EVALUATE))
-    return by_type and bool(ordered(reply).layouts)
 
 
 def streamed(messages: Iterable[Message]) -> list[Message]:

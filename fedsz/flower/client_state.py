@@ -69,7 +69,7 @@ class ClientState:
 
     def keep_model(self, key: str, record: ArrayRecord | None) -> None:
         """Keep a model, as a plain record; None forgets it."""
-        self._put(_MODEL + key, None if record is None else ArrayRecord(dict(record)))
+        self._put(_MODEL + key, None if record is None else _own(record))
 
     def settle(self, told: Instructions) -> None:
         """Keep one residual of each key: that of the last reply that the server has counted.
@@ -173,7 +173,7 @@ class ClientState:
         for name in [name for name in self._state if name.startswith((_RESIDUAL, _TURN, _BEFORE))]:
             del self._state[name]
 
-    def _put(self, name: str, record: ArrayRecord | ConfigRecord | None) -> None:
+    def _put(self, name: str, record: _Record | None) -> None:
         if record is not None:
             self._state[name] = record
         elif name in self._state:
@@ -181,8 +181,13 @@ class ClientState:
 
 
 def _own(record: _Record) -> _Record:
-    """Return a record of ours: whoever sends a reply may empty its ArrayRecords."""
-    return ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
+    """Return a record of ours: whoever has the other may empty it, or put arrays into it."""
+    if not isinstance(record, ArrayRecord):
+        return record
+    own = ArrayRecord()  # made of a dict, it would copy each `Array`
+    for name, array in record.items():
+        own[name] = array
+    return own
 
 
 def log_misfits(key: str, misfits: Mapping[str, str]) -> None:

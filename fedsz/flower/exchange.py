@@ -25,7 +25,7 @@ from fedsz.flower.admission import Admission
 from fedsz.flower.asked import Asked, Ledger
 from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.mod import keeps_model, lacks_model
-from fedsz.flower.packing import Ordered, Packed, Packer
+from fedsz.flower.packing import Packed, Packer
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, reason_of, told
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.wrapped_grid import WrappedGrid
@@ -111,12 +111,8 @@ class Exchange:
         streamed = [one for one in asked if one.streamed]
         if streamed or self._here or self._first:
             return [*self._next(streamed), *refused]
-        settled = self._admission.settled(self._pulled(asked), self.ordered)
+        settled = self._admission.settled(self._pulled(asked))
         return [*(self._admitted(reply, sealed=False) for reply in settled), *refused]
-
-    def ordered(self, reply: Message) -> Ordered:
-        """Return what the sender of a reply was told."""
-        return self._packer.ordered(self._answered[reply])
 
     def fail(self, node: int, reason: str, kind: Refusal, *, trains: bool) -> None:
         """Book a message without a usable reply; only those that train can bench their node."""
@@ -157,7 +153,7 @@ class Exchange:
         count = 0
         try:
             settled = self._settled(set(batch), replies, deadline)
-            for reply in self._admission.settled(settled, self.ordered):
+            for reply in self._admission.settled(settled):
                 count += 1
                 admitted = self._admitted(reply, sealed=sealed)
                 if admitted.has_error():
@@ -210,7 +206,7 @@ class Exchange:
             self._first += self._pulled(streamed)
             waits = any(asked.out for asked in streamed)
             if self._admission.knows(self._first) or not waits:
-                self._here += self._admission.settled(self._first, self.ordered)
+                self._here += self._admission.settled(self._first)
                 self._first = []
         return [self._admitted(self._here.popleft(), sealed=True)] if self._here else []
 
@@ -235,6 +231,8 @@ class Exchange:
                 self._ledger.drop(asked)
             asked.own(reply)
             self._answered[reply] = asked
+            if not reply.has_error():
+                self._admission.received(reply, self._packer.ordered(asked))
             if keeps_model(reply):
                 self._packer.received(asked)
             return asked
@@ -247,7 +245,7 @@ class Exchange:
             return reply
         answer = self._packer.answer(asked, reply)  # it has its streams until it is admitted
         try:
-            admitted = self._admission.admit(reply, self.ordered, sealed=sealed)
+            admitted = self._admission.admit(reply, sealed=sealed)
         except FedszError as err:
             reason = told(err)
             if not asked.trains and kind_of(err) is Refusal.METRIC:

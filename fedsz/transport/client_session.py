@@ -72,10 +72,6 @@ class ClientSession:
         self._welcome = self._incoming = None
         self._buffer = Buffer()
 
-    def owes(self, message_id: str) -> bool:
-        """Return whether the server still waits for the reply to this request."""
-        return message_id in self._owed
-
     def take(self) -> Request | None:
         """Return the oldest request that waits, for the app to answer; None if there is none."""
         message_id = next(iter(self.requests), None)

@@ -25,7 +25,7 @@ from fedsz.transport.channel import (
     warn_of_plaintext,
 )
 from fedsz.transport.events import Counters, NodeConfig, OnEvent
-from fedsz.transport.grid_base import GridBase, Outgoing, open_reply
+from fedsz.transport.grid_base import GridBase, open_reply
 from fedsz.transport.identity import Identities
 from fedsz.transport.peer import Delivery, Outcome, Settler, Stored
 from fedsz.transport.probe import PROBE_METHOD, Probes
@@ -211,7 +211,7 @@ class GrpcGrid(GridBase):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the outcomes that are known by now, each once."""
-        return [_open(*answer) for answer in self._unpulled.take(message_ids)]
+        return [_open(*both) for both in self._unpulled.take(message_ids)]
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -317,7 +317,7 @@ class _Replies:
             raise StopIteration
         delivery, outcome = self._outcomes.get()
         self._missing -= 1
-        return _open(delivery.out, delivery.client_id, outcome)
+        return _open(delivery, outcome)
 
     def give_up_after(self, seconds: float) -> None:
         """Await the missing replies for so long from when they were asked for."""
@@ -334,13 +334,13 @@ class _Replies:
         self.close()
 
 
-def _open(out: Outgoing, client_id: str, outcome: Outcome) -> Message:
+def _open(delivery: Delivery, outcome: Outcome) -> Message:
     """Return the message an outcome stands for, and free the file it was in."""
     if isinstance(outcome, Error):
-        return error_reply(out.metadata, outcome.code, outcome.reason or "")
+        return error_reply(delivery.out.metadata, outcome.code, outcome.reason or "")
     with outcome.file as file:
         file.seek(0)
-        return open_reply(file, outcome.size, out, client_id)
+        return open_reply(file, outcome.size, delivery.out, delivery.client_id)
 
 
 def _discard(outcome: Outcome) -> None:

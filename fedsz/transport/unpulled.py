@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from flwr.app import Error
 
 from fedsz.flower_compat import ErrorCode
-from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.peer import Delivery, Outcome, Stored
 
 MOST_ERRORS: Final = 1 << 16  # that are kept
-
-
-class Answer(NamedTuple):
-    """The outcome of a message."""
-
-    out: Outgoing  # without its bytes
-    client_id: str
-    outcome: Outcome
 
 
 class Unpulled:
@@ -33,29 +24,28 @@ class Unpulled:
     def __init__(self, most: int) -> None:
         self._most = most
         # By message id, the oldest first.
-        self._replies: dict[str, tuple[Answer, Stored]] = {}
-        self._errors: dict[str, Answer] = {}
+        self._replies: dict[str, tuple[Delivery, Stored]] = {}
+        self._errors: dict[str, tuple[Delivery, Error]] = {}
         self._lock = threading.Lock()
 
     def add(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Keep an outcome."""
-        answer = Answer(delivery.out.emptied(), delivery.client_id, outcome)
-        message_id = delivery.message_id
+        """Keep an outcome, and the bytes of its message no longer."""
+        delivery.out = delivery.out.emptied()
         with self._lock:
             if isinstance(outcome, Stored):
-                self._replies[message_id] = answer, outcome
+                self._replies[delivery.message_id] = delivery, outcome
             else:
-                self._errors[message_id] = answer
+                self._errors[delivery.message_id] = delivery, outcome
             if len(self._replies) > self._most:
                 self._drop(next(iter(self._replies)))
             if len(self._errors) > MOST_ERRORS:
                 del self._errors[next(iter(self._errors))]
 
-    def take(self, message_ids: Iterable[str]) -> list[Answer]:
+    def take(self, message_ids: Iterable[str]) -> list[tuple[Delivery, Outcome]]:
         """Return the outcomes of these messages that are here, each once."""
         with self._lock:
-            found = (self._pop(message_id) for message_id in message_ids)
-            return [answer for answer in found if answer is not None]
+            found = (self._replies.pop(i, None) or self._errors.pop(i, None) for i in message_ids)
+            return [both for both in found if both is not None]
 
     def close(self) -> None:
         """Free all files."""
@@ -63,14 +53,10 @@ class Unpulled:
             while self._replies:
                 self._replies.popitem()[1][1].file.close()
 
-    def _pop(self, message_id: str) -> Answer | None:
-        reply = self._replies.pop(message_id, None)
-        return self._errors.pop(message_id, None) if reply is None else reply[0]
-
     def _drop(self, message_id: str) -> None:
-        answer, reply = self._replies.pop(message_id)
+        delivery, reply = self._replies.pop(message_id)
         reply.file.close()
         newer = f"was dropped: nobody asked for it before {self._most} others had come"
-        why = f"the reply of client {answer.client_id!r} {newer}"
+        why = f"the reply of client {delivery.client_id!r} {newer}"
         error = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, why)
-        self._errors[message_id] = answer._replace(outcome=error)
+        self._errors[message_id] = delivery, error
