@@ -22,7 +22,6 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
-from fedsz.errors import LinkError
 from fedsz.monitoring import web_connection
 from fedsz.monitoring.address import Address
 from fedsz.monitoring.metrics import Metrics
@@ -191,11 +190,6 @@ def test_one_that_comes_while_all_others_are_answered_is_told_to_come_again(
         assert ask(server.address.port, "/")[0] == 503
         loops[0].call_soon_threadsafe(go.set)
         assert first.recv(1000).startswith(b"HTTP/1.1 200")
-
-
-def test_a_port_in_use_is_one_line(metrics: Metrics, port: int) -> None:
-    with pytest.raises(LinkError, match=f"cannot listen on 127.0.0.1:{port}: Address already in"):
-        WebServer(metrics.app(), Address("127.0.0.1", port))
 
 
 def dashboard() -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TABLES = ", ".join(map(str, numbers("table")))
 FIGURES = f"{min(numbers('figure'))} to {max(numbers('figure'))}"
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
