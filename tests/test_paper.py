@@ -311,8 +311,10 @@ def test_the_command_prints_ours_beside_the_papers() -> None:
     assert "ResNet101" in done.stdout
 
 
-def test_json_is_a_line_for_each(tmp_path: Path) -> None:
-    done = call("paper", "--table", 3, "--figure", 3, *FLAGS, "--folder", tmp_path, "--json")
+def test_json_is_a_line_for_each(measurements: Measurements, tmp_path: Path) -> None:
+    measurements.trained("cnn", "digits")
+    where = ("--weights", measurements.options.folder, "--folder", tmp_path)
+    done = call("paper", "--table", 3, "--figure", 3, *FLAGS, *where, "--json")
 
     first, second = map(json.loads, done.stdout.splitlines())
     assert (first["name"], second["name"]) == ("table 3", "figure 3")
