@@ -28,8 +28,8 @@ CLIENT_MB: Final = 320  # of a Flower client, with numpy
 UNREAD: Final = {"lib64", "include"}
 BYTECODE: Final = 2  # times a module's source, at most
 
-# Packages that come with what an extra names: Flower, Typer, data sets, Jinja.
-OF_OTHERS: Final = ("google.protobuf", "click", "PIL", "huggingface_hub", "markupsafe", "ray")
+# Packages that come with what an extra names: Flower, data sets, Jinja.
+OF_OTHERS: Final = ("google.protobuf", "PIL", "huggingface_hub", "markupsafe", "ray")
 
 OPTIONAL: Final = [name for extra, names in extras.EXTRAS.items() if extra for name in names]
 # A process in which nothing of the extras can be imported, nor what they bring.
