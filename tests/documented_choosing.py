@@ -95,13 +95,7 @@ def compared(row: Row) -> list[float]:
     """A way of methods.parquet, where four of four clients train in a round; ten of a hundred."""
     label, found = row.labels[0], []
     for clients in (4, 100):
-        (of,) = (
-            of
-            for of in settings_of(runs("methods"))
-            if {"clients": clients, "partition": "dirichlet:0.3"}.items()
-            <= dict(of.runs[0].conditions).items()
-        )
-        named = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in rate_accuracies(of)}
+        named = ways("methods", model="mlp", clients=clients, partition="dirichlet:0.3")
         sent, into, server = label.partition(" into ")
         way = named[WAYS.get(label, f"{sent}/0.015{into}{server}")]
         found += [way.up, way.total, *interval(way)]
@@ -126,9 +120,7 @@ def late_in(way: str, **conditions: str | int) -> list[float]:
     label = WAYS.get(way, f"{sent}/0.015{into}{server}")
     of = setting("methods-large", **conditions)
     plain = {run.seed: run for run in of.baseline}
-    (found,) = (
-        named for named in rate_accuracies(of) if re.sub(r" \(\w+>\d+\)$", "", named.name) == label
-    )
+    found = ways("methods-large", **conditions)[label]
     late = Spread.of(
         fmean(run.accuracies[-20:]) - fmean(plain[run.seed].accuracies[-20:])
         for run in of.runs

@@ -80,7 +80,7 @@ def setting(*names: str, **conditions: str | int) -> Setting:
 
 
 @cache
-def ways(*names: str, **conditions: str) -> dict[str, RateAccuracy]:
+def ways(*names: str, **conditions: str | int) -> dict[str, RateAccuracy]:
     """Ways by name, without which tensors are lossy."""
     found = rate_accuracies(setting(*names, **conditions))
     return {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in found}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from itertools import product
 from typing import Any, Final, Self
 
@@ -115,7 +116,7 @@ class SweepConfig(RunConfig):
                 raise ConfigError(f"[tasks.{name}]: {err}") from None
         return sweeps
 
-    @property
+    @cached_property
     def runs(self) -> tuple[RunConfig, ...]:
         """Every run, all combinations of a seed before those of the next.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self, get_type_hints
 
 from fedsz.bounds import ErrorBound
@@ -258,7 +260,7 @@ class RunConfig:
     # fmt: on
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(type(self))
+        kinds = _kinds(type(self))
         for name, about in options(type(self)).items():
             value = _typed(name, getattr(self, name), kinds[name])
             low, high = about.low, about.high
@@ -358,10 +360,20 @@ def is_own_task(name: str) -> bool:
     return ":" in name
 
 
-def options(of: type[RunConfig] = RunConfig) -> dict[str, Option]:
+def options(of: type[RunConfig] = RunConfig) -> Mapping[str, Option]:
     """Return the options of a kind of run, by their names, in order."""
+    return _options(of)
+
+
+def _options_in(of: type) -> Mapping[str, Option]:
     fields = dataclasses.fields(of)
-    return {field.name: field.metadata["option"] for field in fields if "option" in field.metadata}
+    found = {f.name: f.metadata["option"] for f in fields if "option" in f.metadata}
+    return MappingProxyType(found)
+
+
+# A sweep has hundreds of runs.
+_kinds: Callable[[type], Mapping[str, Any]] = cache(get_type_hints)
+_options: Callable[[type], Mapping[str, Option]] = cache(_options_in)
 
 
 def otherwise(name: str, default: Any) -> Any:
