@@ -74,9 +74,12 @@ def explain(err: ImportError) -> str | None:
     asked = _package_of(err.name or "")
     if asked and not _is_here(asked):
         return f"this {missing(asked)}"
-    # Installed in part: such a package asked for something. Or of another release: fedsz did.
-    frames = [frame for frame, _line in walk_tb(err.__traceback__)]
-    importers = [_package_of(frame.f_globals.get("__name__", "")) for frame in frames]
+    # Installed in part: such a package asked for something. Or of another release: fedsz did. What
+    # comes before fedsz in the traceback, as Typer does in a command, has asked for nothing.
+    importers: list[str | None] = []
+    for frame, _line in walk_tb(err.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+        importers = [] if module.startswith("fedsz") else [*importers, _package_of(module)]
     package = next(filter(None, [*importers, asked]), None)
     if package is None:
         return None

@@ -281,6 +281,20 @@ def test_a_broken_installation_of_fedsz_itself_is_told_in_one_line(tmp_path: Pat
     assert done.stderr.endswith("No module named 'nowhere_to_be_found': pip install fedsz\n")
 
 
+def test_a_command_blames_what_is_broken_and_not_what_started_it(tmp_path: Path) -> None:
+    path = package(tmp_path, "flwr", "import nowhere_to_be_found")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedsz", "server", "--insecure"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": str(path)},
+    )
+
+    assert done.returncode == 2
+    assert re.fullmatch(r"fedsz: flwr .*nowhere_to_be_found.*'fedsz\[flower\]'\n", done.stderr)
+
+
 def test_imports_that_concern_no_extra_stay_what_they_are() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module_of_yours"), extras.explained():
         __import__("no_such_module_of_yours")
