@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-PATIENCE = 120.0  # seconds for an answer; the machine may be busy
+PATIENCE = 60.0  # seconds for an answer; the machine may be busy
 
 
 def executable() -> str | None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from fedsz import flower_environment
 
 PROGRAMS = Path(sys.executable).parent
-READY = 300.0  # seconds that a SuperLink may take to start, and
-LONG = 1800.0  # an app to run, on a machine that does much else
+READY = 60.0  # seconds that a SuperLink may take to start, and
+LONG = 240.0  # an app to run, on a machine that does much else
 ROOT = Path(__file__).parents[1]
 
 CONFIG = """[superlink]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     ProxyTo = Callable[[int], "Proxy"]
     Spawn = Callable[..., "ClientProcess"]
 
-LONG = 300.0  # seconds; what is awaited comes much sooner, or the test has failed
+LONG = 60.0  # seconds; what is awaited comes much sooner, or the test has failed
 
 app = ClientApp()
 

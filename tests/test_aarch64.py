@@ -28,6 +28,7 @@ pytestmark = [
         reason="needs aarch64-linux-gnu-g++, qemu-aarch64 and cmake",
     ),
     pytest.mark.repository,
+    pytest.mark.timeout(900),  # to compile
 ]
 
 

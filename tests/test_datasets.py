@@ -177,6 +177,7 @@ def test_decoded_images(data_dir: Path, spec: DatasetSpec) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @in_folders
 def test_test_images_are_those_in_the_file(data_dir: Path, spec: DatasetSpec) -> None:
     rows = hf.Dataset.from_parquet(str(data_dir / spec.name / "test.parquet"))

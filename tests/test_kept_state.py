@@ -166,6 +166,7 @@ def found(state: Any, name: str) -> Any:
     return found(state["inner"], name) if "inner" in state else None
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("update", KEPT)
 def test_a_chain_goes_on_from_what_it_kept_and_says_how_much_arrives(
     update: str, caplog: pytest.LogCaptureFixture

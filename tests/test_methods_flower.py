@@ -70,6 +70,7 @@ def distance(w: np.ndarray) -> float:
     return float(np.square(w - GOAL).sum() / np.square(GOAL).sum())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "update",
     [

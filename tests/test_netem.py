@@ -30,7 +30,7 @@ from netem_report import Cell, Exchange, Way, modelled_table, rounds_table, ways
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LONG = 300.0  # seconds; what is awaited comes much sooner, or the test has failed
+LONG = 60.0  # seconds; what is awaited comes much sooner, or the test has failed
 
 
 @pytest.fixture

@@ -129,10 +129,11 @@ def assert_within_limits(taken: dict[str, int]) -> None:
 
 @linux
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("dtype", "tensors", "codecs"),
     [
-        ("float32", 1, CODECS),
+        pytest.param("float32", 1, CODECS, marks=pytest.mark.always),
         # Payloads of several tensors are lossless. Foreign codecs know float32 alone.
         *((dtype, tensors, [c for c in CODECS if c.name in {"uniform", "zstd", "blosclz"}])
           for dtype, tensors in (("float32", 20), ("float16", 1), ("float64", 1))),
@@ -158,6 +159,7 @@ def test_a_stream_of_a_model_costs_twice_the_model(
 
 @linux
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("wide", ["float64", "complex128"])
 def test_a_stream_of_the_model_in_a_wider_dtype_costs_no_more(wide: str, tmp_path: Path) -> None:
     after = {name: x.astype(wide) for name, x in trained(model("float32", 1)).items()}

@@ -113,6 +113,7 @@ def crashed(path: Path, grid: LocalGrid, config: RunConfig, at: int) -> None:
     folder.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_run_crashed_in_every_round_ends_with_the_model_of_one_that_was_not(
     tmp_path: Path, way: dict[str, Any]

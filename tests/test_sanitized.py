@@ -23,6 +23,7 @@ CHECKS = ["misaligned", "threads", "widths", "mode", "kernels", "quotients"]
 pytestmark = [
     pytest.mark.skipif(not (COMPILER and CMAKE), reason="needs a C++ compiler and cmake"),
     pytest.mark.repository,
+    pytest.mark.timeout(900),  # to compile
 ]
 
 

@@ -289,28 +289,3 @@ def test_encoding_takes_little_more_than_its_result() -> None:
     payload = szx.encode(x, 1e-3)
 
     assert status("VmHWM") - before <= len(payload) + 1.5 * x.size
-
-
-def available() -> int:
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return 0
-    return 1024 * int(text.partition("MemAvailable:")[2].split()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(available() < 16 << 30, reason="needs 16 GB of memory")
-def test_more_elements_than_31_bits_count() -> None:
-    n = 2**31 + 1
-    x = np.zeros(n, np.float32)  # pages that are only read take no memory
-    x[2**30 : 2**30 + 1000] = normal(1000)
-    x[-1000:] = normal(1000)
-
-    payload = szx.encode(x, 1e-3)
-    assert len(payload) < n // 20
-    y = szx.decode(payload, x.shape)
-
-    for part in (slice(2**30 - 1000, 2**30 + 2000), slice(n - 2000, n)):
-        assert errors(x[part], y[part]).max() <= 1e-3
-    assert np.count_nonzero(y) <= 3 * 1024

@@ -53,6 +53,7 @@ def test_cnn_learns_digits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(0)  # digits are learned by the same loop
 def test_cnn_learns_cifar10(data_dir: Path) -> None:
     division = datasets.Division(1, samples=4000)
     data = datasets.open_shares("cifar10", division, data_dir=data_dir)(0)

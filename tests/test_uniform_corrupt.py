@@ -113,6 +113,7 @@ def test_bytes_after_the_end_are_refused(name: str) -> None:
         assert refused(payload + b"\xff" * more, x)
 
 
+@pytest.mark.sampled(6)
 @every_payload
 def test_flipped_bits_are_refused_or_decode(name: str) -> None:
     x, payload = PAYLOADS[name]
@@ -176,6 +177,7 @@ def little_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@pytest.mark.sampled(6)
 @every_payload
 def test_huge_numbers_take_no_memory(name: str) -> None:
     """Wherever a number may stand: one that the bytes have not paid for is not allocated."""
