@@ -42,6 +42,7 @@ def test_no_update_is_lost_or_counted_twice_whatever_fails() -> None:
     assert sum(found["faults"].values()) == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [("--clients", "30"), ("--real", "4")])
 def test_every_reply_of_many_clients_is_counted(kind: tuple[str, str]) -> None:
     found = printed("load", *kind, "--rounds", "2")
