@@ -91,8 +91,16 @@ void misaligned() {
         refused("a base of x",
                 [&] { encode(dtype, aligned.data(), geometry, 0.1, settings, payload, odd); });
         refused("a base of y", [&] { decode(dtype, some, n, settings, aligned.data(), odd); });
-        refused("x", [&] { compare(dtype, odd, aligned.data(), n, true, settings); });
-        refused("a base", [&] { compare(dtype, aligned.data(), odd, n, true, settings); });
+        refused("x", [&] { compare(dtype, odd, aligned.data(), n, {}, settings); });
+        refused("a base", [&] { compare(dtype, aligned.data(), odd, n, {}, settings); });
+        const void* x = aligned.data();
+        refused("a residual", [&] {
+            encode(dtype, x, geometry, 0.1, settings, payload, nullptr, 0, {odd, 1});
+        });
+        refused("what is left", [&] {
+            encode(dtype, x, geometry, 0.1, settings, payload, nullptr, 0, {}, odd);
+        });
+        refused("a residual", [&] { compare(dtype, x, x, n, {}, settings, {odd, 1}); });
     }
 }
 

@@ -150,7 +150,7 @@ def here(case: Case, level: str = "", threads: int = 1) -> Result:
         payload, error = _szx.encode(x, case.bound)
         return Result(payload, error, _szx.decode(payload, x.size).tobytes(), b"")
     id_, shape = DTYPE_IDS[x.dtype], matrix_shape(case.x.shape)
-    payload, error = _uniform.encode(
+    payload, error, _ = _uniform.encode(
         x.view(np.uint8), id_, *shape, case.bound, case.effort, threads, level
     )
     y, sums = np.empty_like(x), np.ones(x.size, np.float64 if x.itemsize == 8 else np.float32)

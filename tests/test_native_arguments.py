@@ -91,9 +91,15 @@ def test_the_natives_refuse_misaligned_arrays(dtype: np.dtype) -> None:
         with pytest.raises(ValueError, match="base must be aligned"):
             _uniform.decode(payload, id_, flat(x), 1, "", odd)
         with pytest.raises(ValueError, match="x must be aligned"):
-            _uniform.compare(odd, flat(x), id_, True, 1, "")
+            _uniform.compare(odd, flat(x), id_, True, True, 1, "")
         with pytest.raises(ValueError, match="base must be aligned"):
-            _uniform.compare(flat(x), odd, id_, True, 1, "")
+            _uniform.compare(flat(x), odd, id_, True, True, 1, "")
+        with pytest.raises(ValueError, match="residual must be aligned"):
+            _uniform.compare(flat(x), flat(x), id_, True, True, 1, "", odd)
+        with pytest.raises(ValueError, match="residual must be aligned"):
+            encode(flat(x), dtype=id_, residual=odd)
+        with pytest.raises(ValueError, match="left must be aligned"):
+            encode(flat(x), dtype=id_, left=odd)
 
 
 def test_szx_refuses_misaligned_arrays() -> None:
@@ -105,7 +111,7 @@ def test_szx_refuses_misaligned_arrays() -> None:
 def test_no_elements_may_lie_anywhere(offset: int) -> None:
     none = np.empty(8, np.uint8)[offset : offset + 0]
 
-    payload, _ = encode(none, rows=0, planes=1, width=1)
+    payload, *_ = encode(none, rows=0, planes=1, width=1)
     _uniform.decode(payload, FLOAT32, none, 1, "")
     _uniform.accumulate(payload, FLOAT32, 1.0, none, 1, "")
     assert _szx.decode(_szx.encode(none.view(np.float32), 0.1)[0], 0).size == 0
@@ -142,6 +148,9 @@ def test_no_elements_may_lie_anywhere(offset: int) -> None:
         ({"base": OCTETS[4:]}, "another size: 4316 bytes for 4320"),
         ({"base": np.zeros(0, np.uint8)}, "another size: 0 bytes"),
         ({"dtype": FLOAT16, "rows": 2 * ROWS, "base": OCTETS}, "float32 or float64"),
+        ({"residual": OCTETS[4:]}, "another size: 4316 bytes for 4320"),
+        ({"dtype": FLOAT16, "rows": 2 * ROWS, "residual": OCTETS}, "float32 or float64"),
+        ({"left": np.zeros(4316, np.uint8)}, "another size: 4316 bytes for 4320"),
     ],
 )
 def test_what_encode_refuses(changes: dict[str, Any], says: str) -> None:
@@ -157,7 +166,7 @@ def test_an_array_that_is_not_whole_elements_is_refused() -> None:
         lambda: _uniform.decode(PAYLOAD, FLOAT32, part, 1, ""),
         lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, part, 1, ""),
         lambda: _uniform.accumulate(PAYLOAD, FLOAT16, 1.0, part, 1, ""),
-        lambda: _uniform.compare(part, part, FLOAT32, True, 1, ""),
+        lambda: _uniform.compare(part, part, FLOAT32, True, True, 1, ""),
     ):
         with pytest.raises(ValueError, match="4322 bytes are no whole number of 4-byte elements"):
             refused()
@@ -168,7 +177,7 @@ def test_threads_out_of_range(threads: int) -> None:
     for refused in (
         lambda: _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), threads, ""),
         lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, OCTETS.copy(), threads, ""),
-        lambda: _uniform.compare(OCTETS, OCTETS, FLOAT32, True, threads, ""),
+        lambda: _uniform.compare(OCTETS, OCTETS, FLOAT32, True, True, threads, ""),
     ):
         with pytest.raises(ValueError, match=r"threads must lie in 1\.\.1024"):
             refused()
@@ -180,9 +189,11 @@ def test_bases_of_another_size() -> None:
     with pytest.raises(ValueError, match="another size: 4316 bytes for 4320"):
         _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), 1, "", short)
     with pytest.raises(ValueError, match="another size: 4316 bytes for 4320"):
-        _uniform.compare(OCTETS, short, FLOAT32, True, 1, "")
+        _uniform.compare(OCTETS, short, FLOAT32, True, True, 1, "")
+    with pytest.raises(ValueError, match="another size: 4316 bytes for 4320"):
+        _uniform.compare(OCTETS, OCTETS, FLOAT32, True, True, 1, "", short)
     with pytest.raises(ValueError, match="another size: 4320 bytes for 4316"):
-        _uniform.compare(short, OCTETS, FLOAT32, True, 1, "")
+        _uniform.compare(short, OCTETS, FLOAT32, True, True, 1, "")
 
 
 @pytest.mark.parametrize("bound", [-1.0, -0.001, np.nan])

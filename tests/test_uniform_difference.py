@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import CODECS, Codec, _uniform
-from fedsz.codecs.uniform import DTYPE_IDS, Uniform, compare, matrix_shape
+from fedsz.codecs.base import Residual
+from fedsz.codecs.uniform import DTYPE_IDS, Comparison, Uniform, compare, matrix_shape
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spread import standard_deviation
 from tests.peak_memory import LARGE, MB, linux, peak
@@ -68,6 +69,50 @@ def test_payloads_are_those_of_an_array_of_differences(
             _uniform.decode(payload[0], how[0], flat(back), threads, level, flat(base))
             assert there == payload
             assert equal(back, y)
+
+
+@every_dtype
+@pytest.mark.parametrize("effort", [0, 1, 5, 9])
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("against", ["base", "nothing"])
+def test_what_is_left_out_is_what_a_decoder_lacks(
+    dtype: np.dtype, effort: int, name: str, against: str
+) -> None:
+    x, base = pair(name, dtype)
+    residual = finite(0.05 * rng(2).laplace(size=x.shape), dtype)
+    residual.reshape(-1)[[9, 1200]] = -np.inf, np.nan
+    origin = base if against == "base" else np.zeros_like(x)
+    how = DTYPE_IDS[dtype], *matrix_shape(x.shape)
+    for bound, weight in ((0.0, 1.0), (0.03, 0.9), (2.0, 1.0)):
+        meant = plus(x, residual * dtype.type(weight))
+        d = minus(meant, base) if against == "base" else meant
+        encoded = Uniform(effort, threads=1).encode_measured(d, bound)
+        y = Uniform().decode(encoded.payload, x.shape, dtype)
+        lacking = minus(meant, plus(origin, y) if against == "base" else y)
+        sums = set()
+        for level, threads in WAYS:
+            left = np.full_like(x, 7)
+            payload, error, lost = _uniform.encode(
+                *(flat(x), *how, bound, effort, threads, level),
+                base=flat(base) if against == "base" else None,
+                residual=flat(residual),
+                weight=weight,
+                left=flat(left),
+            )
+            assert (payload, error) == encoded[:2]
+            assert equal(left, lacking)
+            sums.add(np.float64(lost).tobytes())
+        assert len(sums) == 1
+
+
+@every_dtype
+def test_the_energy_of_what_is_left_out(dtype: np.dtype) -> None:
+    x, base, residual = (rng(seed).normal(size=(300, 700)).astype(dtype) for seed in range(3))
+    left = np.empty_like(x)
+    found = Uniform().encode_update(x, base, 0.1, Residual(residual, 0.5), left).left
+
+    expected = float(np.square(left.astype(np.float64)).sum())
+    assert math.isclose(found, expected, rel_tol=1e-5 if dtype == np.float32 else 1e-12)
 
 
 @given(data=st.data(), dtype=st.sampled_from(WIDE), effort=st.integers(0, 9), rel=relative)
@@ -153,7 +198,7 @@ def test_bases_that_do_not_fit() -> None:
         with pytest.raises(ValueError, match="another size"):
             _uniform.decode(payload, 0, flat(y), 1, "", flat(base))
         with pytest.raises(ValueError, match="another size"):
-            _uniform.compare(flat(x), flat(base), 0, True, 1, "")
+            _uniform.compare(flat(x), flat(base), 0, True, True, 1, "")
     with pytest.raises(ValueError, match="float32 or float64"):
         _uniform.encode(flat(x), 2, 1, 24, 1, 1, 0.1, 5, 1, "", flat(x))
 
@@ -161,15 +206,26 @@ def test_bases_that_do_not_fit() -> None:
 # Comparing
 
 
-def compared(x: np.ndarray, base: np.ndarray) -> tuple[float, ...]:
+def compared(
+    x: np.ndarray,
+    base: np.ndarray,
+    residual: Residual | None = None,
+    *,
+    energies: bool = False,
+) -> Comparison:
     """What all instruction sets and numbers of threads find, as bits."""
     found = {
-        np.array(_uniform.compare(flat(x), flat(base), DTYPE_IDS[x.dtype], True, threads, level))
-        .tobytes()
+        np.array(
+            _uniform.compare(
+                *(flat(x), flat(base), DTYPE_IDS[x.dtype], True, energies, threads, level),
+                None if residual is None else flat(residual.x),
+                1.0 if residual is None else residual.weight,
+            )
+        ).tobytes()
         for level, threads in WAYS
-    }  # fmt: skip
+    }
     assert len(found) == 1
-    return tuple(np.frombuffer(found.pop()).tolist())
+    return Comparison(*np.frombuffer(found.pop()).tolist())
 
 
 @given(data=st.data(), dtype=st.sampled_from(WIDE), scale=st.sampled_from([0.0, 1e-6, 0.1, 3.0]))
@@ -179,7 +235,7 @@ def test_extremes_and_deviation(data: st.DataObject, dtype: np.dtype, scale: flo
         base = finite(x * (1 + scale * rng().normal(size=x.shape)), dtype)
         difference = np.subtract(x, base)
 
-    low, high, least, greatest, deviation = compared(x, base)
+    low, high, least, greatest, deviation, *none = compared(x, base)
 
     assert (low, high) == (x.min(), x.max())
     assert (least, greatest) == (difference.min(), difference.max())
@@ -188,9 +244,10 @@ def test_extremes_and_deviation(data: st.DataObject, dtype: np.dtype, scale: flo
         assert not math.isfinite(deviation)
     elif 1e-140 < expected < 1e140:  # squares are normal numbers
         assert math.isclose(deviation, expected, rel_tol=1e-9)
-    assert compare(x, base, deviation=False) == (low, high, least, greatest, 0)
+    assert none == [0, 0]
+    assert compare(x, base) == (low, high, least, greatest, 0, 0, 0)
     if math.isfinite(deviation):
-        assert compare(x, base, deviation=True) == (low, high, least, greatest, deviation)
+        assert compare(x, base, deviation=True) == (low, high, least, greatest, deviation, 0, 0)
 
 
 @every_dtype
@@ -202,7 +259,7 @@ def test_a_deviation_far_from_zero(dtype: np.dtype, n: int) -> None:
         for start in (np.zeros_like(x), base):
             difference = x - start
             exact = difference.astype(np.longdouble).std()
-            deviation = compared(x, start)[4]
+            deviation = compared(x, start).deviation
             assert math.isclose(deviation, exact, rel_tol=1e-12)
 
 
@@ -210,7 +267,7 @@ def test_a_deviation_far_from_zero(dtype: np.dtype, n: int) -> None:
 def test_what_moves_as_one_does_not_deviate(dtype: np.dtype) -> None:
     base = rng().integers(-1000, 1000, 100_000).astype(dtype)
 
-    assert compared(base + dtype.type(3), base) == (base.min() + 3, base.max() + 3, 3, 3, 0)
+    assert compared(base + dtype.type(3), base) == (base.min() + 3, base.max() + 3, 3, 3, 0, 0, 0)
 
 
 @every_dtype
@@ -222,17 +279,32 @@ def test_what_is_not_finite_is_seen(dtype: np.dtype, ugly: float, at: int) -> No
     odd[at] = ugly
 
     for sides in ((odd, x), (x, odd), (odd, odd)):
-        _, _, least, greatest, _ = compared(*sides)
-        assert not (math.isfinite(least) and math.isfinite(greatest))
+        seen = compared(*sides, energies=True)
+        assert not (math.isfinite(seen.least) and math.isfinite(seen.greatest))
+        assert not math.isfinite(seen.step)
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [1, 33, 4097, 300_000])
+def test_a_residual_is_looked_at_as_part_of_its_array(dtype: np.dtype, n: int) -> None:
+    x, base, r = (rng(seed).normal(size=n).astype(dtype) for seed in range(3))
+    meant = x + r * dtype.type(0.3)
+
+    seen = compared(x, base, Residual(r, 0.3), energies=True)
+
+    assert seen[:5] == compared(meant, base)[:5]
+    for energy, side in ((seen.step, x), (seen.meant, meant)):
+        exact = float(np.square(side.astype(np.float64) - base).sum())
+        assert math.isclose(energy, exact, rel_tol=1e-5 if dtype == np.float32 else 1e-12)
 
 
 def test_there_are_no_extremes_of_nothing() -> None:
     empty = np.zeros(0, np.float32)
 
-    found = _uniform.compare(flat(empty), flat(empty), 0, True, 1, "")
+    found = _uniform.compare(flat(empty), flat(empty), 0, True, True, 1, "")
 
     assert all(map(math.isnan, found[:4]))
-    assert found[4] == 0
+    assert found[4:] == (0, 0, 0)
 
 
 @linux

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "elements.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
 #include "survey.hpp"
@@ -30,23 +31,36 @@ template <class E>
 struct Found {
     Extent<E> x = nothing<E>, difference = nothing<E>;
     Moments moments;
+    double step = 0, meant = 0;
 };
 
 template <class E>
-Comparison compare_as(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
-                      bool deviation, const Settings& settings) {
-    const ElementKernels<E>& kernels = kernels_of(settings).of<E>();
+Comparison compare_as(const Operands<E>& operands, std::size_t n, Asked asked,
+                      const Settings& settings) {
+    const Kernels& all = kernels_of(settings);
+    const ElementKernels<E>& kernels = all.of<E>();
+    const auto* base = operands.base;
+    const bool more = operands.residual != nullptr;
+    const Elements<E> meant({operands.x, nullptr, operands.residual, operands.weight}, all);
     std::vector<Found<E>> found((n + kPiece - 1) / kPiece);
     parallel_for(found.size(), settings.threads, [&](unsigned, std::size_t i) {
         const std::size_t end = std::min(n, (i + 1) * kPiece);
         for (std::size_t at = i * kPiece; at < end; at += kBlock) {
             const std::size_t some = std::min(kBlock, end - at);
             // One of them: their mean is no further from it than they are from each other.
-            const double shift = double(E::widen(x[at]) - E::widen(base[at])), count = double(some);
-            const Compared<E> part = kernels.compare(x + at, base + at, some, shift, deviation);
+            typename E::Stored block[kBlock];
+            const auto* m = meant.read(at, some, block);
+            fetch(base + at + some, some);
+            const double shift = double(E::widen(m[0]) - E::widen(base[at])), count = double(some);
+            const Compared<E> part = kernels.compare(m, base + at, some, shift, asked.deviation);
+            if (asked.energies) {
+                const double energy = kernels.energy(m, base + at, some);
+                found[i].meant += energy;
+                found[i].step += more ? kernels.energy(operands.x + at, base + at, some) : energy;
+            }
             found[i].x = joined(found[i].x, part.x);
             found[i].difference = joined(found[i].difference, part.difference);
-            if (deviation)
+            if (asked.deviation)
                 found[i].moments.join({count, shift + part.sum / count,
                                        part.squares - part.sum * (part.sum / count)});
         }
@@ -56,21 +70,22 @@ Comparison compare_as(const typename E::Stored* x, const typename E::Stored* bas
         whole.x = joined(whole.x, piece.x);
         whole.difference = joined(whole.difference, piece.difference);
         whole.moments.join(piece.moments);
+        whole.step += piece.step;
+        whole.meant += piece.meant;
     }
     const Limits own = limits_of(whole.x), apart = limits_of(whole.difference);
     const auto& [count, mean, squares] = whole.moments;
-    return {own.low, own.high, apart.low, apart.high,
-            count > 0 ? std::sqrt(std::max(squares, 0.0) / count) : 0};
+    return {own.low,   own.high,   apart.low,
+            apart.high, count > 0 ? std::sqrt(std::max(squares, 0.0) / count) : 0,
+            whole.step, whole.meant};
 }
 
 }  // namespace
 
 Comparison compare_elements(Dtype dtype, const void* x, const void* base, std::size_t n,
-                            bool deviation, const Settings& settings) {
+                            Asked asked, const Settings& settings, const Residual& residual) {
     return visit(dtype, [&]<class E>(E) {
-        using T = typename E::Stored;
-        return compare_as<E>(static_cast<const T*>(x), static_cast<const T*>(base), n, deviation,
-                             settings);
+        return compare_as<E>(operands_of<E>(x, base, residual), n, asked, settings);
     });
 }
 

@@ -57,6 +57,7 @@ public:
     // Fills y, or puts its elements on top of those of a base.
     void decode(T* y, const T* base) {
         const auto put = [&](std::size_t, std::size_t at, std::size_t n, const Block& block) {
+            if (base) fetch(base + at, n);  // while these elements are made
             elements(at, n, block, y + at);
             if constexpr (std::is_same_v<T, C>)
                 if (base) loops_.accumulate(base + at, n, C(1), y + at);

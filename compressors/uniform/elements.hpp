@@ -1,5 +1,5 @@
-// What an encoder reads: an array, or its difference from another, of which no more than a block is
-// made at a time.
+// What an encoder reads: an array, or what it is with a residual and above another, of which no
+// more than a block is made at a time.
 #pragma once
 
 #include <cstddef>
@@ -14,30 +14,34 @@ class Elements {
 public:
     using T = typename E::Stored;
 
-    // base: what is to be taken from x, or null.
-    Elements(const T* x, const T* base, const Kernels& kernels)
-        : x_(x), base_(base), kernels_(kernels.of<E>()) {}
+    Elements(const Operands<E>& operands, const Kernels& kernels)
+        : operands_(operands), kernels_(kernels.of<E>()) {}
 
-    // Elements at, at + 1, ..., n <= kBlock of them; differences are put into `block`. Fetches
+    // Elements at, at + 1, ..., n <= kBlock of them; what is no array is put into `block`. Fetches
     // those behind them, which are read next.
     const T* read(std::size_t at, std::size_t n, T* block) const {
-        fetch(x_ + at + n, n);
-        if (!base_) return x_ + at;
-        fetch(base_ + at + n, n);
-        kernels_.subtract(x_ + at, base_ + at, n, block);
+        fetch(operands_.x + at + n, n);
+        if (operands_.plain()) return operands_.x + at;
+        if (operands_.base) fetch(operands_.base + at + n, n);
+        if (operands_.residual) fetch(operands_.residual + at + n, n);
+        kernels_.combine(operands_.from(at), n, block);
         return block;
     }
 
     T operator[](std::size_t i) const {
-        if (!base_) return x_[i];
-        T difference;
-        kernels_.subtract(x_ + i, base_ + i, 1, &difference);
-        return difference;
+        T value;
+        kernels_.combine(operands_.from(i), 1, &value);
+        return value;
+    }
+
+    // Puts what is left out at left[at], left[at + 1], ... where elements are decoded to `decoded`;
+    // returns the sum of its squares.
+    double leave(std::size_t at, std::size_t n, const T* decoded, T* left) const {
+        return kernels_.left_out(operands_.from(at), decoded, n, left + at);
     }
 
 private:
-    const T* x_;
-    const T* base_;
+    Operands<E> operands_;
     const ElementKernels<E>& kernels_;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "analysis.hpp"
+#include "exceptions.hpp"
 #include "factorise.hpp"
 #include "grid.hpp"
 #include "low_bits.hpp"
@@ -38,9 +39,10 @@ class Encoder {
     using Octets = std::vector<std::uint8_t>;
 
 public:
-    Encoder(const T* x, const T* base, const Geometry& geometry, double bound,
-            const Settings& settings, std::span<std::uint8_t> payload, double step)
-        : x_(x, base, kernels_of(settings)),
+    Encoder(const Operands<E>& operands, const Geometry& geometry, double bound,
+            const Settings& settings, std::span<std::uint8_t> payload, double step, T* left)
+        : x_(operands, kernels_of(settings)),
+          left_(left),
           n_(geometry.size()),
           geometry_(geometry),
           bound_(step > 0 ? step / 2 : bound),
@@ -61,7 +63,7 @@ public:
             encode_blocks();
         else
             encode_coded();
-        write_exceptions();
+        write_exceptions(exceptions_, writer_);
         return !writer_.full() && writer_.size() < n_ * sizeof(T) + 1;
     }
 
@@ -69,13 +71,20 @@ public:
 
     double max_error() const { return double(std::bit_cast<C>(std::ranges::max(worst_))); }
 
-    // Puts the elements themselves at `out`.
-    void store(std::uint8_t* out) const {
+    // The sum of squares of what was left out.
+    double squares() const { return std::accumulate(squares_.begin(), squares_.end(), 0.0); }
+
+    // Puts the elements themselves at `out`; returns the sum of squares of what that leaves out.
+    double store(std::uint8_t* out) const {
+        double squares = 0;
         T block[kBlock];
         for (std::size_t at = 0; at < n_; at += kBlock) {
             const std::size_t n = std::min(kBlock, n_ - at);
-            std::memcpy(out + at * sizeof(T), x_.read(at, n, block), n * sizeof(T));
+            const T* x = x_.read(at, n, block);
+            std::memcpy(out + at * sizeof(T), x, n * sizeof(T));
+            if (left_) squares += x_.leave(at, n, x, left_);
         }
+        return squares;
     }
 
 private:
@@ -126,10 +135,12 @@ private:
         return true;
     }
 
-    // Elements at, at + 1, ..., of which there are at most kBlock, to tokens, their low bits to
-    // `low` in planes; at is a multiple of kPlane.
-    void quantise(unsigned worker, std::size_t at, std::span<std::uint8_t> tokens,
-                  std::span<std::uint8_t> low, std::vector<Exception<E>>& exceptions) {
+    // Elements at, at + 1, ... of a chunk, of which there are at most kBlock, to tokens, their low
+    // bits to `low` in planes; at is a multiple of kPlane.
+    void quantise(unsigned worker, std::size_t chunk, std::size_t at,
+                  std::span<std::uint8_t> tokens, std::span<std::uint8_t> low) {
+        std::vector<Exception<E>>& exceptions = exceptions_[chunk];
+        const std::size_t before = exceptions.size();
         std::uint16_t rest[kBlock];
         std::int32_t numbers[kBlock];
         std::uint8_t fractions[kBlock];
@@ -159,14 +170,26 @@ private:
         worst_[worker] = std::max(worst_[worker], worst);
         if (grid_.shift && !low.empty())
             pack_low(kernels_, std::span(rest, n), grid_.shift, at, low);
+        if (!left_) return;
+        T decoded[kBlock];
+        kernels_.of<E>().dequantise(tokens.data(), rest, prediction, n, grid_, decoded);
+        for (std::size_t i = before; i < exceptions.size(); ++i)
+            decoded[exceptions[i].position - at] = exceptions[i].value;
+        squares_[chunk] += x_.leave(at, n, decoded, left_);
+    }
+
+    // For a pass of `quantise` over so many chunks.
+    void begin_chunks(std::size_t count) {
+        exceptions_.assign(count, {});
+        squares_.assign(count, 0.0);
+        std::ranges::fill(worst_, Bits(0));
     }
 
     // Quantises all elements, chunk by chunk, and calls use(worker, chunk, begin, tokens).
     template <class Use>
     void quantise_chunks(const Chunks& chunks, std::span<std::uint8_t> tokens,
                          std::span<std::uint8_t> low, const Use& use) {
-        exceptions_.assign(chunks.count(), {});
-        std::ranges::fill(worst_, Bits(0));
+        begin_chunks(chunks.count());
         std::vector<std::vector<std::uint8_t>> own(threads_);
         parallel_for(chunks.count(), threads_, [&](unsigned worker, std::size_t i) {
             const std::size_t begin = chunks.begin(i), n = chunks.length(i);
@@ -174,8 +197,7 @@ private:
             const auto here =
                 tokens.empty() ? std::span(own[worker]).first(n) : tokens.subspan(begin, n);
             for (std::size_t at = 0; at < n; at += kBlock)
-                quantise(worker, begin + at, here.subspan(at, std::min(kBlock, n - at)), low,
-                         exceptions_[i]);
+                quantise(worker, i, begin + at, here.subspan(at, std::min(kBlock, n - at)), low);
             use(worker, i, begin, here);
         });
     }
@@ -211,14 +233,13 @@ private:
         const auto low = writer_.reserve(low_bytes(n_, grid_.shift));
         writer_.put(std::uint8_t(kFastChunk));
         if (writer_.full()) return;
-        exceptions_.resize(chunks.count());
+        begin_chunks(chunks.count());
         write_chunks(chunks.count(), [&](unsigned worker, std::size_t i, Octets& out) {
             const std::size_t begin = chunks.begin(i), n = chunks.length(i);
             const RecycledBytes memory(n), room(blocks_capacity(n));
             const std::span tokens(memory.get(), n);
             for (std::size_t at = 0; at < n; at += kBlock)
-                quantise(worker, begin + at, tokens.subspan(at, std::min(kBlock, n - at)), low,
-                         exceptions_[i]);
+                quantise(worker, i, begin + at, tokens.subspan(at, std::min(kBlock, n - at)), low);
             const auto size = fedsz::uniform::encode_blocks(kernels_, tokens, room.get());
             out.assign(room.get(), room.get() + size);
         });
@@ -236,8 +257,10 @@ private:
         const std::span tokens(memory.get(), n_);
         Choice choice = choose_contexts(tokens, low);
         if (!grid_.shift) {
-            if (const auto sparse = encode_sparse(tokens, choice, threads_))
-                return write_sparse(*sparse);
+            if (const auto sparse = encode_sparse(tokens, choice, threads_)) {
+                write_head(Mode::sparse);
+                return write(*sparse, writer_);
+            }
             if (effort_ >= kLowRank) choice = consider_low_rank(tokens, std::move(choice));
             if (auto quads = choose_quads(kernels_, tokens, choice, plain_, threads_))
                 return write_quads(tokens, *quads);
@@ -281,14 +304,6 @@ private:
             out.resize(run.size());
             run.write(out);
         });
-    }
-
-    void write_sparse(const Sparse& sparse) {
-        write_head(Mode::sparse);
-        writer_.put(sparse.usual);
-        writer_.put(std::uint8_t(kSparseChunk));
-        for (const auto& chunk : sparse.chunks) writer_.put(std::uint32_t(chunk.size()));
-        for (const auto& chunk : sparse.chunks) writer_.put(chunk.data(), chunk.size());
     }
 
     // Takes the prediction of low rank, if there is one and it saves more than its factors cost.
@@ -335,12 +350,7 @@ private:
                             count_tokens(kernels_, full, factors_ ? &*factors_ : nullptr, map,
                                          begin, some, counted[worker]);
                         });
-        std::vector<Counts> counts(full.count());
-        for (const auto& of_worker : counted)
-            for (std::size_t c = 0; c < of_worker.size(); ++c)
-                for (unsigned s = 0; s < kSymbols; ++s)
-                    counts[c % counts.size()][s] += of_worker[c][s];
-        return choose(full, counts);
+        return choose(full, total(counted, full.count()));
     }
 
     // Few elements could not pay for many classes: looking at them would take longer than coding.
@@ -349,20 +359,8 @@ private:
         return std::min(affordable, kContexts / sides);
     }
 
-    void write_exceptions() {
-        std::size_t count = 0, next = 0;
-        for (const auto& some : exceptions_) count += some.size();
-        writer_.varint(count);
-        for (const auto& some : exceptions_)
-            for (const auto& exception : some) {
-                writer_.varint(exception.position - next);
-                next = exception.position + 1;
-            }
-        for (const auto& some : exceptions_)
-            for (const auto& exception : some) writer_.put(exception.value);
-    }
-
     Elements<E> x_;
+    T* left_;  // or null
     std::size_t n_;
     Geometry geometry_;
     double bound_, step_;
@@ -377,6 +375,7 @@ private:
     std::optional<Factors> factors_;
     Contexts plain_;  // without a side
     std::vector<std::vector<Exception<E>>> exceptions_;  // of each chunk
+    std::vector<double> squares_;                        // likewise, of what is left out
     std::vector<Bits> worst_;                            // of each worker
 };
 
@@ -384,15 +383,15 @@ private:
 
 Encoded encode_elements(Dtype dtype, const void* x, const void* base, const Geometry& geometry,
                         double bound, const Settings& settings, std::span<std::uint8_t> payload,
-                        double step) {
+                        double step, const Residual& residual, void* left) {
     return visit(dtype, [&]<class E>(E) -> Encoded {
         using T = typename E::Stored;
-        Encoder<E> encoder(static_cast<const T*>(x), static_cast<const T*>(base), geometry, bound,
-                           settings, payload, step);
-        if (encoder.encode()) return {encoder.size(), encoder.max_error()};
+        Encoder<E> encoder(operands_of<E>(x, base, residual), geometry, bound, settings, payload,
+                           step, static_cast<T*>(left));
+        if (encoder.encode()) return {encoder.size(), encoder.max_error(), encoder.squares()};
         payload[0] = std::uint8_t(unsigned(dtype) << 4 | unsigned(Mode::stored));
-        encoder.store(&payload[1]);
-        return {1 + geometry.size() * sizeof(T), 0.0};
+        const double squares = encoder.store(&payload[1]);
+        return {1 + geometry.size() * sizeof(T), 0.0, squares};
     });
 }
 

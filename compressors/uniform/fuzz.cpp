@@ -96,12 +96,23 @@ void expect_differences(const std::vector<typename E::Stored>& x, const Geometry
     for (T& v : differences) v = v - T(1);
     std::vector<std::uint8_t> made(capacity(E::dtype, x.size())), direct(made.size());
     const Encoded a = encode(E::dtype, differences.data(), geometry, bound, settings, made);
-    const Encoded b = encode(E::dtype, x.data(), geometry, bound, settings, direct, base.data());
+    std::vector<T> left(x);
+    const Encoded b = encode(E::dtype, x.data(), geometry, bound, settings, direct, base.data(), 0,
+                             {}, left.data());
     made.resize(a.size);
     direct.resize(b.size);
     expect(same_bits(made, direct) && a.max_error == b.max_error);
 
-    const Comparison c = compare(E::dtype, x.data(), base.data(), x.size(), true, settings);
+    const auto y = filled<T>(x.size(), [&](T* to) {
+        decode(E::dtype, uniform::Bytes(direct), x.size(), settings, to, base.data());
+    });
+    expect(y.has_value());
+    for (std::size_t i = 0; y && i < x.size(); ++i) {
+        const T lost = x[i] - (*y)[i];
+        expect(lost == left[i] || (std::isnan(lost) && std::isnan(left[i])));
+    }
+
+    const Comparison c = compare(E::dtype, x.data(), base.data(), x.size(), {true, true}, settings);
     for (std::size_t i = 0; i < x.size(); ++i)
         expect(!(x[i] < c.low || x[i] > c.high || differences[i] < c.least ||
                  differences[i] > c.greatest));

@@ -56,13 +56,33 @@ struct Compared {
     double sum, squares;  // of d - shift, added up in a fixed order; 0 if not asked for
 };
 
+// What is coded: x + weight * residual - base, rounded at each step; no base or residual if null.
+template <class E>
+struct Operands {
+    using T = typename E::Stored;
+
+    const T* x;
+    const T* base = nullptr;
+    const T* residual = nullptr;
+    typename E::Compute weight = 1;
+
+    bool plain() const { return !base && !residual; }
+    Operands from(std::size_t i) const {
+        return {x + i, base ? base + i : nullptr, residual ? residual + i : nullptr, weight};
+    }
+};
+
 template <class E>
 struct ElementKernels {
     using T = typename E::Stored;
     using C = typename E::Compute;
 
-    // difference = x - base, rounded
-    void (*subtract)(const T* x, const T* base, std::size_t n, T* difference);
+    // Computes n values of what is coded.
+    void (*combine)(const Operands<E>& operands, std::size_t n, T* values);
+
+    // left = x + weight * residual - (base + y), where y is what has been coded, rounded at each
+    // step. Returns the sum of its squares, as `energy`.
+    double (*left_out)(const Operands<E>& operands, const T* y, std::size_t n, T* left);
 
     // The extent of n elements; NaN and infinities lie outside all finite values.
     Extent<E> (*extent)(const T* x, std::size_t n);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels.hpp"
+#include "operand_loops.hpp"
 #include "quad_loops.hpp"
 
 namespace fedsz::uniform {
@@ -37,13 +38,6 @@ struct Rounder<double> {
         return std::bit_cast<std::uint64_t>(x) & 0x7FFFFFFFFFFFFFFF;
     }
 };
-
-template <class E>
-void subtract(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
-              typename E::Stored* __restrict difference) {
-    for (std::size_t i = 0; i < n; ++i)
-        difference[i] = E::narrow(E::widen(x[i]) - E::widen(base[i]));
-}
 
 template <class E>
 Extent<E> extent(const typename E::Stored* x, std::size_t n) {
@@ -234,6 +228,18 @@ double energy(const typename E::Stored* y, const typename E::Stored* base, std::
 }
 
 template <class E>
+double left_out(const Operands<E>& of, const typename E::Stored* y, std::size_t n,
+                typename E::Stored* left) {
+    if (of.base)
+        of.residual ? left_out_as<E, true, true>(of, y, n, left)
+                    : left_out_as<E, true, false>(of, y, n, left);
+    else
+        of.residual ? left_out_as<E, false, true>(of, y, n, left)
+                    : left_out_as<E, false, false>(of, y, n, left);
+    return energy<E>(left, nullptr, n);
+}
+
+template <class E>
 void accumulate_tokens(const std::uint8_t* token, std::size_t n,
                        const Grid<typename E::Compute>& grid, typename E::Compute weight,
                        typename E::Compute* __restrict sum) {
@@ -335,10 +341,9 @@ void dispatch(const RunState* runs, unsigned count, const Decode& decode) {
 
 template <class E>
 constexpr ElementKernels<E> element_kernels() {
-    return {subtract<E>, extent<E>,     magnitudes<E>, compare<E>,
-            quantise<E>, dequantise<E>, scaled<E>,     accumulate<E>,
-            energy<E>,   accumulate_tokens<E>, energy_of_tokens<E>,
-            add_quads<E>};
+    return {combine<E>,  left_out<E>,   extent<E>, magnitudes<E>, compare<E>,
+            quantise<E>, dequantise<E>, scaled<E>, accumulate<E>, energy<E>,
+            accumulate_tokens<E>, energy_of_tokens<E>, add_quads<E>};
 }
 
 // All loops of an instruction set: those written for it, and those that its compiler makes of

@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -67,16 +66,26 @@ const void* elements_of(const std::optional<In>& base, Dtype dtype, std::size_t 
     return base->data();
 }
 
-std::pair<nb::object, double> encode_array(In x, unsigned id, std::size_t rows, std::size_t columns,
-                                           unsigned planes, unsigned width, double bound,
-                                           unsigned effort, unsigned threads,
-                                           const std::string& level, std::optional<In> base,
-                                           double step) {
+// What is to be added to others of a dtype, which take so many bytes.
+Residual residual_of(const std::optional<In>& residual, double weight, Dtype dtype,
+                     std::size_t bytes) {
+    return {elements_of(residual, dtype, bytes), weight};
+}
+
+std::tuple<nb::object, double, double> encode_array(
+    In x, unsigned id, std::size_t rows, std::size_t columns, unsigned planes, unsigned width,
+    double bound, unsigned effort, unsigned threads, const std::string& level,
+    std::optional<In> base, double step, std::optional<In> residual, double weight,
+    std::optional<Out> left) {
     const Settings settings = settings_of(effort, threads, level);
     const Dtype dtype = dtype_of(id);
     const std::size_t n = count_of(x.size(), size_of(dtype));
     const Geometry geometry = geometry_of(n, rows, columns, planes, width);
     const void* from = elements_of(base, dtype, x.size());
+    const Residual before = residual_of(residual, weight, dtype, x.size());
+    if (left && left->size() != x.size())
+        throw std::invalid_argument("left of another size: " + std::to_string(left->size()) +
+                                    " bytes for " + std::to_string(x.size()));
     // What is not written is not touched: an operating system gives it no memory.
     nb::bytes payload = new_bytes(capacity(dtype, n));
     const auto room = bytes_to_fill(payload);
@@ -84,9 +93,10 @@ std::pair<nb::object, double> encode_array(In x, unsigned id, std::size_t rows, 
     {
         const nb::gil_scoped_release released;
         encoded = encode(dtype, x.data(), geometry, bound, settings,
-                         {reinterpret_cast<std::uint8_t*>(room.data()), room.size()}, from, step);
+                         {reinterpret_cast<std::uint8_t*>(room.data()), room.size()}, from, step,
+                         before, left ? left->data() : nullptr);
     }
-    return {shortened(std::move(payload), encoded.size), encoded.max_error};
+    return {shortened(std::move(payload), encoded.size), encoded.max_error, encoded.left};
 }
 
 void decode_array(nb::handle payload, unsigned id, Out y, unsigned threads,
@@ -142,16 +152,17 @@ private:
     std::unique_ptr<Opened> opened_;
 };
 
-std::tuple<double, double, double, double, double> compare_arrays(In x, In base, unsigned id,
-                                                                  bool deviation, unsigned threads,
-                                                                  const std::string& level) {
+std::tuple<double, double, double, double, double, double, double> compare_arrays(
+    In x, In base, unsigned id, bool deviation, bool energies, unsigned threads,
+    const std::string& level, std::optional<In> residual, double weight) {
     const Settings settings = settings_of(0, threads, level);
     const Dtype dtype = dtype_of(id);
     const std::size_t n = count_of(x.size(), size_of(dtype));
     const void* from = elements_of(base, dtype, x.size());
+    const Residual before = residual_of(residual, weight, dtype, x.size());
     const nb::gil_scoped_release released;
-    const Comparison c = compare(dtype, x.data(), from, n, deviation, settings);
-    return {c.low, c.high, c.least, c.greatest, c.deviation};
+    const Comparison c = compare(dtype, x.data(), from, n, {deviation, energies}, settings, before);
+    return {c.low, c.high, c.least, c.greatest, c.deviation, c.step, c.meant};
 }
 
 std::vector<std::string> level_names() {
@@ -167,12 +178,15 @@ NB_MODULE(_uniform, m) {
     nb::exception<CorruptPayload>(m, "CorruptPayload", PyExc_ValueError);
     // An array of another kind is refused: what is written to a converted copy nobody would see.
     const auto x = "x"_a.noconvert(), y = "y"_a.noconvert(), sums = "sums"_a.noconvert();
-    auto base = "base"_a.noconvert();
+    auto base = "base"_a.noconvert(), residual = "residual"_a.noconvert();
+    auto left = "left"_a.noconvert();
     m.def("encode", encode_array, x, "dtype"_a, "rows"_a, "columns"_a, "planes"_a, "width"_a,
-          "bound"_a, "effort"_a, "threads"_a, "level"_a, base = nb::none(), "step"_a = 0.0);
+          "bound"_a, "effort"_a, "threads"_a, "level"_a, base = nb::none(), "step"_a = 0.0,
+          residual = nb::none(), "weight"_a = 1.0, left = nb::none());
     m.def("decode", decode_array, "payload"_a, "dtype"_a, y, "threads"_a, "level"_a,
           base = nb::none());
-    m.def("compare", compare_arrays, x, base, "dtype"_a, "deviation"_a, "threads"_a, "level"_a);
+    m.def("compare", compare_arrays, x, base, "dtype"_a, "deviation"_a, "energies"_a,
+          "threads"_a, "level"_a, residual = nb::none(), "weight"_a = 1.0);
     m.def("accumulate", accumulate_array, "payload"_a, "dtype"_a, "weight"_a, sums, "threads"_a,
           "level"_a);
     m.def("levels", level_names);

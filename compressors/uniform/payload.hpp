@@ -28,16 +28,23 @@ struct Exception {
 
 const Kernels& kernels_of(const Settings& settings);
 
+template <class E>
+Operands<E> operands_of(const void* x, const void* base, const Residual& residual) {
+    using T = typename E::Stored;
+    return {static_cast<const T*>(x), static_cast<const T*>(base),
+            static_cast<const T*>(residual.elements), typename E::Compute(residual.weight)};
+}
+
 // What uniform.hpp offers, for floats as IEEE 754 has them: uniform.cpp sees to that.
 Encoded encode_elements(Dtype dtype, const void* x, const void* base, const Geometry& geometry,
                         double bound, const Settings& settings, std::span<std::uint8_t> payload,
-                        double step);
+                        double step, const Residual& residual, void* left);
 void decode_elements(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
                      const void* base);
 std::unique_ptr<Opened> open_elements(Dtype dtype, Bytes payload, std::size_t n,
                                       const Settings& settings, const void* base);
 Comparison compare_elements(Dtype dtype, const void* x, const void* base, std::size_t n,
-                            bool deviation, const Settings& settings);
+                            Asked asked, const Settings& settings, const Residual& residual);
 
 // Calls f with the element type of `dtype`.
 template <class F>

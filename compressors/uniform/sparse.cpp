@@ -74,6 +74,13 @@ std::optional<Sparse> encode_sparse(std::span<const std::uint8_t> tokens, const 
     return sparse;
 }
 
+void write(const Sparse& sparse, Writer& writer) {
+    writer.put(sparse.usual);
+    writer.put(std::uint8_t(kSparseChunk));
+    for (const auto& chunk : sparse.chunks) writer.put(std::uint32_t(chunk.size()));
+    for (const auto& chunk : sparse.chunks) writer.put(chunk.data(), chunk.size());
+}
+
 SparseDecoder::SparseDecoder(Bytes bytes, std::size_t n, std::uint8_t usual)
     : coder_(bytes), usual_(usual), left_(n) {
     next_gap();

@@ -10,6 +10,7 @@
 
 #include "analysis.hpp"
 #include "binary.hpp"
+#include "bytes.hpp"
 #include "tokens.hpp"
 
 namespace fedsz::uniform {
@@ -44,6 +45,9 @@ inline constexpr unsigned kSparseChunk = 20;
 // The tokens, if nearly all are the same and they take fewer bits than by `choice`.
 std::optional<Sparse> encode_sparse(std::span<const std::uint8_t> tokens, const Choice& choice,
                                     unsigned threads);
+
+// The usual token, the chunks' size, and the chunks.
+void write(const Sparse& sparse, Writer& writer);
 
 class SparseDecoder {
 public:

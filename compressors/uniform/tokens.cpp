@@ -279,4 +279,12 @@ void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factor
     }
 }
 
+std::vector<Counts> total(const std::vector<std::vector<Counts>>& counted, std::size_t contexts) {
+    std::vector<Counts> counts(contexts);
+    for (const auto& some : counted)
+        for (std::size_t c = 0; c < some.size(); ++c)
+            for (unsigned s = 0; s < kSymbols; ++s) counts[c % contexts][s] += some[c][s];
+    return counts;
+}
+
 }  // namespace fedsz::uniform

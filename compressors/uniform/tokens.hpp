@@ -119,4 +119,7 @@ void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factor
                   const ContextMap& map, std::size_t begin, std::span<const std::uint8_t> tokens,
                   std::span<Counts> counts);
 
+// What several have counted, for each of so many contexts.
+std::vector<Counts> total(const std::vector<std::vector<Counts>>& counted, std::size_t contexts);
+
 }  // namespace fedsz::uniform

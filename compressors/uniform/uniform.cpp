@@ -74,7 +74,7 @@ std::size_t capacity(Dtype dtype, std::size_t n) { return n * size_of(dtype) + 6
 
 Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double bound,
                const Settings& settings, std::span<std::uint8_t> payload, const void* base,
-               double step) {
+               double step, const Residual& residual, void* left) {
     check(settings);
     check(geometry);
     if (!(bound >= 0))
@@ -86,8 +86,11 @@ Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double boun
                                     std::to_string(payload.size()) + " bytes");
     check_elements(dtype, x, geometry.size(), "x");
     check_elements(dtype, base, geometry.size(), "base");
+    check_elements(dtype, residual.elements, geometry.size(), "residual");
+    check_elements(dtype, left, geometry.size(), "left");
     const DefaultFloats floats;
-    return encode_elements(dtype, x, base, geometry, bound, settings, payload, step);
+    return encode_elements(dtype, x, base, geometry, bound, settings, payload, step, residual,
+                           left);
 }
 
 void decode(Dtype dtype, Bytes payload, std::size_t n, const Settings& settings, void* y,
@@ -114,13 +117,14 @@ void accumulate(Dtype dtype, Bytes payload, std::size_t n, double weight, const 
     open(dtype, payload, n, settings)->add(weight, sums);
 }
 
-Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, bool deviation,
-                   const Settings& settings) {
+Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, Asked asked,
+                   const Settings& settings, const Residual& residual) {
     check(settings);
     check_elements(dtype, x, n, "x");
     check_elements(dtype, base, n, "base");
+    check_elements(dtype, residual.elements, n, "residual");
     const DefaultFloats floats;
-    return compare_elements(dtype, x, base, n, deviation, settings);
+    return compare_elements(dtype, x, base, n, asked, settings, residual);
 }
 
 }  // namespace fedsz::uniform

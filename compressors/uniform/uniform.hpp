@@ -25,6 +25,14 @@ struct Settings {
 struct Encoded {
     std::size_t size;  // of the payload
     double max_error;  // the largest |x - y| of all finite elements
+    double left;       // the sum of squares of what is left out; 0 unless that is asked for
+};
+
+// What earlier rounds have left out of an array of float32 or float64: weight times each of as many
+// elements is added to it, or nothing.
+struct Residual {
+    const void* elements = nullptr;
+    double weight = 1;
 };
 
 // What encode() may need for n elements, whatever they are.
@@ -34,10 +42,13 @@ std::size_t capacity(Dtype dtype, std::size_t n);
 // has been decoded to its own dtype; NaN and infinities come back bit by bit. `payload` has the
 // capacity for them. With a base, of float32 or float64, as many elements of it: codes x - base,
 // rounded, in its place. A `step` above 0 is the grid's: whatever the bound, its multiples (but for
-// -0) come back exactly, and all other elements are exceptions.
+// -0) come back exactly, and all other elements are exceptions. With a residual, what is coded in
+// place of x is x + weight * residual. What a decoder with the same base lacks of that goes to
+// `left`, as many elements in memory of their own, unless it is null.
 Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double bound,
                const Settings& settings, std::span<std::uint8_t> payload,
-               const void* base = nullptr, double step = 0);
+               const void* base = nullptr, double step = 0, const Residual& residual = {},
+               void* left = nullptr);
 
 // Throws CorruptPayload for a payload that encode() does not write for n elements of that dtype.
 // With a base as above, y becomes base + what the payload holds, rounded.
@@ -67,15 +78,22 @@ std::unique_ptr<Opened> open(Dtype dtype, Bytes payload, std::size_t n, const Se
 void accumulate(Dtype dtype, Bytes payload, std::size_t n, double weight, const Settings& settings,
                 void* sums);
 
-// Two arrays of float32 or float64, and what the elements of the first are above the second's.
+// Two arrays of float32 or float64, and what the elements of the first are above the second's. With
+// a residual, m is x + weight * residual; else it is x.
 struct Comparison {
-    double low, high;        // the extremes of x, and
-    double least, greatest;  // of x - base: NaN or infinite if any element is; NaN for no elements
-    double deviation;        // the standard deviation of x - base; 0 if not asked for
+    double low, high;        // the extremes of m, and
+    double least, greatest;  // of m - base: NaN or infinite if any element is; NaN for no elements
+    double deviation;        // the standard deviation of m - base, and
+    double step, meant;      // the sums of squares of x - base and of m - base: 0 if not asked for
 };
 
-// One pass over both; the same on all machines, and with any number of threads.
-Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, bool deviation,
-                   const Settings& settings);
+// What a comparison is asked for beside extremes.
+struct Asked {
+    bool deviation = false, energies = false;
+};
+
+// One pass over all; the same on all machines, and with any number of threads.
+Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, Asked asked,
+                   const Settings& settings, const Residual& residual = {});
 
 }  // namespace fedsz::uniform

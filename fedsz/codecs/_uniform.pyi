@@ -27,11 +27,17 @@ def encode(
     level: str,
     base: Octets | None = None,
     step: float = 0.0,
-) -> tuple[bytes, float]:
+    residual: Octets | None = None,
+    weight: float = 1.0,
+    left: Octets | None = None,
+) -> tuple[bytes, float, float]:
     """Return the payload and the largest error, of x or, with a base, of x - base.
 
     An empty level is the best this machine has. A base is for float32 and float64. With a step
     above 0 nothing is lost, whatever the bound, but the sign of -0; its multiples are small.
+
+    A residual is for these dtypes, too: x + weight * residual takes the place of x. What a decoder
+    lacks of that goes to ``left``; the last that is returned is the sum of its squares.
     """
 
 def decode(
@@ -78,11 +84,20 @@ class Opened:
         """Add ``weight`` times the elements to ``sums``, as `accumulate`; it cannot fail."""
 
 def compare(
-    x: Octets, base: Octets, dtype: int, deviation: bool, threads: int, level: str
-) -> tuple[float, float, float, float, float]:
-    """Return the least and the greatest of x, those of x - base, and its standard deviation.
+    x: Octets,
+    base: Octets,
+    dtype: int,
+    deviation: bool,
+    energies: bool,
+    threads: int,
+    level: str,
+    residual: Octets | None = None,
+    weight: float = 1.0,
+) -> tuple[float, float, float, float, float, float, float]:
+    """Return the least and the greatest of m, those of m - base, and its standard deviation.
 
-    The last is 0 unless asked for; extremes of nothing are NaN.
+    m is x + weight * residual. Then come the sums of squares of x - base and of m - base. These and
+    the deviation are 0 unless asked for; extremes of nothing are NaN.
     """
 
 def levels() -> list[str]:

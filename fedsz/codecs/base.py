@@ -24,10 +24,21 @@ FLOAT32: Final = np.dtype(np.float32)
 
 
 class Encoded(NamedTuple):
-    """A payload and the largest error it makes, measured on what it decodes to."""
+    """A payload and the largest error it makes, measured on what it decodes to.
+
+    Where that was asked for, the sum of squares of what it leaves out, too.
+    """
 
     payload: bytes
     max_error: float
+    left: float = 0.0
+
+
+class Residual(NamedTuple):
+    """What earlier rounds have left out of an array: ``weight`` times ``x`` is added to it."""
+
+    x: AnyArray
+    weight: float
 
 
 class Opened(Protocol):

@@ -21,6 +21,7 @@ from fedsz.codecs.base import (
     Codec,
     Encoded,
     Opened,
+    Residual,
     check_input,
     flat,
 )
@@ -79,14 +80,55 @@ class Uniform(Codec):
         """
         return self._encode(x, base, 0.0, step).payload
 
+    def encode_update(
+        self,
+        x: AnyArray,
+        base: AnyArray | None,
+        bound: float,
+        residual: Residual | None,
+        left: AnyArray,
+    ) -> Encoded:
+        """Do as `encode_measured` of x + residual - base, and write what that leaves out.
+
+        With m = x + weight * residual, d = m - base, and d' what d decodes to, that is
+        m - (base + d'). All are rounded to the dtype of ``x``. No array is made of any.
+
+        Args:
+            x: float32 or float64.
+            base: of its dtype and shape; or None, for 0.
+            bound: on d.
+            residual: of its dtype and shape; or None, for 0.
+            left: where that goes, likewise; contiguous, in memory of its own.
+        """
+        return self._encode(x, base, bound, residual=residual, left=left)
+
     def _encode(
-        self, x: AnyArray, base: AnyArray | None, bound: float, step: float = 0.0
+        self,
+        x: AnyArray,
+        base: AnyArray | None,
+        bound: float,
+        step: float = 0.0,
+        residual: Residual | None = None,
+        left: AnyArray | None = None,
     ) -> Encoded:
         check_input(x, step or bound, self.dtypes)
         threads = self.threads or threads_for(x.size)
-        what = octets(x), DTYPE_IDS[x.dtype], *matrix_shape(x.shape)
-        start = None if base is None else octets(base)
-        return Encoded(*_uniform.encode(*what, bound, self.effort, threads, "", start, step))
+        return Encoded(
+            *_uniform.encode(
+                octets(x),
+                DTYPE_IDS[x.dtype],
+                *matrix_shape(x.shape),
+                bound=bound,
+                effort=self.effort,
+                threads=threads,
+                level="",
+                base=None if base is None else octets(base),
+                step=step,
+                residual=None if residual is None else octets(residual.x),
+                weight=residual.weight if residual else 1.0,
+                left=None if left is None else left.reshape(-1).view(np.uint8),
+            )
+        )
 
     def decode(
         self, payload: Buffer, shape: Sequence[int], dtype: npt.DTypeLike = FLOAT32
@@ -143,13 +185,15 @@ class OpenedTokens:
 
 
 class Comparison(NamedTuple):
-    """An array x, beside another of its shape and dtype, which is taken from it.
+    """An array x with its residual, if any, beside another, which is taken from it.
 
     Attributes:
-        low, high: the least element of x, and the greatest.
+        low, high: the least element of x with its residual, and the greatest.
         least, greatest: those of the difference, rounded to the dtype; not finite if an element of
             it is not.
-        deviation: the standard deviation of the difference.
+        deviation: the standard deviation of the difference; 0 unless asked for.
+        step: the sum of squares of the difference without the residual; likewise.
+        meant: that with it.
     """
 
     low: float
@@ -157,19 +201,33 @@ class Comparison(NamedTuple):
     least: float
     greatest: float
     deviation: float
+    step: float
+    meant: float
 
 
-def compare(x: AnyArray, base: AnyArray, *, deviation: bool, threads: int = 0) -> Comparison:
-    """Look at x and x - base, in one pass over both, the same on any machine.
+def compare(
+    x: AnyArray,
+    base: AnyArray,
+    *,
+    deviation: bool = False,
+    energies: bool = False,
+    threads: int = 0,
+    residual: Residual | None = None,
+) -> Comparison:
+    """Look at x and x - base, in one pass over all, the same on any machine.
 
     Args:
         x: float32 or float64; not empty.
         base: of its dtype and shape.
-        deviation: whether to compute that, which is 0 otherwise.
+        deviation: whether to compute that.
+        energies: whether to compute the sums of squares.
         threads: as of `Uniform`.
+        residual: of its dtype and shape.
     """
-    how = DTYPE_IDS[x.dtype], deviation, threads or threads_for(x.size), ""
-    return Comparison(*_uniform.compare(octets(x), octets(base), *how))
+    asked, added = (deviation, energies), None if residual is None else octets(residual.x)
+    how = DTYPE_IDS[x.dtype], *asked, threads or threads_for(x.size), ""
+    weight = residual.weight if residual else 1.0
+    return Comparison(*_uniform.compare(octets(x), octets(base), *how, added, weight))
 
 
 def octets(x: AnyArray) -> npt.NDArray[np.uint8]:

@@ -81,13 +81,11 @@ def encode_difference(
         return None
     spread = seen.deviation if error_bound.kind == "std" else seen.high - seen.low
     bound = error_bound.absolute_of(spread)
-    reach = max(-seen.low, seen.high) + bound
-    # Beyond the largest number, a sum of two finite ones is infinite.
-    if reach > float(finfo(dtype).max):
+    rounding = rounding_of(seen, bound, dtype)
+    if not math.isfinite(rounding):
         return None
-    rounding = half_ulp(max(-seen.least, seen.greatest), dtype) + half_ulp(reach, dtype)
     if x.dtype != dtype:
-        rounding += half_ulp(reach, x.dtype)
+        rounding += half_ulp(_reach(seen, bound), x.dtype)
         if isinstance(codec, Uniform) and OCTAVES[0] < bound < OCTAVES[1]:
             step = power_below(bound)
             if bound - rounding < step / 2:
@@ -100,6 +98,22 @@ def encode_difference(
         return Within(encoded.payload, bound, encoded.max_error + rounding)
     coded = encode_within(np.subtract(x, base, dtype=dtype), spare, codec)
     return coded and Within(coded.payload, bound, coded.max_error + rounding)
+
+
+def rounding_of(seen: Comparison, bound: float, dtype: np.dtype) -> float:
+    """Return what rounding a difference, and its sum with the base, takes of a bound.
+
+    It is infinite where such a sum could be: beyond the largest number.
+    """
+    reach = _reach(seen, bound)
+    if reach > float(finfo(dtype).max):
+        return math.inf
+    return half_ulp(max(-seen.least, seen.greatest), dtype) + half_ulp(reach, dtype)
+
+
+def _reach(seen: Comparison, bound: float) -> float:
+    """Return the largest magnitude that a tensor can have once it is decoded."""
+    return max(-seen.low, seen.high) + bound
 
 
 def _encode_half(
@@ -132,12 +146,11 @@ def _compared(x: NDArray, base: NDArray, *, deviation: bool, threads: int) -> Co
     if x.dtype == dtype or deviation:
         sides = (side.astype(dtype, copy=False) for side in (x, base))
         return compare(*sides, deviation=deviation, threads=threads)
-    seen = [compare(a, b, deviation=False, threads=1) for _, a, b in _in_single(x, base)]
-    low, high, least, greatest, _ = np.array(seen).T
+    seen = [compare(a, b, threads=1) for _, a, b in _in_single(x, base)]
+    low, high, least, greatest, *_ = np.array(seen).T
     # By numpy, whose least and greatest of a NaN and others is NaN.
-    return Comparison(
-        float(low.min()), float(high.max()), float(least.min()), float(greatest.max()), 0.0
-    )
+    ends = float(low.min()), float(high.max()), float(least.min()), float(greatest.max())
+    return Comparison(*ends, 0.0, 0.0, 0.0)
 
 
 def _in_single(x: NDArray, base: NDArray) -> Iterator[tuple[slice, NDArray, NDArray]]:
