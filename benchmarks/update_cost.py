@@ -12,9 +12,11 @@ trained them, by `uniform` on one thread. A pass goes over all tensors of a mode
 - the weights: x itself, within the same rule.
 
 Each is encoded, decoded, and, sealed as a client would, averaged by the server: the sum of four
-replies and their mean. Passes of the three alternate; times are medians of processor time, which
-counts no waiting for others, and a ratio is the median of those of passes side by side. Every error
-is measured before anything is timed.
+replies and their mean. "Client" is all that a client does to an update or to weights, with what an
+earlier round has left out; the codec alone makes a stream of the array that is given. Passes of the
+three alternate; times are medians of processor time, which counts no waiting for others, and a
+ratio is the median of those of passes side by side. Every error is measured before anything is
+timed.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ from fedsz.codecs.uniform import Uniform
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
+from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DEFAULT, CompressionConfig
+from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lossy import CodedTensor, Within, encode_difference, encode_within
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
@@ -117,6 +121,33 @@ def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, ReceivedUpdate
     }
 
 
+def client(tensors: list[Tensor], rule: ErrorBound) -> Callable[[str], None]:
+    """Return what a client does in a round, in each of `WAYS`."""
+    after = {tensor.name: tensor.x for tensor in tensors}
+    steps = {tensor.name: tensor.step for tensor in tensors}
+    sent = Reference({tensor.name: tensor.base for tensor in tensors})
+    factors = {tensor.name: tensor.bound for tensor in tensors}
+    given = CompressionConfig.of("abs:1", codec=CODEC, factors=factors)
+    rng = np.random.default_rng(0)
+    residual = {
+        tensor.name: rng.uniform(-tensor.bound, tensor.bound, tensor.x.shape).astype(tensor.x.dtype)
+        for tensor in tensors
+    }
+
+    def work(way: str) -> None:
+        if way == "codec":
+            compress_measured(steps, given)
+            return
+        config = CompressionConfig.of(rule, codec=CODEC)
+        base = sent if way == "update" else None
+        meant = ErrorFeedback(after, residual)
+        bounds = meant.bounds(config, base) if base else {}
+        encoder = UpdateEncoder(meant, config, sent, bounds)
+        compress_measured(after, config, base, encoder=encoder)
+
+    return work
+
+
 def average(reply: ReceivedUpdate) -> None:
     """Do what a server does in a round."""
     mean = Mean()
@@ -161,7 +192,7 @@ def row(model: str, rule: ErrorBound, options: argparse.Namespace) -> str:
         for tensor in tensors:
             tensor.coded[way].decode()
 
-    works = (encode, decode, lambda way: average(sealed[way]))
+    works = (client(tensors, rule), encode, decode, lambda way: average(sealed[way]))
     measured = (cells(measure(work, options.seconds), elements) for work in works)
     return " | ".join(["", model, str(rule), *(cell for some in measured for cell in some), ""])
 
@@ -175,7 +206,7 @@ def main() -> None:
     parser.add_argument("--bounds", nargs="+", default=BOUNDS)
     parser.add_argument("--seconds", type=float, default=3.0, help="for each number, about")
     options = parser.parse_args()
-    works = ("encode", "decode", f"average {REPLIES}")
+    works = ("client", "encode", "decode", f"average {REPLIES}")
     heads = [f"{work}, {of}" for work in works for of in ("ns", "/ codec", "/ weights")]
     print("| model | bound | " + " | ".join(heads) + " |")
     print("| --- | --- |" + " ---: |" * len(heads))

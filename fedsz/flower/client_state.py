@@ -20,7 +20,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
 from fedsz.arrays import NDArray
@@ -28,6 +27,7 @@ from fedsz.errors import FedszError
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import to_record, views_of
 from fedsz.methods import State
+from fedsz.methods.base import is_finite
 from fedsz.methods.state import leaves
 from fedsz.update.reference import Reference
 
@@ -100,7 +100,7 @@ class ClientState:
             )  # fmt: skip
             return {}, 1
         kept = _arrays(record) or {}
-        residual = {name: r for name, r in kept.items() if np.isfinite(r).all()}
+        residual = {name: r for name, r in kept.items() if is_finite(r)}
         log_misfits(key, dict.fromkeys(kept.keys() - residual.keys(), "not finite"))
         return residual, told.turn - then
 

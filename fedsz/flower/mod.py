@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +40,7 @@ from fedsz.flower.reply_report import ReplyReport
 from fedsz.methods import State, Transform
 from fedsz.safetensors_file import read_safetensors
 from fedsz.stream import Limits, Reader
+from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
 from fedsz.update.config import CompressionConfig
@@ -269,12 +272,12 @@ def _compress(
         arrays = views_of(record)
         if not arrays:
             continue  # nothing that a stream could hold
-        if origin is not None:
-            _check_finite(arrays, origin, state, key)
         if origin is not None and origin.fits(layout_of(record)):
             stream, report, arrived = _update(key, arrays, told, origin, state)
             arrivals.append(arrived)
         else:  # another model, or other dtypes
+            if origin is not None:
+                _check_finite(arrays, origin, state, key)
             if told.trains:
                 state.forget_residual(key)
             stream, report = compress_measured(arrays, told.config)
@@ -301,20 +304,14 @@ def _update(
     base = sent if config.sends_differences else None
     meant = ErrorFeedback(arrays, residual, decay=config.decay, age=age)
     log_misfits(key, meant.misfits)
-    steps = energies(arrays, sent, config)
-    bounds = meant.bounds(config, base, steps) if base else {}
-    stream, report = compress_measured(meant, config, base, bounds=bounds)
-    arrived, left = Arrival(), dict[str, NDArray]()
-    for name, decoded in decode(Reader(stream), base):  # one at a time, to save memory
-        arrived += arrival(meant, {name: decoded}, sent, steps)
-        if keeps_state:
-            kept = meant.residual_of(name, decoded)
-            left |= {} if kept is None else {name: kept}
+    encoder = UpdateEncoder(meant, config, sent, meant.bounds(config, base) if base else {})
+    stream, report = compress_measured(arrays, config, base, encoder=encoder)
+    _check_finite(arrays, sent, state, key, encoder.steps)
     if keeps_state:
-        state.keep_residual(key, left, told)
+        state.keep_residual(key, encoder.left, told)
     elif told.trains:
         state.forget_residual(key)
-    return stream, report, arrived
+    return stream, report, encoder.arrived
 
 
 def _chained_update(
@@ -327,6 +324,8 @@ def _chained_update(
 ) -> tuple[bytes, Report, Arrival]:
     """Return an update that a chain codes."""
     config, kept = told.config, dict[str, State]()
+    steps = energies(arrays, sent, config)
+    _check_finite(arrays, sent, state, key, {name: energy for name, (_, energy) in steps.items()})
     keeps_state = config.keeps_state and told.trains
     if keeps_state:
         kept = state.states(key, told)
@@ -336,7 +335,6 @@ def _chained_update(
     base = shifted(sent, shift)
     drawn = {"seed": told.seed, "round": told.turn, "sender": state.sender}
     encoder = ChainEncoder(chain, **drawn, kept=kept)
-    steps = energies(arrays, sent, config)
     stream, report = compress_measured(arrays, config, base, encoder=encoder)
     log_misfits(key, encoder.misfits)
     arrived = Arrival()
@@ -354,10 +352,19 @@ def _chained_update(
 
 
 def _check_finite(
-    arrays: Mapping[str, NDArray], sent: Reference, state: ClientState, key: str
+    arrays: Mapping[str, NDArray],
+    sent: Reference,
+    state: ClientState,
+    key: str,
+    steps: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Raise `DivergedUpdate` for an update that has diverged, and forget its residual."""
+    """Raise `DivergedUpdate` for an update that has diverged, and forget its residual.
+
+    Tensors whose step has a finite norm in ``steps`` have not.
+    """
     for name, before in sent.arrays.items():
-        if name in arrays and np.isfinite(before).all() and not np.isfinite(arrays[name]).all():
+        if name not in arrays or math.isfinite(steps.get(name, math.nan)):
+            continue
+        if not np.isfinite(arrays[name]).all() and np.isfinite(before).all():
             state.forget_residual(key)
             raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")

@@ -53,6 +53,7 @@ class ChainEncoder:
             of which nothing is kept.
         misfits: by tensor, why what was kept of it is not used.
         records: of the chains that payloads have been coded by.
+        max_error: 0, for there is no bound that an error could be a share of.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class ChainEncoder:
         self.state: dict[str, State] = {}
         self.misfits = dict.fromkeys(kept, "no chain codes it")
         self.records: list[ChainRecord] = []
+        self.max_error = 0.0
 
     def meant(self, name: str, decoded: NDArray) -> NDArray | None:
         """Return what was to be sent of a tensor, where that is more than the tensor.
@@ -78,6 +80,10 @@ class ChainEncoder:
         """
         left = found(self.state.get(name, NOTHING), RESIDUAL)
         return None if left is None else np.add(decoded, left, dtype=left.dtype)
+
+    def exact(self, entry: Entry) -> Entry:
+        """Return what is to be sent of a tensor that stays lossless: the tensor."""
+        return entry
 
     def encode(self, entry: Entry, reference: Reference | None) -> Payload | None:
         """Code a tensor; None where it has to stay lossless.

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from fedsz import methods
 from fedsz.arrays import DTYPE_IDS, StateDict, as_array, as_arrays, require_state_dict
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Codec, LosslessCodec
+from fedsz.codecs import Codec
 from fedsz.errors import ConfigError
 from fedsz.methods import Transform, keeps_state
-from fedsz.stream import DIFFERENCE, VALUES, Part, Tensor, write
+from fedsz.stream import CHAINED, VALUES, Chain, Part, Tensor, write
+from fedsz.update.bound_encoder import BoundEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.config import DEFAULT, CompressionConfig
 from fedsz.update.lattice import encode_point
 from fedsz.update.lossless import Entry, encode_lossless
-from fedsz.update.lossy import encode_difference, encode_within
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 from fedsz.update.step import bounds_of_step, energies
@@ -47,6 +47,29 @@ class Report:
     max_error: float
     tensors: int
     lossy: int
+
+
+class Encoder(Protocol):
+    """What codes the tensors of one state_dict that may be lossy.
+
+    Attributes:
+        records: of the chains that payloads have been coded by.
+        max_error: the largest error so far, as a share of its tensor's bound.
+    """
+
+    @property
+    def records(self) -> Sequence[Chain]:
+        """See above."""
+
+    @property
+    def max_error(self) -> float:
+        """See above."""
+
+    def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
+        """Code a tensor; None where it has to stay lossless."""
+
+    def exact(self, entry: Entry) -> Entry:
+        """Return what is to be sent of a tensor that stays lossless."""
 
 
 def compress(
@@ -130,48 +153,38 @@ def compress_measured(
     *,
     bounds: Mapping[str, float] = MappingProxyType({}),
     steps: Mapping[str, float] = MappingProxyType({}),
-    encoder: ChainEncoder | None = None,
+    encoder: Encoder | None = None,
 ) -> tuple[bytes, Report]:
     """Return what `compress` does, and what it measured on the way; raises as `compress` does.
 
-    ``bounds`` are by the names of tensors, absolute, and take the place of the config's. Tensors
-    without one stay lossless where the config's is of kind ``step``. Tensors that have one of
-    ``steps`` stay so, too; they are small if they are multiples of it, or differ by such. An
-    ``encoder`` codes what may be lossy in place of the config's codec.
+    ``encoder`` codes what may be lossy: the config's codec, within ``bounds``, unless it is given.
+    Tensors that have one of ``steps`` stay lossless; they are small if they are multiples of it, or
+    differ by such.
     """
     start = time.perf_counter()
-    codec, lossless = config.lossy_codec, config.lossless_codec
-    by_step = config.bound.kind == "step"
+    lossless = config.lossless_codec
+    coder = BoundEncoder(config, bounds) if encoder is None else encoder
     tensors: list[Tensor] = []
     parts: list[Part] = []
     shared: dict[int, list[Entry]] = {}  # item size -> tensors of one payload
-    raw_bytes, max_error, lossy = 0, 0.0, 0
+    raw_bytes, lossy = 0, 0
     # One by one: a mapping may make its arrays as they are asked for.
     for i, (name, value) in enumerate(state_dict.items()):
         x = as_array(name, value)
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
         entry = Entry(i, name, x)
-        if name in steps and (point := encode_point(entry, steps[name], codec, reference)):
-            parts.append(point)
-            continue
-        may = name not in steps and is_lossy(name, x, rule=config.rule, threshold=config.threshold)
-        if may and encoder:
-            chained = encoder.encode(entry, reference)
-            if chained is not None:
-                parts.append(chained)
-                lossy += 1
+        if name in steps:
+            if point := encode_point(entry, steps[name], config.lossy_codec, reference):
+                parts.append(point)
                 continue
-            may = False
-        # Where nothing moved, or beside no reference, a step bounds nothing: it stays lossless.
-        if may and (name in bounds or not by_step):
-            bound = ErrorBound.abs(bounds[name]) if name in bounds else config.bound_of(name)
-            coded = _encode_lossy(entry, codec, bound, reference)
-            if coded is not None:
-                parts.append(coded[0])
-                max_error = max(max_error, coded[1])
-                lossy += not isinstance(codec, LosslessCodec)
+        elif is_lossy(name, x, rule=config.rule, threshold=config.threshold):
+            part = coder.encode(entry, reference)
+            if part is not None:
+                parts.append(part)
+                lossy += part.bound is not None or part.transform in CHAINED
                 continue
+        entry = coder.exact(entry)
         if x.nbytes >= SHARED_BELOW:
             parts.append(encode_lossless([entry], lossless, reference))
         else:
@@ -179,32 +192,6 @@ def compress_measured(
     parts += (encode_lossless(s, lossless, reference) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     digest = reference.digest if reference and differs else None
-    stream = write(tensors, parts, digest, encoder.records if encoder else ())
+    stream = write(tensors, parts, digest, coder.records)
     seconds = time.perf_counter() - start
-    return stream, Report(raw_bytes, len(stream), seconds, max_error, len(tensors), lossy)
-
-
-def _encode_lossy(
-    entry: Entry, codec: Codec, error_bound: ErrorBound, reference: Reference | None
-) -> tuple[Part, float] | None:
-    """Code a tensor that may be lossy, and say how much of its bound the error takes.
-
-    None where that would hardly save anything, or where the bound cannot be kept.
-    """
-    if isinstance(codec, LosslessCodec):
-        return encode_lossless([entry], codec, reference), 0.0
-    x = entry.x
-    encoded, transform = None, VALUES
-    if reference:
-        encoded = encode_difference(x, reference.tensor(entry.name, x), error_bound, codec)
-        transform = DIFFERENCE
-    # A bound by the spread of the differences is none for values: what did not move would be lost.
-    if encoded is None and not (reference and error_bound.kind == "std"):
-        bound = error_bound.absolute(x)
-        encoded = encode_within(x, bound, codec) if bound else None
-        transform = VALUES
-    if encoded is None or 10 * len(encoded.payload) > 9 * x.nbytes:
-        return None
-    stated = encoded.bound if codec.keeps_bound else encoded.max_error
-    share = encoded.max_error / stated if stated else 0.0
-    return Part(codec.wire_id, encoded.payload, stated, (entry.i,), transform), share
+    return stream, Report(raw_bytes, len(stream), seconds, coder.max_error, len(tensors), lossy)

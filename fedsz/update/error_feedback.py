@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedsz.arrays import NDArray, chunks
+from fedsz.codecs.base import Residual
 from fedsz.update.config import CompressionConfig
 from fedsz.update.lossy import narrow, wide
 from fedsz.update.reference import Reference
@@ -51,7 +52,10 @@ class ErrorFeedback(Mapping[str, NDArray]):
         self._weight = decay**age
 
     def __getitem__(self, name: str) -> NDArray:
-        x = self._state[name]
+        return self.with_residual(name, self._state[name])
+
+    def with_residual(self, name: str, x: NDArray) -> NDArray:
+        """Return a tensor with its residual: itself, if it has none that counts."""
         residual = self._fitting(name, x)
         if residual is None:
             return x
@@ -134,6 +138,11 @@ class ErrorFeedback(Mapping[str, NDArray]):
         """Return the residuals of all tensors that have one; see `residual_of`."""
         left = {name: self.residual_of(name, y) for name, y in decoded.items()}
         return {name: x for name, x in left.items() if x is not None}
+
+    def residual(self, name: str, x: NDArray) -> Residual | None:
+        """Return what is to be added to a tensor, if anything."""
+        residual = self._fitting(name, x)
+        return None if residual is None else Residual(residual, self._weight)
 
     def _fitting(self, name: str, x: NDArray) -> NDArray | None:
         """Return the residual of a tensor, if it has one that counts."""
