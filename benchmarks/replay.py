@@ -3,9 +3,9 @@
     python -m benchmarks.replay RUN_DIR
 
 The run was one of `fedsz server --keep-updates` that sends its model exactly and has no --buffer.
-From its first model each round's updates are added up, in the order and by the weights and scales
-that rounds.jsonl lists. Exits with 1 if an update is missing or another one, or if the models
-differ in a bit.
+From its first model each round's updates are added up, in the order, by the weights and scales, and
+with the tensors raised to 0 that rounds.jsonl lists. Exits with 1 if an update is missing or
+another one, or if the models differ in a bit.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ def _average(run: Path, row: RoundRecord, before: Reference) -> ArrayRecord:
         try:
             update = CountedUpdate(record, layout, known, sent=before.arrays)
             update.counted = client.scale
+            update.watched = update.floors = frozenset(client.raised)
             mean.add(update, client.weight)
         except FedszError as err:
             raise Difference(f"round {row.round}: {err}") from err

@@ -58,6 +58,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
         scale: what its step counted times; below 1 if its norm was above the limit, or it is stale.
         staleness: how many models are newer than the one that it started from; 0 in rounds that
             wait for their replies.
+        raised: the tensors of which a part counted as 0, since it was below and of others is not.
     """
 
     node: str
@@ -73,6 +74,7 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     scale: float = 1.0
     staleness: int = 0
+    raised: list[str] = []
     client: str = ""
 
 

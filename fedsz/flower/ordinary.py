@@ -133,18 +133,19 @@ class Move(NamedTuple):
 
     Attributes:
         norm: how far it has moved.
-        below: tensors that it has taken below 0, of those that were nowhere below it.
+        above: tensors that were nowhere below 0, and that it has left so.
     """
 
     norm: Norm
-    below: frozenset[str] = frozenset()
+    above: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, update: ReceivedUpdate) -> Move | None:
         """Return that of an update that has been decoded; None if that has failed."""
         norm = update.norm
         finite = norm is not None and all(map(math.isfinite, norm))
-        return cls(norm, frozenset(update.below)) if norm is not None and finite else None
+        above = update.watched - update.below
+        return cls(norm, above) if norm is not None and finite else None
 
 
 def ordinary_norm(moves: Sequence[Move]) -> Norm | None:
@@ -162,10 +163,13 @@ def ordinary_norm(moves: Sequence[Move]) -> Norm | None:
     return Norm(_median(floats), 0.0 if few else _median(whole))
 
 
-def usually_below(moves: Sequence[Move]) -> frozenset[str]:
-    """Return the tensors that more than half of the clients take below 0."""
-    times = Counter(name for move in moves for name in move.below)
-    return frozenset(name for name, count in times.items() if 2 * count > len(moves))
+def usually_above(moves: Sequence[Move]) -> frozenset[str]:
+    """Return the tensors that half of the clients, or more, have left nowhere below 0.
+
+    One that began at 0, or below it, is none of them: where it goes from there is not known yet.
+    """
+    times = Counter(name for move in moves for name in move.above)
+    return frozenset(name for name, count in times.items() if 2 * count >= len(moves))
 
 
 def _median(norms: Sequence[float]) -> float:
@@ -191,7 +195,7 @@ class Ordinary:
         self.weights = Latest[float]()
         self.moves: dict[str, Latest[Move]] = {}
         self._norm_limit = norm_limit
-        # By the rounds before: the ordinary weight; by key, the limit, and what is often below 0.
+        # By the rounds before: the ordinary weight; by key, the limit, and what is seldom below 0.
         self._weight: float | None = None
         self._limits: dict[str, tuple[Norm, frozenset[str]]] = {}
         self._seen: dict[str, list[Form]] = {}  # in this round
@@ -231,11 +235,10 @@ class Ordinary:
         """Tell an update what it may do, by what others have done."""
         moves = self.moves.get(key, Latest[Move]()).values
         if key not in self._limits:
-            self._limits[key] = self._norm_limit.over(ordinary_norm(moves)), usually_below(moves)
-        update.limit, below = self._limits[key]
+            self._limits[key] = self._norm_limit.over(ordinary_norm(moves)), usually_above(moves)
+        update.limit, above = self._limits[key]
         update.clips = self._norm_limit.clips
-        if moves:
-            update.floors = update.watched - below
+        update.floors = update.watched & above
 
     def end_round(self) -> None:
         """Go by this round, too, from now on.

@@ -128,6 +128,7 @@ def _client_record(reply: Admitted, name: str, bandwidth: float) -> ClientRecord
         digest=_digest(list(reply.updates.values())),
         scale=min((update.scale for update in reply.updates.values()), default=1.0),
         staleness=max((update.staleness for update in reply.updates.values()), default=0),
+        raised=sorted(frozenset[str]().union(*(u.raised for u in reply.updates.values()))),
     )
 
 
