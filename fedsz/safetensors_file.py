@@ -17,10 +17,13 @@ _NAMES: Final = (
     "C64", "", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
 )  # fmt: skip
 _DTYPES: Final = dict(zip(_NAMES, DTYPES, strict=True))
+INITIAL: Final = "the initial weights "  # of a run
 
 
-def read_safetensors(path: Path) -> dict[str, NDArray]:
+def read_safetensors(path: Path, what: str = "") -> dict[str, NDArray]:
     """Return the arrays of a file by name, in their order in it; bfloat16 and float8 by ml_dtypes.
+
+    An error calls the file ``what``, such as `INITIAL`, and its path.
 
     Raises:
         ConfigError: it cannot be read, is no such file, or has a dtype that streams do not have.
@@ -30,9 +33,9 @@ def read_safetensors(path: Path) -> dict[str, NDArray]:
             names = file.offset_keys()
         tensors = dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
     except OSError as err:
-        raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
+        raise ConfigError(f"cannot read {what}{path}: {err.strerror or err}") from err
     except SafetensorError as err:
-        raise ConfigError(f"{path} is not a safetensors file: {err}") from err
+        raise ConfigError(f"{what}{path} is not a safetensors file: {err}") from err
     arrays = {}
     for name in names:
         tensor = tensors[name]

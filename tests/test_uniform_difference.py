@@ -67,7 +67,7 @@ def test_payloads_are_those_of_an_array_of_differences(
             there = _uniform.encode(flat(x), *how, bound, effort, threads, level, flat(base))
             back = np.empty_like(x)
             _uniform.decode(payload[0], how[0], flat(back), threads, level, flat(base))
-            assert there == payload
+            assert there[:2] == payload
             assert equal(back, y)
 
 

@@ -24,14 +24,18 @@ FLOAT32: Final = np.dtype(np.float32)
 
 
 class Encoded(NamedTuple):
-    """A payload and the largest error it makes, measured on what it decodes to.
-
-    Where that was asked for, the sum of squares of what it leaves out, too.
-    """
+    """A payload and the largest error it makes, measured on what it decodes to."""
 
     payload: bytes
     max_error: float
-    left: float = 0.0
+
+
+class EncodedUpdate(NamedTuple):
+    """What `Encoded` holds, and the sum of squares of what the payload leaves out."""
+
+    payload: bytes
+    max_error: float
+    left: float
 
 
 class Residual(NamedTuple):

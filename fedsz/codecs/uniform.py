@@ -20,6 +20,7 @@ from fedsz.codecs.base import (
     AnyArray,
     Codec,
     Encoded,
+    EncodedUpdate,
     Opened,
     Residual,
     check_input,
@@ -56,14 +57,14 @@ class Uniform(Codec):
     threads: int = setting(0, 0, MOST_THREADS)
 
     def encode_measured(self, x: AnyArray, bound: float) -> Encoded:
-        return self._encode(x, None, bound)
+        return Encoded(*self._encode(x, None, bound)[:2])
 
     def encode_difference(self, x: AnyArray, base: AnyArray, bound: float) -> Encoded:
         if x.dtype not in WIDE:
             return super().encode_difference(x, base, bound)
         if (base.dtype, base.shape) != (x.dtype, x.shape):
             raise CodecError(f"{x.dtype} {x.shape} as a difference from {base.dtype} {base.shape}")
-        return self._encode(x, base, bound)
+        return Encoded(*self._encode(x, base, bound)[:2])
 
     def encode_multiples(self, x: AnyArray, base: AnyArray | None, step: float) -> bytes:
         """Return a payload that decodes to x - base, or to x without a base, exactly.
@@ -87,7 +88,7 @@ class Uniform(Codec):
         bound: float,
         residual: Residual | None,
         left: AnyArray,
-    ) -> Encoded:
+    ) -> EncodedUpdate:
         """Do as `encode_measured` of x + residual - base, and write what that leaves out.
 
         With m = x + weight * residual, d = m - base, and d' what d decodes to, that is
@@ -110,10 +111,10 @@ class Uniform(Codec):
         step: float = 0.0,
         residual: Residual | None = None,
         left: AnyArray | None = None,
-    ) -> Encoded:
+    ) -> EncodedUpdate:
         check_input(x, step or bound, self.dtypes)
         threads = self.threads or threads_for(x.size)
-        return Encoded(
+        return EncodedUpdate(
             *_uniform.encode(
                 octets(x),
                 DTYPE_IDS[x.dtype],

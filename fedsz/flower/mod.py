@@ -38,7 +38,7 @@ from fedsz.flower.records import (
 )
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.methods import State, Transform
-from fedsz.safetensors_file import read_safetensors
+from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits, Reader
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
@@ -92,7 +92,7 @@ class FedSZMod:
         """Return the model that training starts from, if it is here; subclasses may know it."""
         if callable(self._initial):
             return self._initial()
-        return None if self._initial is None else read_safetensors(Path(self._initial))
+        return None if self._initial is None else read_safetensors(Path(self._initial), INITIAL)
 
     def limits(self, message: Message, context: Context) -> Limits:  # noqa: ARG002
         """Return what all streams of a message may ask for together; subclasses know the model."""

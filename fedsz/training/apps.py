@@ -20,7 +20,7 @@ from fedsz.arrays import Layout, StateDict
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
-from fedsz.safetensors_file import read_safetensors
+from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of, load
@@ -83,7 +83,7 @@ class TaskMod(FedSZMod):
         """Return the weights in the file "initial" of ``node_config``, or those of the seed."""
         config = _asked(message, context)
         if path := str(context.node_config.get("initial", "")):
-            return read_safetensors(Path(path))
+            return read_safetensors(Path(path), INITIAL)
         return arrays_of(_loaded(config)[0].build_model())
 
     def limits(self, message: Message, context: Context) -> Limits:

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 from fedsz.arrays import Layout, NDArray, as_arrays, as_tensor
 from fedsz.errors import ConfigError
 from fedsz.flower.records import layout_of, to_record, views_of
-from fedsz.safetensors_file import read_safetensors
+from fedsz.safetensors_file import INITIAL, read_safetensors
 
 
 def arrays_of(model: Any) -> dict[str, NDArray]:
@@ -60,4 +60,4 @@ def start_from(model: Any, path: Path) -> None:
         ConfigError: the file cannot be read.
         ModelMismatch: it holds another model.
     """
-    load(model, to_record(as_arrays(read_safetensors(path))))
+    load(model, to_record(as_arrays(read_safetensors(path, INITIAL))))
