@@ -179,6 +179,8 @@ BAD = {
     "no process": (["run", "--clients", "0"], "clients must lie in 1..1000"),
     "half of tls": (["server", "--tls-cert", "x"], "--tls-key"),
     "server": (["client", "--insecure", "--server", "nowhere"], "host:port, got 'nowhere'"),
+    "no argument": (["compress"], "Missing argument 'MODELS...'"),
+    "no value": (["client", "--task"], "'--task' requires an argument"),
     "no file": (["compress", "none.pt"], "cannot read none.pt: No such file"),
     "no stream": (["inspect", "none.fsz"], "cannot read none.fsz: No such file"),
     "suffix": (["compress", "model.h5"], "a state_dict is a file in .pt"),

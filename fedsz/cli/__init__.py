@@ -106,11 +106,12 @@ def main() -> None:
     except FedszError as err:
         code = _complain(str(err))
     except click.ClickException as err:
-        code = _complain(_told(err)) if err.message else err.exit_code  # help has been shown
+        why = _told(err)
+        code = _complain(why) if why else err.exit_code  # help has been shown
     except ImportError as err:
-        if (why := extras.explain(err)) is None:
+        if (explained := extras.explain(err)) is None:
             raise
-        code = _complain(why)
+        code = _complain(explained)
     except (KeyboardInterrupt, click.Abort):
         code = 130
     except MemoryError as err:
