@@ -266,33 +266,30 @@ def test_a_flower_that_does_not_fit_is_told_in_one_line(
     assert re.fullmatch(rf"MissingPackage: .*{says}.*: {advice}", printed), printed
 
 
-def test_a_broken_installation_of_fedsz_itself_is_told_in_one_line(tmp_path: Path) -> None:
-    path = package(tmp_path, "msgspec", "import nowhere_to_be_found")
+def refused(path: Path, *arguments: str) -> str:
+    """Return what a command says that ends with a mistake, with the packages of a folder first."""
     done = subprocess.run(
-        [sys.executable, "-m", "fedsz", "inspect", "a.fsz"],
+        [sys.executable, "-m", "fedsz", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         env=os.environ | {"PYTHONPATH": str(path)},
     )
-
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.endswith("No module named 'nowhere_to_be_found': pip install fedsz\n")
+    return done.stderr
+
+
+def test_a_broken_installation_of_fedsz_itself_is_told_in_one_line(tmp_path: Path) -> None:
+    told = refused(package(tmp_path, "msgspec", "import nowhere_to_be_found"), "inspect", "a.fsz")
+
+    assert told.count("\n") == 1
+    assert told.endswith("No module named 'nowhere_to_be_found': pip install fedsz\n")
 
 
 def test_a_command_blames_what_is_broken_and_not_what_started_it(tmp_path: Path) -> None:
-    path = package(tmp_path, "flwr", "import nowhere_to_be_found")
-    done = subprocess.run(
-        [sys.executable, "-m", "fedsz", "server", "--insecure"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": str(path)},
-    )
+    told = refused(package(tmp_path, "flwr", "import nowhere_to_be_found"), "server", "--insecure")
 
-    assert done.returncode == 2
-    assert re.fullmatch(r"fedsz: flwr .*nowhere_to_be_found.*'fedsz\[flower\]'\n", done.stderr)
+    assert re.fullmatch(r"fedsz: flwr .*nowhere_to_be_found.*'fedsz\[flower\]'\n", told)
 
 
 def test_imports_that_concern_no_extra_stay_what_they_are() -> None:
