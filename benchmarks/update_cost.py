@@ -40,7 +40,7 @@ from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.compress import compress_measured
-from fedsz.update.config import DEFAULT, CompressionConfig
+from fedsz.update.config import DEFAULT, DELTA_EF, WEIGHTS, CompressionConfig
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lossy import CodedTensor, Within, encode_difference, encode_within
 from fedsz.update.partition import is_lossy
@@ -138,11 +138,9 @@ def client(tensors: list[Tensor], rule: ErrorBound) -> Callable[[str], None]:
         if way == "codec":
             compress_measured(steps, given)
             return
-        config = CompressionConfig.of(rule, codec=CODEC)
-        base = sent if way == "update" else None
-        meant = ErrorFeedback(after, residual)
-        bounds = meant.bounds(config, base) if base else {}
-        encoder = UpdateEncoder(meant, config, sent, bounds)
+        base, update = (sent, DELTA_EF) if way == "update" else (None, WEIGHTS)
+        config = CompressionConfig.of(rule, codec=CODEC, update=update)
+        encoder = UpdateEncoder(ErrorFeedback(after, residual), config, sent)
         compress_measured(after, config, base, encoder=encoder)
 
     return work

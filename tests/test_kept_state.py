@@ -25,7 +25,7 @@ from fedsz.flower.records import streams_of, to_array
 from fedsz.flower.shifts import KnownModels
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.payload import write
-from fedsz.methods.state import misfit
+from fedsz.methods.state import flat, misfit, nested
 from fedsz.stream import CHAINED, Reader
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
@@ -266,8 +266,8 @@ def test_a_tree_comes_back_from_a_record_whatever_tensors_are_called() -> None:
     }
     here, told = ClientState(Context(1, 2, {}, RecordDict(), {})), Instructions(EXACTLY, 1)
 
-    here.keep_states(KEY, states, told)
-    back = here.states(KEY, replace(told, turn=2))
+    here.keep_residual(KEY, flat(states), told)
+    back = nested(here.residual(KEY, replace(told, turn=2))[0])
 
     assert back.keys() == states.keys()
     assert all(misfit(back[name], states[name]) == "" for name in states)

@@ -305,7 +305,7 @@ def test_a_client_whose_shift_was_dropped_starts_anew(
 
 
 def test_a_sender_uses_no_shift_that_its_receiver_does_not_have() -> None:
-    kept = {"fc.weight": {"shift": np.ones(SHAPE, np.float32)}}
+    kept = {"shift/fc.weight": np.ones(SHAPE, np.float32)}
 
     assert agreed_shift(kept, b"another") == agreed_shift(kept, None) == {}
 

@@ -16,7 +16,7 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decode
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference
-from fedsz.update.step import Arrival, arrival, energies
+from fedsz.update.step import Arrival, energies
 from tests.strategies import bits_of, finite
 
 DTYPES = [np.dtype(x) for x in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
@@ -49,11 +49,13 @@ def decoded_anew(
 ) -> tuple[bytes, dict[str, Any], Arrival]:
     """What `UpdateEncoder` finds, by arrays of everything, and by decoding the stream."""
     base = sent if config.sends_differences else None
-    steps = energies(state, sent, config)
-    bounds = meant.bounds(config, base, steps) if base else {}
+    bounds = meant.bounds(config, base) if base else {}
     stream, _ = compress_measured(meant, config, base, bounds=bounds)
     decoded = dict(decode(Reader(stream), base))
-    return stream, meant.left_out(decoded), arrival(meant, decoded, sent, steps)
+    arrived = Arrival()
+    for name in energies(state, sent, config):
+        arrived += Arrival.of(state[name], sent.arrays[name], meant[name], decoded[name])
+    return stream, meant.left_out(decoded), arrived
 
 
 def check(
@@ -67,7 +69,7 @@ def check(
     """Compare both ways to code an update."""
     meant = ErrorFeedback(state, residual, decay=config.decay, age=2)
     base = sent if config.sends_differences else None
-    encoder = UpdateEncoder(meant, config, sent, meant.bounds(config, base) if base else {})
+    encoder = UpdateEncoder(meant, config, sent)
     stream, report = compress_measured(state, config, base, encoder=encoder)
 
     expected, left, arrived = decoded_anew(meant, state, config, sent)
@@ -149,7 +151,7 @@ def test_huge_and_tiny_ranges(dtype: np.dtype, scale: float) -> None:
     for bound in ("std:2", "1e-2"):
         config = CompressionConfig(error_bound=bound)
         own = Reference(base)
-        encoder = UpdateEncoder(meant, config, own, meant.bounds(config, own))
+        encoder = UpdateEncoder(meant, config, own)
         stream, _ = compress_measured(state, config, own, encoder=encoder)
         expected, left, _ = decoded_anew(meant, state, config, own)
         assert stream == expected

@@ -44,6 +44,13 @@ class Residual(NamedTuple):
     x: AnyArray
     weight: float
 
+    def added_to(self, x: AnyArray) -> AnyArray:
+        """Return an array with it, in float64 for float64 and in float32 for others."""
+        meant = self.x.astype(np.result_type(x.dtype, FLOAT32))
+        meant *= meant.dtype.type(self.weight)
+        meant += x
+        return meant
+
 
 class Opened(Protocol):
     """An array that has been decoded as far as that can fail.

@@ -1,7 +1,6 @@
 """What a client keeps from one round to the next, in its Context: model, residual, last reply.
 
-A chain of methods has a tree of state for each tensor in place of a residual. Records are flat: an
-array of such a tree is named by its path, with dots in between, a slash, and the tensor.
+A chain of methods has the arrays of `fedsz.methods.state` in place of a residual.
 
 A residual fits one reply. So a client that is asked the same again, by a server that crashed before
 it could count the reply, answers the same again.
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
@@ -26,9 +25,7 @@ from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import to_record, views_of
-from fedsz.methods import State
 from fedsz.methods.base import is_finite
-from fedsz.methods.state import leaves
 from fedsz.update.reference import Reference
 
 logger = logging.getLogger(__name__)
@@ -39,8 +36,6 @@ _TURN: Final = "fedsz.turn."
 _BEFORE: Final = "fedsz.before."  # and the name of an entry: that of the turn before
 _REPLY: Final = "fedsz.reply."  # and the key of any record
 _ASKED: Final = "fedsz.asked"
-_BRANCH: Final = "."  # between the branches of a state that lead to an array
-_TENSOR: Final = "/"  # and between these and the name of the tensor
 _SHOWN: Final = 5  # tensors that an error names
 
 
@@ -110,29 +105,6 @@ class ClientState:
             self._move(name, _BEFORE + name)
         self._put(_RESIDUAL + key, to_record(residual) or None)
         self._put(_TURN + key, ConfigRecord({"turn": told.turn, "run": told.run}))
-
-    def states(self, key: str, told: Instructions) -> dict[str, State]:
-        """Return the state of a chain, by tensor; likewise."""
-        states: dict[str, Any] = {}
-        for name, x in self.residual(key, told)[0].items():
-            path, _, tensor = name.partition(_TENSOR)
-            *branches, last = path.split(_BRANCH)
-            at = states.setdefault(tensor, {})
-            for branch in branches:
-                if not isinstance(at.get(branch), dict):
-                    at[branch] = {}
-                at = at[branch]
-            at[last] = x
-        return states
-
-    def keep_states(self, key: str, states: Mapping[str, State], told: Instructions) -> None:
-        """Keep the state of a chain, as `keep_residual` does."""
-        flat = {
-            f"{_BRANCH.join(path)}{_TENSOR}{tensor}": x
-            for tensor, state in states.items()
-            for path, x in leaves(state)
-        }
-        self.keep_residual(key, flat, told)
 
     def forget_residual(self, key: str) -> None:
         """Keep nothing of what any turn has left out."""

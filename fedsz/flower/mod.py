@@ -37,19 +37,18 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.reply_report import ReplyReport
-from fedsz.methods import State, Transform
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits, Reader
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
 from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decode, decompress
+from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import place_first
 from fedsz.update.reference import Reference, require_reference, shown
-from fedsz.update.shift import agreed_shift, shift_after, shifted, with_shift
-from fedsz.update.step import Arrival, arrival, energies
+from fedsz.update.shift import NO_SHIFT, agreed_shift, shift_after, shifted, with_shift
+from fedsz.update.step import Arrival
 
 logger = logging.getLogger(__name__)
 
@@ -295,60 +294,33 @@ def _update(
     key: str, arrays: Mapping[str, NDArray], told: Instructions, sent: Reference, state: ClientState
 ) -> tuple[bytes, Report, Arrival]:
     """Return what a client made of the model it was sent, as a stream: weights, or differences."""
-    config, residual, age = told.config, dict[str, NDArray](), 1
-    if (chain := config.chain) is not None:
-        return _chained_update(key, arrays, chain, told, sent, state)
+    config, chain = told.config, told.config.chain
     keeps_state = config.keeps_state and told.trains
-    if keeps_state:
-        residual, age = state.residual(key, told)
-    base = sent if config.sends_differences else None
-    meant = ErrorFeedback(arrays, residual, decay=config.decay, age=age)
-    log_misfits(key, meant.misfits)
-    encoder = UpdateEncoder(meant, config, sent, meant.bounds(config, base) if base else {})
+    kept, age = state.residual(key, told) if keeps_state else ({}, 1)
+    base, shift = sent if config.sends_differences else None, NO_SHIFT
+    encoder: UpdateEncoder | ChainEncoder
+    if chain is None:
+        meant = ErrorFeedback(arrays, kept, decay=config.decay, age=age)
+        encoder = UpdateEncoder(meant, config, sent)
+    else:
+        shift = agreed_shift(kept, digest := told.shifts.get(key))
+        if digest and not shift:
+            logger.error("%r starts anew: the server has another shift than is kept here", key)
+        base = shifted(sent, shift)
+        drawn = {"seed": told.seed, "round": told.turn, "sender": state.sender}
+        encoder = ChainEncoder(chain, **drawn, kept=kept, sent=sent)
     stream, report = compress_measured(arrays, config, base, encoder=encoder)
+    log_misfits(key, encoder.misfits)
     _check_finite(arrays, sent, state, key, encoder.steps)
     if keeps_state:
-        state.keep_residual(key, encoder.left, told)
+        if chain is not None and config.learns_shifts:
+            assert base is not None
+            shift = shift_after(stream, base, shift, chain)
+        left = with_shift(encoder.left, shift) if shift else encoder.left
+        state.keep_residual(key, left, told)
     elif told.trains:
         state.forget_residual(key)
     return stream, report, encoder.arrived
-
-
-def _chained_update(
-    key: str,
-    arrays: Mapping[str, NDArray],
-    chain: Transform,
-    told: Instructions,
-    sent: Reference,
-    state: ClientState,
-) -> tuple[bytes, Report, Arrival]:
-    """Return an update that a chain codes."""
-    config, kept = told.config, dict[str, State]()
-    steps = energies(arrays, sent, config)
-    _check_finite(arrays, sent, state, key, {name: energy for name, (_, energy) in steps.items()})
-    keeps_state = config.keeps_state and told.trains
-    if keeps_state:
-        kept = state.states(key, told)
-    shift = agreed_shift(kept, digest := told.shifts.get(key))
-    if digest and not shift:
-        logger.error("%r starts anew: the server has another shift than is kept here", key)
-    base = shifted(sent, shift)
-    drawn = {"seed": told.seed, "round": told.turn, "sender": state.sender}
-    encoder = ChainEncoder(chain, **drawn, kept=kept)
-    stream, report = compress_measured(arrays, config, base, encoder=encoder)
-    log_misfits(key, encoder.misfits)
-    arrived = Arrival()
-    for name, decoded in decode(Reader(stream), base):
-        meant = encoder.meant(name, decoded)
-        owed = {name: arrays[name] if meant is None else meant}
-        arrived += arrival(owed, {name: decoded}, sent, steps)
-    if keeps_state:
-        if config.learns_shifts:
-            shift = shift_after(stream, base, shift, chain)
-        state.keep_states(key, with_shift(encoder.state, shift), told)
-    elif told.trains:
-        state.forget_residual(key)
-    return stream, report, arrived
 
 
 def _check_finite(

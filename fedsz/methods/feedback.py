@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import NDArray
+from fedsz.codecs.base import Residual
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Planes, Shared, Sparse, State, TensorSpec, subtract
 from fedsz.methods.combinators import Wrapper, parts_of
@@ -65,8 +66,7 @@ class Feedback(Wrapper):
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         age = max(shared.round - int(state[ROUND][0]), 1)
-        v = state[RESIDUAL] * x.dtype.type(self.decay**age)
-        v += x
+        v = Residual(state[RESIDUAL], self.decay**age).added_to(x)
         planes, kept = self.inner.encode(v, within(state), shared)
         left = subtract(v, self.inner.decode(planes, shared))
         return planes, {RESIDUAL: left, ROUND: np.array([shared.round]), **branch(INNER, kept)}

@@ -3,12 +3,14 @@
 A state has arrays by their names. A wrapper has that of what it stands around under `INNER`, beside
 its own arrays, and a chain has that of each part under the part's place. What keeps nothing has no
 branch. So parts cannot mistake each other's arrays, however they are combined.
+
+Records are flat: an array is named by its path, with dots in between, a slash, and the tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from fedsz.arrays import NDArray
 from fedsz.methods.base import NOTHING, State
@@ -16,6 +18,8 @@ from fedsz.methods.base import NOTHING, State
 Path = tuple[str, ...]  # the branches that lead to an array, and its name
 
 INNER: Final = "inner"  # the branch of what a wrapper stands around
+_BRANCH: Final = "."  # between the branches that lead to an array
+_TENSOR: Final = "/"  # and between these and the name of the tensor
 
 
 def within(state: State) -> State:
@@ -36,6 +40,30 @@ def leaves(state: State, above: Path = ()) -> Iterator[tuple[Path, NDArray]]:
             yield from leaves(x, (*above, name))
         else:
             yield (*above, name), x
+
+
+def flat(states: Mapping[str, State]) -> dict[str, NDArray]:
+    """Return the arrays of all tensors' states as a record has them."""
+    return {
+        f"{_BRANCH.join(path)}{_TENSOR}{tensor}": x
+        for tensor, state in states.items()
+        for path, x in leaves(state)
+    }
+
+
+def nested(record: Mapping[str, NDArray]) -> dict[str, State]:
+    """Return the state of each tensor, given what `flat` returned."""
+    states: dict[str, Any] = {}
+    for name, x in record.items():
+        path, _, tensor = name.partition(_TENSOR)
+        *branches, last = path.split(_BRANCH)
+        at = states.setdefault(tensor, {})
+        for branch_ in branches:
+            if not isinstance(at.get(branch_), dict):
+                at[branch_] = {}
+            at = at[branch_]
+        at[last] = x
+    return states
 
 
 def found(state: State, name: str) -> NDArray | None:

@@ -29,7 +29,7 @@ from fedsz.update.lossy import (
     rounding_of,
 )
 from fedsz.update.reference import Reference
-from fedsz.update.step import Arrival, energy_between
+from fedsz.update.step import Arrival
 
 
 class BoundEncoder:
@@ -103,25 +103,21 @@ class UpdateEncoder(BoundEncoder):
 
     Args:
         meant: the update, with what earlier rounds have left out of it.
-        config, bounds: as of `BoundEncoder`.
+        config: as of `BoundEncoder`; it says whether differences from ``sent`` are coded.
         sent: the model that it was made of.
 
     Attributes:
+        misfits: by tensor, why its residual is not used.
         left: by tensor, what is left out of this round; nothing of those that arrive exactly.
         arrived: how much of the update does.
         steps: by tensor that may be lossy, the sum of squares of its step; not finite where the
             step is not.
     """
 
-    def __init__(
-        self,
-        meant: ErrorFeedback,
-        config: CompressionConfig,
-        sent: Reference,
-        bounds: Mapping[str, float] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(config, bounds)
+    def __init__(self, meant: ErrorFeedback, config: CompressionConfig, sent: Reference) -> None:
+        super().__init__(config, meant.bounds(config, sent) if config.sends_differences else {})
         self._meant, self._sent = meant, sent
+        self.misfits = meant.misfits
         self.left: dict[str, NDArray] = {}
         self.arrived = Arrival()
         self.steps: dict[str, float] = {}
@@ -181,18 +177,16 @@ class UpdateEncoder(BoundEncoder):
     ) -> Part | None:
         """Code a tensor, decode it, and compare."""
         name, x = entry.name, self._meant.with_residual(entry.name, entry.x)
-        part = super().encode(entry._replace(x=x), reference)
-        self.steps[name] = energy_between(entry.x, base)
-        left = 0.0
+        part, y = super().encode(entry._replace(x=x), reference), x
         if part is not None:
-            y = x
             if part.bound is not None:
                 origin = base if part.transform == DIFFERENCE else None
                 y = CodedTensor(x.dtype, x.shape, self.codec, part.data, 0, origin).decode()
-                left = energy_between(x, y)
             self._keep(name, self._meant.residual_of(name, y))
-        if x.size and math.isfinite(self.steps[name]):
-            self.arrived += Arrival(self.steps[name], energy_between(x, base), left, 1)
+        arrived = Arrival.of(entry.x, base, x, y)
+        self.steps[name] = arrived.step
+        if x.size and math.isfinite(arrived.step):
+            self.arrived += arrived
         return part
 
     def _keep(self, name: str, left: NDArray | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,13 +31,25 @@ from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.cost import require_affordable
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.payload import read, write
-from fedsz.methods.state import INNER, branch, found, leaves, misfit, replaced, restored, within
+from fedsz.methods.state import (
+    INNER,
+    branch,
+    flat,
+    found,
+    leaves,
+    misfit,
+    nested,
+    replaced,
+    restored,
+    within,
+)
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, MOST_CHAINS, Tensor
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
 from fedsz.update.lossless import Entry
 from fedsz.update.lossy import moved, narrow, saturated, wide
 from fedsz.update.reference import Reference
+from fedsz.update.step import Arrival
 
 
 class ChainEncoder:
@@ -46,14 +59,14 @@ class ChainEncoder:
         transform: what codes tensors. Where it is a `Difference`, the reference that tensors are
             coded from has been moved already, see `fedsz.update.shift`.
         seed, round, sender: as in `fedsz.methods.Shared`.
-        kept: the state that an earlier encoder left, see `state`.
+        kept: what an earlier encoder left, see `left`.
+        sent: the model that tensors were trained from, to measure how much of them arrives.
 
     Attributes:
-        state: what the sender keeps for the next round, by tensor; but for shifts, and for tensors
-            of which nothing is kept.
         misfits: by tensor, why what was kept of it is not used.
         records: of the chains that payloads have been coded by.
         max_error: 0, for there is no bound that an error could be a share of.
+        arrived, steps: as of `fedsz.update.bound_encoder.UpdateEncoder`, where ``sent`` is given.
     """
 
     def __init__(
@@ -63,23 +76,22 @@ class ChainEncoder:
         seed: int = 0,
         round: int = 0,  # noqa: A002
         sender: int = 0,
-        kept: Mapping[str, State] = MappingProxyType({}),
+        kept: Mapping[str, NDArray] = MappingProxyType({}),
+        sent: Reference | None = None,
     ) -> None:
         self._given, self._transform = transform, without_shifts(transform)
-        self._drawn = seed, round, sender
-        self._kept = dict(kept)
-        self.state: dict[str, State] = {}
-        self.misfits = dict.fromkeys(kept, "no chain codes it")
+        self._drawn, self._sent = (seed, round, sender), sent
+        self._kept, self._state = nested(kept), dict[str, State]()
+        self.misfits = dict.fromkeys(self._kept, "no chain codes it")
         self.records: list[ChainRecord] = []
         self.max_error = 0.0
+        self.arrived = Arrival()
+        self.steps: dict[str, float] = {}
 
-    def meant(self, name: str, decoded: NDArray) -> NDArray | None:
-        """Return what was to be sent of a tensor, where that is more than the tensor.
-
-        That is what its receiver has, and what feedback has left out.
-        """
-        left = found(self.state.get(name, NOTHING), RESIDUAL)
-        return None if left is None else np.add(decoded, left, dtype=left.dtype)
+    @property
+    def left(self) -> dict[str, NDArray]:
+        """What the sender keeps for the next round, but for shifts; see `state.flat`."""
+        return flat(self._state)
 
     def exact(self, entry: Entry) -> Entry:
         """Return what is to be sent of a tensor that stays lossless: the tensor."""
@@ -96,16 +108,38 @@ class ChainEncoder:
             ConfigError: the reference lacks it.
             CodecUnavailable: a codec's library is not installed here.
         """
-        x, base = entry.x.astype(wide(entry.x.dtype), copy=False), None
-        if reference is not None:
-            base = reference.tensor(entry.name, entry.x)
+        base = None if reference is None else reference.tensor(entry.name, entry.x)
+        x = entry.x.astype(wide(entry.x.dtype), copy=False)
+        if base is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 x = np.asarray(np.subtract(x, base, dtype=x.dtype))
-        spec = TensorSpec(x.shape, x.dtype, entry.name)
-        parts = self._transform.sent(spec)
-        if parts is None or not x.size or not is_finite(x):
+        shared = Shared(
+            TensorSpec(x.shape, x.dtype, entry.name),
+            *self._drawn,
+            b"" if reference is None else reference.digest,
+        )
+        coded = self._coded(x, entry.x.nbytes, shared) if x.size and is_finite(x) else None
+        arriving = entry.x
+        if coded is not None and (self._sent is not None or x.dtype != entry.x.dtype):
+            decoded = dense(Chain(coded.parts).decode(coded.planes, shared))
+            arriving = narrow(decoded, entry.x.dtype) if base is None else moved(base, decoded)
+            self._keep_rounding(entry.name, decoded, arriving, base)
+        if self._sent is not None and x.size:
+            self._measure(entry, arriving, self._sent.tensor(entry.name, entry.x))
+        if coded is None:
             return None
-        shared = Shared(spec, *self._drawn, b"" if reference is None else reference.digest)
+        record = ChainRecord(str(Chain(coded.parts)), *self._drawn)
+        if record not in self.records:
+            self.records.append(record)
+        transform = CHAIN if reference is None else CHAIN_DIFFERENCE
+        return Payload(self.records.index(record), coded.payload, None, (entry.i,), transform)
+
+    def _coded(self, x: NDArray, nbytes: int, shared: Shared) -> _Coded | None:
+        """Return what is sent of a finite difference, or of a tensor, and keep what that leaves."""
+        spec = shared.spec
+        parts = self._transform.sent(spec)
+        if parts is None:
+            return None
         before = self._before(spec)
         try:
             require_affordable(parts, spec)
@@ -116,26 +150,37 @@ class ChainEncoder:
             if not all(map(is_small, (x, *_arrays(before)))):
                 _finite(Chain(parts), planes, shared)
                 if not all(map(is_finite, _arrays(after))):
-                    raise CodecError(f"nothing finite is left of {entry.name!r} to keep")
+                    raise CodecError(f"nothing finite is left of {spec.name!r} to keep")
         except CodecUnavailable:
             raise
         except (CodecError, CorruptStream):
             self._keep(spec, before)
             return None
-        if 10 * len(payload) > 9 * entry.x.nbytes:
+        if 10 * len(payload) > 9 * nbytes:
             self._keep(spec, restored(after, before, RESIDUAL))
             return None
-        left = found(after, RESIDUAL)
-        if left is not None and x.dtype != entry.x.dtype:
-            decoded = dense(Chain(parts).decode(planes, shared))
-            rounded = decoded - _arriving(decoded, base, entry.x.dtype)
-            after = replaced(after, RESIDUAL, left + rounded)
         self._keep(spec, after)
-        record = ChainRecord(str(Chain(parts)), *self._drawn)
-        if record not in self.records:
-            self.records.append(record)
-        transform = CHAIN if reference is None else CHAIN_DIFFERENCE
-        return Payload(self.records.index(record), payload, None, (entry.i,), transform)
+        return _Coded(parts, planes, payload)
+
+    def _keep_rounding(
+        self, name: str, decoded: NDArray, arriving: NDArray, base: NDArray | None
+    ) -> None:
+        """Add to what feedback has left out what a narrower dtype rounds off."""
+        left = found(self._state.get(name, NOTHING), RESIDUAL)
+        if left is None or decoded.dtype == arriving.dtype:
+            return
+        difference = arriving if base is None else np.subtract(arriving, base, dtype=decoded.dtype)
+        kept = left + (decoded - difference.astype(decoded.dtype, copy=False))
+        self._state[name] = replaced(self._state[name], RESIDUAL, kept)
+
+    def _measure(self, entry: Entry, arriving: NDArray, sent: NDArray) -> None:
+        """Note how much of a tensor arrives of what was meant: that, and what feedback left out."""
+        left = found(self._state.get(entry.name, NOTHING), RESIDUAL)
+        meant = entry.x if left is None else np.add(arriving, left, dtype=left.dtype)
+        arrived = Arrival.of(entry.x, sent, meant, arriving)
+        self.steps[entry.name] = arrived.step
+        if math.isfinite(arrived.step):
+            self.arrived += arrived
 
     def _before(self, spec: TensorSpec) -> State:
         """Return what has been kept of a tensor, if it fits, or the state to begin with."""
@@ -157,7 +202,15 @@ class ChainEncoder:
         if difference_of(self._given, spec) is not None:
             state = branch(INNER, state)
         if state:
-            self.state[spec.name] = state
+            self._state[spec.name] = state
+
+
+class _Coded(NamedTuple):
+    """A tensor's payload, and what it was made of."""
+
+    parts: tuple[Part, ...]
+    planes: Planes
+    payload: bytes
 
 
 @dataclass(frozen=True)
@@ -263,13 +316,6 @@ def _parsed(text: str) -> tuple[Part, ...]:
     if not isinstance(transform, Chain):
         raise UnsupportedStream(f"{text!r} is no plain chain")
     return transform.parts
-
-
-def _arriving(decoded: NDArray, base: NDArray | None, dtype: np.dtype) -> NDArray:
-    """Return the difference that a receiver ends up with, whose tensor is of a narrower dtype."""
-    if base is None:
-        return narrow(decoded, dtype).astype(decoded.dtype)
-    return np.asarray(np.subtract(moved(base, decoded), base, dtype=decoded.dtype))
 
 
 def _arrays(state: State) -> Iterator[NDArray]:

@@ -56,13 +56,12 @@ class ErrorFeedback(Mapping[str, NDArray]):
 
     def with_residual(self, name: str, x: NDArray) -> NDArray:
         """Return a tensor with its residual: itself, if it has none that counts."""
-        residual = self._fitting(name, x)
-        if residual is None:
+        if self.residual(name, x) is None:
             return x
         meant = np.empty_like(x)
-        flat, left, out = x.reshape(-1), residual.reshape(-1), meant.reshape(-1)
-        for here in chunks(x.size):
-            out[here] = narrow(self._sum(flat[here], left[here]), x.dtype)
+        out = meant.reshape(-1)
+        for here, part in self._sums(name, x):
+            out[here] = narrow(part, x.dtype)
         return meant
 
     def __iter__(self) -> Iterator[str]:
@@ -80,15 +79,8 @@ class ErrorFeedback(Mapping[str, NDArray]):
             if not _fits(r, self._state.get(name))
         }
 
-    def bounds(
-        self,
-        config: CompressionConfig,
-        reference: Reference,
-        steps: Mapping[str, tuple[int, float]] | None = None,
-    ) -> dict[str, float]:
+    def bounds(self, config: CompressionConfig, reference: Reference) -> dict[str, float]:
         """Return the absolute bounds of tensors to be coded as differences from ``reference``.
-
-        ``steps`` are what `energies` returns of the state_dict without its residual, if known.
 
         Bounds of kind ``std`` and ``step`` are of the step alone. Of the step and the residual,
         they would grow with what they leave out: at 2 standard deviations to twice that, at 3 to
@@ -96,16 +88,14 @@ class ErrorFeedback(Mapping[str, NDArray]):
         none are returned.
         """
         if config.bound.kind == "step":
-            if steps is None:
-                steps = energies(self._state, reference, config)
-            bounds = bounds_of_step(steps, config)
+            bounds = bounds_of_step(energies(self._state, reference, config), config)
             return bounds or bounds_of_step(energies(self, reference, config), config)
         if config.bound.kind != "std":
             return {}
         bounds = {}
         for name in self._residual.keys() & self._state.keys():
             x = self._state[name]
-            if self._fitting(name, x) is not None:
+            if self.residual(name, x) is not None:
                 with np.errstate(over="ignore", invalid="ignore"):
                     step = np.subtract(x, reference.tensor(name, x), dtype=wide(x.dtype))
                 bounds[name] = config.bound_of(name).absolute(step)
@@ -120,13 +110,9 @@ class ErrorFeedback(Mapping[str, NDArray]):
         """
         if decoded.dtype.kind in "iubc":
             return None
-        x = self._state[name]
-        residual, kept = self._fitting(name, x), np.empty_like(decoded)
-        flat, sent, out = x.reshape(-1), decoded.reshape(-1), kept.reshape(-1)
-        for here in chunks(x.size):
-            meant = flat[here]
-            if residual is not None:
-                meant = self._sum(meant, residual.reshape(-1)[here])
+        kept = np.empty_like(decoded)
+        sent, out = decoded.reshape(-1), kept.reshape(-1)
+        for here, meant in self._sums(name, self._state[name]):
             with np.errstate(invalid="ignore", over="ignore"):
                 left = np.subtract(meant, sent[here], dtype=wide(decoded.dtype))
             if not np.isfinite(left).all():
@@ -141,20 +127,20 @@ class ErrorFeedback(Mapping[str, NDArray]):
 
     def residual(self, name: str, x: NDArray) -> Residual | None:
         """Return what is to be added to a tensor, if anything."""
-        residual = self._fitting(name, x)
-        return None if residual is None else Residual(residual, self._weight)
-
-    def _fitting(self, name: str, x: NDArray) -> NDArray | None:
-        """Return the residual of a tensor, if it has one that counts."""
         r = self._residual.get(name)
-        return r if r is not None and _fits(r, x) and self._weight else None
+        return Residual(r, self._weight) if r is not None and _fits(r, x) and self._weight else None
 
-    def _sum(self, x: NDArray, residual: NDArray) -> NDArray:
-        """Return some elements with their residual, float32 for half precision."""
-        meant: NDArray = residual.astype(wide(x.dtype))
-        meant *= meant.dtype.type(self._weight)
-        meant += x
-        return meant
+    def _sums(self, name: str, x: NDArray) -> Iterator[tuple[slice, NDArray]]:
+        """Yield a tensor's elements with their residual, a chunk at a time."""
+        residual, flat = self.residual(name, x), x.reshape(-1)
+        for here in chunks(x.size):
+            if residual is None:
+                yield here, flat[here]
+            else:
+                yield (
+                    here,
+                    Residual(residual.x.reshape(-1)[here], residual.weight).added_to(flat[here]),
+                )
 
 
 def _fits(residual: NDArray, x: NDArray | None) -> bool:

@@ -8,14 +8,14 @@ another shift, the stream is refused and nothing is added to the wrong model.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
 from fedsz.arrays import Buffer, NDArray
 from fedsz.methods import TensorSpec, Transform
-from fedsz.methods.base import NOTHING, State
 from fedsz.methods.combinators import SHIFT, difference_of
-from fedsz.methods.state import leaves
+from fedsz.methods.state import flat, leaves, nested
 from fedsz.stream import Reader
 from fedsz.update.chained import ChainDecoder
 from fedsz.update.decompress import unpack
@@ -23,6 +23,7 @@ from fedsz.update.lossy import CodedTensor, moved, wide
 from fedsz.update.reference import Reference
 
 Shift = Mapping[str, NDArray]  # by tensor, of its shape; float64 for float64, float32 for others
+NO_SHIFT: Final[Shift] = {}
 
 
 def shifted(sent: Reference, shift: Shift) -> Reference:
@@ -63,15 +64,14 @@ def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transf
     return after
 
 
-def with_shift(states: Mapping[str, State], shift: Shift) -> dict[str, State]:
-    """Return what a sender keeps of its tensors, with its shift."""
-    known = {name: {SHIFT: x, **states.get(name, NOTHING)} for name, x in shift.items()}
-    return {**states, **known}
+def with_shift(kept: Mapping[str, NDArray], shift: Shift) -> dict[str, NDArray]:
+    """Return what a sender keeps, with its shift; see `fedsz.methods.state.flat`."""
+    return {**kept, **flat({name: {SHIFT: x} for name, x in shift.items()})}
 
 
-def agreed_shift(states: Mapping[str, State], digest: bytes | None) -> Shift:
+def agreed_shift(kept: Mapping[str, NDArray], digest: bytes | None) -> Shift:
     """Return the shift that a sender has kept; nothing if the receiver has another or none."""
-    known = {name: dict(leaves(state)).get((SHIFT,)) for name, state in states.items()}
+    known = {name: dict(leaves(state)).get((SHIFT,)) for name, state in nested(kept).items()}
     shift = {name: x for name, x in known.items() if x is not None}
     return shift if digest and digest_of(shift) == digest else {}
 

@@ -96,6 +96,19 @@ class Arrival:
     left: float = 0.0
     tensors: int = 0
 
+    @classmethod
+    def of(cls, x: NDArray, base: NDArray, meant: NDArray, decoded: NDArray) -> Arrival:
+        """Return that of one tensor.
+
+        Args:
+            x: after training.
+            base: what it was trained from.
+            meant: what was to be sent, with its residual.
+            decoded: what its receiver has of that; the same array if it has all of it.
+        """
+        left = 0.0 if decoded is meant else energy_between(meant, decoded)
+        return cls(energy_between(x, base), energy_between(meant, base), left, 1)
+
     def __add__(self, other: Arrival) -> Arrival:
         """Return that of two records together."""
         return Arrival(
@@ -114,30 +127,6 @@ class Arrival:
     def lag(self) -> float:
         """How many rounds a sender is behind that feeds back what is left, |v - v'| / |s|."""
         return math.sqrt(self.left / self.step) if self.step else 0.0
-
-
-def arrival(
-    meant: Mapping[str, NDArray],
-    decoded: Mapping[str, NDArray],
-    reference: Reference,
-    energies: Mapping[str, tuple[int, float]],
-) -> Arrival:
-    """Return how much of an update arrives, or of some of its tensors.
-
-    Args:
-        meant: what was to be sent, with its residual.
-        decoded: what its receiver has of it; tensors that are not in it do not count.
-        reference: what it differs from.
-        energies: of the step alone, as the function of that name returns them.
-    """
-    step = sent = left = 0.0
-    names = energies.keys() & decoded.keys()
-    for name in names:
-        x = meant[name]
-        step += energies[name][1]
-        sent += energy_between(x, reference.arrays[name])
-        left += energy_between(x, decoded[name])
-    return Arrival(step, sent, left, len(names))
 
 
 def root_mean_square(energies: Mapping[str, tuple[int, float]]) -> float:
