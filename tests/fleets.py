@@ -1,4 +1,4 @@
-"""Real processes of a fleet, for tests: servers with their events, and clients."""
+"""Fleets for tests, in this process or of real ones: servers with their events, and clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedsz.control.record import RoundRecord
+from fedsz.flower import LocalGrid, make_client_app
 from fedsz.formatting import WARNING
+from fedsz.training.federation import federate, prepare
+from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import RunFolder
 from tests.conftest import ROOT
 
 LIMIT = 60.0  # seconds; what is awaited comes much sooner, or the test has failed
@@ -19,6 +24,28 @@ LIMIT = 60.0  # seconds; what is awaited comes much sooner, or the test has fail
 TASK = "tests.resume_task:Regression"
 HELD = "tests.resume_task:HeldRegression"
 WIDE = "tests.resume_task:WideRegression"
+PLACE = ("--insecure", "--task", TASK)
+
+
+def shares(count: int, **more: Any) -> list[dict[str, Any]]:
+    """Return the node_config of clients that hold all of the data."""
+    return [{"partition-id": i, "num-partitions": count, **more} for i in range(count)]
+
+
+def federated(config: RunConfig, nodes: list[dict[str, Any]]) -> list[RoundRecord]:
+    """Train in this process and return the rounds; a ``run_dir`` is left as a server leaves it."""
+    rounds: list[RoundRecord] = []
+    folder: Any = RunFolder.create(config) if config.run_dir else None
+    kept = {"on_checkpoint": folder.keep} if folder else {}
+    kept |= {"on_update": folder.keep_update} if config.keep_updates else {}
+    federate(LocalGrid(make_client_app(), nodes), config, prepare(config), rounds.append, **kept)
+    if folder:
+        folder.finish()
+    return rounds
+
+
+def rounds_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 class Fleet:
@@ -49,6 +76,11 @@ class Fleet:
     ) -> subprocess.Popen[str]:
         place = ("--server", f"127.0.0.1:{port}", "--partition", f"{index}/{count}")
         return self.start("client", "--insecure", *place, "--task", task, *more)
+
+    def clients(self, port: int, count: int, task: str = TASK) -> list[subprocess.Popen[str]]:
+        """Start a client for each share, which keeps its state in a folder."""
+        states = (("--state-dir", f"client{i}") for i in range(count))
+        return [self.client(port, i, count, *s, task=task) for i, s in enumerate(states)]
 
     def server(self, *more: Any, port: int = 0, task: str = TASK, **options: Any) -> Server:
         place = ("--insecure", "--port", port, "--json", "--task", task)
@@ -82,6 +114,9 @@ class Server:
             seen = self._news.wait_for(lambda: next(filter(wanted, self.events), None), LIMIT)
         assert seen, self.events
         return seen
+
+    def wait_for_round(self, number: int) -> dict[str, Any]:
+        return self.wait_for(lambda event: event["event"] == "round" and event["round"] == number)
 
     @property
     def port(self) -> int:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ import fedsz
 from fedsz.cli import main
 from fedsz.experiments.sweep_plan import SweepConfig
 from fedsz.training.options import RunConfig, options
+from tests.certificates import Authority
+from tests.fleets import PLACE, TASK
 
 torch = pytest.importorskip("torch")
 
@@ -177,6 +180,10 @@ BAD = {
     "partition": (["client", "--insecure", "--partition", "4/4"], "I/N with I from 0 to N-1"),
     "plaintext": (["server"], "--insecure"),
     "no process": (["run", "--clients", "0"], "clients must lie in 1..1000"),
+    "few shares": (
+        ["server", "--insecure", "--min-clients", "3", "--shares", "2"],
+        "--shares 2 is less than --min-clients 3",
+    ),
     "half of tls": (["server", "--tls-cert", "x"], "--tls-key"),
     "server": (["client", "--insecure", "--server", "nowhere"], "host:port, got 'nowhere'"),
     "no argument": (["compress"], "Missing argument 'MODELS...'"),
@@ -192,6 +199,32 @@ def test_a_mistake_is_one_line(case: str) -> None:
     arguments, says = BAD[case]
 
     assert says in refuse(*arguments)
+
+
+@pytest.mark.parametrize("end", ["server", "client"])
+def test_certificates_and_keys_that_must_not_be_used(tmp_path: Path, end: str) -> None:
+    """tests/test_tls.py has what else is checked of them."""
+    ours = Authority(tmp_path, "ours")
+    old, shown = ours.issue("old", days=(-9, -2)), ours.issue("shown")
+    shown[1].chmod(0o644)
+    place = {"server": ("--port", 0), "client": ("--server", "127.0.0.1:1", "--tls-ca", ours.ca)}
+    for (cert, key), says in (
+        (old, f"{old[0]} expired on "),
+        (shown, f"{shown[1]} holds a secret and has mode 0644: chmod 600 {shown[1]}"),
+    ):
+        files = ("--tls-cert", cert, "--tls-key", key)
+        assert refuse(end, *place[end], "--task", TASK, *files).startswith(says)
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = call("server", *PLACE, "--port", port)
+
+    assert done.returncode == 2
+    *_, line = done.stderr.splitlines()
+    assert line.startswith("fedsz: ")
+    assert f"127.0.0.1:{port}" in line
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory that is free is known on Linux alone")

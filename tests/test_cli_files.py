@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fedsz
+from tests.conftest import files_of_at_most
 from tests.hostile_headers import header_of, sealed_header
 from tests.test_cli import call, refuse
 
@@ -217,6 +218,19 @@ def test_a_damaged_stream_is_one_line(model: Path) -> None:
     tensor, payload = ["x", 0, [0, 2**47, 2**47]], [0, 0, 0, 0, None, [0]]
     stream.write_bytes(sealed_header(header_of([tensor], [payload])))
     assert "of 'x', which no array has (at byte 20)" in refuse("decompress", stream, "--force")
+
+
+def test_a_decompress_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    stream, cut = tmp_path / "model.fsz", tmp_path / "cut.fsz"
+    stream.write_bytes(fedsz.compress({"w": np.zeros(100_000, np.float32)}))
+    cut.write_bytes(stream.read_bytes()[:-1])
+    target = tmp_path / "model.safetensors"
+
+    with files_of_at_most(100_000):
+        says = refuse("decompress", stream, "-o", target)
+    assert says == f"cannot write {target}: File too large"
+    refuse("decompress", cut, "-o", target)
+    assert sorted(tmp_path.iterdir()) == [cut, stream]
 
 
 def test_decompress_is_limited(model: Path) -> None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedsz.transport.state_folder import STATE
-from tests.fleets import LIMIT, TASK, WIDE, Fleet, Server, complaints
+from tests.fleets import LIMIT, PLACE, TASK, WIDE, Fleet, Server, complaints, rounds_in
 from tests.links import free_port
-from tests.test_resume_fleet import PLACE, clients_of, rounds_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,15 +64,11 @@ def run(task: str = TASK) -> tuple[Any, ...]:
     return "--task", task, *length
 
 
-def wait_for_round(server: Server, number: int) -> None:
-    server.wait_for(lambda event: event["event"] == "round" and event["round"] == number)
-
-
 @pytest.fixture
 def whole(fleet: Fleet) -> bytes:
     """The model of a run that had room."""
     server = serve(fleet, *run(), "--port", 0, "--run-dir", "whole")
-    clients_of(fleet, server.port)
+    fleet.clients(server.port, 2)
     assert server.process.wait(LIMIT) == 0
     return (fleet.folder / "whole" / "model.safetensors").read_bytes()
 
@@ -83,8 +78,8 @@ def test_a_run_folder_that_fills_up_ends_the_server_and_the_run_goes_on_when_it_
 ) -> None:
     folder, port = disk.folder / "run", ("--port", free_port())
     server = serve(fleet, *run(), *port, "--run-dir", folder)
-    clients = clients_of(fleet, server.port)
-    wait_for_round(server, 3)
+    clients = fleet.clients(server.port, 2)
+    server.wait_for_round(3)
     disk.fill()
 
     assert server.process.wait(LIMIT) == 2
@@ -110,7 +105,7 @@ def test_a_client_whose_state_has_no_room_goes_on(fleet: Fleet, disk: Disk, whol
         fleet.client(server.port, 1, 2),
     ]
     state = disk.folder / STATE
-    wait_for_round(server, 3)
+    server.wait_for_round(3)
     disk.fill()
     wait_until(lambda: not state.exists())  # rather than one of an earlier round
     disk.empty()
@@ -129,7 +124,7 @@ def test_replies_that_have_no_room_end_the_run_which_goes_on_when_there_is_some(
     plain = ("--update", "weights", "--codec", "raw", "--error-bound", "1e-9", "--lossless", "raw")
     server = serve(fleet, *run(WIDE), *plain, *port, "--run-dir", "out", prefix=place)
     clients = [fleet.client(server.port, i, 2, task=WIDE) for i in range(2)]
-    wait_for_round(server, 2)
+    server.wait_for_round(2)
     disk.fill()
 
     assert server.process.wait(LIMIT) == 2

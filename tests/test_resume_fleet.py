@@ -1,4 +1,4 @@
-"""Real processes that are killed, or whose disk is full, and that go on."""
+"""Real processes that are killed, and that go on."""
 
 from __future__ import annotations
 
@@ -14,102 +14,77 @@ from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
 from fedsz.training import local_fleet
 from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import CONFIG
 from tests.conftest import ROOT
-from tests.fleets import LIMIT, TASK, Fleet, Server, complaints
+from tests.fleets import HELD, LIMIT, TASK, Fleet, federated, rounds_in, shares
 from tests.links import free_port
+from tests.test_cli import call, refuse
 
 pytestmark = pytest.mark.slow
-PLACE = ("--insecure", "--task", TASK)
+BOTH_WAYS = ("--update", "delta+ef", "--error-bound", "std:2", "--downlink", "std:1")
 
 
-def clients_of(fleet: Fleet, port: int, *more: Any) -> list[Any]:
-    return [fleet.client(port, i, 2, "--state-dir", f"client{i}", *more) for i in range(2)]
+def test_a_killed_client_and_then_a_killed_server_go_on(fleet: Fleet) -> None:
+    """tests/test_resume.py has the bits of each way to compress, in one process."""
+    port, length, hold = free_port(), 30, fleet.folder / "hold"
+    options = ("--rounds", length, "--min-clients", 3, "--reconnect-grace", 0.1, *BOTH_WAYS)
+    first = fleet.server(*options, "--run-dir", "out", port=port)
+    clients = [fleet.client(port, i, 3, task=HELD) for i in range(3)]
+    first.wait_for_round(1)
+    hold.touch()  # all of them, so that the run does not end before one is back
+    clients[0].kill()
+    first.wait_for(lambda event: event.get("what") == "failed")
+    clients[0] = fleet.client(port, 0, 3, task=HELD)
+    first.wait_for(lambda _: [one.get("what") for one in first.events].count("joined") == 4)
+    hold.unlink()
 
-
-def rounds_in(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
-def full(kilobytes: int) -> tuple[str, ...]:
-    """Return a prefix of a command that cannot write more than this to a file."""
-    return "bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "-"
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="limits files by bash's ulimit")
-def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(fleet: Fleet) -> None:
-    server = ("server", *PLACE, "--port", free_port(), "--json")
-    rounds = ("--rounds", 4, "--min-clients", 2, "--run-dir", "out")
-    first = Server(fleet.start(*server, *rounds, prefix=full(25)))
-    clients = clients_of(fleet, first.port, "--max-wait", 100)
-
-    assert first.process.wait(LIMIT) == 2
-    (line,) = complaints(first.process)
-    assert line.startswith("fedsz: cannot write out/checkpoint: ")
-    kept = [line["round"] for line in rounds_in(fleet.folder / "out")]
-    assert kept == list(range(len(kept)))
-    assert len(kept) < 5
-    assert [client.poll() for client in clients] == [None, None]  # they wait
-
-    second = Server(fleet.start(*server, "--resume", "out"))
+    missed = first.wait_for(lambda event: event["event"] == "round" and bool(event["failures"]))
+    (failure,) = missed["failures"]
+    assert failure["client"].endswith("/0/3")
+    assert missed["replies"] == 2
+    back = first.wait_for_round(missed["round"] + 1)
+    hold.touch()  # nor before the server does
+    first.process.kill()
+    first.process.wait(LIMIT)
+    hold.unlink()
+    second = fleet.server("--resume", "out", port=port)
 
     assert second.process.wait(LIMIT) == 0
-    assert [client.wait(LIMIT) for client in clients] == [0, 0]
+    assert [client.wait(LIMIT) for client in clients] == [0, 0, 0]
     lines = rounds_in(fleet.folder / "out")
-    assert [line["round"] for line in lines] == list(range(5))
-    assert [line["replies"] for line in lines[1:]] == [2] * 4
+    assert [line["round"] for line in lines] == list(range(length + 1))
+    assert lines[-len(second.rounds()) :] == second.rounds()
+    whole = [(line["replies"], line["failures"]) for line in lines[back["round"] :]]
+    assert whole == [(3, [])] * len(whole)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
-def test_clients_of_a_server_that_does_not_come_back_end_with_an_error(
+def test_a_server_that_does_not_come_back_ends_its_client_with_an_error(
     fleet: Fleet, stop: signal.Signals
 ) -> None:
-    server = fleet.server("--rounds", 1000, "--min-clients", 2)
-    clients = clients_of(fleet, server.port, "--max-wait", 2)
-    server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
+    server = fleet.server("--rounds", 1000, "--min-clients", 1, "--run-dir", "out")
+    client = fleet.client(server.port, 0, 1, "--max-wait", 2)
+    server.wait_for_round(1)
+    folder = fleet.folder / "out"
+    resume = ("server", "--insecure", "--port", 0, "--resume", folder)
+    assert refuse(*resume) == f"another server works in {folder}"
 
     server.process.send_signal(stop)
 
-    for client in clients:
-        assert client.wait(LIMIT) == 2
-        out, err = client.communicate()
-        line = err.splitlines()[-1]
-        assert "Traceback" not in err
-        assert line.startswith(f"fedsz: no link to 127.0.0.1:{server.port} for 2 s")
-        assert ("stopped before the run had finished" in out) == (stop == signal.SIGTERM)
+    assert client.wait(LIMIT) == 2
+    out, err = client.communicate()
+    _, line = err.splitlines()  # after the warning
+    assert line.startswith(f"fedsz: no link to 127.0.0.1:{server.port} for 2 s")
+    assert ("stopped before the run had finished" in out) == (stop == signal.SIGTERM)
+    server.process.wait(LIMIT)
+    says = refuse(*resume, "--rounds", 7)
+    assert says.startswith(f"--rounds 7 contradicts {folder}/config.toml, which has 1000")
+    assert refuse(*resume, "--config", folder / CONFIG).startswith("leave out --config")
 
 
-def test_a_run_on_one_machine_is_resumed_with_its_clients_states(fleet: Fleet) -> None:
-    run = ("run", "--task", TASK, "--clients", 2, "--json", "--deadline-factor", 0)
-    whole = Server(fleet.start(*run, "--rounds", 20, "--run-dir", "whole"))
-    assert whole.process.wait(LIMIT) == 0
-    assert not (fleet.folder / "whole" / "client-states").exists()
-
-    killed = Server(fleet.start(*run, "--rounds", 20, "--run-dir", "out"))
-    killed.wait_for(lambda event: event["event"] == "round" and event["round"] == 5)
-    killed.process.send_signal(signal.SIGTERM)
-    assert killed.process.wait(LIMIT) == 130
-    again = Server(fleet.start("run", "--json", "--resume", "out"))
-    done = again.wait_for(lambda event: event["event"] == "done")
-
-    assert again.process.wait(LIMIT) == 0
-    totals = {"rounds": 20} | {
-        name: sum(line[name] for line in rounds_in(fleet.folder / "out"))
-        for name in ("replies", "sent_up", "sent_down")
-    }
-    assert totals.items() <= done["totals"].items()
-    models = [(fleet.folder / name / "model.safetensors").read_bytes() for name in ("whole", "out")]
-    assert models[0] == models[1]
-    assert [line["round"] for line in rounds_in(fleet.folder / "out")] == list(range(21))
-    finished = fleet.start("run", "--resume", "out")
-    assert finished.wait(LIMIT) == 2
-    (line,) = complaints(finished)
-    assert line.startswith("fedsz: the run in out has finished: 20 rounds; --initial out/model.s")
-
-
-def test_a_run_that_is_stopped_ends_its_server_first(
+def test_a_run_on_one_machine_is_repeated_stopped_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It would go on without those clients that are not connected when a round begins.
     kinds: dict[int, str] = {}
     ended: list[str] = []
 
@@ -124,51 +99,49 @@ def test_a_run_that_is_stopped_ends_its_server_first(
 
     monkeypatch.setattr(local_fleet, "Child", Watched)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    out = tmp_path / "out"
-    config = RunConfig(task=TASK, clients=2, rounds=1000, deadline_factor=0, run_dir=str(out))
-    run = local_fleet.run_local(config)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    length: dict[str, Any] = {"clients": 2, "rounds": 20, "deadline_factor": 0.0}
+    federated(RunConfig(task=TASK, run_dir=str(whole), **length), shares(2, task=TASK))
 
-    _ = next(event for event in run if isinstance(event, RoundRecord) and event.round == 2)
+    run = local_fleet.run_local(RunConfig.read(whole / CONFIG, run_dir=str(out)))
+    _ = next(event for event in run if isinstance(event, RoundRecord) and event.round == 5)
     run.close()
-
+    # In between the server would average what fewer clients send.
     assert ended == ["server", "client", "client"]
-    assert {line["replies"] for line in rounds_in(out) if line["round"]} == {2}
+    again = call("run", "--json", "--resume", out)
+
+    assert again.returncode == 0, again.stderr
+    lines = rounds_in(out)
+    assert [line["round"] for line in lines] == list(range(21))
+    assert {line["replies"] for line in lines[1:]} == {2}
+    names = ("replies", "sent_up", "sent_down")
+    totals = {"rounds": 20} | {name: sum(line[name] for line in lines) for name in names}
+    told = map(json.loads, again.stdout.splitlines())
+    done = next(event for event in told if event["event"] == "done")
+    assert totals.items() <= done["totals"].items()
+    assert not (out / "client-states").exists()
+    models = [(folder / "model.safetensors").read_bytes() for folder in (whole, out)]
+    assert models[0] == models[1]
+    says = refuse("run", "--resume", out)
+    assert says.startswith(f"the run in {out} has finished: 20 rounds; --initial {out}/model.s")
 
 
-def test_two_servers_do_not_resume_one_folder(fleet: Fleet) -> None:
-    first = fleet.server("--rounds", 1000, "--min-clients", 2, "--run-dir", "out")
-    _ = first.port
-
-    second = fleet.start("server", "--insecure", "--port", 0, "--resume", "out")
-
-    assert second.wait(LIMIT) == 2
-    (line,) = complaints(second)
-    assert line == "fedsz: another server works in out"
-    first.process.kill()
+@pytest.fixture(scope="module")
+def whole() -> bytes:
+    """The model of a run that nobody has killed."""
+    if shutil.which("strace") is None:
+        pytest.skip("kills by strace")
+    sweep = pytest.importorskip("benchmarks.kill_sweep", reason="needs benchmarks")
+    return bytes(sweep.run()[0])
 
 
-def test_flags_that_contradict_the_run_are_refused(fleet: Fleet) -> None:
-    first = fleet.server("--rounds", 9, "--min-clients", 2, "--run-dir", "out")
-    _ = first.port
-    first.process.kill()
-    first.process.wait(LIMIT)
-    for flags, says in {
-        ("--rounds", "7"): "--rounds 7 contradicts out/config.toml, which has 9",
-        ("--config", "out/config.toml"): "leave out --config",
-    }.items():
-        second = fleet.start("server", "--resume", "out", *flags)
-        assert second.wait(LIMIT) == 2
-        assert says in second.communicate()[1]
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="kills by strace")
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("victim", "at"), [("server", 14), ("server", 37), ("client", 8)], ids=lambda x: str(x)
 )
-def test_a_kill_at_a_system_call_changes_no_bit(tmp_path: Path, victim: str, at: int) -> None:
+def test_a_kill_at_a_system_call_changes_no_bit(whole: bytes, victim: str, at: int) -> None:
     """A sample of what the script does at every call."""
-    sweep = pytest.importorskip("benchmarks.kill_sweep", reason="needs benchmarks")
-    whole, _ = sweep.run()
+    from benchmarks import kill_sweep as sweep
 
     model, kills = sweep.run(sweep.Kill(victim, ",".join(sweep.CALLS["files"]), at))
 
