@@ -41,6 +41,7 @@ DTYPES: Final = tuple(
     )
 )  # fmt: skip
 DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES)}
+DTYPE_NAMES: Final = {dtype: dtype.name for dtype in DTYPES}  # numpy makes one up each time
 LOSSY_DTYPES: Final = frozenset(DTYPES[:4])
 COMPLEX_DTYPES: Final = frozenset(DTYPES[13:15])  # have no differences of bits
 
@@ -57,6 +58,8 @@ def as_array(name: str, value: Any) -> NDArray:
     """
     if not isinstance(name, str):
         raise ConfigError(f"state_dict keys must be strings, got {name!r}")
+    if type(value) is np.ndarray and value.size and value.dtype in DTYPE_IDS:
+        return np.ascontiguousarray(value) if value.ndim else value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         x = _from_torch(name, value)
@@ -161,8 +164,7 @@ class Layout:
     def nbytes(self) -> int:
         """Size of arrays that fit, in bytes."""
         return sum(
-            int(np.prod(shape, dtype=np.int64)) * self.dtypes[name].itemsize
-            for name, shape in self.shapes.items()
+            math.prod(shape) * self.dtypes[name].itemsize for name, shape in self.shapes.items()
         )
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:

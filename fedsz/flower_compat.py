@@ -8,7 +8,7 @@ change.
 # ruff: noqa: E402, F401 - the release comes first; what is imported here is for others
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import flwr
@@ -24,7 +24,7 @@ if tuple(map(int, flwr.__version__.split(".")[:2])) < OLDEST:
         " pip install 'fedsz[flower]'"
     )
 
-from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, Metadata, RecordDict
 
 # What Flower's own server calls itself in the metadata of its messages; codes of error replies.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -66,6 +66,33 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 # The public constructor of Message cannot set metadata; a message off the wire has its own.
 from flwr.app.message import make_message  # isort: skip
+
+
+T = TypeVar("T")
+
+
+def make_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
+    """Return an Array of these fields; Flower's constructor takes longer than a small tensor."""
+    array = Array.__new__(Array)
+    array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
+    return array
+
+
+def make_record(arrays: dict[str, Array]) -> ArrayRecord:
+    """Return a record of these very Arrays; Flower's constructor copies each."""
+    record = ArrayRecord()
+    record.__dict__["_data"] = arrays  # where all of Flower's methods find them
+    return record
+
+
+def records_in(content: RecordDict, kind: type[T]) -> dict[str, T]:
+    """Return the records of a kind in a message.
+
+    Flower's own properties make a circle of references with the content, which would then stay
+    until the garbage collector comes by.
+    """
+    records: Any = content
+    return {key: record for key, record in records.items() if isinstance(record, kind)}
 
 
 def new_message_id() -> str:

@@ -13,6 +13,7 @@ Examples:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from fedsz.codecs.base import Codec, Encoded
@@ -66,7 +67,13 @@ def get(spec: str, /, **settings: Any) -> Codec:
 
 def parse(spec: str, /, **settings: Any) -> Codec:
     """Do as `get`, but return a codec whose library is not installed here, too."""
-    return chosen("codec", spec, CODECS, settings)
+    return chosen("codec", spec, CODECS, settings) if settings else _spelled(spec)
+
+
+# Each round of a run asks for the same ones, by their texts.
+@lru_cache
+def _spelled(spec: str) -> Codec:
+    return chosen("codec", spec, CODECS)
 
 
 def of_wire_id(wire_id: int, /) -> Codec:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedsz.errors import FedszError, RefusedReply
 from fedsz.flower import round_log
@@ -40,6 +40,7 @@ from fedsz.flower.records import (
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, refusing_failures
 from fedsz.flower.reply_form import Form, check_finite_metrics, usual_form
 from fedsz.flower.reply_report import ReplyReport
+from fedsz.flower_compat import records_in
 from fedsz.transport.replies import StreamedRequest
 
 logger = logging.getLogger(__name__)
@@ -235,10 +236,10 @@ class Admission:
                 only = next(iter(broadcasts), key) if len(broadcasts) == len(updates) == 1 else key
                 taken[key] = AdmittedRecord(update, broadcasts.get(only))
             else:
-                aside = aside_of(content.array_records[key])
+                aside = aside_of(update.record)
                 taken[key] = with_aside(to_record(update.arrays()), aside)
                 update.forget()
-        report = ReplyReport.read(content.config_records.get(KEY))
+        report = ReplyReport.read(records_in(content, ConfigRecord).get(KEY))
         reply.content = replaced(content, taken, None)
         if weight is not None and trains:
             self._ordinary.weighs(metadata.src_node_id, weight)
@@ -252,7 +253,7 @@ class Admission:
 
         A record without arrays passes as it is, but not where those of the model are due.
         """
-        records = reply.content.array_records
+        records = records_in(reply.content, ArrayRecord)
         told = self._ordered[reply]
         trains = reply.metadata.message_type.startswith(TRAIN)
         due = trains and not told.masks
@@ -298,7 +299,7 @@ class Admission:
 
     def _weight(self, content: RecordDict) -> float | None:
         """Return the weight of a reply; None if it has none."""
-        for record in content.metric_records.values():
+        for record in records_in(content, MetricRecord).values():
             if (weight := record.get(self.rules.weighted_by)) is not None:
                 if isinstance(weight, list) or not 0 <= weight <= MOST_WEIGHT:
                     if not self.rules.checks_metrics:
@@ -321,7 +322,7 @@ class Admission:
         logger.warning(
             "node %d: %s %g counts as %g, a share of %g", node, name, weight, most, share
         )
-        for key, record in reply.content.metric_records.items():
+        for key, record in records_in(reply.content, MetricRecord).items():
             if name in record:
                 most = int(most) if isinstance(record[name], int) else most
                 reply.content[key] = MetricRecord({**record, name: most})

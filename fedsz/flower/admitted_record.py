@@ -44,7 +44,7 @@ class AdmittedRecord(ArrayRecord):
 
     def copy(self) -> ArrayRecord:  # type: ignore[override] # what is decoded is sealed no more
         """Return a plain record of its arrays."""
-        return ArrayRecord(dict(self))
+        return compat.make_record(dict(self))
 
     def clear(self) -> None:
         """Free its arrays; those that are still sealed are not decoded for that."""
@@ -96,7 +96,7 @@ def checked(reply: Message) -> Message:
 
     Whoever decodes them after that is spared what they may raise.
     """
-    records = [] if reply.has_error() else reply.content.array_records.values()
+    records = [] if reply.has_error() else compat.records_in(reply.content, ArrayRecord).values()
     for update in [record.received for record in records if isinstance(record, AdmittedRecord)]:
         try:
             with refusing_failures():
@@ -114,7 +114,7 @@ def release(content: RecordDict) -> None:
     Flower's records refer to each other in circles, so without this they would stay until the
     garbage collector comes by, and megabytes do not make it come sooner.
     """
-    for record in content.array_records.values():
+    for record in compat.records_in(content, ArrayRecord).values():
         if isinstance(record, AdmittedRecord):
             record.received.release()
         record.clear()

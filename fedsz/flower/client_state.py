@@ -25,6 +25,7 @@ from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import to_record, views_of
+from fedsz.flower_compat import make_record
 from fedsz.methods.base import is_finite
 from fedsz.update.reference import Reference
 
@@ -156,10 +157,7 @@ def _own(record: _Record) -> _Record:
     """Return a record of ours: whoever has the other may empty it, or put arrays into it."""
     if not isinstance(record, ArrayRecord):
         return record
-    own = ArrayRecord()  # made of a dict, it would copy each `Array`
-    for name, array in record.items():
-        own[name] = array
-    return own
+    return make_record(dict(record))
 
 
 def log_misfits(key: str, misfits: Mapping[str, str]) -> None:

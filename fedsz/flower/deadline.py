@@ -25,10 +25,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from fedsz.errors import ConfigError
 from fedsz.flower.pushes import is_training
+from fedsz.flower_compat import records_in
 from fedsz.transport.replies import Hastened
 
 FACTOR: Final = 3.0
@@ -68,7 +69,7 @@ class Deadlines:
         Only training has one, each type of message its own. Messages without a model are steps of a
         protocol that waits for those whom it has asked before.
         """
-        has_model = any(message.content.array_records for message in pushed)
+        has_model = any(records_in(message.content, ArrayRecord) for message in pushed)
         if not has_model or not is_training(pushed):
             return Deadline(RecentTimes(), len(pushed), timeout, math.inf, 1)
         recent = self._recent.setdefault(pushed[0].metadata.message_type, RecentTimes())

@@ -6,7 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from flwr.app import Message
+from flwr.app import Message, MetricRecord
+
+from fedsz.flower_compat import records_in
 
 
 class EvaluationMetrics:
@@ -25,7 +27,7 @@ class EvaluationMetrics:
         """Take what a reply says, if it says something."""
         said = {
             name.lower(): float(value)
-            for record in reply.content.metric_records.values()
+            for record in records_in(reply.content, MetricRecord).values()
             for name, value in record.items()
             if isinstance(value, int | float)
         }

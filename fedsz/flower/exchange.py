@@ -7,7 +7,6 @@ come by then; rounds may overlap. What becomes of a reply is the same in each of
 
 from __future__ import annotations
 
-import gc
 import logging
 import secrets
 import threading
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
@@ -146,10 +145,6 @@ class Exchange:
         *,
         sealed: bool,
     ) -> Iterator[Message]:
-        # Flower's records refer to each other in circles: where the inner Grid has parked what it
-        # sends, only this frees the packed model before the last reply. They are young: a search of
-        # everything, which takes a tenth of a second where torch is, finds no more of them.
-        gc.collect(1)
         count = 0
         try:
             settled = self._settled(set(batch), replies, deadline)
@@ -255,6 +250,6 @@ class Exchange:
         self._packer.admitted(asked, answer)
         if not asked.trains:
             self._book.evaluated.add(reply)
-        if reply.content.array_records:
+        if compat.records_in(reply.content, ArrayRecord):
             self._book.received(admitted)
         return reply

@@ -19,6 +19,7 @@ from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.mean import Mean
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.strategy import Evaluate, StreamingFedAvg
+from fedsz.flower_compat import records_in
 
 BUFFER: Final = 10
 MAX_STALENESS: Final = 20
@@ -176,7 +177,7 @@ class FedBuff(StreamingFedAvg):
         return set(chosen)
 
     def _add(self, mean: Mean, reply: Message) -> RecordDict:
-        records = list(reply.content.array_records.values())
+        records = list(records_in(reply.content, ArrayRecord).values())
         for record in records:
             if not isinstance(record, AdmittedRecord) or record.broadcast is None:
                 raise ConfigError("FedBuff needs a FedSZGrid")
@@ -207,5 +208,5 @@ class FedBuff(StreamingFedAvg):
 
 
 def _refused(reply: Message) -> bool:
-    records = reply.content.array_records.values()
+    records = records_in(reply.content, ArrayRecord).values()
     return not any(isinstance(r, AdmittedRecord) and r.received.refused is None for r in records)

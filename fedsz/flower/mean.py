@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 
 from fedsz.arrays import Layout, NDArray, add_scaled, saturate
 from fedsz.codecs.base import Opened, OpenedArray
@@ -15,6 +15,7 @@ from fedsz.errors import RefusedReply
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
 from fedsz.flower.refusal import NormSum, Refusal, refusing_failures
+from fedsz.flower_compat import make_record
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.update.chained import ChainDecoder
 from fedsz.update.lossy import CodedTensor, located
@@ -76,7 +77,7 @@ class Mean:
         if self._template is None:
             dtypes = {tensor.name: tensor.dtype for tensor in opened}
             self._template = Layout(dict(update.shapes), dtypes)
-        with update.clock():
+        with update.clock:
             while opened:
                 tensor = opened.pop()  # what is added is freed
                 if tensor.name not in self._sums:
@@ -93,7 +94,7 @@ class Mean:
         opened: list[_OpenedTensor] = []
         norm, clipped = NormSum(), update.clipping_norm is not None
         for name, x in iter(update.arrays().items()) if clipped else update.unpacked():
-            with update.clock():
+            with update.clock:
                 sums = self._sums.get(name)
                 wide = sum_dtype(x.dtype) if sums is None else sums.dtype
                 compressed = self._compressed.setdefault(name, CompressedSums())
@@ -130,7 +131,7 @@ class Mean:
             rounds: whether means of whole numbers and bools are rounded to such; else float64.
         """
         assert self._template is not None
-        record = ArrayRecord()
+        record: dict[str, Array] = {}
         for name in self._template.shapes:
             mean = self._sums.pop(name)
             self._add_compressed(self._compressed.pop(name), mean)
@@ -146,7 +147,7 @@ class Mean:
             else:
                 dtype = mean.dtype
             record[name] = to_array(mean, dtype)
-        return record
+        return make_record(record)
 
 
 class _OpenedTensor(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import logging
 import math
@@ -13,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
@@ -110,8 +109,8 @@ class FedSZMod:
                 error then, and what error feedback had kept is forgotten.
         """
         # Before hours of training, not after: the codec may be missing here.
-        note = message.content.config_records.get(KEY) if message.has_content() else None
-        if note is None:
+        note = message.content.get(KEY) if message.has_content() else None
+        if not isinstance(note, ConfigRecord):
             return call_next(message, context)
         told, state = Instructions.read(note), ClientState(context)
         initial = partial(self._initial_point, message, context, told.config)
@@ -125,7 +124,6 @@ class FedSZMod:
         if asked and (kept := state.reply(asked)) is not None:
             return Message(kept, reply_to=message)
         message.content = replaced(message.content, plain, None)
-        gc.collect(1)  # what has come would stay: Flower's records refer to each other in circles
         try:
             if told.trains:
                 state.settle(told)
@@ -186,7 +184,7 @@ def _unpacked(
     """
     plain: dict[str, ArrayRecord] = {}
     sent: dict[str, Reference] = {}
-    records = message.content.array_records
+    records = compat.records_in(message.content, ArrayRecord)
     streams = [len(stream) for record in records.values() for stream in streams_of(record)]
     limits = limits.together(sum(streams))
     for key, record in records.items():
@@ -195,8 +193,8 @@ def _unpacked(
             if is_sealed(record):
                 limits = limits.less(sum(x.nbytes for x in model.arrays.values()))
             plain[key] = to_record(model.arrays)
+            sent[key] = model.again(views_of(plain[key]))
             del model
-            sent[key] = Reference(views_of(plain[key]))
             state.keep_model(key, plain[key] if key in told.holds else None)
             plain[key] = with_aside(plain[key], aside_of(record))
     return plain, sent
@@ -260,7 +258,7 @@ def _compress(
     Raises:
         DivergedUpdate: a tensor that was finite is not any more.
     """
-    records = reply.content.array_records
+    records = compat.records_in(reply.content, ArrayRecord)
     replies: dict[str, ArrayRecord] = {}
     reports, arrivals = [], []
     if sum(layout_of(record).nbytes for record in records.values()) < LEAST_BYTES:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
@@ -162,7 +162,8 @@ class Packer:
     ) -> dict[str, tuple[int, float]]:
         """Return the spread of the step from what clients hold to what these messages do."""
         found: dict[str, tuple[int, float]] = {}
-        for key, record in next(iter(messages)).content.array_records.items():
+        first = next(iter(messages))
+        for key, record in compat.records_in(first.content, ArrayRecord).items():
             broadcast = self._broadcasts.get(key)
             held = broadcast.model if broadcast else None
             if held is not None:
@@ -287,7 +288,7 @@ class Packer:
 
     def answer(self, asked: Asked, reply: Message) -> Answer | None:
         """Return what a sealed reply may move the shift of its sender by, once it is `admitted`."""
-        content, records = asked.content, reply.content.array_records
+        content, records = asked.content, compat.records_in(reply.content, ArrayRecord)
         config = content.instructions.config
         if not (content.instructions.trains and config.learns_shifts and config.chain):
             return None
@@ -335,11 +336,12 @@ class Packer:
     ) -> SentContent:
         broadcasts: dict[str, Broadcast] = {}
         beside: dict[str, Aside] = {}
-        layouts = {key: layout_of(record) for key, record in content.array_records.items()}
+        records = compat.records_in(content, ArrayRecord)
+        layouts = {key: layout_of(record) for key, record in records.items()}
         small = sum(layout.nbytes for layout in layouts.values()) < LEAST_BYTES
         if small:
             everybody, told = False, replace(told, config=aside(config))
-        for key, record in content.array_records.items():
+        for key, record in records.items():
             layout = layouts[key]
             if not layout.shapes:
                 continue  # nothing that a stream could hold

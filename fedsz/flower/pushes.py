@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import xxhash
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsz.flower.records import EVALUATE, TRAIN
+from fedsz.flower_compat import records_in
 
 ROUND: Final = "server-round"  # as Flower's strategies name it
 _LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its records
@@ -26,7 +27,7 @@ def is_round(messages: Sequence[Message]) -> bool:
     """
     legacy = any(key in _LEGACY for message in messages for key in message.content)
     averaged = any(m.metadata.message_type.startswith((TRAIN, EVALUATE)) for m in messages)
-    has_model = any(message.content.array_records for message in messages)
+    has_model = any(records_in(message.content, ArrayRecord) for message in messages)
     return averaged and has_model and not (legacy and len(messages) == 1)
 
 
@@ -37,9 +38,9 @@ def round_of(messages: Sequence[Message]) -> int | None:
     """
     for message in messages:
         content, metadata = message.content, message.metadata
-        if not metadata.message_type.startswith(TRAIN) or not content.array_records:
+        if not metadata.message_type.startswith(TRAIN) or not records_in(content, ArrayRecord):
             return None
-        for record in content.config_records.values():
+        for record in records_in(content, ConfigRecord).values():
             number = record.get(ROUND)
             if isinstance(number, int) and not isinstance(number, bool):
                 return number
@@ -51,7 +52,7 @@ def same_arrays(one: RecordDict, other: RecordDict) -> bool:
     """Say whether two contents hold the same arrays, be it in records of their own."""
     if one is other:
         return True
-    ours, theirs = one.array_records, other.array_records
+    ours, theirs = records_in(one, ArrayRecord), records_in(other, ArrayRecord)
     return list(ours) == list(theirs) and all(
         list(record) == list(theirs[key])
         and all(array.data == theirs[key][name].data for name, array in record.items())
@@ -62,7 +63,7 @@ def same_arrays(one: RecordDict, other: RecordDict) -> bool:
 def fingerprint(content: RecordDict) -> bytes:
     """Return what tells contents of other arrays apart."""
     hashed = xxhash.xxh3_128()
-    for record in content.array_records.values():
+    for record in records_in(content, ArrayRecord).values():
         for name, array in record.items():
             hashed.update(f"{name}\0{len(array.data)}\0".encode("utf-8", "surrogatepass"))
             hashed.update(array.data)

@@ -6,7 +6,6 @@ import hashlib
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
@@ -28,6 +27,19 @@ from fedsz.update.reference import Reference, require_reference
 
 WHOLE: Final = "iub"  # kinds of dtypes of whole numbers and bools
 LEAST_SCALE: Final = 1e-20  # an update that must be clipped to less is refused
+
+
+class Stopwatch:
+    """Adds up the seconds spent inside of it; for each tensor, so no generator."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds, self._start = seconds, 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._start
 
 
 class ReceivedUpdate:
@@ -52,7 +64,7 @@ class ReceivedUpdate:
         raw_bytes: size of the arrays.
         sent_bytes: size of what was sent.
         digest: SHA-256 of it: the data of its Arrays, in their order.
-        seconds: time spent on checking and decoding so far.
+        clock: runs while it is decoded.
         norm: of its step, once all of it has been decoded: from the model that its sender started
             from; of the arrays themselves where that model is not known.
         limit: the most that its norm may be; see `judge`.
@@ -124,7 +136,12 @@ class ReceivedUpdate:
             layout.check(self.shapes)
         if self._reader:
             self._reader.check()
-        self.seconds = time.perf_counter() - start
+        self.clock = Stopwatch(time.perf_counter() - start)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on checking and decoding so far."""
+        return self.clock.seconds
 
     def __iter__(self) -> Iterator[tuple[str, NDArray]]:
         """Yield name and array, each its receiver's own.
@@ -134,7 +151,7 @@ class ReceivedUpdate:
             CodecUnavailable: a codec's library is not installed here.
         """
         for name, x in self.unpacked():
-            with self.clock():
+            with self.clock:
                 own = owned(x)
             yield name, own
 
@@ -142,7 +159,7 @@ class ReceivedUpdate:
         """Do as iterating does, but leave coded what can be decoded one by one; see `clock`."""
         fitted = ((name, self._fitted(name, x)) for name, x in self._sent())
         while True:
-            with self.clock():
+            with self.clock:
                 item = next(fitted, None)
                 if item is not None and item[0] in self.watched:
                     item = item[0], self._not_below(*item)
@@ -190,7 +207,7 @@ class ReceivedUpdate:
         """Return the norm of its step, having decoded all of it; raises as iterating does."""
         norm = NormSum()
         for name, x in self.unpacked():
-            with self.clock():
+            with self.clock:
                 if isinstance(x, CodedTensor) and self.clipping_norm is None:
                     norm.add(x.dtype, x.open(self.sent(name, x)).energy)
                 else:
@@ -252,22 +269,15 @@ class ReceivedUpdate:
         whole = {name: x for name, x in self._sent_model.items() if x.dtype.kind in WHOLE}
         return all(self.shapes.get(name) == x.shape for name, x in whole.items())
 
-    @contextmanager
-    def clock(self) -> Iterator[None]:
-        """Count the time spent inside as time spent on decoding."""
-        start = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - start
-
     def arrays(self) -> dict[str, NDArray]:
         """Return all arrays, in the sender's order; raises as iterating and `judge` do."""
         decoded, norm = dict(self), NormSum()
-        with self.clock():
+        with self.clock:
             for name, x in decoded.items():
                 norm.add(x.dtype, self._energy(name, x))
         self.judge(norm.total())
         if self.scale < 1 or self.holds_whole:
-            with self.clock():
+            with self.clock:
                 for name, x in decoded.items():
                     start = self.sent(name, x)
                     if start is None:

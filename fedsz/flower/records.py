@@ -20,8 +20,9 @@ from typing import Final
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsz.arrays import DTYPE_IDS, DTYPES, Layout, NDArray, cast, chunks, is_shape, raw
+from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
 from fedsz.errors import ConfigError, CorruptStream
+from fedsz.flower_compat import make_array, make_record
 
 KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"
@@ -35,7 +36,7 @@ Aside = Mapping[int, tuple[str, Array]]
 
 _ASIDE: Final = f"{KEY}.aside."  # and the place and the name of an Array
 _PLACE: Final = re.compile("[0-9]{1,9}")
-_DTYPES_BY_NAME: Final = {dtype.name: dtype for dtype in DTYPES}
+_DTYPES_BY_NAME: Final = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 _READERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -50,12 +51,16 @@ def to_array(x: NDArray, dtype: np.dtype | None = None) -> Array:
     It takes one copy of the bytes, where Flower's own takes two; see `fedsz.arrays.cast`.
     """
     dtype = x.dtype if dtype is None else dtype
-    written = io.BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
-    written.write(_header_for(dtype, x.shape))
-    flat = x.reshape(-1)
-    for here in chunks(flat.size):
-        written.write(raw(cast(flat[here], dtype)))
-    return Array(dtype.name, tuple(x.shape), NUMPY, written.getvalue())
+    header, flat = _header_for(dtype, x.shape), x.reshape(-1)
+    if dtype == x.dtype:
+        data = b"".join((header, raw(flat)))
+    else:
+        written = io.BytesIO(header)  # grows in place, and getvalue() hands out its buffer
+        written.seek(0, io.SEEK_END)
+        for here in chunks(flat.size):
+            written.write(raw(cast(flat[here], dtype)))
+        data = written.getvalue()
+    return make_array(DTYPE_NAMES[dtype], x.shape, NUMPY, data)
 
 
 # A model's headers are the same in each round, and making one takes as long as coding its tensor.
@@ -70,10 +75,7 @@ def _header_for(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
 
 def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:
     """Return a plain ArrayRecord of ``arrays``, which is emptied on the way to save memory."""
-    record = ArrayRecord()  # which would copy each `Array` that it is made of
-    for name in list(arrays):
-        record[name] = to_array(arrays.pop(name))
-    return record
+    return make_record({name: to_array(arrays.pop(name)) for name in list(arrays)})
 
 
 def from_array(name: str, array: Array) -> NDArray:
@@ -89,19 +91,19 @@ def from_array(name: str, array: Array) -> NDArray:
     if array.stype != NUMPY:
         raise ConfigError(f"array {name!r} is serialised as {array.stype!r}, not {NUMPY!r}")
     try:
-        shape, fortran, dtype, start = _header(array.data)
+        shape, fortran, dtype, start, size = _header(array.data)
     except Exception as err:  # its parser of literals lets all sorts through
         raise CorruptStream(f"array {name!r} is not a numpy array: {err}") from err
-    nbytes = math.prod(shape) * dtype.itemsize
-    if not is_shape(shape) or nbytes != len(array.data) - start:
+    nbytes = size * dtype.itemsize
+    if nbytes < 0 or nbytes != len(array.data) - start:
         raise CorruptStream(f"array {name!r} is not {shape} of {dtype}", offset=start)
     if dtype.kind == "V":
         # numpy's files know no bfloat16: they hold its bytes, and the Array's own dtype names them.
         dtype = _DTYPES_BY_NAME.get(array.dtype, dtype)
-    if dtype not in DTYPE_IDS or nbytes != math.prod(shape) * dtype.itemsize:
+    if dtype not in DTYPE_IDS or nbytes != size * dtype.itemsize:
         raise CorruptStream(f"array {name!r} has dtype {dtype}, which streams do not have")
-    flat = np.frombuffer(array.data, dtype, math.prod(shape), start)
-    return np.require(flat.reshape(shape, order="F" if fortran else "C"), None, ["C", "A"])
+    x = np.frombuffer(array.data, dtype, size, start).reshape(shape, order="F" if fortran else "C")
+    return x if x.flags.c_contiguous and x.flags.aligned else np.require(x, None, ["C", "A"])
 
 
 def is_sealed(record: ArrayRecord) -> bool:
@@ -111,9 +113,11 @@ def is_sealed(record: ArrayRecord) -> bool:
 
 def sealed(streams: Sequence[bytes], aside: Aside = MappingProxyType({})) -> ArrayRecord:
     """Return streams as a sealed record, in their order, and what goes beside them."""
-    arrays = {f"{KEY}.{i:04}": Array("uint8", (len(s),), STYPE, s) for i, s in enumerate(streams)}
+    arrays = {
+        f"{KEY}.{i:04}": make_array("uint8", (len(s),), STYPE, s) for i, s in enumerate(streams)
+    }
     beside = {f"{_ASIDE}{i}.{name}": array for i, (name, array) in aside.items()}
-    return ArrayRecord(arrays | beside)
+    return make_record(arrays | beside)
 
 
 def streams_of(record: ArrayRecord) -> list[bytes]:
@@ -153,7 +157,7 @@ def with_aside(record: ArrayRecord, aside: Aside) -> ArrayRecord:
         if (name := aside[place][0]) in record:
             raise CorruptStream(f"array {name!r} is there twice")
         items.insert(place, aside[place])
-    return ArrayRecord(dict(items))
+    return make_record(dict(items))
 
 
 def plain_bytes(arrays: Iterable[str], record: ArrayRecord) -> int:
@@ -181,23 +185,30 @@ def _described(array: Array) -> tuple[np.dtype, tuple[int, ...]] | None:
         dtype = _DTYPES_BY_NAME.get(array.dtype)
         return None if dtype is None else (dtype, tuple(array.shape))
     try:
-        shape, _, dtype, _ = _header(array.data)
+        shape, _, dtype, *_ = _header(array.data)
     except Exception:  # its parser of literals lets all sorts through
         return None
     return (dtype, shape) if dtype in DTYPE_IDS else None
 
 
-def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """Return shape, Fortran order and dtype of a numpy file, and where its elements begin."""
+_Header = tuple[tuple[int, ...], bool, np.dtype, int, int]
+
+
+def _header(data: bytes) -> _Header:
+    """Return shape, Fortran order, dtype, start and number of the elements of a numpy file.
+
+    Their number is -1 where no array has that shape.
+    """
     size = 10 + int.from_bytes(data[8:10], "little")  # of version 1
     usual = size <= _USUAL_HEADER and data[6:8] == b"\x01\x00"
     return _parsed(data[:size]) if usual else _parsed.__wrapped__(data)
 
 
 @lru_cache(maxsize=_HEADERS)
-def _parsed(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+def _parsed(data: bytes) -> _Header:
     source = io.BytesIO(data)
-    return *_READERS[np.lib.format.read_magic(source)](source), source.tell()
+    shape, fortran, dtype = _READERS[np.lib.format.read_magic(source)](source)
+    return shape, fortran, dtype, source.tell(), math.prod(shape) if is_shape(shape) else -1
 
 
 def views_of(record: ArrayRecord, layout: Layout | None = None) -> dict[str, NDArray]:
@@ -209,7 +220,11 @@ def views_of(record: ArrayRecord, layout: Layout | None = None) -> dict[str, NDA
         ConfigError: one is serialised in a way that is not numpy's.
         CorruptStream: the bytes of one are not an array.
     """
-    views = {name: from_array(name, record[name]) for name in layout_of(record).shapes}
+    views = {
+        name: from_array(name, array)
+        for name, array in record.items()
+        if _described(array) is not None
+    }
     return {name: layout.cast(name, x) for name, x in views.items()} if layout else views
 
 

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from fedsz.errors import RefusedReply
 from fedsz.flower.records import aside_of
 from fedsz.flower.refusal import Refusal
+from fedsz.flower_compat import records_in
 
 SCALAR = -1  # in place of a list's length
 
@@ -33,7 +34,7 @@ class Form(NamedTuple):
         """Return that of a reply's content."""
         records = (
             (key, frozenset(name for name, _ in aside_of(record).values()))
-            for key, record in content.array_records.items()
+            for key, record in records_in(content, ArrayRecord).items()
         )
         metrics = (
             (
@@ -43,7 +44,7 @@ class Form(NamedTuple):
                     for name, value in record.items()
                 ),
             )
-            for key, record in content.metric_records.items()
+            for key, record in records_in(content, MetricRecord).items()
         )
         return cls(frozenset(records), frozenset(metrics))
 
@@ -61,7 +62,7 @@ class Form(NamedTuple):
 
 def check_finite_metrics(content: RecordDict) -> None:
     """Raise `RefusedReply` if a metric is NaN or infinite."""
-    for record in content.metric_records.values():
+    for record in records_in(content, MetricRecord).values():
         for name, value in record.items():
             numbers = value if isinstance(value, list) else [value]
             if not all(math.isfinite(number) for number in numbers):

@@ -19,6 +19,7 @@ from fedsz.flower.mean import Mean
 from fedsz.flower.quorum import Quorum
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.refusal import Refusal, refusing_failures, told
+from fedsz.flower_compat import make_record, records_in
 from fedsz.transport.replies import Replies
 
 logger = logging.getLogger(__name__)
@@ -163,7 +164,7 @@ class StreamingFedAvg(FedAvg):
             if reply.has_error():
                 errors += 1
                 continue
-            records = reply.content.array_records.values()
+            records = records_in(reply.content, ArrayRecord).values()
             updates = [r.received for r in records if isinstance(r, AdmittedRecord)]
             if self.on_update is not None:
                 for update in updates:
@@ -201,7 +202,8 @@ class StreamingFedAvg(FedAvg):
 
     def _add(self, mean: Mean, reply: Message) -> RecordDict:
         """Add a reply and return its metrics."""
-        records, metrics = reply.content.array_records, dict(reply.content.metric_records)
+        records = records_in(reply.content, ArrayRecord)
+        metrics = records_in(reply.content, MetricRecord)
         if len(metrics) != 1:
             raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")
         weight = next(iter(metrics.values())).get(self.weighted_by_key)
@@ -215,10 +217,9 @@ class StreamingFedAvg(FedAvg):
         with refusing_failures():
             update = update_of(record)
         mean.add(update, float(weight))
-        kept: dict[str, Any] = dict(metrics)
-        return RecordDict(kept)
+        return RecordDict(dict(metrics))
 
 
 def _view(arrays: ArrayRecord) -> ArrayRecord:
     """Return a record of the same arrays, which stay when the other is emptied."""
-    return ArrayRecord(dict(arrays))
+    return make_record(dict(arrays))

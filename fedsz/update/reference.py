@@ -12,7 +12,7 @@ from typing import Final
 
 import xxhash
 
-from fedsz.arrays import Layout, NDArray, StateDict, as_arrays, raw, require_state_dict
+from fedsz.arrays import DTYPE_NAMES, Layout, NDArray, StateDict, as_arrays, raw, require_state_dict
 from fedsz.errors import ConfigError, ReferenceMismatch
 
 SHOWN: Final = 8  # bytes of a digest in messages
@@ -37,6 +37,12 @@ class Reference:
             return given
         return cls(require_state_dict(given))
 
+    def again(self, arrays: StateDict) -> Reference:
+        """Return this model as other arrays hold it, whose digest is known then."""
+        other = Reference(arrays)
+        other.__dict__.update((k, v) for k, v in self.__dict__.items() if k == "digest")
+        return other
+
     @cached_property
     def digest(self) -> bytes:
         """XXH3 (128 bits) over every tensor's name, dtype, shape and bytes, in order.
@@ -46,7 +52,7 @@ class Reference:
         """
         hashed = xxhash.xxh3_128()
         for name, x in self.arrays.items():
-            head = f"{name}\0{x.dtype.name}\0{','.join(map(str, x.shape))}\0"
+            head = f"{name}\0{DTYPE_NAMES[x.dtype]}\0{','.join(map(str, x.shape))}\0"
             hashed.update(head.encode("utf-8", "surrogatepass"))
             hashed.update(raw(x))
         return hashed.digest()
