@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from statistics import fmean, geometric_mean
 
@@ -186,7 +187,7 @@ def guarded() -> list[float]:
 
 def factors_of(history: Sequence[RoundRecord]) -> Iterator[float]:
     """The guard's factor after each round."""
-    guard = GUARD.begin(0.5)
+    guard = replace(GUARD, tolerance=0.5)
     for seen in history:
         guard.observe(seen)
         yield guard.factor

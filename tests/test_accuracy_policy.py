@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.policies import factor_of, policy, row
 
 
 def factor_after(loop: Accuracy, history: Sequence[RoundRecord], tolerance: float) -> float:
-    progress = loop.begin(tolerance)
+    progress = replace(loop, tolerance=tolerance)
     for seen in history:
         progress.observe(seen)
     return progress.factor

@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import NextRound, Rule, RuleState, because, check_positive, scaled
+from fedsz.control.rule import NextRound, Rule, because, check_positive, scaled
 from fedsz.errors import ConfigError
+from fedsz.spec_strings import settings_of
 
 MEMORY: Final = 8  # rounds whose noise counts
 LATELY: Final = 3  # rounds that a loss is compared with where there is no accuracy
@@ -36,7 +37,7 @@ SURE: Final = 3.0  # standard deviations of a score's noise that it must fall by
 _MEDIAN: Final = 0.6745  # of the magnitude of a normal variable, in standard deviations
 
 
-@dataclass(frozen=True)
+@dataclass
 class Accuracy(Rule):
     """Multiplies the bounds of both directions with a factor that follows the metric.
 
@@ -47,6 +48,8 @@ class Accuracy(Rule):
         noise: how many standard deviations of the metric's noise mean something.
         patience: rounds without progress until the bound is tightened.
         ease: the factor's step while it is neither on track nor behind, from 1 to ``up``.
+        factor: of the bounds, which no worse last round makes larger.
+        told: what the last round said, for people.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -63,7 +66,7 @@ class Accuracy(Rule):
     ease: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(self.name, **{key: float(value) for key, value in vars(self).items()})
+        check_positive(self.name, **settings_of(self))
         steps = 1 <= self.ease <= self.up and self.down >= 1
         if not steps or not self.low <= 1 <= self.high:
             raise ConfigError(
@@ -72,21 +75,6 @@ class Accuracy(Rule):
                 f"high={self.high:g}"
             )
 
-    def begin(self, tolerance: float, /) -> Progress:
-        """Return a loop that has seen nothing."""
-        return Progress(self, tolerance)
-
-
-class Progress(RuleState):
-    """How the metric of a run goes, and what its bounds are multiplied with for that.
-
-    Attributes:
-        factor: of the bounds. A worse last round never makes it larger.
-        told: what the last round said, for people.
-    """
-
-    def __init__(self, rule: Accuracy, tolerance: float) -> None:
-        self._rule, self._tolerance = rule, tolerance / 100
         self.factor, self.told = 1.0, "nothing measured"
         self._by_loss: bool | None = None  # whether the metric is the loss; None before any
         self._metric, self._accuracy, self._share = Scores(), Scores(), Scores()
@@ -121,27 +109,27 @@ class Progress(RuleState):
         )
 
     def _judge(self, metric: float, accuracy: float, share: float) -> None:
-        rule, noise = self._rule, self._rule.noise * self._metric.noise
+        noise = self.noise * self._metric.noise
         rise = metric - self._metric.best if math.isfinite(metric) else -math.inf
         self._since = 0 if rise > noise else self._since + 1
         if rise > noise:
-            factor, verdict = self.factor * rule.up, "on track"
+            factor, verdict = self.factor * self.up, "on track"
         elif rise == -math.inf or self._is_behind(metric, noise, accuracy, share):
-            factor, verdict = self.factor / rule.down, "behind"
-        elif self._since >= rule.patience:
-            factor, verdict, self._since = self.factor / rule.down, "stuck", 0
+            factor, verdict = self.factor / self.down, "behind"
+        elif self._since >= self.patience:
+            factor, verdict, self._since = self.factor / self.down, "stuck", 0
         else:
-            factor, verdict = self.factor * rule.ease, "steady"
-        self.factor = min(max(factor, rule.low), rule.high)
+            factor, verdict = self.factor * self.ease, "steady"
+        self.factor = min(max(factor, self.low), self.high)
         self.told = f"{verdict}, {rise:+.4g} on the best, noise {noise:.4g}"
 
     def _is_behind(self, metric: float, noise: float, accuracy: float, share: float) -> bool:
-        known = self._accuracy
+        known, tolerance = self._accuracy, self.tolerance / 100
         if max(known.best, accuracy) > -math.inf:
             fallen = metric - self._metric.best < -noise
-            return fallen and accuracy < known.least(known.best, self._tolerance)
+            return fallen and accuracy < known.least(known.best, tolerance)
         if self._positive:
-            return share < self._share.least(self._share.lately, self._tolerance)
+            return share < self._share.least(self._share.lately, tolerance)
         return metric < self._metric.least(self._metric.lately, 0.0)
 
 

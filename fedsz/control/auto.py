@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import AUTO, NextRound, Rule, RuleState, because
+from fedsz.control.rule import AUTO, NextRound, Rule, because
 from fedsz.update.config import DELTA_EF
 
 # What a tolerance allows: from so many points on, the bounds of updates and of the model's way
@@ -56,23 +56,17 @@ PATIENCE: Final = 10
 GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Auto(Rule):
-    """Decides everything by the tolerance."""
+    """Decides everything by the tolerance.
+
+    It sees who has replied how often, what the model has learned, and how late clients are.
+    """
 
     name = AUTO
 
-    def begin(self, tolerance: float, /) -> AutoState:
-        """Return a state that has seen nothing."""
-        return AutoState(tolerance)
-
-
-class AutoState(RuleState):
-    """Who has replied how often, what the model has learned, and how late clients are."""
-
-    def __init__(self, tolerance: float) -> None:
-        self._tolerance = tolerance
-        self._guard = GUARD.begin(tolerance)
+    def __post_init__(self) -> None:
+        self._guard = replace(GUARD, tolerance=self.tolerance)
         self._learning = Learning()
         self._rounds = self._replies = 0
         self._replied: set[str] = set()
@@ -89,7 +83,7 @@ class AutoState(RuleState):
 
     def refine(self, decision: Decision, coming: NextRound, /) -> Decision:
         """Return a decision that leaves nothing of ``decision`` but its codecs and factors."""
-        tolerance, number = self._tolerance, coming.number
+        tolerance, number = self.tolerance, coming.number
         _, up, down = max(row for row in ALLOWED if row[0] <= tolerance)
         turn = min(self._turns + 1, number)
         rarely = f" in turn {turn:.3g} of a client" if turn < number else ""

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import NextRound, Rule, RuleState, because, check_positive, scaled
+from fedsz.control.rule import NextRound, Rule, because, check_positive, scaled
 from fedsz.errors import ConfigError
+from fedsz.spec_strings import settings_of
 
 RULES: Final = ("mean", "aimd", "aiad", "trend", "band")
 MEAN, AIMD, AIAD, TREND, BAND = RULES
@@ -41,7 +42,7 @@ class UploadTimes(NamedTuple):
     mean: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class Dc2(Rule):
     """Multiplies the bound of what clients send, so that the slowest upload takes its time.
 
@@ -78,14 +79,34 @@ class Dc2(Rule):
             raise ConfigError(f"no rule {self.rule!r} of dc2; have {', '.join(RULES)}")
         if not 0 <= self.seconds < math.inf:
             raise ConfigError(f"dc2 seconds must be finite and not below 0, got {self.seconds:g}")
-        settings = {k: v for k, v in vars(self).items() if k not in ("rule", "seconds")}
+        settings = {k: v for k, v in settings_of(self).items() if k not in ("rule", "seconds")}
         check_positive(self.name, **settings)
         if not self.low <= 1 <= self.high or self.floor > 1 or self.width >= 1:
             raise ConfigError("dc2 needs low <= 1 <= high, floor <= 1 and width < 1")
+        self._factor, self._told = 1.0, "no upload timed"
+        self._seconds, self._count, self._before = 0.0, 0, 0.0
 
-    def begin(self, _tolerance: float, /) -> Dc2State:
-        """Return a controller that has timed no upload."""
-        return Dc2State(self)
+    def observe(self, seen: RoundRecord, /) -> None:
+        """Take a step, if the round's uploads were timed."""
+        latency, rho = upload_seconds(seen), sent_ratio(seen)
+        target = self.seconds or self.share * seen.seconds
+        if latency is None or rho is None or not 0 < target < math.inf:
+            return
+        self._seconds += latency
+        self._count += 1
+        before = self._before if self._count > 1 else latency
+        times = UploadTimes(latency, before, self._seconds / self._count)
+        asked = min(max(self.step(rho, times, target), self.floor), 1.0)
+        factor = self._factor * math.exp2(_BITS * (rho - asked))
+        self._factor = min(max(factor, self.low), self.high)
+        self._told = f"{latency:.3g} s of {target:.3g} s, ratio {rho:.4g} to be {asked:.4g}"
+        self._before = latency
+
+    def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
+        """Return ``decision`` with the bound times what the controller says."""
+        bound = scaled(decision.config.error_bound, self._factor)
+        why = f"dc2 {self.rule} x{self._factor:.4g}: {self._told}"
+        return because(decision, why, error_bound=bound)
 
     def step(self, rho: float, times: UploadTimes, target: float) -> float:
         """Return the sent ratio to aim at, before limits.
@@ -103,37 +124,6 @@ class Dc2(Rule):
         if now <= target:
             return rho + self.add
         return rho / 2 if rule == AIMD else rho - self.cut
-
-
-class Dc2State(RuleState):
-    """What a controller multiplies the bound with, and the uploads that it has timed."""
-
-    def __init__(self, rule: Dc2) -> None:
-        self._rule = rule
-        self._factor, self._told = 1.0, "no upload timed"
-        self._seconds, self._count, self._before = 0.0, 0, 0.0
-
-    def observe(self, seen: RoundRecord, /) -> None:
-        """Take a step, if the round's uploads were timed."""
-        rule, latency, rho = self._rule, upload_seconds(seen), sent_ratio(seen)
-        target = rule.seconds or rule.share * seen.seconds
-        if latency is None or rho is None or not 0 < target < math.inf:
-            return
-        self._seconds += latency
-        self._count += 1
-        before = self._before if self._count > 1 else latency
-        times = UploadTimes(latency, before, self._seconds / self._count)
-        asked = min(max(rule.step(rho, times, target), rule.floor), 1.0)
-        factor = self._factor * math.exp2(_BITS * (rho - asked))
-        self._factor = min(max(factor, rule.low), rule.high)
-        self._told = f"{latency:.3g} s of {target:.3g} s, ratio {rho:.4g} to be {asked:.4g}"
-        self._before = latency
-
-    def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
-        """Return ``decision`` with the bound times what the controller says."""
-        bound = scaled(decision.config.error_bound, self._factor)
-        why = f"dc2 {self._rule.rule} x{self._factor:.4g}: {self._told}"
-        return because(decision, why, error_bound=bound)
 
 
 def upload_seconds(seen: RoundRecord) -> float | None:

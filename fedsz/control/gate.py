@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fedsz import codecs as codec_list
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
-from fedsz.control.rule import NextRound, Rule, RuleState, because
+from fedsz.control.rule import NextRound, Rule, because
 from fedsz.control.transfer_time import is_worth, transfer_seconds
 from fedsz.errors import ConfigError
 
@@ -23,7 +23,7 @@ DEFAULT: Final = ""  # the codec of the run, whichever it is
 RECENT: Final = 3  # measurements whose median counts
 
 
-@dataclass(frozen=True)
+@dataclass
 class Gate(Rule):
     """Chooses a codec for each client, or none.
 
@@ -53,30 +53,19 @@ class Gate(Rule):
             raise ConfigError(f"gate chooses {RAW!r} by itself; leave it out of codecs")
         if self.again < 1:
             raise ConfigError(f"gate again must be at least 1, got {self.again}")
+        self._clients: dict[str, _Client] = {}
+        self._chosen: dict[str, str] = {}
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """The codecs to choose from."""
         return tuple(self.codecs.split("/"))
 
-    def begin(self, _tolerance: float, /) -> GateState:
-        """Return a state that knows no client."""
-        return GateState(self)
-
-
-class GateState(RuleState):
-    """What is known of each client, and the codec that follows from it."""
-
-    def __init__(self, rule: Gate) -> None:
-        self._rule = rule
-        self._clients: dict[str, _Client] = {}
-        self._chosen: dict[str, str] = {}
-
     def observe(self, seen: RoundRecord, /) -> None:
         """Choose anew for the clients of a round."""
         told = seen.decision.codecs if seen.decision is not None else {}
         for client in seen.clients:
-            known = self._clients.setdefault(client.node, _Client(self._rule))
+            known = self._clients.setdefault(client.node, _Client(self.candidates, self.again))
             known.add(self._used(told.get(client.node)), client)
         for node in {client.node for client in seen.clients}:
             self._chosen[node] = self._clients[node].choose()
@@ -91,14 +80,14 @@ class GateState(RuleState):
 
     def _used(self, told: str | None) -> str:
         """Return which candidate a client used that was told so."""
-        return told if told == RAW or (told and told in self._rule.candidates) else DEFAULT
+        return told if told == RAW or (told and told in self.candidates) else DEFAULT
 
 
 class _Client:
     """What a client's last rounds say of it and of the codecs that it used."""
 
-    def __init__(self, rule: Gate) -> None:
-        self._rule = rule
+    def __init__(self, candidates: Sequence[str], again: int) -> None:
+        self._candidates, self._again = candidates, again
         self._known: dict[str, deque[ClientRecord]] = {}  # by codec
         self._rates: deque[float] = deque(maxlen=RECENT)  # bandwidths, in bits a second
         self._raw = 0  # how many of its last rounds in a row it sent its updates as they are
@@ -114,12 +103,12 @@ class _Client:
     def choose(self) -> str:
         """Return the codec to use next."""
         measured = {}
-        for candidate in self._rule.candidates:
+        for candidate in self._candidates:
             if candidate not in self._known:
                 return candidate
             measured[candidate] = _Measured.of(self._known[candidate])
         if not self._rates:
-            return self._rule.candidates[0]
+            return self._candidates[0]
         bandwidth = statistics.median(self._rates)
         best = min(
             measured,
@@ -127,7 +116,7 @@ class _Client:
                 measured[codec].coding_seconds, measured[codec].sent_bytes, bandwidth
             ),
         )
-        if is_worth(*measured[best], bandwidth) or self._raw >= self._rule.again:
+        if is_worth(*measured[best], bandwidth) or self._raw >= self._again:
             return best
         return RAW
 

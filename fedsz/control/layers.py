@@ -28,7 +28,6 @@ from fedsz.control.rule import (
     SPREAD,
     NextRound,
     Rule,
-    RuleState,
     because,
     check_positive,
 )
@@ -45,7 +44,7 @@ _HALVINGS: Final = 80
 _Doubles = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Layers(Rule):
     """Gives every tensor its own factor on the bound.
 
@@ -69,24 +68,13 @@ class Layers(Rule):
         check_positive(self.name, limit=self.limit)
         if self.limit < 1:
             raise ConfigError(f"layers limit must be at least 1, got {self.limit:g}")
+        self._spreads: dict[str, tuple[int, float]] = {}  # in the last round that has the tensor
+        self._sensitivities: dict[str, deque[float]] = {}  # the last
 
     @property
     def needs(self) -> frozenset[str]:
         """The spread, and what costs are measured by."""
         return frozenset({SPREAD, SENSITIVITY} if self.cost == MEASURED else {SPREAD})
-
-    def begin(self, _tolerance: float, /) -> LayersState:
-        """Return a state that knows no tensor."""
-        return LayersState(self)
-
-
-class LayersState(RuleState):
-    """The spread of each tensor in the last round that has it, and its last sensitivities."""
-
-    def __init__(self, rule: Layers) -> None:
-        self._rule = rule
-        self._spreads: dict[str, tuple[int, float]] = {}
-        self._sensitivities: dict[str, deque[float]] = {}
 
     def observe(self, seen: RoundRecord, /) -> None:
         """Take in what was measured in a round."""
@@ -122,7 +110,7 @@ class LayersState(RuleState):
                 "abs": given / deviation,
                 "step": given * min(whole / deviation, MOST),
             }[bound.kind]
-            cost = 1.0 if self._rule.cost == MSE else costs.get(name, math.nan) / count
+            cost = 1.0 if self.cost == MSE else costs.get(name, math.nan) / count
             if LOWEST <= now < HIGHEST and math.isfinite(cost):
                 names.append(name)
                 counts.append(float(count))
@@ -130,7 +118,7 @@ class LayersState(RuleState):
                 logs.append((math.log(cost) if cost else -math.inf) + 2 * math.log(deviation))
         if max(logs, default=-math.inf) == -math.inf:
             return because(decision, "layers: no costs known")
-        factors = allot(np.array(counts), np.array(present), np.array(logs), self._rule.limit)
+        factors = allot(np.array(counts), np.array(present), np.array(logs), self.limit)
         # Rounded, so that machines whose exponentials differ in the last bit decide the same.
         chosen = {
             name: decision.config.factors.get(name, 1.0) * float(f"{factor:.4g}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from fedsz.control.accuracy import Accuracy
@@ -23,8 +24,6 @@ from fedsz.control.schedule import Schedule
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import chosen
 from fedsz.update.config import CompressionConfig
-
-DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
 
 POLICIES: Final[tuple[Rule, ...]] = (
     Fixed(), Auto(), Schedule(), Accuracy(), Dc2(), Layers(), Gate(),
@@ -71,10 +70,12 @@ class Controller:
         if rounds is not None and rounds < 1:
             raise ConfigError(f"rounds must be at least 1, or None if unknown, got {rounds}")
         # A plus before a digit is an exponent's.
-        rules = [chosen("policy", part, POLICIES) for part in re.split(r"\+(?!\d)", policy)]
+        self._rules = [
+            replace(chosen("policy", part, POLICIES), tolerance=tolerance)
+            for part in re.split(r"\+(?!\d)", policy)
+        ]
         self.base, self._rounds = base, rounds
-        self.needs = frozenset[str]().union(*(rule.needs for rule in rules))
-        self._states = [rule.begin(tolerance) for rule in rules]
+        self.needs = frozenset[str]().union(*(rule.needs for rule in self._rules))
         self.next_round = 0
         self.decided()  # what cannot work at all is said now
         for seen in history:
@@ -84,15 +85,15 @@ class Controller:
     def observe(self, seen: RoundRecord) -> None:
         """Take in the record of a round that is over; the first is round 0, before any training."""
         self.next_round = seen.round + 1
-        for state in self._states:
-            state.observe(seen)
+        for rule in self._rules:
+            rule.observe(seen)
 
     def decided(self) -> Decision:
         """Return the decision for the round to come; the same after equal records."""
         coming = NextRound(max(self.next_round, 1), self._rounds)
         decision = Decision(config=self.base)
-        for state in self._states:
-            decision = state.refine(decision, coming)
+        for rule in self._rules:
+            decision = rule.refine(decision, coming)
         return decision
 
     def decide(self, done: RoundRecord) -> Decision:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.errors import ConfigError
+from fedsz.spec_strings import NO_SETTING
 from fedsz.update.config import is_bound
 
 FIXED: Final = "fixed"  # takes what it is given
 AUTO: Final = "auto"  # asks for a tolerance and nothing else
 SPREAD: Final = "spread"
 SENSITIVITY: Final = "sensitivity"
+DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
 
 
 class NextRound(NamedTuple):
@@ -31,14 +33,30 @@ class NextRound(NamedTuple):
     rounds: int | None
 
 
-class RuleState(ABC):
-    """What a rule knows of a run's rounds.
+@dataclass
+class Rule(ABC):
+    """One policy of the list, and what it knows of a run's rounds.
 
-    It grows with the clients and tensors of the run, and not with its rounds.
+    Its settings are the fields of the dataclass. All that it knows of the rounds before is what it
+    has observed; its ``__post_init__`` begins with nothing. So equal records give equal decisions,
+    also after a restart. What it knows grows with the clients and tensors of the run, and not with
+    its rounds.
+
+    Attributes:
+        tolerance: points of accuracy (hundredths) that compression may cost; of the run, and no
+            setting.
     """
 
-    @abstractmethod
-    def observe(self, seen: RoundRecord, /) -> None:
+    name: ClassVar[str]
+
+    tolerance: float = field(default=DEFAULT_TOLERANCE, kw_only=True, metadata=NO_SETTING)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
+        return frozenset()
+
+    def observe(self, seen: RoundRecord, /) -> None:  # noqa: B027 - few look at no round
         """Take in the record of a round that is over; the first is round 0, before any training."""
 
     @abstractmethod
@@ -50,44 +68,8 @@ class RuleState(ABC):
         """
 
 
-@dataclass(frozen=True)
-class Rule(ABC):
-    """One policy of the list. Its settings are the fields of a frozen dataclass.
-
-    All that it knows of the rounds before is what its state has observed. So equal records give
-    equal decisions, also after a restart.
-    """
-
-    name: ClassVar[str]
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
-        return frozenset()
-
-    @abstractmethod
-    def begin(self, tolerance: float, /) -> RuleState:
-        """Return what it knows before any round.
-
-        Args:
-            tolerance: points of accuracy (hundredths) that compression may cost.
-        """
-
-
-@dataclass(frozen=True)
-class Stateless(Rule, RuleState):
-    """A rule that looks at no round, and so is its own state."""
-
-    def begin(self, _tolerance: float, /) -> Self:
-        """Return the rule itself."""
-        return self
-
-    def observe(self, _seen: RoundRecord, /) -> None:
-        """Ignore a round."""
-
-
-@dataclass(frozen=True)
-class Fixed(Stateless):
+@dataclass
+class Fixed(Rule):
     """Changes nothing: what the run's options say, in every round."""
 
     name = FIXED

@@ -11,7 +11,7 @@ from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision
-from fedsz.control.rule import NextRound, Stateless, because
+from fedsz.control.rule import NextRound, Rule, because
 from fedsz.errors import ConfigError
 from fedsz.update.config import EXACT
 
@@ -19,8 +19,8 @@ SHAPES: Final = ("geometric", "linear")
 GEOMETRIC, LINEAR = SHAPES
 
 
-@dataclass(frozen=True)
-class Schedule(Stateless):
+@dataclass
+class Schedule(Rule):
     """Moves the bounds of both directions, each from a first to a last.
 
     Attributes:

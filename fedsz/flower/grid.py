@@ -17,9 +17,9 @@ from flwr.serverapp import Grid
 from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
-from fedsz.control.policy import DEFAULT_TOLERANCE, Controller
+from fedsz.control.policy import Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
-from fedsz.control.rule import AUTO, FIXED, SENSITIVITY, SPREAD
+from fedsz.control.rule import AUTO, DEFAULT_TOLERANCE, FIXED, SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, RefusedReply
 from fedsz.flower.admission import Admission
 from fedsz.flower.admission_rules import FLEET, AdmissionRules
