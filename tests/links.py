@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     Serve = Callable[..., "Server"]
-    ProxyTo = Callable[[int], "Proxy"]
     Spawn = Callable[..., "ClientProcess"]
 
 LONG = 60.0  # seconds; what is awaited comes much sooner, or the test has failed
@@ -126,6 +125,7 @@ class Server:
         self.grid = GrpcGrid(**options).start()
         self.address = f"127.0.0.1:{self.grid.port}"
         self.clients: list[Client] = []
+        self.proxies: list[Proxy] = []
 
     def client(self, client_id: str, app: ClientApp = app, **options: Any) -> Client:
         server = options.pop("server", self.address)
@@ -136,12 +136,27 @@ class Server:
         client.events.wait(EventKind.JOINED)
         return client
 
-    def requests(self, kind: str = "train", size: int = 4) -> list[Message]:
+    def proxy(self, **stalls: int) -> Proxy:
+        """Return a way to it that can be cut."""
+        self.proxies.append(Proxy(self.grid.port, **stalls))
+        return self.proxies[-1]
+
+    def requests(self, size: int = 4) -> list[Message]:
         content = RecordDict({"arrays": ArrayRecord([np.zeros(size, np.float32)])})
-        return [Message(content, node, kind) for node in self.grid.get_node_ids()]
+        return [Message(content, node, "train") for node in self.grid.get_node_ids()]
+
+    def stream(self, **options: Any) -> Any:
+        """Ask all clients, and return the replies as they come."""
+        return self.grid.stream_replies(self.requests(**options), timeout=LONG)
+
+    def ask(self, **options: Any) -> list[Message]:
+        """Ask all clients, and return their replies."""
+        return list(self.stream(**options))
 
     def close(self) -> None:
         self.grid.close()
+        for proxy in self.proxies:
+            proxy.close()
         for client in self.clients:
             client.stop.set()
         for client in self.clients:
@@ -151,9 +166,9 @@ class Server:
 class Proxy:
     """A TCP proxy that cuts its connections on command, or stalls one after some bytes."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, stall_up: int = 1 << 62, stall_down: int = 1 << 62) -> None:
         self.target = port
-        self.stall_up = self.stall_down = 1 << 62  # bytes that pass before it stalls
+        self.stall_up, self.stall_down = stall_up, stall_down  # bytes that pass before it stalls
         self.stalled = threading.Event()
         self.resume = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -186,6 +201,8 @@ class Proxy:
             sink.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
+        """End all connections; the next ones do not stall."""
+        self.stall_up = self.stall_down = 1 << 62
         while self._sockets:
             gone = self._sockets.pop()
             with contextlib.suppress(OSError):
@@ -267,26 +284,43 @@ def resident_bytes() -> int:
 
 
 class RawClient:
-    """A client that says what it likes: any bytes as frames."""
+    """A client that says what it likes: any bytes as frames, and listens when asked to."""
 
-    def __init__(self, server: str, *frames: bytes) -> None:
+    def __init__(
+        self,
+        server: str,
+        *said: bytes,
+        method: str = METHOD,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: tuple[tuple[str, int], ...] = (),
+    ) -> None:
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        self.say(*frames)
-        self._channel = grpc.insecure_channel(server, [("grpc.use_local_subchannel_pool", 1)])
-        self._call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")(
-            iter(self._outbox.get, None)
-        )
+        self.say(*said)
+        options = (("grpc.use_local_subchannel_pool", 1), *options)
+        if credentials is None:
+            self._channel = grpc.insecure_channel(server, options)
+        else:
+            self._channel = grpc.secure_channel(server, credentials, options)
+        stream = self._channel.stream_stream(f"/{SERVICE}/{method}")
+        self.raw = stream(iter(self._outbox.get, None), timeout=LONG)  # what the server says
 
-    def say(self, *frames: bytes) -> None:
+    def say(self, *frames: bytes | None) -> None:
+        """Send frames; None is the end of them."""
         for frame in frames:
             self._outbox.put(frame)
 
-    def hear(self) -> Any:
-        return unpack(next(self._call))
-
     def hear_out(self) -> list[Any]:
         """Return what the server says until it ends the stream."""
-        return [unpack(raw) for raw in self._call]
+        return [unpack(raw) for raw in self.raw]
+
+    def refusal(self) -> grpc.RpcError:
+        """Return how gRPC ends the stream."""
+        try:
+            for _ in self.raw:
+                pass
+        except grpc.RpcError as err:
+            return err
+        raise AssertionError("the stream ended well")
 
     def __enter__(self) -> Self:
         return self

@@ -17,10 +17,10 @@ from fedsz.transport.identity import Identity
 from fedsz.transport.messages import EncodedMessage
 from fedsz.transport.node import node_id
 from fedsz.transport.peer import Delivery, Stored
-from fedsz.transport.server_session import Send, ServerSession, Settle
+from fedsz.transport.server_session import Output, Send, ServerSession, Settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
 LIMIT = 1000  # bytes of a message
 GRACE = 10.0
@@ -47,6 +47,43 @@ class Sink(io.BytesIO):
         if self.full:
             raise OSError(28, "No space left on device")
         return super().write(piece)
+
+
+def delivery(client_id: str, message_id: str, timeout: float) -> Delivery:
+    """Return a message for a client."""
+    body = encoded(message_id, b"the message " + message_id.encode())
+    metadata = Metadata(1, message_id, 1, node_id(client_id), "", "", 0.0, 0.0, "train")
+    return Delivery(Outgoing(body, metadata), timeout, lambda *_: None)
+
+
+def told(who: Hashable, outputs: list[Output]) -> list[Any]:
+    """Return what is sent to a connection."""
+    return [x.item for x in outputs if isinstance(x, Send) and x.connection == who]
+
+
+class Door:
+    """A server session that hears what a test says, and a clock."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 0.0
+        limits = {"max_message_bytes": LIMIT, "reconnect_grace": GRACE, "open_sink": Sink}
+        self.session = ServerSession(**(limits | options))
+
+    def says(self, who: Hashable, *raws: bytes) -> list[Output]:
+        """Return what is to be done when these frames come."""
+        return [x for raw in raws for x in self.session.receive(who, raw, self.now)]
+
+    def knock(self, who: Hashable, hello: Hello, identity: Identity | None = None) -> list[Output]:
+        """Return what is to be done when somebody says HELLO."""
+        self.session.connect(who, identity)
+        return self.says(who, pack(hello))
+
+    def lose(self, who: Hashable) -> None:
+        self.session.lost(who, self.now)
+
+    def wait(self, seconds: float) -> list[Output]:
+        self.now += seconds
+        return self.session.tick(self.now)
 
 
 class Link:
@@ -181,19 +218,19 @@ class World:
                         assert link.lossy or not replaced, "a live client was replaced"
                         link.bye = link.bye or item
                     link.queue.append(item)
-                case Settle(delivery, outcome):
-                    self.settle(delivery, outcome)
+                case Settle(settled, outcome):
+                    self.settle(settled, outcome)
                 case LinkEvent(EventKind.RECEIVED):
                     self.taken += not output.detail
                 case LinkEvent(EventKind.JOINED | EventKind.LEFT as kind):
                     self.present[output.client_id] += 1 if kind == EventKind.JOINED else -1
 
-    def settle(self, delivery: Delivery, outcome: Any) -> None:
-        assert delivery.done or "not connected" in outcome.reason
-        self.outcomes[delivery.message_id].append(outcome)
+    def settle(self, settled: Delivery, outcome: Any) -> None:
+        assert settled.done or "not connected" in outcome.reason
+        self.outcomes[settled.message_id].append(outcome)
         if isinstance(outcome, Stored):
             with outcome.file as file:
-                wanted = reply_to(delivery.message_id, delivery.client_id)
+                wanted = reply_to(settled.message_id, settled.client_id)
                 assert file.getvalue() == wanted  # type: ignore[attr-defined]
                 assert outcome.size == len(wanted)
 
@@ -201,12 +238,9 @@ class World:
         deliveries = []
         for client_id in client_ids:
             message_id = f"m{len(self.posted)}"
-            body = encoded(message_id, b"the message " + message_id.encode())
-            metadata = Metadata(1, message_id, 1, node_id(client_id), "", "", 0.0, 0.0, "train")
-            delivery = Delivery(Outgoing(body, metadata), timeout, lambda *_: None)
-            self.posted[message_id] = delivery
+            self.posted[message_id] = delivery(client_id, message_id, timeout)
             self.outcomes[message_id] = []
-            deliveries.append(delivery)
+            deliveries.append(self.posted[message_id])
         self.do(self.server.post(deliveries, self.now))
 
     def connect(self, device: Device) -> None:
@@ -228,11 +262,11 @@ class World:
     def write(self, link: Link) -> None:
         """Write one frame, or take up what comes next; BYE comes before all that is queued."""
         if link.writing is not None:
-            delivery, raws = link.writing
+            message, raws = link.writing
             raw = next(raws, None)
             if raw is None:
-                self.do(self.server.sent(link, delivery, 0))
-            if raw is None or delivery.done or link.bye is not None:
+                self.do(self.server.sent(link, message, 0))
+            if raw is None or message.done or link.bye is not None:
                 link.writing = None
                 return
         elif link.bye is not None:

@@ -1,31 +1,22 @@
-"""Who is connected: clients that wait, leave, are replaced or sent home."""
+"""Who is connected, over real gRPC: clients that wait, leave, are sent home or make no sense."""
 
 from __future__ import annotations
 
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from flwr.app import Message, RecordDict
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.flower_compat import ErrorCode
 from fedsz.transport.client import run_client
 from fedsz.transport.events import EventKind
+from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, pack
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.node import node_id
-from tests.links import (
-    LONG,
-    Client,
-    app,
-    free_port,
-    reasons,
-    waiting_app,
-)
+from tests.links import LONG, Client, RawClient, app, free_port, reasons, waiting_app
 
 if TYPE_CHECKING:
     from tests.links import Serve, Spawn
@@ -42,12 +33,12 @@ def test_a_client_waits_for_its_server(serve: Serve) -> None:
     assert list(server.grid.get_node_ids()) == [node_id("early")]
 
 
-def test_a_client_without_a_server_gives_up(serve: Serve) -> None:
+def test_a_client_without_a_server_gives_up() -> None:
     address = f"127.0.0.1:{free_port()}"
-    error = Client(address, "c", max_wait=2.0).ended()
+    error = Client(address, "c", max_wait=1.0).ended()
 
     assert isinstance(error, LinkError)
-    assert str(error).startswith(f"no link to {address} for 2 s: UNAVAILABLE: ")
+    assert str(error).startswith(f"no link to {address} for 1 s: UNAVAILABLE: ")
     assert "Connection refused" in str(error)
     assert "\n" not in str(error)
 
@@ -63,34 +54,18 @@ def test_a_server_of_another_kind_is_noticed_at_once() -> None:
     assert "UNIMPLEMENTED" in str(error)
 
 
-def test_messages_to_nobody_are_errors_at_once(serve: Serve) -> None:
-    server = serve(reconnect_grace=0.0)
-    client = server.client("gone")
-    request = server.requests()[0]
-    client.stop.set()
-    assert client.ended() is None
-    server.events.wait(EventKind.LEFT, "gone")
-    never = Message(RecordDict(), 5, "train")
-    deadline = time.monotonic() + LONG
-    while "is not connected" not in (reason := reasons(server.grid.send_and_receive([request]))[0]):
-        assert time.monotonic() < deadline  # its grace, of no length, ends in the next instant
-
-    assert reason == "client 'gone' is not connected"
-    replies = server.grid.send_and_receive([never])
-    assert reasons(replies) == ["node 5 is not connected"]
-    assert replies[0].error.code == ErrorCode.NODE_UNAVAILABLE
-
-
 def test_a_second_client_of_the_same_name_waits_until_the_first_has_left(serve: Serve) -> None:
     server = serve(reconnect_grace=0.1)
     go = threading.Event()
     first = server.client("twin", waiting_app(go))
-    replies = server.grid.stream_replies(server.requests(), timeout=LONG)
+    replies = server.stream()
     server.events.wait(EventKind.SENT, "twin")
     second = Client(server.address, "twin")
     server.clients.append(second)
     waiting = second.events.wait(EventKind.WAITING)
     assert waiting.detail.startswith("the client id 'twin' is in use; next try in ")
+    says = f"no link to {server.address} for 0.5 s: the client id 'twin' is in use"
+    assert str(Client(server.address, "twin", max_wait=0.5).ended()) == says
 
     go.set()
     assert next(replies).has_content()  # of the first, which has noticed nothing
@@ -99,16 +74,6 @@ def test_a_second_client_of_the_same_name_waits_until_the_first_has_left(serve: 
     assert first.ended() is None
     second.events.wait(EventKind.JOINED)
     assert list(server.grid.get_node_ids()) == [node_id("twin")]
-
-
-def test_a_second_client_of_the_same_name_gives_up(serve: Serve) -> None:
-    server = serve()
-    server.client("twin")
-    error = Client(server.address, "twin", max_wait=1.0).ended()
-
-    assert isinstance(error, LinkError)
-    says = f"no link to {server.address} for 1 s: the client id 'twin' is in use"
-    assert str(error) == says
 
 
 def test_a_port_in_use_is_named(serve: Serve) -> None:
@@ -123,7 +88,7 @@ def test_closing_sends_everybody_home(serve: Serve) -> None:
     server = serve()
     go = threading.Event()
     client = server.client("busy", waiting_app(go))
-    replies = server.grid.stream_replies(server.requests())
+    replies = server.stream()
     server.events.wait(EventKind.SENT)
     server.grid.close("that was it")
 
@@ -152,3 +117,37 @@ def test_ctrl_c_ends_a_waiting_client_at_once(serve: Serve, spawn: Spawn) -> Non
     _, errors = child.process.communicate(timeout=LONG)
 
     assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_garbage_is_refused_and_others_do_not_notice(serve: Serve) -> None:
+    server = serve()
+    server.client("good")
+    for raw, why in (
+        (b"\xff\x00garbage", "no frame has type 255"),
+        (pack(Hello(99, "future", {}, [])), "protocol 99; this server speaks 1"),
+    ):
+        with RawClient(server.address, raw) as client:
+            (bye,) = client.hear_out()
+        assert bye == Bye(ByeKind.REFUSED, why)
+    with RawClient(server.address, bytes(2 << 20)) as client:
+        assert "larger than max" in str(client.refusal().details())
+
+    assert server.events.count(EventKind.REFUSED) == 2
+    assert len(server.ask()) == 1
+
+
+def test_a_reply_that_is_unreadable_or_too_large_is_an_error(serve: Serve) -> None:
+    server = serve(max_message_bytes=1_000_000)
+    client = server.client("c")
+    (why,) = reasons(server.ask(size=1_000_000))
+    assert why == "ConfigError: a reply of 4.0 MB; the server takes 1.0 MB"
+    assert client.error is None
+
+    with RawClient(server.address, pack(Hello(1, "odd", {}, []))) as odd:
+        server.events.wait(EventKind.JOINED, "odd")
+        request = next(r for r in server.requests() if r.metadata.dst_node_id == node_id("odd"))
+        replies = server.grid.stream_replies([request], timeout=LONG)
+        nonsense = b"\x04\0\0\0\0\0\0\0\xff\xff\xff\xff"  # an envelope that is no protobuf
+        odd.say(pack(Begin(request.metadata.message_id, 12)), b"\x04" + nonsense)
+        (why,) = reasons(list(replies))
+    assert why.startswith("client 'odd' sent a reply that cannot be read: not a Flower message")

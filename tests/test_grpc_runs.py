@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsz.flower_compat import ErrorCode
 from fedsz.transport.events import EventKind, LinkEvent
 from fedsz.transport.node import node_id
 from tests.links import LONG, Events, reasons, waiting_app
@@ -46,58 +44,38 @@ def test_unmodified_flower_apps_run(serve: Serve) -> None:
     assert [client.ended() for client in clients] == [None] * 3
 
 
-def test_large_messages_pass_and_are_counted(serve: Serve) -> None:
-    server = serve()
+def test_large_messages_pass_and_are_counted_whatever_watches_them(serve: Serve) -> None:
+    def spoil(event: LinkEvent) -> None:
+        events(event)
+        raise RuntimeError("a broken display")
+
+    events = Events()
+    server = serve(on_event=spoil)
+    server.events = events
     client = server.client("big")
     before = server.grid.counters
     size = 2_000_000  # floats: 8 MB, twice what gRPC passes by default
-    (reply,) = server.grid.send_and_receive(server.requests(size=size), timeout=LONG)
+    (reply,) = server.ask(size=size)
     after = server.grid.counters
 
     assert reply.content["arrays"]["0"].numpy().shape == (size,)
     assert (after.messages_sent, after.messages_received) == (1, 1)
     up = after.wire_bytes_received - before.wire_bytes_received
     down = after.wire_bytes_sent - before.wire_bytes_sent
-    assert 4 * size < up == server.events.wait(EventKind.RECEIVED).wire_bytes < 4.01 * size
-    sent = server.events.wait(EventKind.SENT).wire_bytes
+    assert 4 * size < up == events.wait(EventKind.RECEIVED).wire_bytes < 4.01 * size
+    sent = events.wait(EventKind.SENT).wire_bytes
     assert 4 * size < sent <= down < 4.01 * size  # WELCOME and ACK are in the total only
     assert client.events.wait(EventKind.RECEIVED).wire_bytes == sent
     assert client.events.wait(EventKind.SENT).wire_bytes == up
 
 
-def test_a_failing_app_is_an_error_reply_and_goes_on(serve: Serve) -> None:
-    server = serve()
-    server.client("c")
-    (failed,) = server.grid.send_and_receive(server.requests("query"), timeout=LONG)
-    (reply,) = server.grid.send_and_receive(server.requests(), timeout=LONG)
-
-    assert failed.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-    assert failed.error.reason == "ValueError: no such thing"
-    assert reply.has_content()
-
-
-def test_push_and_pull(serve: Serve) -> None:
-    server = serve()
-    server.client("a")
-    server.client("b")
-    ids = server.grid.push_messages(server.requests())
-    server.events.wait(EventKind.RECEIVED, n=2)
-    pulled: list[Message] = []
-    deadline = time.monotonic() + LONG
-    while len(pulled) < 2 and time.monotonic() < deadline:
-        pulled += server.grid.pull_messages(ids)
-
-    assert {reply.metadata.reply_to_message_id for reply in pulled} == set(ids)
-    assert server.grid.pull_messages(ids) == []
-
-
-def test_replies_that_nobody_pulls_keep_few_files_open(serve: Serve) -> None:
+def test_replies_wait_in_few_files_until_they_are_pulled_once(serve: Serve) -> None:
     server = serve(max_connections=2)
     server.client("a")
     gc.collect()  # of what tests before this one have left
     before = len(files_without_names())
     ids: list[str] = []
-    for n in range(1, 6):
+    for n in range(1, 5):
         ids += server.grid.push_messages(server.requests(size=50_000))
         server.events.wait(EventKind.RECEIVED, n=n)
     # Nor is the model kept that was sent, once its sender has come to its end.
@@ -108,10 +86,12 @@ def test_replies_that_nobody_pulls_keep_few_files_open(serve: Serve) -> None:
 
     assert len(files_without_names()) == before + 2
     replies = server.grid.pull_messages(ids)
-    assert [reply.has_content() for reply in replies] == [False] * 3 + [True] * 2
+    assert [reply.metadata.reply_to_message_id for reply in replies] == ids
+    assert [reply.has_content() for reply in replies] == [False] * 2 + [True] * 2
     why = "the reply of client 'a' was dropped: nobody asked for it before 2 others had come"
-    assert reasons(replies) == [why] * 3
+    assert reasons(replies) == [why] * 2
     assert len(files_without_names()) == before
+    assert server.grid.pull_messages(ids) == []
 
 
 def files_without_names() -> list[str]:
@@ -151,61 +131,20 @@ def test_replies_that_the_garbage_collector_frees_hold_nobody_up(
     go.set()
 
 
-def test_replies_stream_in_the_order_they_come(serve: Serve) -> None:
-    server = serve()
-    go = threading.Event()
-    server.client("slow", waiting_app(go))
-    server.client("quick")
-    replies = server.grid.stream_replies(server.requests(), timeout=LONG)
-    first = next(replies)
-    go.set()
-
-    assert first.metadata.src_node_id == node_id("quick")
-    assert [reply.metadata.src_node_id for reply in replies] == [node_id("slow")]
-
-
-def test_a_stream_that_is_closed_early_gives_up_the_rest(serve: Serve) -> None:
-    server = serve()
-    go = threading.Event()
+def test_replies_stream_as_they_come_until_the_stream_is_closed(serve: Serve) -> None:
+    server, go = serve(), threading.Event()
     slow = server.client("slow", waiting_app(go))
     server.client("quick")
-    replies = server.grid.stream_replies(server.requests())
+    replies = server.stream()
+    assert next(replies).metadata.src_node_id == node_id("quick")
+    go.set()
+    assert [reply.metadata.src_node_id for reply in replies] == [node_id("slow")]
+    go.clear()
+
+    replies = server.stream()
     next(replies)
-    slow.events.wait(EventKind.RECEIVED)
-    replies.close()  # type: ignore[attr-defined]
+    slow.events.wait(EventKind.RECEIVED, n=2)
+    replies.close()
     slow.events.wait(EventKind.FAILED)
     go.set()
-
-    assert server.events.count(EventKind.RECEIVED) == 1
-
-
-def test_reply_metadata_is_the_servers_own(serve: Serve) -> None:
-    liar = ClientApp()
-
-    @liar.train()
-    def lie(message: Message, context: Context) -> Message:
-        reply = Message(RecordDict(), reply_to=message)
-        reply.metadata.__dict__.update(_src_node_id=7, _reply_to_message_id="other", _run_id=9)
-        return reply
-
-    server = serve()
-    server.client("liar", liar)
-    (request,) = server.requests()
-    (reply,) = server.grid.send_and_receive([request], timeout=LONG)
-
-    assert reply.metadata.src_node_id == node_id("liar")
-    assert reply.metadata.reply_to_message_id == request.metadata.message_id
-    assert reply.metadata.run_id == server.grid.run.run_id
-
-
-def test_on_event_may_fail(serve: Serve) -> None:
-    def spoil(event: LinkEvent) -> None:
-        events(event)
-        raise RuntimeError("a broken display")
-
-    events = Events()
-    server = serve(on_event=spoil)
-    server.events = events
-    server.client("c")
-
-    assert len(server.grid.send_and_receive(server.requests(), timeout=LONG)) == 1
+    assert server.events.count(EventKind.RECEIVED) == 3

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.transport import channel
+from fedsz.transport import server
 from fedsz.transport.authority import Authority
-from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Bye, ByeKind, Hello, pack
 from fedsz.transport.grpc_grid import GrpcGrid
@@ -23,17 +22,14 @@ from tests import certificates
 from tests.links import LONG, Client, RawClient, Server, reasons, waiting_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import grpc
 
     from tests.links import Serve, Spawn
 
-    Prove = Callable[[str], grpc.ChannelCredentials]
-
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    monkeypatch.setattr(server, "_REVOCATION_SECONDS", 0.1)
     return Authority.create(tmp_path / "keys")
 
 
@@ -69,16 +65,49 @@ def refusal(server: Server, client_id: str, credentials: grpc.ChannelCredentials
 
 
 @pytest.mark.parametrize("kind", ["certificate", "token"])
-def test_a_client_is_who_its_proof_says(authority: Authority, serve: Serve, kind: str) -> None:
-    server = serve(**options(authority, kind))
+def test_a_client_is_who_its_proof_says_until_that_is_revoked(
+    authority: Authority, serve: Serve, kind: str
+) -> None:
+    server, go = serve(**options(authority, kind)), threading.Event()
     of_a = proof(authority, kind, "a")
-    server.client("a", credentials=of_a)
-
+    client = server.client("a", waiting_app(go), credentials=of_a)
+    server.client("b", credentials=proof(authority, kind, "b"))
     assert refusal(server, "b", of_a) == f"the client id is 'b' and the {kind} that of 'a'"
-    (reply,) = server.grid.send_and_receive(server.requests(), timeout=LONG)
+    replies = server.stream()
+    server.events.wait(EventKind.SENT, "a")
+    authority.revoke("a")
+
+    (told,) = reasons(list(replies))  # long before `a` has answered
+    go.set()
+    revoked = f"the {kind} of 'a', serial number {authority.issued()[1].serial:x}, is revoked"
+    assert told == f"client 'a' was refused: {revoked}"
+    assert revoked in str(client.ended())
+    assert refusal(server, "a", of_a) == revoked
+    with pytest.raises(LinkError, match=r"UNAUTHENTICATED: .* is revoked"):
+        probe(server.address, credentials=of_a)
+    (reply,) = server.ask()
     assert reply.has_content()
-    assert server.events.count(EventKind.LEFT) == 0
-    assert server.events.count(EventKind.REFUSED) == 1
+    assert server.events.count(EventKind.LEFT, "b") == 0
+
+
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_a_proof_is_rotated(authority: Authority, serve: Serve, kind: str) -> None:
+    server = serve(**options(authority, kind))
+    old = proof(authority, kind, "a")
+    client = server.client("a", credentials=old)
+    new = proof(authority, kind, "a")  # beside the old one, which the server takes still
+    second = Client(server.address, "a", credentials=new)
+    server.clients.append(second)
+    assert second.events.wait(EventKind.WAITING).detail.startswith("the client id 'a' is in use")
+    client.stop.set()
+    assert client.ended() is None
+    second.events.wait(EventKind.JOINED)  # though the first might return: it is the same client
+    first = next(one for one in authority.issued() if one.name == "a")
+    authority.revoke(f"{first.serial:x}")
+
+    assert "is revoked" in refusal(server, "a", old)
+    (reply,) = server.ask()
+    assert reply.has_content()
 
 
 @pytest.mark.parametrize("name", ["of-subject", "pi.example.org", "spiffe://fleet/pi"])
@@ -96,98 +125,22 @@ def test_a_certificate_names_its_client_in_any_of_three_places(
     assert refusal(server, other, credentials) == told
 
 
-@pytest.mark.parametrize("kind", ["certificate", "token"])
-def test_what_is_revoked_is_refused_without_a_restart(
-    authority: Authority, serve: Serve, kind: str
-) -> None:
-    server = serve(**options(authority, kind))
-    of_a, of_b = (proof(authority, kind, name) for name in "ab")
-    server.client("b", credentials=of_b)
-    authority.revoke("a")
-
-    told = refusal(server, "a", of_a)
-    assert told.startswith(f"the {kind} of 'a', serial number ")
-    assert told.endswith(" is revoked")
-    with pytest.raises(LinkError, match=r"UNAUTHENTICATED: .* is revoked"):
-        probe(server.address, credentials=of_a)
-    assert server.events.count(EventKind.LEFT) == 0
-
-
-@pytest.mark.parametrize("kind", ["certificate", "token"])
-def test_who_is_revoked_while_connected_is_sent_home(
-    authority: Authority, serve: Serve, kind: str
-) -> None:
-    server, go = serve(**options(authority, kind)), threading.Event()
-    client = server.client("a", waiting_app(go), credentials=proof(authority, kind, "a"))
-    server.client("b", credentials=proof(authority, kind, "b"))
-    replies = server.grid.stream_replies(server.requests(), timeout=LONG)
-    server.events.wait(EventKind.SENT, "a")
-    authority.revoke("a")
-
-    (told,) = reasons(list(replies))  # long before `a` has answered
-    go.set()
-    assert told.startswith(f"client 'a' was refused: the {kind} of 'a', serial number ")
-    assert told.endswith(" is revoked")
-    assert told.removeprefix("client 'a' was refused: ") in str(client.ended())
-    assert server.events.count(EventKind.LEFT, "b") == 0
-
-
 def test_a_revoked_client_that_does_not_listen_leaves_its_place(
-    authority: Authority, serve: Serve
+    authority: Authority, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, over = serve(**options(authority, "token"), max_connections=1), threading.Event()
-
-    def frames() -> Iterator[bytes]:
-        yield pack(Hello(1, "a", {}, []))
-        over.wait(LONG)
-
-    with channel.open_channel(server.address, proof(authority, "token", "a")) as opened:
-        call = opened.stream_stream(f"/{SERVICE}/{METHOD}")(frames())
+    monkeypatch.setattr("fedsz.transport.server._BYE_SECONDS", 0.2)
+    server = serve(**options(authority, "token"), max_connections=1)
+    deaf = RawClient(
+        server.address,
+        pack(Hello(1, "a", {}, [])),
+        credentials=proof(authority, "token", "a"),
+    )
+    with deaf:
         server.events.wait(EventKind.JOINED, "a")
         server.grid.push_messages(server.requests(size=4_000_000))  # more than a link holds
         authority.revoke("a")
 
         server.client("b", credentials=proof(authority, "token", "b"))
-        over.set()
-        call.cancel()
-
-
-@pytest.mark.parametrize("kind", ["certificate", "token"])
-def test_a_proof_is_rotated(authority: Authority, serve: Serve, kind: str) -> None:
-    server = serve(**options(authority, kind))
-    old = proof(authority, kind, "a")
-    client = server.client("a", credentials=old)
-    new = proof(authority, kind, "a")  # beside the old one, which the server takes still
-    client.stop.set()
-    assert client.ended() is None
-    server.events.wait(EventKind.LEFT, "a")
-    client = server.client("a", credentials=new)  # at once: it is the same client
-    first = next(one for one in authority.issued() if one.name == "a")
-    authority.revoke(f"{first.serial:x}")
-
-    assert "is revoked" in refusal(server, "a", old)
-    (reply,) = server.grid.send_and_receive(server.requests(), timeout=LONG)
-    assert reply.has_content()
-
-
-@pytest.mark.parametrize("kind", ["certificate", "token"])
-def test_a_proof_that_two_use_at_once_is_that_of_the_first(
-    authority: Authority, serve: Serve, kind: str
-) -> None:
-    server, go = serve(**options(authority, kind)), threading.Event()
-    credentials = proof(authority, kind, "a")
-    first = server.client("a", waiting_app(go), credentials=credentials)
-    replies = server.grid.stream_replies(server.requests(), timeout=LONG)
-    server.events.wait(EventKind.SENT, "a")
-    second = Client(server.address, "a", credentials=credentials)
-    server.clients.append(second)
-
-    assert second.events.wait(EventKind.WAITING).detail.startswith("the client id 'a' is in use")
-    go.set()
-    assert next(replies).has_content()
-    assert first.events.count(EventKind.LEFT) == 0
-    first.stop.set()
-    second.events.wait(EventKind.JOINED)  # though the first might return: it is the same client
 
 
 def test_wrong_tokens_are_refused(authority: Authority, serve: Serve, tmp_path: Path) -> None:
@@ -210,9 +163,6 @@ def test_wrong_tokens_are_refused(authority: Authority, serve: Serve, tmp_path: 
     with pytest.raises(LinkError, match="takes clients with a token"):
         probe(server.address, credentials=channel_credentials(authority.ca))
     assert server.events.count(EventKind.LEFT) == 0
-
-
-def test_a_token_does_not_go_over_plaintext(authority: Authority) -> None:
     with pytest.raises(ConfigError, match="tokens need TLS"):
         GrpcGrid(identities=Identities(authority.tokens))
 
@@ -229,10 +179,8 @@ def test_a_list_that_becomes_unreadable_holds_as_it_was(
 
     assert "is revoked" in refusal(server, "a", of_a)
     server.client("b", credentials=of_b)
-    assert [record.name for record in caplog.records if record.levelname == "ERROR"] == [
-        "fedsz.security",
-        "fedsz.security",
-    ]
+    errors = [record.name for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == ["fedsz.security"] * 2
 
 
 IDS = [f"client-{i}" for i in range(5)]
@@ -242,18 +190,18 @@ def test_a_process_that_takes_all_ids_gets_nothing(serve: Serve, spawn: Spawn) -
     server = serve()
     victims = [server.client(client_id) for client_id in IDS]
     spawn(server.address, 4, *IDS)
-    for n in range(1, 3 * len(IDS)):  # each asks again and again
+    for n in range(1, 2 * len(IDS)):  # each asks again
         server.events.wait(EventKind.REFUSED, n=n)
     for client_id in IDS:  # and so does one of an earlier release, or one that makes up a key
-        for hello in (Hello(1, client_id, {}, []), Hello(1, client_id, {}, [], bytes(16))):
+        for hello, kind in (
+            (Hello(1, client_id, {}, []), ByeKind.REFUSED),
+            (Hello(1, client_id, {}, [], bytes(16)), ByeKind.TAKEN),
+        ):
             with RawClient(server.address, pack(hello)) as hostile:
-                (bye,) = hostile.hear_out()
-            assert isinstance(bye, Bye)
-            assert bye.kind in (ByeKind.TAKEN, ByeKind.REFUSED)
-            assert bye.reason == f"the client id {client_id!r} is in use"
+                assert hostile.hear_out() == [Bye(kind, f"the client id {client_id!r} is in use")]
 
     for _ in range(2):
-        replies = server.grid.send_and_receive(server.requests(), timeout=LONG)
+        replies = server.ask()
         assert [reply.has_content() for reply in replies] == [True] * len(IDS)
         assert {reply.content["metrics"]["num-examples"] for reply in replies} == {1}
     assert all(victim.events.count(EventKind.JOINED) == 1 for victim in victims)

@@ -85,8 +85,16 @@ def test_replies_are_made_one_at_a_time() -> None:
     assert ran == [0, 1, 2]
 
 
-def test_replies_are_those_of_a_wire() -> None:
-    grid = grid_of(1)
+def test_reply_metadata_is_the_servers_own() -> None:
+    liar = ClientApp()
+
+    @liar.train()
+    def lie(message: Message, context: Context) -> Message:
+        reply = Message(RecordDict(), reply_to=message)
+        reply.metadata.__dict__.update(_src_node_id=7, _reply_to_message_id="other", _run_id=9)
+        return reply
+
+    grid = LocalGrid(liar, [{}])
     (request,) = requests(grid)
     (reply,) = grid.send_and_receive([request])
 

@@ -1,106 +1,68 @@
-"""Who may take the place of a client, while it is connected and afterwards."""
+"""Who may take the place of a client, and what a server says to those who break its rules."""
 
 from __future__ import annotations
 
 import pytest
+from flwr.app import Error
 
 from fedsz.errors import CorruptStream
+from fedsz.flower_compat import ErrorCode
+from fedsz.transport import server_session
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, Welcome, pack
+from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, pack
 from fedsz.transport.identity import Claims, Identity
-from fedsz.transport.server_session import Send, ServerSession
-from tests.session_links import GRACE, Sink
+from fedsz.transport.node import node_id
+from fedsz.transport.server_session import Settle
+from tests.session_links import GRACE, Door, delivery, told
 
 OWNER = Hello(PROTOCOL, "a", {}, [], b"the key of one process")
-KEYS = {"itself": OWNER.session_key, "another": b"another key", "an old one": b""}
+OTHER = Hello(PROTOCOL, "a", {}, [], b"another key")
+OLD = Hello(PROTOCOL, "a", {}, [])  # of a release without keys
 CERTIFICATE = Identity("certificate", "1", frozenset(("a",)))
-
-
-class Door:
-    """A server session, and what it says to the last connection that came."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.session = ServerSession(max_message_bytes=1000, reconnect_grace=GRACE, open_sink=Sink)
-
-    def knock(self, who: str, hello: Hello, identity: Identity | None = None) -> list[object]:
-        """Return what is to be done when somebody says HELLO."""
-        self.session.connect(who, identity)
-        return list(self.session.receive(who, pack(hello), self.now))
-
-    def lose(self, who: str) -> None:
-        self.session.lost(who, self.now)
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        self.session.tick(self.now)
-
-
-def told(who: str, outputs: list[object]) -> list[object]:
-    """Return what is sent to a connection."""
-    return [x.item for x in outputs if isinstance(x, Send) and x.connection == who]
+IN_USE = "the client id 'a' is in use"
 
 
 @pytest.mark.parametrize("state", ["live", "away", "gone"])
 @pytest.mark.parametrize("identity", [None, CERTIFICATE], ids=["plaintext", "certificate"])
-@pytest.mark.parametrize("key", KEYS)
-def test_who_may_take_an_id(state: str, identity: Identity | None, key: str) -> None:
+@pytest.mark.parametrize("second", [OWNER, OTHER, OLD], ids=["itself", "another", "an old one"])
+@pytest.mark.parametrize("first", [OWNER, OLD], ids=["with a key", "without"])
+def test_who_may_take_an_id(
+    state: str, identity: Identity | None, first: Hello, second: Hello
+) -> None:
     door = Door()
-    door.knock("first", OWNER, identity)
+    door.knock("first", first, identity)
     if state != "live":
         door.lose("first")
     if state == "gone":
         door.wait(GRACE)
 
-    second = Hello(PROTOCOL, "a", {}, [], KEYS[key])
     outputs = door.knock("second", second, identity)
 
-    let_in = key == "itself" or state == "gone" or (state == "away" and identity is not None)
-    answer = told("second", outputs)[0]
-    assert isinstance(answer, Welcome if let_in else Bye)
-    if not let_in:
-        assert isinstance(answer, Bye)
-        assert answer.kind == (ByeKind.TAKEN if second.session_key else ByeKind.REFUSED)
-        assert answer.reason == "the client id 'a' is in use"
+    same = second.session_key != b"" and second == first
+    let_in = same or state == "gone" or (state == "away" and identity is not None)
+    if let_in:
+        assert isinstance(told("second", outputs)[0], Welcome)
+    else:
+        kind = ByeKind.TAKEN if second.session_key else ByeKind.REFUSED
+        assert told("second", outputs) == [Bye(kind, IN_USE)]
         assert not told("first", outputs)
         assert door.session.serves("first") == (state == "live")
         assert not door.session.serves("second")
+        # Those who watch must not take the victim for the one that was sent home.
+        (event,) = [x for x in outputs if isinstance(x, LinkEvent)]
+        assert (event.kind, event.client_id) == (EventKind.REFUSED, "")
     replaced = [item for item in told("first", outputs) if isinstance(item, Bye)]
     assert [bye.kind for bye in replaced] == [ByeKind.REPLACED] * (let_in and state == "live")
 
 
-def test_a_client_without_a_key_is_not_replaced_by_another_one_without() -> None:
-    door, silent = Door(), Hello(PROTOCOL, "a", {}, [])
-    door.knock("first", silent)
-
-    (bye,) = told("second", door.knock("second", silent))
-
-    assert isinstance(bye, Bye)
-    assert bye.kind == ByeKind.REFUSED
-    assert door.session.serves("first")
-
-
 def test_the_key_of_a_process_that_was_replaced_is_void() -> None:
-    door, other = Door(), Hello(PROTOCOL, "a", {}, [], b"another key")
+    door = Door()
     door.knock("first", OWNER)
     door.lose("first")
     door.wait(GRACE)
-    door.knock("second", other)
+    door.knock("second", OTHER)
 
-    (bye,) = told("third", door.knock("third", OWNER))
-
-    assert isinstance(bye, Bye)
-    assert bye.kind == ByeKind.TAKEN
-
-
-def test_a_refusal_is_told_without_the_name_of_the_victim() -> None:
-    """Those who watch must not take the victim for the one that was sent home."""
-    door = Door()
-    door.knock("first", OWNER)
-    outputs = door.knock("second", Hello(PROTOCOL, "a", {}, [], b"another key"))
-
-    (event,) = [x for x in outputs if isinstance(x, LinkEvent)]
-    assert (event.kind, event.client_id) == (EventKind.REFUSED, "")
+    assert told("third", door.knock("third", OWNER)) == [Bye(ByeKind.TAKEN, IN_USE)]
 
 
 def test_an_identity_is_of_one_client() -> None:
@@ -116,3 +78,90 @@ def test_an_identity_is_of_one_client() -> None:
         claims.check(both, "c")
     with pytest.raises(CorruptStream, match="that of nobody"):
         claims.check(Identity("certificate", "3", frozenset()), "a")
+
+
+@pytest.mark.parametrize(
+    ("raws", "why"),
+    [
+        ([b"\xff\x00garbage"], "no frame has type 255"),
+        ([b""], "a frame without a type"),
+        ([b"\x01\x94garbage"], "not a frame of type 1"),
+        ([pack(Begin("x", 100))], "the first frame is not HELLO"),
+        ([pack(Hello(99, "future", {}, []))], "protocol 99; this server speaks 1"),
+        ([pack(OWNER), pack(Begin("x", 1 << 50))], "at most 0.0 MB"),
+        ([pack(OWNER), b"\x04data"], "a frame of type 4 out of place"),
+        ([pack(OWNER), pack(Begin("x", 10)), b"\x04too much data"], "1 to 10 were due"),
+        ([pack(OWNER), pack(OWNER)], "a frame of type 1 out of place"),
+    ],
+)
+def test_who_breaks_the_rules_is_refused_and_owes_nothing(raws: list[bytes], why: str) -> None:
+    door, awaited = Door(), delivery("a", "m", 100.0)
+    door.session.connect("link")
+    outputs = door.says("link", *raws[:-1]) + door.session.post([awaited], door.now)
+    outputs += door.says("link", raws[-1])
+
+    bye = told("link", outputs)[-1]
+    assert isinstance(bye, Bye)
+    assert bye.kind == ByeKind.REFUSED
+    assert why in bye.reason
+    assert not door.session.serves("link")
+    (outcome,) = [x.outcome for x in outputs if isinstance(x, Settle)]
+    assert isinstance(outcome, Error)
+    refused = f"client 'a' was refused: {bye.reason}"
+    assert outcome.reason == (refused if raws[1:] else f"node {awaited.out.metadata.dst_node_id} "
+        "is not connected")  # fmt: skip
+
+
+def test_a_timeout_tells_how_far_the_upload_was() -> None:
+    door, awaited = Door(max_message_bytes=1 << 30), delivery("a", "m", 100.0)
+    door.knock("link", OWNER)
+    door.session.post([awaited], door.now)
+    door.session.sent("link", awaited, 0)
+    door.says("link", pack(Begin("m", 40_000_000)), b"\x04" + bytes(600_000))
+    door.session.hasten([awaited], 3.0, door.now)
+
+    (why,) = [x.detail for x in door.wait(3.0) if isinstance(x, LinkEvent)]
+
+    assert why == "no reply from client 'a' within 3 s, given up during upload (0.6 of 40.0 MB)"
+
+
+def test_a_reply_nobody_waits_for_is_read_and_dropped() -> None:
+    door = Door()
+    (welcome,) = told("link", door.knock("link", Hello(PROTOCOL, "a", {}, ["stale"])))
+    outputs = door.says("link", pack(Begin("stale", 12)), b"\x04" + bytes(12))
+
+    assert welcome.wanted == []
+    assert told("link", outputs) == [Ack("stale", received=False)]
+    (event,) = [x for x in outputs if isinstance(x, LinkEvent)]
+    assert (event.kind, event.detail[:7]) == (EventKind.RECEIVED, "dropped")
+
+
+def test_a_message_to_nobody_is_an_error_at_once() -> None:
+    door = Door()
+    door.knock("link", OWNER)
+    door.lose("link")
+    door.wait(GRACE)
+    outputs = door.session.post([delivery(name, "m", 100.0) for name in "ab"], door.now)
+
+    outcomes = [x.outcome for x in outputs if isinstance(x, Settle)]
+    assert outcomes == [
+        Error(ErrorCode.NODE_UNAVAILABLE, f"{who} is not connected")
+        for who in ("client 'a'", f"node {node_id('b')}")
+    ]
+
+
+def test_clients_who_left_are_forgotten_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_session, "MAX_PEERS", 2)
+    door = Door()
+    for name in ("a", "b"):
+        door.knock(name, Hello(PROTOCOL, name, {}, []))
+    (bye,) = told("c", door.knock("c", Hello(PROTOCOL, "c", {}, [])))
+    assert bye.reason == "the server has its 2 clients"
+    for name in ("a", "b"):
+        door.lose(name)
+    door.wait(GRACE)
+
+    assert isinstance(told("d", door.knock("d", Hello(PROTOCOL, "d", {}, [])))[0], Welcome)
+    assert door.session.client_name(door.session.connected[0]) == "d"

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedsz.data_share import Share
 from fedsz.errors import LinkError
 from fedsz.transport.events import EventKind
-from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, Welcome, pack
-from fedsz.transport.server_session import ServerSession
+from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, Welcome
 from fedsz.transport.shares import Shares
 from fedsz.transport.state_folder import CLIENT_ID, SHARE, StateFolder
 from tests.fleets import LIMIT, WIDE
 from tests.links import LONG, Client
-from tests.session_links import GRACE, Sink
-from tests.test_session_claims import told
+from tests.session_links import GRACE, Door, told
 
 if TYPE_CHECKING:
     from tests.fleets import Fleet
@@ -52,33 +50,26 @@ def shares_of(server: Any) -> dict[str, tuple[int, int]]:
     return told_shares
 
 
-class Desk:
-    """A server session that gives shares, and the clients that are in."""
+class Desk(Door):
+    """A door that gives shares of the data, and waits for those who leave no longer than told."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.session = ServerSession(
-            max_message_bytes=1000, reconnect_grace=GRACE, open_sink=Sink, shares=Shares(COUNT)
-        )
+        super().__init__(shares=Shares(COUNT))
         self.links = itertools.count()
+        self.done: list[Any] = []  # what the last one to come has caused
 
-    def come(
-        self, client_id: str, named: Share | None = None, outputs: list[Any] | None = None
-    ) -> tuple[int, Any]:
-        """Return a connection of a client and the answer to its HELLO; add what is to be done."""
-        config = {} if named is None else named.as_config()
+    def come(self, client_id: str, named: Share | None = None) -> tuple[int, Any]:
+        """Return a connection of a client and the answer to its HELLO."""
+        config = {} if named is None else dict(named.as_config())
         key = client_id.encode()
-        hello = Hello(PROTOCOL, client_id, dict(config), [], key, wants_share=named is None)
+        hello = Hello(PROTOCOL, client_id, config, [], key, wants_share=named is None)
         link = next(self.links)
-        self.session.connect(link)
-        done = self.session.receive(link, pack(hello), self.now)
-        if outputs is not None:
-            outputs += done
-        return link, told(link, done)[0]  # type: ignore[arg-type]
+        self.done = self.knock(link, hello)
+        return link, told(link, self.done)[0]
 
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        self.session.tick(self.now)
+    def leave_for_good(self, link: int) -> None:
+        self.lose(link)
+        self.wait(GRACE)
 
 
 steps = st.lists(
@@ -91,6 +82,15 @@ steps = st.lists(
 )
 
 
+# One that has taken another share leaves its own to the borrower.
+TAKEN_ANEW = [
+    *[("comes", "a", 0), ("leaves", "a", None), ("waits", "", None), ("waits", "", None)],
+    *[("comes", "b", 0), ("comes", "a", 1), ("leaves", "b", None), ("waits", "", None)],
+    *[("waits", "", None), ("comes", "c", 0), ("comes", "b", 0)],
+]
+
+
+@example(TAKEN_ANEW)
 @given(steps)
 def test_no_two_live_clients_have_one_share(history: list[tuple[str, str, int | None]]) -> None:
     desk, links, shares = Desk(), {}, {}  # type: ignore[var-annotated]
@@ -98,9 +98,9 @@ def test_no_two_live_clients_have_one_share(history: list[tuple[str, str, int | 
     last: dict[Share, str] = {}  # and who had it last
     for what, client_id, number in history:
         if what == "waits":
-            desk.pass_time(GRACE / 2)
+            desk.wait(GRACE / 2)
         elif what == "leaves" and client_id in links:
-            desk.session.lost(links.pop(client_id), desk.now)
+            desk.lose(links.pop(client_id))
         elif what == "comes":
             named = None if number is None else Share(number, COUNT)
             link, answer = desk.come(client_id, named)
@@ -133,14 +133,13 @@ def test_a_client_gets_its_share_back_while_others_take_what_is_left() -> None:
     links = {name: desk.come(name) for name in "abc"}
     assert [answer.share for _, answer in links.values()] == [Share(i, COUNT) for i in range(COUNT)]
 
-    desk.session.lost(links["b"][0], desk.now)
+    desk.lose(links["b"][0])
     _, spare = desk.come("spare")
     assert isinstance(spare, Bye)
     assert spare.reason == f"all {COUNT} shares of the data are taken"
     assert desk.come("b")[1].share == Share(1, COUNT)
 
-    desk.session.lost(links["c"][0], desk.now)
-    desk.pass_time(GRACE)
+    desk.leave_for_good(links["c"][0])
     link, answer = desk.come("spare")
     assert answer.share == Share(2, COUNT)
     assert desk.come("c")[1].share == Share(2, COUNT)
@@ -155,36 +154,18 @@ def test_who_takes_the_share_of_one_that_is_away_does_not_lock_it_out(named: Sha
     desk.come("a", Share(0, COUNT))
     away, _ = desk.come("b", Share(1, COUNT))
     desk.come("c", Share(2, COUNT))
-    desk.session.lost(away, desk.now)
-    desk.pass_time(GRACE)
+    desk.leave_for_good(away)
     stranger, answer = desk.come("stranger", named)
     assert isinstance(answer, Welcome)
 
-    outputs: list[Any] = []
-    back, answer = desk.come("b", Share(1, COUNT), outputs)
+    back, answer = desk.come("b", Share(1, COUNT))
 
     assert isinstance(answer, Welcome)
-    (bye,) = told(stranger, outputs)  # type: ignore[arg-type]
-    assert bye == Bye(ByeKind.TAKEN, "client 'b' has its share again")
+    assert told(stranger, desk.done) == [Bye(ByeKind.TAKEN, "client 'b' has its share again")]
     assert [desk.session.serves(link) for link in (stranger, back)] == [False, True]
     assert (
         desk.come("stranger", Share(1, COUNT))[1].reason == "share 1/3 of the data is client 'b''s"
     )
-
-
-def test_a_client_that_has_taken_another_share_leaves_its_own_to_the_borrower() -> None:
-    desk = Desk()
-    away, _ = desk.come("a", Share(0, COUNT))
-    desk.session.lost(away, desk.now)
-    desk.pass_time(GRACE)
-    link, _ = desk.come("borrower", Share(0, COUNT))
-    desk.come("a", Share(1, COUNT))
-    desk.session.lost(link, desk.now)
-    desk.pass_time(GRACE)
-    third, _ = desk.come("third", Share(0, COUNT))
-
-    assert isinstance(desk.come("borrower", Share(0, COUNT))[1], Welcome)
-    assert not desk.session.serves(third)
 
 
 def test_two_clients_cannot_name_one_share() -> None:
@@ -203,30 +184,6 @@ def test_two_clients_cannot_name_one_share() -> None:
 @pytest.mark.parametrize("config", [{"partition-id": "0"}, {"partition-id": True}, {}])
 def test_what_is_no_share_is_none(config: dict[str, Any]) -> None:
     assert Share.of({"num-partitions": 3, **config}) is None
-
-
-def test_each_client_trains_on_the_share_it_was_given(serve: Serve) -> None:
-    server = serve(shares=2)
-    server.client("a", reporter, wants_share=True)
-    server.client("b", reporter, node_config={"partition-id": 1, "num-partitions": 2})
-
-    assert shares_of(server) == {"a": (0, 2), "b": (1, 2)}
-
-
-def test_a_second_client_of_a_share_waits_until_the_first_has_left(serve: Serve) -> None:
-    server = serve(shares=2, reconnect_grace=0.0)
-    mine = {"partition-id": 1, "num-partitions": 2}
-    first = server.client("a", reporter, node_config=mine)
-    second = Client(server.address, "b", reporter, node_config=mine)
-    server.clients.append(second)
-    waiting = second.events.wait(EventKind.WAITING).detail
-    assert waiting.startswith("share 1/2 of the data is client 'a''s; next try in ")
-
-    first.stop.set()
-    assert first.ended() is None
-    server.events.wait(EventKind.JOINED, "b")
-
-    assert shares_of(server) == {"b": (1, 2)}
 
 
 def test_a_process_has_the_share_and_the_name_of_the_one_before(
@@ -250,14 +207,14 @@ def test_a_process_has_the_share_and_the_name_of_the_one_before(
     assert shares_of(other) == {"first to come": (1, 2), name: (0, 2)}
 
 
-def test_a_share_that_is_given_anew_replaces_the_one_before(serve: Serve, tmp_path: Path) -> None:
+def test_clients_train_on_the_shares_they_were_given_anew(serve: Serve, tmp_path: Path) -> None:
     with StateFolder(tmp_path) as folder:
         folder.keep_share({"partition-id": 1, "num-partitions": 2})
     server = serve(shares=2)
     server.client("a", reporter, node_config={"partition-id": 1, "num-partitions": 2})
     server.client("b", reporter, wants_share=True, state_dir=tmp_path)
 
-    assert shares_of(server)["b"] == (0, 2)
+    assert shares_of(server) == {"a": (1, 2), "b": (0, 2)}
     assert (tmp_path / SHARE).read_text() == "0/2"
 
 
@@ -276,18 +233,6 @@ def test_a_server_that_gives_no_shares_is_no_use_to_a_client_without(serve: Serv
 
     assert isinstance(error, LinkError)
     assert str(error) == "the server gives no shares of the data: name one by --partition I/N"
-
-
-def test_a_link_is_no_faster_than_it_may_be(serve: Serve) -> None:
-    server = serve()
-    bits = 2e6
-    server.client("slow", max_bits=bits)
-
-    (reply,) = server.grid.send_and_receive(server.requests(size=100_000))
-
-    assert not reply.has_error()
-    (measured,) = server.grid.bandwidths.values()
-    assert measured < 1.5 * bits  # the first of its chunks is not held up
 
 
 @pytest.mark.slow
