@@ -10,99 +10,67 @@ import pytest
 
 pytest.importorskip("torch")
 
-from safetensors.torch import save_file
-
 from fedsz.arrays import as_arrays
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, DataError, ModelMismatch
-from fedsz.flower import LocalGrid, make_client_app
 from fedsz.flower.records import to_record
-from fedsz.training.federation import federate, prepare
+from fedsz.training.federation import prepare
 from fedsz.training.images import build_model
 from fedsz.training.model_state import load
 from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import MODEL
+from tests.fleets import federated, shares
 
 
-def run(config: RunConfig, nodes: list[dict[str, Any]]) -> list[RoundRecord]:
-    rounds: list[RoundRecord] = []
-    federate(LocalGrid(make_client_app(), nodes), config, prepare(config), rounds.append)
-    return rounds
+def run(config: RunConfig) -> list[RoundRecord]:
+    return federated(config, shares(2))
 
 
-def shares(count: int, **more: Any) -> list[dict[str, Any]]:
-    return [{"partition-id": i, "num-partitions": count, **more} for i in range(count)]
-
-
-def test_digits_are_learned_from_compressed_updates() -> None:
-    config = RunConfig(rounds=3, min_clients=2, error_bound=1e-2)
-
-    start, *rounds = run(config, shares(2))
-
-    assert start.accuracy < 0.3
-    assert rounds[-1].accuracy > 0.85
-    for done in rounds:
-        assert done.replies == 2
-        assert done.ratio > 4
-        assert 0 < done.max_error <= 1
-
-
-def test_steps_are_learned_from_as_weights_are() -> None:
-    weights, delta = (
-        run(RunConfig(rounds=3, min_clients=2, update=update), shares(2))
-        for update in ("weights", "delta")
-    )
-
-    assert delta[-1].accuracy > 0.85
-    for one, other in zip(weights[1:], delta[1:], strict=True):
-        assert other.replies == 2
-        assert other.max_error <= 1
-        assert other.ratio > 2 * one.ratio
-
-
-def test_a_bound_costs_no_accuracy_that_shows() -> None:
+def test_digits_are_learned_from_steps_as_from_weights() -> None:
     """A bound that is not kept, or a broken average, would show here."""
-    raw, lossy = (
-        run(RunConfig(rounds=3, min_clients=2, learning_rate=0.003, **options), shares(2))[-1]
-        for options in ({"codec": "raw", "lossless": "raw"}, {"error_bound": 1e-3})
+    raw, weights, delta = (
+        run(RunConfig(rounds=3, learning_rate=0.005, **options))
+        for options in (
+            {"codec": "raw", "lossless": "raw"},
+            {"update": "weights", "error_bound": 1e-3},
+            {"update": "delta", "error_bound": 1e-2},
+        )
     )
 
-    assert raw.ratio == pytest.approx(1, abs=0.01)
-    assert lossy.accuracy == pytest.approx(raw.accuracy, abs=0.03)
+    assert delta[0].accuracy < 0.3
+    assert delta[-1].accuracy > 0.85
+    assert raw[-1].ratio == pytest.approx(1, abs=0.01)
+    for lossy in (weights, delta):
+        assert lossy[-1].accuracy == pytest.approx(raw[-1].accuracy, abs=0.03)
+    for one, other in zip(weights[1:], delta[1:], strict=True):
+        assert (one.replies, other.replies) == (2, 2)
+        assert 0 < one.max_error <= 1
+        assert 0 < other.max_error <= 1
+        assert other.ratio > 2 * one.ratio
+        assert other.ratio > 4
 
 
-def test_equal_seeds_give_equal_runs() -> None:
-    config = RunConfig(rounds=1, min_clients=2, seed=5)
-
-    first, second = (run(config, shares(2))[-1] for _ in range(2))
-
-    assert (first.accuracy, first.loss) == (second.accuracy, second.loss)
-
-
-def test_a_run_starts_from_given_weights(tmp_path: Path) -> None:
-    trained: list[RoundRecord] = []
-    config = RunConfig(rounds=2, min_clients=2)
-    model = federate(
-        LocalGrid(make_client_app(), shares(2)), config, prepare(config), trained.append
+def test_equal_seeds_give_equal_runs_which_others_start_from(tmp_path: Path) -> None:
+    first, again = (
+        run(RunConfig(rounds=1, seed=5, run_dir=str(tmp_path / name))) for name in ("a", "b")
     )
-    path = tmp_path / "model.safetensors"
-    save_file({name: x.contiguous() for name, x in model.state_dict().items()}, path)
+    path = tmp_path / "a" / MODEL
 
-    start, _ = run(RunConfig(rounds=1, min_clients=2, initial=str(path)), shares(2))
+    start, _ = run(RunConfig(rounds=1, initial=str(path)))
 
-    assert (start.accuracy, start.loss) == (trained[-1].accuracy, trained[-1].loss)
+    assert (first[-1].accuracy, first[-1].loss) == (again[-1].accuracy, again[-1].loss)
+    assert (start.accuracy, start.loss) == (first[-1].accuracy, first[-1].loss)
     with pytest.raises(ModelMismatch):
         prepare(RunConfig(initial=str(path), dataset="cifar10"))
 
 
 def test_images_are_scaled_for_clients_and_server() -> None:
-    options = {"rounds": 1, "min_clients": 1, "samples": 64, "test_samples": 32}
+    options = {"rounds": 1, "samples": 64, "test_samples": 32}
 
-    (*_, small), (*_, large) = (
-        run(RunConfig(image_size=size, **options), shares(1)) for size in (0, 16)
-    )
+    (*_, small), (*_, large) = (run(RunConfig(image_size=size, **options)) for size in (0, 16))
 
     assert large.loss != small.loss
-    assert large.replies == 1
+    assert large.replies == 2
     assert large.train_seconds > 0
     assert large.test_seconds > 0
 
@@ -110,7 +78,7 @@ def test_images_are_scaled_for_clients_and_server() -> None:
 def test_a_client_with_another_data_set_is_left_out() -> None:
     nodes = [*shares(2)[:1], shares(2, dataset="cifar10")[1]]
 
-    *_, last = run(RunConfig(rounds=1, min_clients=2), nodes)
+    *_, last = federated(RunConfig(rounds=1, samples=64, test_samples=32), nodes)
 
     assert last.replies == 1
     (reason,) = (failure.reason for failure in last.failures)

@@ -16,29 +16,20 @@ from typer.testing import CliRunner
 from fedsz.cli import app
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.flower import LocalGrid, make_client_app
 from fedsz.report.source import read_source
 from fedsz.training.decisions import decisions
-from fedsz.training.federation import federate, prepare
+from fedsz.training.federation import prepare
 from fedsz.training.options import RunConfig
-from fedsz.training.run_folder import ROUNDS, RunFolder
+from fedsz.training.run_folder import ROUNDS
+from tests.fleets import federated, shares
 
 CLIENTS = 2
 
 
 def run(folder: Path, **options: Any) -> list[RoundRecord]:
     """A run on digits, with the folder that a server leaves."""
-    config = RunConfig(
-        run_dir=str(folder), rounds=3, min_clients=CLIENTS, samples=400, test_samples=200, **options
-    )
-    kept = RunFolder.create(config)
-    rows: list[RoundRecord] = []
-    nodes = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
-
-    grid, problem = LocalGrid(make_client_app(), nodes), prepare(config)
-    federate(grid, config, problem, rows.append, on_checkpoint=kept.keep)
-    kept.finish()
-    return rows
+    size = {"rounds": 3, "samples": 400, "test_samples": 200}
+    return federated(RunConfig(run_dir=str(folder), **size, **options), shares(CLIENTS))
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +45,6 @@ def folder(of_auto: tuple[Path, list[RoundRecord]], tmp_path: Path) -> Path:
     return Path(shutil.copytree(of_auto[0], tmp_path / "run"))
 
 
-@pytest.mark.parametrize(
-    "policy",
-    ["fixed", "schedule:first=std:3,last=std:1+accuracy", "gate", "dc2:rule=aimd,seconds=10"],
-)
-def test_what_was_decided_is_in_the_rows_and_is_decided_again(tmp_path: Path, policy: str) -> None:
-    rows = run(tmp_path / "run", policy=policy, update="delta+ef", error_bound="std:2")
-
-    decided_again(tmp_path / "run", rows)
-
-
 def decided_again(folder: Path, rows: list[RoundRecord]) -> None:
     assert rows[0].decision is None
     assert all(row.decision is not None and row.replies == CLIENTS for row in rows[1:])
@@ -74,6 +55,7 @@ def decided_again(folder: Path, rows: list[RoundRecord]) -> None:
 
 def test_what_is_decided_is_what_is_done(tmp_path: Path) -> None:
     rows = run(tmp_path / "run", policy="schedule:first=std:6,last=std:0.5,shape=linear")
+    decided_again(tmp_path / "run", rows)
     bounds = [row.decision.config.error_bound for row in rows[1:] if row.decision]
     assert bounds == ["std:6", "std:3.25", "std:0.5"]
     sent = [row.sent_up for row in rows[1:]]

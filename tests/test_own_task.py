@@ -17,14 +17,12 @@ from fedsz.cli import app
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, TaskError
 from fedsz.experiments.results import SWEEP, read
-from fedsz.flower import LocalGrid, make_client_app
 from fedsz.report.source import read_source
 from fedsz.training import apps
 from fedsz.training.decisions import decisions
-from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
-from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import client_task, load_task
+from tests.fleets import federated, shares
 
 MEAN = '''
 import numpy as np
@@ -68,19 +66,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def nodes(count: int, **more: Any) -> list[dict[str, Any]]:
-    return [{"partition-id": i, "num-partitions": count, **more} for i in range(count)]
-
-
-def run(config: RunConfig, places: list[dict[str, Any]]) -> list[RoundRecord]:
-    rounds: list[RoundRecord] = []
-    federate(LocalGrid(make_client_app(), places), config, prepare(config), rounds.append)
-    return rounds
+def run(**options: Any) -> list[RoundRecord]:
+    """Train the task of the module `mine` with two clients that were started with it."""
+    return federated(RunConfig(task="mine:Mean", **options), shares(2, task="mine:Mean"))
 
 
 def test_arrays_are_learned_without_torch_and_without_an_accuracy() -> None:
-    config = RunConfig(task="mine:Mean", rounds=4)
-    start, *rounds = run(config, nodes(2, task="mine:Mean"))
+    start, *rounds = run(rounds=4)
 
     assert start.loss is not None
     assert rounds[-1].loss is not None
@@ -91,19 +83,19 @@ def test_arrays_are_learned_without_torch_and_without_an_accuracy() -> None:
         assert done.ratio > 3
 
 
-@pytest.mark.parametrize("policy", ["auto", "layers", "gate+accuracy"])
-def test_every_policy_decides_without_an_accuracy(policy: str, folder: Path) -> None:
-    config = RunConfig(
-        task="mine:Mean", rounds=4, policy=policy, run_dir="out", update="delta+ef",
-        error_bound="std:1",
-    )  # fmt: skip
-    kept = RunFolder.create(config)
-    places = nodes(2, task="mine:Mean")
-    grid = LocalGrid(make_client_app(), places)
-    federate(grid, config, prepare(config), on_checkpoint=kept.keep)
-    kept.finish()
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *("fixed", "auto", "layers", "gate+accuracy", "dc2:rule=aimd,seconds=10"),
+        "schedule:first=std:3,last=std:1+accuracy",
+    ],
+)
+def test_every_policy_decides_without_an_accuracy_and_again(policy: str, folder: Path) -> None:
+    rows = run(rounds=4, policy=policy, run_dir="out", update="delta+ef", error_bound="std:1")
 
-    assert all(one.same for one in decisions(folder / "out"))
+    assert rows[0].decision is None
+    decided = list(decisions(folder / "out"))
+    assert [(one.record.round, one.same) for one in decided] == [(i, True) for i in range(1, 5)]
     (found,) = read_source(folder / "out")
     assert all(math.isnan(accuracy) for accuracy in found.accuracies)
     shown = CliRunner().invoke(app, ["decisions", "out"])
@@ -124,11 +116,7 @@ def test_a_loss_that_jumps_tightens_and_is_decided_again(folder: Path, jump: str
         )
         sys.modules.pop("mine", None)
         apps._loaded.cache_clear()
-        config = RunConfig(task="mine:Mean", rounds=5, run_dir=name)
-        kept = RunFolder.create(config)
-        grid = LocalGrid(make_client_app(), nodes(2, task="mine:Mean"))
-        federate(grid, config, prepare(config), on_checkpoint=kept.keep)
-        kept.finish()
+        run(rounds=5, run_dir=name)
         decided = list(decisions(folder / name))
         assert all(one.same for one in decided)
         bounds[name] = [one.decision.config.bound.value for one in decided]
@@ -182,11 +170,7 @@ def test_equal_seeds_give_equal_runs_of_a_task_that_draws(folder: Path) -> None:
         drawn.replace("share.mean(0)", "np.random.permutation(share)[0]")
     )
     state = np.random.get_state()[1].tolist()  # noqa: NPY002
-    places = nodes(2, task="mine:Mean")
-    losses = [
-        [done.loss for done in run(RunConfig(task="mine:Mean", rounds=2, seed=seed), places)]
-        for seed in (1, 1, 2)
-    ]
+    losses = [[done.loss for done in run(rounds=2, seed=seed)] for seed in (1, 1, 2)]
 
     assert losses[0] == losses[1] != losses[2]
     assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
@@ -270,9 +254,8 @@ def test_a_method_that_is_wrong_is_one_line_with_its_name(
 ) -> None:
     assert before in MEAN
     (folder / "mine.py").write_text(MEAN.replace(before, after))
-    config = RunConfig(task="mine:Mean", rounds=1, min_clients=1)
     with pytest.raises((ConfigError, TaskError), match=says) as caught:
-        run(config, nodes(1, task="mine:Mean"))
+        run(rounds=1)
 
     assert "mine:Mean" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -292,7 +275,7 @@ def test_a_method_that_is_wrong_is_one_line_with_its_name(
 def test_a_client_whose_training_is_wrong_says_so(report: str, says: str, folder: Path) -> None:
     wrong = MEAN.replace('{"examples": len(share)}', report)
     (folder / "mine.py").write_text(wrong)
-    *_, last = run(RunConfig(task="mine:Mean", rounds=1), nodes(2, task="mine:Mean"))
+    *_, last = run(rounds=1)
 
     assert last.replies == 0
     for failure in last.failures:
@@ -300,7 +283,7 @@ def test_a_client_whose_training_is_wrong_says_so(report: str, says: str, folder
 
 
 def test_no_server_makes_a_client_import_what_it_was_not_started_with(folder: Path) -> None:
-    *_, last = run(RunConfig(task="mine:Mean", rounds=1), nodes(2))
+    *_, last = federated(RunConfig(task="mine:Mean", rounds=1), shares(2))
     (reason,) = {failure.reason for failure in last.failures}
     assert "the server asks for task 'mine:Mean', which is no task of fedsz" in reason
 
@@ -315,7 +298,7 @@ def test_no_server_makes_a_client_import_what_it_was_not_started_with(folder: Pa
 def test_no_server_leads_a_client_to_other_files(folder: Path) -> None:
     config = RunConfig(task="mine:Mean", rounds=1, dataset="../secret")
     for more, replies in (({}, 0), ({"dataset": "../secret"}, 2)):
-        *_, last = run(config, nodes(2, task="mine:Mean", **more))
+        *_, last = federated(config, shares(2, task="mine:Mean", **more))
 
         assert last.replies == replies
         assert all("no data set '../secret'" in one.reason for one in last.failures)

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedsz.flower import LocalGrid, make_client_app
-from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
-from fedsz.training.run_folder import MODEL, ROUNDS, UPDATES, RunFolder
+from fedsz.training.run_folder import MODEL, ROUNDS, UPDATES
 from fedsz.transport.node import node_id
-from tests.fleets import TASK
+from tests.fleets import TASK, federated, shares
 
 replaying = pytest.importorskip("benchmarks.replay", reason="needs benchmarks")
 soak = pytest.importorskip("benchmarks.soak", reason="needs benchmarks")
@@ -29,13 +27,10 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def run_of(path: Path, **options: Any) -> Path:
-    config = RunConfig(task=TASK, rounds=LENGTH, threshold=0, run_dir=str(path), **options)
-    folder: Any = RunFolder.create(config)
-    share = {"num-partitions": CLIENTS, "task": TASK}
-    grid = LocalGrid(make_client_app(), [{"partition-id": i, **share} for i in range(CLIENTS)])
-    kept = {"on_checkpoint": folder.keep, "on_update": folder.keep_update}
-    federate(grid, config, prepare(config), **kept)
-    folder.finish()
+    config = RunConfig(
+        task=TASK, rounds=LENGTH, threshold=0, run_dir=str(path), keep_updates=True, **options
+    )
+    federated(config, shares(CLIENTS, task=TASK))
     return path
 
 

@@ -14,11 +14,11 @@ import torch
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, DataError
-from fedsz.flower import LocalGrid, make_client_app
-from fedsz.training.federation import federate, prepare
+from fedsz.training.federation import prepare
 from fedsz.training.options import BUILT_IN, USUAL, RunConfig
 from fedsz.training.task import load_task
 from fedsz.training.text import LENGTH, SYMBOLS
+from tests.fleets import federated, shares
 
 SPEAKERS = {"Anna": "abcd", "Ben": "0123", "Cleo": "wxyz", "Dora": "+-*/"}
 
@@ -32,12 +32,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(config: RunConfig, clients: int = 2) -> list[RoundRecord]:
-    rounds: list[RoundRecord] = []
-    place = {"num-partitions": clients, "data-dir": config.data_dir}
-    nodes: list[dict[str, Any]] = [{**place, "partition-id": i} for i in range(clients)]
-    federate(LocalGrid(make_client_app(), nodes), config, prepare(config), rounds.append)
-    return rounds
+def run(config: RunConfig) -> list[RoundRecord]:
+    return federated(config, shares(2, **{"data-dir": config.data_dir}))
 
 
 def text_config(library: Path, **options: Any) -> RunConfig:
@@ -93,8 +89,10 @@ def test_pieces_of_a_text_are_disjoint_and_speakers_are_in_one_share(library: Pa
         assert sum(first in found for found in symbols) in (1, 2)  # a name may have the letter
 
 
-@pytest.mark.parametrize("table", ["breast_cancer", "digits", "iris", "wine"])
-@pytest.mark.parametrize("model", ["mlp", "linear"])
+@pytest.mark.parametrize(
+    ("table", "model"),
+    [("breast_cancer", "mlp"), ("digits", "linear"), ("iris", "mlp"), ("wine", "linear")],
+)
 def test_tables_are_learned(table: str, model: str) -> None:
     options: dict[str, Any] = {"dataset": table, "model": model, "learning_rate": 0.05}
     *_, last = run(RunConfig(task="tabular", rounds=5, batch_size=8, **options))
