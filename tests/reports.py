@@ -2,78 +2,56 @@
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from unittest import mock
+from typing import NamedTuple
 
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from fedsz.report import write_report
-from tests.sweeps import Rows, swept
+from fedsz.experiments.link_model import Link
+from fedsz.report.chart import Chart, Omitted, Table
+from fedsz.report.page import contents
+from fedsz.report.source import read_source
+from tests.sweeps import Rows, course
 
 FIGURES = (
     "accuracy-bytes", "accuracy-ratio", "accuracy-rounds", "accuracy-bound", "time-split",
     "transfer-bound", "transfer-bandwidth", "weights", "errors",
 )  # fmt: skip
+OF_CNN = [f"cnn-digits-{name}" for name in FIGURES]
+# Accuracies after two rounds, by scheme.
+ENDS = {
+    "raw": 0.7, "weights:zstd": 0.7, "weights:szx@0.01": 0.69, "weights:szx@0.1": 0.6,
+    "weights@0.01": 0.695, "weights@0.1": 0.65,
+}  # fmt: skip
 
 
-def rows() -> Rows:
-    good = swept(codecs="raw,szx,uniform,zstd", error_bounds="1e-2..1e-1", seeds=2)
-    bad = swept(codecs="uniform", error_bounds="1e-2", device="cuda:99")
-    return [*good, *bad]
-
-
-def few() -> Rows:
-    """Those of one seed and two codecs: a page of them takes a moment less."""
-    return [
-        row
-        for row in rows()
-        if row["seed"] == 0 and row["codec"] in ("raw", "uniform") and not row.get("error")
+def trial(*ways: str, seeds: int = 2) -> Rows:
+    """A sweep of two rounds, by default of all of `ENDS`, and a run that fails."""
+    runs = [
+        course(way, (0.1, 0.4, ENDS[way] - 0.02 * seed), seed)
+        for way in ways or ENDS
+        for seed in range(seeds)
     ]
+    failed = [] if ways else course("weights@0.01", (), 2, options={"rounds": 2}, error="no disk")
+    return [row for rows in (*runs, failed) for row in rows]
 
 
-def report(source: Path, tmp_path: Path, **more: Any) -> str:
-    return write_report(source, tmp_path / "report.html", **more).read_text("utf-8")
+class Report(NamedTuple):
+    """What is in a report, before anything is drawn."""
+
+    title: str
+    facts: list[str]
+    charts: dict[str, Chart]
+    tables: dict[str, Table]
+    left_out: dict[str, str]  # why, by title
 
 
-@contextmanager
-def not_drawn() -> Iterator[None]:
-    """Drawing takes long, and most tests are not about it."""
-    empty = {"svg": b"", "png": b""}
-    with (
-        mock.patch("fedsz.report.page.inline", return_value=[]),
-        mock.patch("fedsz.report.page.files", return_value=empty),
-    ):
-        yield
-
-
-def told(source: Path | Sequence[Path], tmp_path: Path, **more: Any) -> str:
-    """The page but for what its figures hold."""
-    with not_drawn():
-        return write_report(source, tmp_path / "told.html", **more).read_text("utf-8")
-
-
-def ids(page: str, tag: str) -> list[str]:
-    return re.findall(rf'<{tag} id="([^"]*)"', page)
-
-
-def left_out(page: str) -> dict[str, str]:
-    items = re.findall(r"<li>([^<:]*): ([^<]*)\.</li>", page.split("<main>")[1])
-    return {name: html.unescape(why) for name, why in items}
-
-
-def cells(page: str, table: str) -> list[list[str]]:
-    body = page.split(f'<table id="{table}"')[1].split("</table>")[0]
-    found = [re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in body.split("<tr>")[1:]]
-    return [[html.unescape(cell) for cell in row] for row in found]
-
-
-def with_column(rows: Rows, **columns: Any) -> Rows:
-    return [{**row, **columns} for row in rows]
+def report_of(*sources: Path, reach: float | None = None) -> Report:
+    title, facts, sections = contents(sources, read_source(*sources), [Link(10e6)], None, reach)
+    items = [item for section in sections for item in section.items]
+    charts = {item.name: item for item in items if isinstance(item, Chart)}
+    tables = {item.name: item for item in items if isinstance(item, Table)}
+    omitted = {item.title: item.why for item in items if isinstance(item, Omitted)}
+    return Report(title, facts, charts, tables, omitted)

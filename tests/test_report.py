@@ -1,257 +1,250 @@
-"""Reports of sweeps: what is in them, and what cannot be asked of them."""
+"""A report as it is drawn: one page that needs nothing else, its files, and both in a browser."""
 
 from __future__ import annotations
 
-import dataclasses
+import base64
 import html
-import math
 import os
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from fedsz.errors import ConfigError
-from fedsz.experiments.link_model import Link
-from fedsz.formatting import points
+from fedsz.palette import COLOURS
 from fedsz.report import write_report
-from fedsz.report.runs import UpdateCost, settings_of
-from fedsz.report.source import read_source
-from fedsz.report.times import compressed
-from tests.reports import (
-    FIGURES,
-    cells,
-    few,
-    ids,
-    left_out,
-    not_drawn,
-    report,
-    rows,
-    told,
-    with_column,
-)
-from tests.sweeps import written
+from tests.chromium import Page, browser, executable
+from tests.reports import OF_CNN, report_of, trial
+from tests.sweeps import course, written
 from tests.test_cli import call, refuse
 
+STRANGE = "<script>alert('1')</script> & $\\frac{ 模型"
+
+
+class Made(NamedTuple):
+    """What the command has made of a sweep."""
+
+    source: Path
+    figures: Path
+    printed: list[str]
+    page: str
+
+    @property
+    def target(self) -> Path:
+        return self.source.with_suffix(".html")
+
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("sweep") / "trial.parquet", rows())
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("report")
+    source = written(folder / "trial.parquet", trial())
+    figures = folder / "figures"
+    options = ("--figures", figures, "--bandwidth", "1gbps", "--latency", "5ms")
+    done = call("report", source, *options)
+    assert done.returncode == 0, done
+    page = source.with_suffix(".html").read_text("utf-8")
+    return Made(source, figures, done.stdout.splitlines(), page)
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("small") / "trial.parquet", few())
+def cells(page: str, table: str) -> list[tuple[str, ...]]:
+    body = page.split(f'<table id="{table}"')[1].split("</table>")[0]
+    found = [re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in body.split("<tr>")[1:]]
+    return [tuple(map(html.unescape, row)) for row in found]
 
 
-@pytest.fixture(scope="module")
-def page(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return report(sweep, tmp_path_factory.mktemp("page"))
+def test_the_page_and_the_files_have_all_that_there_is(made: Made) -> None:
+    whole = report_of(made.source)
+
+    assert made.printed == [str(made.target), str(made.figures)]
+    assert "calculated for 1 Gbps and 5.00 ms" in made.page
+    assert re.findall(r'<figure id="([^"]*)"', made.page) == ["bytes-to-accuracy", *OF_CNN]
+    for name, table in whole.tables.items():
+        if not name.endswith("timings"):
+            assert cells(made.page, name) == [table.head, *map(tuple, table.rows)]
+    for fact in whole.facts:
+        assert html.escape(fact) in made.page
+    names = {f"{name}.{end}" for name in whole.charts for end in ("svg", "png")}
+    assert {path.name for path in made.figures.iterdir()} == names
 
 
-def test_a_sweep_has_every_figure_and_table(sweep: Path, page: str) -> None:
-    figures = [f"cnn-digits-{name}" for name in FIGURES]
-    assert ids(page, "figure") == ["bytes-to-accuracy", *figures]
-    assert ids(page, "table") == [
-        "ways", "ratios", "cnn-digits-accuracies", "cnn-digits-timings", "cnn-digits-fits",
-        "failures",
-    ]  # fmt: skip
-    assert left_out(page) == {}
-    # Each says where its numbers come from.
-    machine = read_source(sweep)[0].machine
-    for caption in re.findall(r"<figcaption>.*?</figcaption>", page, re.S):
-        for said in ("Model cnn", "data digits, 160 images", "seeds 0, 1", html.escape(machine)):
-            assert said in caption
-
-
-def test_a_page_needs_nothing_else(page: str) -> None:
-    links = set(re.findall(r'(?:href|src|url\()="?([^")]*)', page))
+def test_a_page_needs_nothing_else(made: Made) -> None:
+    links = set(re.findall(r'(?:href|src|url\()="?([^")]*)', made.page))
     assert all(link.startswith("#") for link in links)
-    assert "<script" not in page
-    assert "@import" not in page
-    assert not re.search("https?://(?!www.w3.org)", page)
-    named = re.findall(r' id="([^"]*)"', page)
+    assert "<script" not in made.page
+    assert "@import" not in made.page
+    assert not re.search("https?://(?!www.w3.org)", made.page)
+    named = re.findall(r' id="([^"]*)"', made.page)
     assert len(named) == len(set(named))
     assert {link[1:] for link in links} <= set(named)
 
 
-def test_the_same_sweep_gives_the_same_bytes(small: Path, tmp_path: Path) -> None:
-    first = report(small, tmp_path, figures=tmp_path / "a")
+def test_figures_follow_the_colours_of_the_page(made: Made) -> None:
+    head, body = made.page.split("<body>")
 
-    assert report(small, tmp_path, figures=tmp_path / "b") == first
-    names = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert names == sorted(f"cnn-digits-{n}.{s}" for n in FIGURES for s in ("svg", "png"))
-    for name in names:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-        if name.endswith("svg"):
-            ET.parse(tmp_path / "a" / name)  # noqa: S314 - we have just written it
-        else:
-            assert (tmp_path / "a" / name).read_bytes().startswith(b"\x89PNG")
+    assert set(re.findall(r"#[0-9a-f]{6}", body)) <= {"#ffffff"}  # of masks, if any
+    assert {"ink", "blue", "rule"} <= set(re.findall(r"var\(--([a-z]+)\)", body))
+    for _, dark in COLOURS.values():
+        assert dark in head
 
 
-def test_ratios_are_those_of_the_bytes(page: str) -> None:
-    table = cells(page, "ratios")
-
-    assert table[0] == ["run", "scheme", "rel:0.01", "rel:0.1"]
-    assert [row[:2] for row in table[1:]] == [
-        ["cnn on digits", codec] for codec in ("szx", "uniform")
-    ]
-    sums = [0.0, 0.0]
-    for row in rows():
-        if (row["codec"], row.get("error_bound"), row["seed"]) == ("uniform", "rel:0.1", 0):
-            sums[0] += row.get("raw_up", 0)
-            sums[1] += row.get("sent_up", 0)
-    of_seeds = [float(x) for x in re.findall(r"[0-9.]+", table[2][3])]
-    assert any(abs(sums[0] / sums[1] - x) < 0.06 for x in of_seeds)
-
-
-def test_accuracies_are_compared_seed_by_seed(page: str) -> None:
-    table = cells(page, "cnn-digits-accuracies")
-
-    last = {
-        (row["codec"], row.get("error_bound"), row["seed"]): row["accuracy"]
-        for row in rows()
-        if row.get("round") == 2
-    }
-    differences = [last["szx", "rel:0.1", s] - last["raw", None, s] for s in (0, 1)]
-    (row,) = [row for row in table if row[:2] == ["szx", "rel:0.1"]]
-    assert row[3].startswith(points(sum(differences) / 2))
-    assert row[4] == "2"
-    assert 0 < float(row[5]) <= 1
-    assert table[1][0] == "uncompressed"
-    assert table[1][3] == "–"
-
-
-def test_failed_runs_are_listed(page: str) -> None:
-    (row,) = cells(page, "failures")[1:]
-    assert row[:2] == ["cnn", "digits"]
-    assert "no device 'cuda:99' here" in row[-1]
-    assert "1 of them failed" in page
-
-
-def test_runs_that_decay_differently_are_not_mixed(tmp_path: Path) -> None:
-    fading = [
-        {**row, "run": f"{row['run']}-f", "decay": 0.5} for row in few() if row["codec"] != "raw"
-    ]
-    path = written(tmp_path / "x.parquet", [*few(), *fading])
-
-    (setting,) = settings_of(read_source(path))
-    labels = [setting.label(run) for run in setting.runs]
-    assert sorted(set(labels)) == ["uncompressed", "uniform", "uniform (decay 0.5)"]
-    assert labels.count("uniform") == labels.count("uniform (decay 0.5)")
-
-
-def test_runs_under_other_conditions_are_not_mixed(tmp_path: Path) -> None:
-    other = [{**row, "clients": 9, "run": f"{row['run']}-9"} for row in few()]
-    sampled = [{**row, "clients_per_round": 4, "run": f"{row['run']}-4"} for row in other]
-    path = written(tmp_path / "x.parquet", [*few(), *other, *sampled])
-
-    found = settings_of(read_source(path))
-    assert [setting.title for setting in found] == [
-        "cnn on digits, clients 2, clients per round 0",
-        "cnn on digits, clients 9, clients per round 0",
-        "cnn on digits, clients 9, clients per round 4",
-    ]
-    assert len({setting.name for setting in found}) == 3
-    assert len(ids(told(path, tmp_path), "figure")) == 3 * len(FIGURES)
-
-
-def test_a_title_names_a_checkpoint_shortly_and_none_not_at_all(tmp_path: Path) -> None:
-    tuned = [{**row, "initial": "b3c421fb5b3c4de2", "run": f"{row['run']}-t"} for row in few()]
-    path = written(tmp_path / "x.parquet", [*few(), *tuned])
-
-    titles = {setting.title for setting in settings_of(read_source(path))}
-
-    assert titles == {"cnn on digits", "cnn on digits, initial b3c421f"}
-
-
-def test_names_cannot_break_the_page(tmp_path: Path) -> None:
-    name = "<script>alert('1')</script> & $\\frac{ 模型"
-    strange = with_column(few(), model=name, machine=name)
-    strange = [{**row, "codec": name} if row["codec"] != "raw" else row for row in strange]
-
-    page = report(written(tmp_path / "x.parquet", strange), tmp_path, figures=tmp_path / "f")
-
-    assert "<script" not in page
-    assert html.unescape(page).count("<script>") > 3
-    assert len(list((tmp_path / "f").iterdir())) == 2 * len(FIGURES)
-
-
-def test_any_matplotlib_will_do(small: Path, tmp_path: Path) -> None:
+def test_equal_sweeps_give_equal_bytes_on_any_machine(made: Made, tmp_path: Path) -> None:
     """Neither a display nor the user's backend, fonts and settings matter."""
     odd = tmp_path / "matplotlibrc"
     odd.write_text("font.family: No Such Font\ntext.usetex: True\nsavefig.dpi: 7\n")
+    environment = {
+        **os.environ, "MPLBACKEND": "nonsense", "DISPLAY": "", "MATPLOTLIBRC": str(odd),
+        "MPLCONFIGDIR": "/proc/none",  # cannot be written
+    }  # fmt: skip
     code = (
         "import sys; from pathlib import Path; from fedsz.report import write_report;"
-        "write_report(Path(sys.argv[1]), Path(sys.argv[2]))"
+        "source, target, figures = map(Path, sys.argv[1:]);"
+        "write_report(source, target, bandwidths=[1e9], latency=0.005, figures=figures)"
     )
-    subprocess.run(
-        [sys.executable, "-c", code, str(small), str(tmp_path / "there.html")],
-        env={
-            **os.environ,
-            "MPLBACKEND": "nonsense",
-            "DISPLAY": "",
-            "MATPLOTLIBRC": str(odd),
-            "MPLCONFIGDIR": "/proc/none",  # cannot be written
-        },
-        check=True,
-        timeout=300,
-    )
+    there = tmp_path / "there.html"
+    command = [sys.executable, "-c", code, str(made.source), str(there), str(tmp_path / "figures")]
+    subprocess.run(command, env=environment, check=True, timeout=300)
 
-    assert (tmp_path / "there.html").read_text("utf-8") == report(small, tmp_path)
+    assert there.read_text("utf-8") == made.page
+    for path in made.figures.iterdir():
+        assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
+        if path.suffix == ".svg":
+            ET.parse(path)  # noqa: S314 - we have just written it
+        else:
+            assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_numbers_out_of_range(sweep: Path, tmp_path: Path) -> None:
-    for bandwidths in ((), (math.inf,), (0.0,), (-1.0,)):
-        with pytest.raises(ConfigError, match="bandwidth"):
-            told(sweep, tmp_path, bandwidths=bandwidths)
-    with pytest.raises(ConfigError, match="latency"):
-        told(sweep, tmp_path, latency=-1.0)
-    with pytest.raises(ConfigError, match="is a folder"):
-        write_report(sweep, tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot write"):
-        told(sweep, tmp_path / "file")
+def test_names_cannot_break_the_page(tmp_path: Path) -> None:
+    strange = course("weights:zstd", (0.1, 0.5), codec=STRANGE, model=STRANGE, machine=STRANGE)
+    source = written(tmp_path / "x.parquet", strange)
+
+    page = write_report(source, tmp_path / "x.html", figures=tmp_path / "f").read_text("utf-8")
+
+    assert "<script" not in page
+    assert html.unescape(page).count("<script>") > 3
+    for path in (tmp_path / "f").glob("*.svg"):
+        ET.parse(path)  # noqa: S314
 
 
-def test_times_are_those_of_the_link() -> None:
-    update = UpdateCost(raw=1000, sent=100, train=1.0, encode=0.2, decode=0.3)
-
-    assert compressed(update, Link(1000.0, 0.5)) == pytest.approx(0.2 + 0.5 + 0.8 + 0.3)
-    # Where both take the same time.
-    end = update.worth_below
-    for latency in (0.0, 2.0):
-        link = Link(end, latency)
-        assert compressed(update, link) == pytest.approx(link.seconds(update.raw))
-    assert dataclasses.replace(update, sent=1001).worth_below == 0
-    assert dataclasses.replace(update, encode=0.0, decode=0.0).worth_below == math.inf
-
-
-@not_drawn()
-def test_the_command(small: Path, tmp_path: Path) -> None:
-    source = tmp_path / "trial.parquet"
-    source.write_bytes(small.read_bytes())
-    folder = tmp_path / "figures"
-
-    done = call("report", source, "--figures", folder, "--bandwidth", "1gbps", "--latency", "5ms")
-
-    assert done.returncode == 0, done
-    assert done.stdout.splitlines() == [str(tmp_path / "trial.html"), str(folder)]
-    page = (tmp_path / "trial.html").read_text("utf-8")
-    assert "calculated for 1 Gbps and 5.00 ms" in page
-    assert len(list(folder.iterdir())) == 2 * len(ids(page, "figure"))
-
-    assert "--force writes over it" in refuse("report", source)
+def test_what_the_command_refuses(made: Made, tmp_path: Path) -> None:
     other = ("-o", tmp_path / "other.html")
-    assert "is not empty" in refuse("report", source, *other, "--figures", folder)
-    assert "is no bandwidth" in refuse("report", source, *other, "--bandwidth", "fast")
-    assert "is no latency" in refuse("report", source, *other, "--latency", "5")
+
+    assert "--force writes over it" in refuse("report", made.source)
+    assert "is not empty" in refuse("report", made.source, *other, "--figures", made.figures)
+    assert "is no bandwidth" in refuse("report", made.source, *other, "--bandwidth", "fast")
+    assert "is no latency" in refuse("report", made.source, *other, "--latency", "5")
     assert "there is no" in refuse("report", tmp_path / "absent", *other)
+
+
+def test_force_writes_over_a_report(tmp_path: Path) -> None:
+    failed = [row for row in trial() if row.get("error")]
+    source = written(tmp_path / "trial.parquet", failed)
+    source.with_suffix(".html").write_text("an older one")
+
     assert call("report", source, "--force").returncode == 0
-    assert "10 Mbps" in (tmp_path / "trial.html").read_text("utf-8")
+    assert "No run ended well" in source.with_suffix(".html").read_text("utf-8")
+
+
+# In a browser
+
+BOXES = """[...document.querySelectorAll('figure')].map(f => ({
+  id: f.id,
+  svgs: [...f.querySelectorAll('svg')].map(s => s.getBoundingClientRect().toJSON()),
+  letters: Math.min(...[...f.querySelectorAll('text')].map(t => t.getBoundingClientRect().height)),
+  caption: f.querySelector('figcaption').innerText,
+}))"""
+COLOURS_SEEN = (
+    "[getComputedStyle(document.body).backgroundColor,"
+    " getComputedStyle(document.querySelector('svg text')).fill,"
+    " getComputedStyle(document.body).color]"
+)
+
+
+@pytest.fixture(scope="module")
+def page(made: Made) -> Iterator[Page]:
+    path = executable()
+    if path is None:
+        pytest.skip("there is no chromium here")
+    with browser(path) as opened:
+        opened.open(made.target)
+        yield opened
+
+
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_every_figure_is_seen(page: Page, width: int) -> None:
+    page.show(width)
+    figures = page.value(BOXES)
+
+    assert [figure["id"] for figure in figures] == ["bytes-to-accuracy", *OF_CNN]
+    for figure in figures:
+        assert figure["svgs"]
+        for box in figure["svgs"]:
+            assert box["width"] > 200
+            assert box["height"] > 60
+            assert 0 <= box["left"] < box["right"] <= width
+        assert figure["letters"] >= 8
+        assert "Model cnn" in figure["caption"]
+    # Nothing but a table scrolls sideways, and that by itself.
+    assert page.value("document.documentElement.scrollWidth") <= width
+    assert set(page.value("[...document.querySelectorAll('.scroll')].map(r => r.tabIndex)")) == {0}
+
+
+def test_nothing_goes_wrong(page: Page) -> None:
+    methods = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+    requests = [
+        event["params"]["request"]["url"]
+        for event in page.events
+        if event.get("method") == "Network.requestWillBeSent"
+    ]
+
+    assert not [event for event in page.events if event.get("method") in methods]
+    (asked,) = requests
+    assert asked.startswith("file://")
+
+
+def test_light_dark_and_paper(page: Page) -> None:
+    def seen(*screen: str) -> Any:
+        page.show(800, *screen)
+        return page.value(COLOURS_SEEN)
+
+    light, dark, paper = seen("light"), seen("dark"), seen("dark", "print")
+    assert light[0] == "rgb(255, 255, 255)"
+    assert light[1] == light[2]
+    assert dark[1] == dark[2]
+    assert all(a != b for a, b in zip(light, dark, strict=True))
+    assert paper == light
+
+
+def test_it_prints(page: Page) -> None:
+    page.show(800)
+    pdf = base64.b64decode(page("Page.printToPDF", preferCSSPageSize=True)["data"])
+
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 20_000
+
+
+def test_what_is_seen_is_said(page: Page, made: Made) -> None:
+    nodes = page("Accessibility.getFullAXTree")["nodes"]
+    images = [
+        node["name"]["value"]
+        for node in nodes
+        if node.get("role", {}).get("value") in ("image", "img") and not node.get("ignored")
+    ]
+
+    charts = report_of(made.source).charts
+    timed = ("time-split", "transfer-bound", "transfer-bandwidth")  # on another link
+    said = [
+        panel.says
+        for name, chart in charts.items()
+        if not name.endswith(timed)
+        for panel in chart.panels
+    ]
+    assert len(images) == sum(len(chart.panels) for chart in charts.values())
+    assert set(said) <= set(images)
+    assert all(len(name) > 20 for name in images)

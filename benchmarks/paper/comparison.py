@@ -13,7 +13,7 @@ import numpy as np
 from fedsz.errors import ConfigError
 from fedsz.report.chart import Chart, Panel
 from fedsz.report.runs import Spread
-from fedsz.report.series import lines_panel, log_axis
+from fedsz.report.series import Axis, lines_panel
 from fedsz.report.style import LIGHT, files, line_styles
 
 if TYPE_CHECKING:
@@ -108,27 +108,18 @@ def curves(
 ) -> Panel:
     """Return a panel of lines."""
 
-    def axes(ax: Axes) -> None:
+    def marked(ax: Axes) -> None:
         for label, place in marks.items():
             ax.axvline(place, color=LIGHT["soft"], linewidth=0.8)
             ax.annotate(
                 label, (place, 1), (-8, -3), xycoords=("data", "axes fraction"),
                 textcoords="offset points", va="top", fontsize=7, rotation=90,
             )  # fmt: skip
-        # matplotlib's own numbers on logarithmic axes are formulas, which names may upset.
-        if "x" in log:
-            ax.set_xscale("log")
-            log_axis(ax.xaxis, "{:g}".format)
-        if "y" in log:
-            ax.set_yscale("log")
-            log_axis(ax.yaxis, "{:g}".format)
-        if not log:
-            ax.locator_params(axis="x", nbins=6, integer=True)
-        ax.set_xlabel(x)
-        ax.set_ylabel(y)
 
     series = {label: _spreads(line) for label, line in lines.items()}
-    return lines_panel(title, series, line_styles([*lines, *levels]), "", axes, _spreads(levels))
+    axes = Axis(x, log="x" in log), Axis(y, log="y" in log)
+    styles = line_styles([*lines, *levels])
+    return lines_panel(title, series, styles, *axes, _spreads(levels), more=marked)
 
 
 def _spreads(values: Mapping[Key, float]) -> dict[Key, Spread]:

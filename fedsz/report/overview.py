@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from fedsz.formatting import NOTHING, digits, size_in_digits
-from fedsz.report.accuracy_over_bytes import NO_BYTES, SEEDS
+from fedsz.report.accuracy import NO_BYTES, SEEDS
 from fedsz.report.chart import Chart, Omitted, Panel, Table
 from fedsz.report.rate_accuracy import NEARLY, USUAL_WAY, Compared, RateAccuracy, Reached
 from fedsz.report.runs import UNCOMPRESSED, Spread, difference, machines

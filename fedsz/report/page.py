@@ -10,7 +10,7 @@ from typing import Final
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import count, digits, listed
 from fedsz.palette import css
-from fedsz.report import accuracy, accuracy_over_bytes, distributions, overview, tables, times
+from fedsz.report import accuracy, distributions, overview, tables, times
 from fedsz.report.chart import Chart, Item, Omitted, Table
 from fedsz.report.rate_accuracy import Compared, RateAccuracy, rate_accuracies
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, difference, machines, settings_of
@@ -44,7 +44,9 @@ def contents(
     sections = []
     if settings:
         sections.append(Section("overview", "Overview", [overview.table(compared, reach)]))
-        curves = [overview.reached_chart(compared, reach), *accuracy_over_bytes.charts(compared)]
+        curves = [overview.reached_chart(compared, reach)]
+        for setting, ways in compared:
+            curves += [accuracy.bytes_chart(setting, ways), accuracy.ratio_chart(setting, ways)]
         sections.append(Section("bytes", "Accuracy over bytes", curves))
         if any(len(setting.bounds) > 1 for setting in settings):
             sections.append(Section("bounds", "Ratio over bounds", [tables.ratios(settings)]))

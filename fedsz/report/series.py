@@ -1,32 +1,47 @@
-"""Series of values over rounds, bounds or bandwidths, and how all figures draw them."""
+"""Series of values over rounds, bounds, bytes or bandwidths, and how all figures draw them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from fedsz.bounds import ErrorBound
-from fedsz.formatting import seconds, tick
+from fedsz.formatting import tick
 from fedsz.report.chart import Panel
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, named
-from fedsz.report.style import LineStyle
+from fedsz.report.style import LIGHT, LineStyle
 
 if TYPE_CHECKING:
+    import matplotlib.axis
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
-KIND_NAMES: Final = {
-    "rel": "error bound, of each tensor's range",
-    "abs": "error bound, absolute",
-    "std": "error bound, in standard deviations",
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis is of; one that is not logarithmic has whole numbers if it is horizontal."""
+
+    name: str
+    show: Callable[[float], str] = "{:g}".format  # a value as people read it
+    log: bool = False
+
+
+ROUNDS: Final = Axis("round")
+PERCENT: Final = Axis("accuracy, %", "{:.2f}".format)
+TIME: Final = Axis("time", tick, log=True)
+BOUNDS: Final = {
+    "rel": Axis("error bound, of each tensor's range", log=True),
+    "abs": Axis("error bound, absolute", log=True),
+    "std": Axis("error bound, in standard deviations", log=True),
 }
 
 CROWDED: Final = 20  # points of a line above which they have no marks
+FEW: Final = 6  # places on a horizontal axis that have room for their own names,
+APART: Final = 1.5  # if each is so many times the one before it
+GREY: Final = LineStyle(LIGHT["soft"], "-", "o")  # of lines that no legend names
 
 Series = Mapping[float, Spread]  # by the place on the horizontal axis, in order
 Styles = Mapping[str, LineStyle]  # by the label of a line
@@ -79,10 +94,8 @@ def bounds_panels(
     setting: Setting,
     value: Callable[[Run], float],  # NaN if a run has none
     styles: Styles,
-    says: Callable[[Mapping[str, Series]], str],  # lines by label, in words
-    vertical: Callable[[Axes], object],  # names the vertical axis
+    y: Axis,  # of the values
     title: str = "",  # of each panel
-    factor: float = 1,  # from values to what the axis shows
     plain: Spread | None = None,  # of uncompressed updates, if their runs do not tell it
 ) -> list[Panel]:
     """Return lines of a value of runs over bounds, a panel for each kind of bound."""
@@ -96,63 +109,81 @@ def bounds_panels(
         for group in setting.groups:
             if group.bound in bounds:
                 points[group.label] += [(group.bound.value, value(run)) for run in group.runs]
-        lines = {label: found for label, of in points.items() if (found := series_of(of))}
-        ticks = sorted({x for line in lines.values() for x in line})
-
-        def axes(ax: Axes, kind: str = kind, ticks: Sequence[float] = ticks) -> None:
-            ax.set_xscale("log")
-            if len(ticks) <= 6:  # there is room for the bounds themselves
-                ax.set_xticks(ticks, [f"{value:g}" for value in ticks])
-                ax.set_xticks([], minor=True)
-            ax.set_xlabel(KIND_NAMES[kind])
-            vertical(ax)
-
-        panels.append(lines_panel(title, lines, styles, says(lines), axes, levels, factor))
+        lines = {label: series_of(found) for label, found in points.items()}
+        panels.append(lines_panel(title, lines, styles, BOUNDS[kind], y, levels))
     return panels
 
 
 def lines_panel(
     title: str,
     lines: Mapping[str, Series],  # by label
-    styles: Styles,
-    says: str,
-    axes: Callable[[Axes], None],  # names and scales the axes, after all is drawn
+    styles: Styles,  # a line that has none is grey, and no legend names it
+    x: Axis,
+    y: Axis,
     levels: Mapping[str, Spread] = MappingProxyType({}),  # horizontal lines, by label
-    factor: float = 1,  # from values to what the axis shows
     height: float = 3.0,  # inches
+    more: Callable[[Axes], object] = lambda _: None,  # draws something else over the lines
 ) -> Panel:
-    """Return a panel of medians as lines, shaded from the least to the greatest."""
+    """Return a panel of medians as lines, shaded from the least to the greatest.
+
+    A line of one point has a whisker. Names of the legend and of axes come with the lines.
+    """
+    lines = {label: line for label, line in lines.items() if line}
 
     def draw(ax: Axes) -> None:
         for label, level in levels.items():
-            ax.axhline(factor * level.middle, label=label, **styles[label].line(markers=False))
+            ax.axhline(level.middle, label=label, **styles[label].line(markers=False))
             if level.count > 1:
-                low, high = factor * level.least, factor * level.greatest
-                ax.axhspan(low, high, color=styles[label].colour, alpha=0.1, linewidth=0)
+                colour = styles[label].colour
+                ax.axhspan(level.least, level.greatest, color=colour, alpha=0.1, linewidth=0)
         for label, line in lines.items():
-            if not line:
+            style, places, found = styles.get(label, GREY), list(line), list(line.values())
+            look = style.line(markers=len(line) <= CROWDED)
+            look |= {"label": label} if label in styles else {"linewidth": 0.8, "alpha": 0.6}
+            middles = [value.middle for value in found]
+            least, greatest = ([getattr(v, end) for v in found] for end in ("least", "greatest"))
+            if len(line) == 1:
+                whisker = [[middles[0] - least[0]], [greatest[0] - middles[0]]]
+                look |= {"marker": style.marker or "o", "elinewidth": 0.9}
+                ax.errorbar(places, middles, whisker, **look)
                 continue
-            x, found, style = list(line), list(line.values()), styles[label]
-            least, middle, greatest = (
-                factor
-                * np.array([(value.least, value.middle, value.greatest) for value in found]).T
-            )
             if any(value.count > 1 for value in found):
-                ax.fill_between(x, least, greatest, color=style.colour, alpha=0.18, linewidth=0)
-            ax.plot(x, middle, label=label, **style.line(markers=len(x) <= CROWDED))
-        axes(ax)
+                ax.fill_between(
+                    places, least, greatest, color=style.colour, alpha=0.18, linewidth=0
+                )
+            ax.plot(places, middles, **look)
+        ax.set(xlabel=x.name, ylabel=y.name)
+        more(ax)
+        if y.log:
+            ax.set_yscale("log")
+            log_axis(ax.yaxis, y.show)
+        if not x.log:
+            ax.locator_params(axis="x", integer=True)
+            return
+        ax.set_xscale("log")
 
-    return Panel(title, draw, says, height)
+        def two_lines(value: float) -> str:
+            return x.show(value).replace(" ", "\n")
 
+        log_axis(ax.xaxis, two_lines)
+        ticks = sorted({place for line in lines.values() for place in line})
+        apart = all(high > APART * low for low, high in pairwise(ticks))
+        if len(ticks) <= FEW and apart:
+            ax.set_xticks(ticks, [two_lines(tick) for tick in ticks])
 
-def time_axis(ax: Axes) -> None:
-    """Make the vertical axis logarithmic, with times that carry their unit."""
-    ax.set_yscale("log")
-    log_axis(ax.yaxis, lambda value: tick(value, seconds))
+    def ends(line: Series) -> str:
+        shown = (
+            f"{y.show(line[at].middle)} at {x.show(at)}" for at in sorted({min(line), max(line)})
+        )
+        return ", ".join(shown)
+
+    said = [f"{label} {ends(line)}" for label, line in lines.items()]
+    said += [f"{label} {y.show(level.middle)}" for label, level in levels.items()]
+    return Panel(title, draw, f"{y.name} over {x.name}: {'; '.join(said)}", height)
 
 
 def log_axis(
-    axis: Axis,
+    axis: matplotlib.axis.Axis,
     show: Callable[[float], str],  # a value as people read it
     room: float = 200,  # how many times the least the greatest may be, for all three to have room
 ) -> None:

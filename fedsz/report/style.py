@@ -167,9 +167,9 @@ def _file(figure: Figure, suffix: str) -> bytes:
 
     figure.set_layout_engine("none")
     canvas: Any = FigureCanvasSVG(figure) if suffix == "svg" else FigureCanvasAgg(figure)
-    nobody = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
+    names = ("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",)
     buffer = io.BytesIO()
-    getattr(canvas, f"print_{suffix}")(buffer, metadata=nobody)
+    getattr(canvas, f"print_{suffix}")(buffer, metadata=dict.fromkeys(names))
     return buffer.getvalue()
 
 
@@ -177,25 +177,14 @@ def _adopted(svg: str, says: str) -> str:
     """Return the ``<svg>`` element of a file, as a part of the page."""
     from markupsafe import escape
 
-    svg = svg[svg.index("<svg") :].replace("xlink:href", "href")
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
-    svg = f'<svg {box[0]} role="img" aria-label="{escape(says)}">{svg[svg.index(">") + 1 :]}'
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
-    svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
+    svg = svg[svg.index(">", svg.index("<svg")) + 1 :]
+    svg = re.sub(r' id="[^"]*_\d+"', "", svg)  # other figures of the page have the same
     for name, colour in LIGHT.items():
         svg = svg.replace(colour, f"var(--{name})")
-    # "font: bold 9px 'DejaVu Sans'" -> the page's letters, in this size.
-    svg = re.sub(r"font: (?:[a-z]+ )*([0-9.]+px)[^;\"]*", r"font-size: \1", svg)
     # A hundredth of a point is less than any screen shows.
-    svg = re.sub(r' (?:d|x|y|transform|points)="[^"]*"', _shorter, svg)
-    return re.sub(r"\s*\n\s*", "\n", svg).strip()
-
-
-def _shorter(attribute: re.Match[str]) -> str:
-    return re.sub(
-        r"-?\d+\.\d{3,}(?:e-?\d+)?",
-        lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."),
-        attribute[0],
-    ).replace("\n", " ")
+    places = re.compile(r' (?:d|x|y|transform|points)="[^"]*"')
+    svg = places.sub(lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
+    space = 'xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f'<svg {space} {box[0]} role="img" aria-label="{escape(says)}">{svg}'

@@ -32,6 +32,7 @@ PHASE_COLOURS: Final = {"training": "soft", "encode": "blue", "transfer": "gold"
 NARROWEST: Final = 1e6  # bits a second that Figure 8's axis begins with, an order below the paper's
 WIDEST: Final = 1e10  # a data centre's
 STEPS: Final = 81
+BANDWIDTH: Final = series.Axis("bandwidth", bandwidth, log=True)
 NO_UPDATE: Final = "no client sent an update"
 
 
@@ -98,9 +99,7 @@ def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link])
             return compressed(run.update, link) if run.update else math.nan
 
         name, plain = named_link(link), uncompressed(setting, link)
-        panels += series.bounds_panels(
-            setting, time, styles, _says, series.time_axis, name, plain=plain
-        )
+        panels += series.bounds_panels(setting, time, styles, series.TIME, name, plain)
     caption = (
         "Encoding by the client, the uplink calculated from bytes, bandwidth and latency, decoding"
         f" by the server. {series.spread_note(setting.runs)}"
@@ -132,7 +131,7 @@ def bandwidths_chart(
         )
     says = "; ".join(f"{label} {compressing_pays(known)}" for label, known in found.items())
 
-    def axes(ax: Axes) -> None:
+    def crossings(ax: Axes) -> None:
         for label, known in found.items():
             point = Spread.of(update.worth_below for update in known)
             if point and low <= point.middle <= high:
@@ -140,11 +139,6 @@ def bandwidths_chart(
                     [point.middle], [Link(point.middle, latency).seconds(raw)], linestyle="none",
                     color=styles[label].colour, marker=styles[label].marker, markersize=7,
                 )  # fmt: skip
-        ax.set_xscale("log")
-        series.time_axis(ax)
-        ticks = [10.0**power for power in range(16) if low <= 10.0**power <= high]
-        ax.set_xticks(ticks, [bandwidth(tick).replace(" ", "\n") for tick in ticks])
-        ax.set_xticks([], minor=True)
 
     delay = f"{seconds(latency)} of" if latency else "no"
     caption = (
@@ -152,17 +146,8 @@ def bandwidths_chart(
         f" decoding. Dots are where compressing takes as long as not compressing: {says}."
         f" {series.spread_note(setting.runs)}"
     )
-    panel = series.lines_panel("", lines, styles, f"Compressing pays: {says}", axes, height=3.3)
+    panel = series.lines_panel("", lines, styles, BANDWIDTH, series.TIME, more=crossings)
     return Chart.of(setting, "transfer-bandwidth", title, caption, panel)
-
-
-def _says(lines: Mapping[str, series.Series]) -> str:
-    ends = [
-        f"{label} {spread(line[x], seconds)} at {x:g}"
-        for label, line in lines.items()
-        for x in (min(line), max(line))
-    ]
-    return f"Time of an update: {'; '.join(ends)}"
 
 
 def _phases(found: Sequence[UpdateCost], link: Link, plain: bool) -> dict[str, Spread]:

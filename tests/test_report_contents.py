@@ -1,0 +1,459 @@
+"""What is in a report: which runs are compared, their ratios, bytes to an accuracy, intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+
+from fedsz.errors import ConfigError
+from fedsz.experiments.link_model import Link
+from fedsz.formatting import digits, points
+from fedsz.report import default_target, write_report
+from fedsz.report.rate_accuracy import NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
+from fedsz.report.runs import Setting, Spread, UpdateCost, settings_of
+from fedsz.report.source import read_source
+from fedsz.report.times import compressed
+from fedsz.training.options import RunConfig
+from tests.reports import ENDS, OF_CNN, report_of, trial
+from tests.sweeps import MEGA, Rows, course, written
+
+NO_BASELINE = "there is no uncompressed run (raw) to compare with"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    """Writes rows to the file ``x.parquet``, or to that of a name."""
+
+    def write(*rows: Rows, name: str = "x") -> Path:
+        (tmp_path / f"{name}.parquet").unlink(missing_ok=True)
+        return written(tmp_path / f"{name}.parquet", [row for some in rows for row in some])
+
+    return write
+
+
+def settings_in(source: Path) -> list[Setting]:
+    return settings_of(read_source(source))
+
+
+# Which runs are compared
+
+
+def test_a_sweep_has_every_figure_and_table(file: Callable[..., Path]) -> None:
+    found = report_of(file(trial()))
+
+    assert list(found.charts) == ["bytes-to-accuracy", *OF_CNN]
+    assert list(found.tables) == [
+        "ways", "ratios", "cnn-digits-accuracies", "cnn-digits-timings", "cnn-digits-fits",
+        "failures",
+    ]  # fmt: skip
+    assert found.left_out == {}
+    (machine,) = {row["machine"] for row in trial()}
+    for chart in found.charts.values():
+        for said in ("Model cnn", "data digits, all images", "seeds 0, 1", machine):
+            assert said in chart.provenance
+    for panel in found.charts["cnn-digits-accuracy-rounds"].panels:
+        assert "uniform" in panel.says
+    (failure,) = found.tables["failures"].rows
+    assert (failure[:2], failure[-1]) == (("cnn", "digits"), "no disk")
+    assert "1 of them failed" in found.facts[0]
+
+
+def test_ratios_and_accuracies_are_those_of_the_rows(file: Callable[..., Path]) -> None:
+    found = report_of(file(trial())).tables
+
+    assert found["ratios"].head == ("run", "scheme", "rel:0.01", "rel:0.1")
+    assert [*found["ratios"].rows] == [
+        ("cnn on digits", codec, "4.00", "4.00") for codec in ("szx", "uniform")
+    ]
+    accuracies = {row[:2]: row[2:] for row in found["cnn-digits-accuracies"].rows}
+    lost = points(ENDS["weights:szx@0.1"] - ENDS["raw"])
+    assert accuracies["szx", "rel:0.1"] == (
+        "59.00 (58.00 … 60.00)", f"{lost} ({lost} … {lost})", "2", "0.500",
+    )  # fmt: skip
+    assert next(iter(accuracies)) == ("uncompressed", "–")
+    assert accuracies["uncompressed", "–"][1:3] == ("–", "–")
+
+
+@pytest.mark.parametrize(
+    ("changes", "titles"),
+    [
+        (
+            [{"clients": 9}, {"clients": 9, "clients_per_round": 4}],
+            [
+                "cnn on digits, clients 2, clients per round 0",
+                "cnn on digits, clients 9, clients per round 0",
+                "cnn on digits, clients 9, clients per round 4",
+            ],
+        ),
+        # A checkpoint is named shortly, and none not at all.
+        ([{"initial": "b3c421fb5b3c4de2"}], ["cnn on digits", "cnn on digits, initial b3c421f"]),
+    ],
+)
+def test_runs_under_other_conditions_are_not_mixed(
+    changes: list[dict[str, Any]], titles: list[str], file: Callable[..., Path]
+) -> None:
+    few = trial("raw", "weights@0.01", seeds=1)
+    others = (
+        [{**row, **change, "run": f"{row['run']}{i}"} for row in few]
+        for i, change in enumerate(changes)
+    )
+    source = file(few, *others)
+
+    found = settings_in(source)
+
+    assert sorted(setting.title for setting in found) == titles
+    assert len({setting.name for setting in found}) == len(titles)
+    names = [name for name in report_of(source).charts if name.endswith("-accuracy-rounds")]
+    assert len(names) == len(titles)
+
+
+def test_runs_that_decay_differently_are_not_mixed(file: Callable[..., Path]) -> None:
+    fading = [{**row, "run": "fading", "decay": 0.5} for row in trial("weights@0.01", seeds=1)]
+
+    (setting,) = settings_in(file(trial("raw", "weights@0.01", seeds=1), fading))
+
+    labels = [setting.label(run) for run in setting.runs]
+    assert labels == ["uncompressed", "uniform", "uniform (decay 0.5)"]
+
+
+def test_several_files_are_one_report(file: Callable[..., Path]) -> None:
+    whole = [row for row in trial() if not row.get("error")]
+    halves = [[row for row in whole if row["seed"] == seed] for seed in (0, 1)]
+    paths = [file(half, name=str(i)) for i, half in enumerate(halves)]
+    paths.append(file(trial("raw"), name="trial"))
+
+    assert report_of(*paths).title == "Sweep 0, 1, trial"
+    (setting,) = settings_of(read_source(*paths))
+    assert len(setting.runs) == len({(str(run.way), run.seed) for run in setting.runs}) == 12
+
+
+# Bytes and accuracies
+
+
+def test_ways_are_compared_by_bytes_up_plus_down(file: Callable[..., Path]) -> None:
+    ends = {
+        "raw": (0.6, 0.7, 0.8), "weights:sz2@0.01": (0.6, 0.7, 0.8), "delta@0.01": (0.6, 0.7, 0.8),
+        "delta:zstd": (0.6, 0.7, 0.8), "weights@0.1": (0.59, 0.66, 0.79),
+    }  # fmt: skip
+    sent = {"weights:sz2@0.01": {"sent_up": MEGA // 2}, "delta@0.01": {"sent_down": MEGA // 3}}
+    runs = [
+        course(way, (0.1, 0.2, end), seed, **sent.get(way, {}))
+        for way, seeds in ends.items()
+        for seed, end in enumerate(seeds)
+    ]
+
+    found = report_of(file(*runs))
+
+    table = found.tables["ways"]
+    of = {row[1]: dict(zip(table.head, row, strict=True)) for row in table.rows}
+    assert [row[0] for row in table.rows] == ["cnn on digits", "", "", "", ""]
+    assert set(of) == {"uncompressed", *ends} - {"raw"}
+    assert next(iter(of)) == "uncompressed"
+    assert {of["uncompressed"][name] for name in table.head[2:5]} == {"1.00"}
+    delta = of["delta@0.01"]
+    assert [delta[name] for name in table.head[2:5]] == ["4.00", "3.00", digits(24 / 7)]
+    assert delta["times fewer up"] == "2.00"
+    assert of["weights:sz2@0.01"]["times fewer up"] == "1.00"
+    assert (of["delta:zstd"]["points"], of["delta:zstd"]["seeds"]) == ("+0.00 ± 0.00", "3")
+    lost = [-0.01, -0.04, -0.01]
+    reach = 4.302652729911275 * statistics.stdev(lost) / math.sqrt(3)
+    assert of["weights@0.1"]["points"] == f"-2.00 ± {100 * reach:.2f}"
+    assert {"cnn-digits-accuracy-bytes", "cnn-digits-accuracy-ratio"} <= found.charts.keys()
+
+
+def test_bytes_to_an_accuracy(file: Callable[..., Path]) -> None:
+    """Exact numbers: 1 MB up and 1 MB down a round, accuracies 0.1, 0.4, 0.8, then 0.7 or 0.6."""
+    half = {"sent_up": MEGA // 2}
+    source = file(
+        course("raw", (0.1, 0.4, 0.8, 0.7), 0), course("raw", (0.1, 0.4, 0.8, 0.6), 1),
+        course("weights:zstd", (0.1, 0.4, 0.5, 0.96), 0, **half),
+        course("weights:zstd", (0.1, 0.4, 0.5, 0.6), 1, **half),
+        course("weights:szx@0.01", (0.1, 0.2, 0.2, 0.2), 0, **half),
+    )  # fmt: skip
+
+    def bytes_to(reach: float | None) -> dict[str, tuple[str, ...]]:
+        table = report_of(source, reach=reach).tables["ways"]
+        parts = (reach,) if reach else NEARLY
+        assert table.head[9:] == tuple(f"bytes to {100 * part:g} %" for part in parts)
+        return {row[1]: row[9:] for row in table.rows}
+
+    assert bytes_to(None) == {  # 0.76 and 0.792
+        "uncompressed": ("3.80 MB", "3.96 MB"),
+        "weights:zstd": ("3.85 MB (1 of 2)", "3.95 MB (1 of 2)"),
+        "weights:szx@0.01": ("not reached", "not reached"),
+    }
+    assert bytes_to(0.1)["weights:szx@0.01"] == ("0 B",)
+    assert bytes_to(0.4)["weights:zstd"] == ("1.50 MB",)
+    (setting,) = settings_in(source)
+    ways = {way.name: way for way in rate_accuracies(setting)}
+    course_ = np.array(ways["uncompressed"].course)
+    assert course_ == pytest.approx(np.array([(2e6, -0.25), (4e6, 0.15), (6e6, 0.0)]))
+    assert ways["weights:zstd"].course[-1] == pytest.approx((4.5e6, 0.13))
+    nearly, close = ways["weights:zstd"].reached
+    assert nearly.fewer == pytest.approx((3.8 / (3 + 1.5 * (0.76 - 0.5) / 0.46), 0))
+    assert close.sent[1] == math.inf
+
+
+def test_eight_ways_at_most_have_names() -> None:
+    def way(name: str, total: float, mean: float) -> RateAccuracy:
+        return RateAccuracy(name, total, 1.0, total, 1.0, Spread.of([mean] * 3), (), 1.0, ())
+
+    front = [way(f"f{i}", 10.0 + i, -0.001 * i) for i in range(3)]
+    rest = [way(f"r{i}", 2.0 + i / 10, -0.01) for i in range(20)]
+    bad, plain = way("bad", 99.0, -0.3), way("uncompressed", 1.0, 0.0)
+    usual = way(str(USUAL_WAY), 1.9, -0.02)
+
+    found = best([plain, usual, *rest, *front, bad], 8)
+
+    assert found == ["uncompressed", str(USUAL_WAY), "r17", "r18", "r19", "f0", "f1", "f2"]
+    assert best([plain, bad], 8) == ["uncompressed", "bad"]
+
+
+def test_intervals_are_those_of_student() -> None:
+    # Fisher and Yates's table, two-sided, by degrees of freedom.
+    printed = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 30: 2.042, 120: 1.980}
+    for freedom, t in printed.items():
+        values = [float(x) for x in range(freedom + 1)]
+        found = Spread.of([*values, math.nan])
+        assert found is not None
+        assert (found.mean, found.count) == (freedom / 2, freedom + 1)
+        error_of_mean = statistics.stdev(values) / math.sqrt(len(values))
+        assert round(found.reach / error_of_mean, 3) == t
+    single = Spread.of([1.0])
+    assert single is not None
+    assert math.isnan(single.reach)
+    assert Spread.of([math.inf, math.nan]) is None
+
+
+def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(
+    file: Callable[..., Path],
+) -> None:
+    def way(bound: float, end: float, sent: int) -> Rows:
+        return course(f"weights:szx@{bound}", (0.1, end), sent_up=sent)
+
+    plain, worse = course("raw", (0.1, 0.7)), way(0.3, 0.694, MEGA // 10)
+    close = [*way(0.01, 0.7, MEGA // 2), *way(0.1, 0.695, MEGA // 4)]
+
+    def fact(*found: Rows) -> str:
+        return report_of(file(*found)).facts[-1].removeprefix("cnn on digits: ")
+
+    assert fact(plain, close, worse) == (
+        "weights:szx@0.1 sends 1.60 times fewer bytes over whole runs (4.00 up, 1.00 down), the"
+        " fewest of those with a mean accuracy within 0.5 points of uncompressed (2 of 3 schemes);"
+        " its accuracy: -0.50 points (mean of 1 seed)."
+    )
+    none = "none of 1 scheme has a mean accuracy within 0.5 points of uncompressed. weights:szx@0.3"
+    cost = "1.82 times fewer bytes."
+    assert fact(plain, worse) == (
+        f"{none} comes nearest: -0.60 points, {cost} That may be chance: 1 seed cannot tell."
+        " Sweep with more --seeds."
+    )
+    twice = [{**row, "run": f"{row['run']}, twice", "seed": 1} for row in [*plain, *worse]]
+    assert fact(plain, worse, twice) == f"{none} comes nearest: -0.60 ± 0.00 points, {cost}"
+    assert fact(close, worse) == (
+        "weights:szx@0.3 sends 1.82 times fewer bytes over whole runs (10.0 up, 1.00 down), the"
+        " fewest of 3 schemes."
+    )
+
+
+def test_times_are_those_of_the_link() -> None:
+    update = UpdateCost(raw=1000, sent=100, train=1.0, encode=0.2, decode=0.3)
+
+    assert compressed(update, Link(1000.0, 0.5)) == pytest.approx(0.2 + 0.5 + 0.8 + 0.3)
+    for latency in (0.0, 2.0):  # both take the same time
+        link = Link(update.worth_below, latency)
+        assert compressed(update, link) == pytest.approx(link.seconds(update.raw))
+    assert dataclasses.replace(update, sent=1001).worth_below == 0
+    assert dataclasses.replace(update, encode=0.0, decode=0.0).worth_below == math.inf
+
+
+# Sweeps with holes
+
+
+def test_little_is_reported_too(file: Callable[..., Path]) -> None:
+    one = [{**row, "distributions": None} for row in trial("weights@0.1", seeds=1)]
+    found = report_of(file(one))
+
+    assert found.left_out["Weights"] == "the runs hold no distribution of weights"
+    assert "there is rel:0.1" in found.left_out["Accuracy over error bound"]
+    rounds = found.charts["cnn-digits-accuracy-rounds"]
+    assert "There is one seed, so no spread is shown." in rounds.caption
+    table = found.tables["cnn-digits-accuracies"]
+    assert "There is no uncompressed run" in table.caption
+    assert table.rows[0][3] == "–"
+
+
+def test_uncompressed_alone(file: Callable[..., Path]) -> None:
+    found = report_of(file(trial("raw")))
+
+    drawn = ("accuracy-bytes", "accuracy-rounds", "time-split", "weights")
+    assert list(found.charts) == [f"cnn-digits-{name}" for name in drawn]
+    for title in ("Time of an update over bandwidth", "Bytes to an accuracy"):
+        assert found.left_out[title] == "no run compresses"
+
+
+def test_a_run_without_rounds_failed(file: Callable[..., Path]) -> None:
+    (run,) = read_source(file([{**trial("raw", seeds=1)[0], "round": None}]))
+
+    assert run.error == "no round was recorded"
+
+
+@pytest.mark.parametrize(
+    "holes",
+    [
+        *(
+            {name: None}
+            for name in ("accuracy", "encode_seconds", "sent_up", "replies", "cores", "alpha")
+        ),
+        {"samples": None, "accuracy": math.nan, "loss": math.nan, "max_error": math.inf},
+    ],
+    ids=lambda holes: next(iter(holes)),
+)
+def test_numbers_that_are_not_there(holes: dict[str, Any], file: Callable[..., Path]) -> None:
+    from matplotlib.figure import Figure
+
+    few = trial("raw", "weights@0.01", "weights@0.1", seeds=1)
+    found = report_of(file([{**row, **holes} for row in few]))
+
+    for chart in found.charts.values():
+        for panel in chart.panels:
+            panel.draw(Figure().subplots())
+    assert "cnn-digits-accuracies" in found.tables
+
+
+def test_equal_numbers_have_no_law(file: Callable[..., Path]) -> None:
+    rows = [dict(row) for row in trial("raw", "weights@0.01", seeds=1)]
+    for row in rows:
+        flat = [{**d, "low": 0.5, "high": 0.5, "laws": []} for d in row.get("distributions") or []]
+        row["distributions"] = flat or None
+
+    why = report_of(file(rows)).left_out
+
+    assert "are equal" in why["Weights"]
+    assert "no run made an error" in why["Errors"]
+
+
+# Folders of runs, and what is no source
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `fedsz run` leaves behind, made in this process."""
+    from fedsz.flower import LocalGrid, make_client_app
+    from fedsz.training.federation import federate, prepare
+    from fedsz.training.run_folder import RunFolder
+
+    path = tmp_path_factory.mktemp("run") / "first"
+    config = RunConfig(update="delta", samples=160, test_samples=100, rounds=2, run_dir=str(path))
+    kept = RunFolder.create(config)
+    places = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
+    grid = LocalGrid(make_client_app(), places)
+    federate(grid, config, prepare(config), on_checkpoint=kept.keep)
+    kept.finish()
+    return path
+
+
+@pytest.fixture
+def going(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the folder as it was before the run had ended, without its rounds."""
+    copy = tmp_path / "run"
+    copy.mkdir()
+    (copy / "config.toml").write_bytes((folder / "config.toml").read_bytes())
+    return copy
+
+
+def test_a_run_folder_has_what_there_is(folder: Path) -> None:
+    found = report_of(folder)
+
+    missing = ("accuracy-ratio", "accuracy-bound", "transfer-bound", "errors")
+    assert list(found.charts) == [name for name in OF_CNN if not name.endswith(missing)]
+    why = "it takes two bounds of a kind; there is rel:0.01"
+    steps = "a run's folder does not hold the steps that were sent"
+    assert found.left_out == {
+        "Bytes to an accuracy": NO_BASELINE,
+        "Errors": steps,
+        "Which law errors follow": steps,
+        "Accuracy over ratio, cnn on digits": NO_BASELINE,
+        "Accuracy over error bound": why,
+        "Time of an update over error bound": why,
+    }
+    said = found.charts["cnn-digits-accuracy-rounds"].provenance
+    assert "over 2 clients" in said
+    assert "machine not recorded" in said
+    assert found.title == "Run first"
+    assert default_target(folder) == folder / "report.html"
+
+
+def test_a_run_that_goes_on_has_what_there_is(folder: Path, going: Path) -> None:
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    (going / "rounds.jsonl").write_text("\n".join([*lines[:2], lines[2][:40]]))
+
+    why = report_of(going).left_out["Weights"]
+
+    assert why == "there is no model.safetensors: the run has not ended"
+    (run,) = read_source(going)
+    assert [done.round for done in run.rounds] == [0, 1]
+
+    (going / "rounds.jsonl").write_text(lines[0])  # nobody has trained yet
+    (going / "model.safetensors").write_bytes(b"nonsense")
+    left_out = report_of(going).left_out
+    assert left_out["Where the time of a round goes"] == "no client sent an update"
+    assert left_out["Accuracy over rounds"] == "no round of training is recorded"
+    assert "cannot be read" in left_out["Weights"]
+
+
+def test_a_broken_run_folder(folder: Path, going: Path) -> None:
+    rounds = (folder / "rounds.jsonl").read_text()
+    for text, says in (("", "holds no finished round yet"), ("[1]\n", "line 1, is no round")):
+        (going / "rounds.jsonl").write_text(text + rounds if text else "")
+        with pytest.raises(ConfigError, match=says):
+            read_source(going)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda p: p / "absent.parquet", "there is no .*absent.parquet"),
+        (lambda p: p, "is no run: it holds no config.toml"),
+        (lambda p: (p / "x.parquet", (p / "x.parquet").write_text("no"))[0], "no Parquet file"),
+        (lambda p: written(p / "x.parquet", []), "holds no runs yet"),
+    ],
+    ids=["absent", "other folder", "other file", "empty"],
+)
+def test_what_is_no_source(tmp_path: Path, make: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_source(make(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        *(({"bandwidths": of}, "bandwidth") for of in ((), (math.inf,), (0.0,), (-1.0,))),
+        *(({"reach": reach}, "accuracy to reach") for reach in (0.0, -1.0, 1.1, math.nan)),
+        ({"latency": -1.0}, "latency"),
+        ({"target": "."}, "is a folder"),
+        ({"target": "file/report.html"}, "cannot write"),
+        ({"scaling": "x.parquet"}, "holds table 'sweep' of version 2; this takes 'scaling'"),
+    ],
+)
+def test_numbers_and_files_that_no_report_takes(
+    options: dict[str, Any], says: str, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = file([row for row in trial() if row.get("error")])
+    (tmp_path / "file").write_text("")
+    target = tmp_path / options.pop("target", "report.html")
+    if scaling := options.pop("scaling", ""):
+        options = {**options, "scaling": tmp_path / scaling}
+
+    with pytest.raises(ConfigError, match=says):
+        write_report(source, target, **options)
