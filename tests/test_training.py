@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +11,6 @@ from fedsz.errors import ConfigError, DataError
 from fedsz.training import datasets, models
 from fedsz.training import loop as training
 from fedsz.training.examples import Examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def noise(n: int, *, size: int = 8, channels: int = 1) -> Examples:
@@ -52,34 +49,18 @@ def test_cnn_learns_digits() -> None:
     assert first.seconds > 0
 
 
-@pytest.mark.slow
-@pytest.mark.sampled(0)  # digits are learned by the same loop
-def test_cnn_learns_cifar10(data_dir: Path) -> None:
-    division = datasets.Division(1, samples=4000)
-    data = datasets.open_shares("cifar10", division, data_dir=data_dir)(0)
-    test = datasets.load_test("cifar10", data_dir=data_dir, samples=500)
-    model = models.build("cnn", num_classes=10, in_channels=3)
-    train(model, data, epochs=2)
-
-    assert training.evaluate(model, test).accuracy > 0.3
-
-
-@pytest.mark.parametrize("name", ["cnn", "alexnet", "mobilenetv2"])  # with dropout and without
+@pytest.mark.parametrize("name", ["cnn", "mobilenetv2"])  # with dropout and without
 def test_a_seed_decides_the_result(name: str) -> None:
     def trained(seed: int) -> torch.Tensor:
         model = models.build(name, num_classes=10, in_channels=1)
         train(model, noise(12), batch_size=6, seed=seed)
         return weights(model)
 
+    before = torch.random.get_rng_state()
     first = trained(1)
+    assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first, trained(1))
     assert not torch.equal(first, trained(2))
-
-
-def test_the_global_generator_is_left_as_it_was() -> None:
-    before = torch.random.get_rng_state()
-    train(models.build("mobilenetv2", num_classes=10, in_channels=1), noise(8))
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_one_step_is_sgd_on_normalised_images() -> None:
@@ -95,8 +76,7 @@ def test_one_step_is_sgd_on_normalised_images() -> None:
         torch.testing.assert_close(trained, start - 0.1 * start.grad)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
-@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.parametrize(("n", "batch_size"), [(1, 1), (1, 4), (2, 1), (3, 2), (5, 4)])
 @pytest.mark.parametrize("name", ["cnn", "mobilenetv2"])
 def test_any_number_of_images_in_any_batches(name: str, batch_size: int, n: int) -> None:
     # MobileNetV2 shrinks 8x8 to 1x1, where BatchNorm cannot take an image alone.
@@ -128,20 +108,14 @@ def test_divergence_is_reported() -> None:
     assert math.isnan(train(cnn(), noise(32), lr=1e30, epochs=3).loss)
 
 
-def test_evaluate_changes_nothing() -> None:
-    model = models.build("mobilenetv2", num_classes=10, in_channels=1)
+def test_evaluate_changes_nothing_and_does_not_depend_on_the_batch_size() -> None:
+    model, data = models.build("mobilenetv2", num_classes=10, in_channels=1), noise(50)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     model.train()
-    training.evaluate(model, noise(5))
+    whole, parts = (training.evaluate(model, data, batch_size=n) for n in (50, 7))
 
     assert model.training
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-
-
-def test_evaluate_does_not_depend_on_the_batch_size() -> None:
-    data = noise(50)
-    whole, parts = (training.evaluate(cnn(), data, batch_size=n) for n in (50, 7))
-
     assert (whole.accuracy, whole.examples) == (parts.accuracy, parts.examples)
     assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
 
@@ -175,12 +149,9 @@ def test_numbers_that_cannot_be(options: dict[str, Any]) -> None:
         train(cnn(), noise(4), **options)
 
 
-def test_evaluate_refuses_a_batch_size_of_0() -> None:
+def test_what_cannot_be_tested_or_trained_on() -> None:
     with pytest.raises(ConfigError, match="batch_size must be at least 1, got 0"):
         training.evaluate(cnn(), noise(4), batch_size=0)
-
-
-def test_no_images() -> None:
     with pytest.raises(DataError, match="no examples to train on"):
         train(cnn(), noise(0))
     with pytest.raises(DataError, match="no examples to test on"):

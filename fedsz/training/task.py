@@ -168,7 +168,7 @@ class LoadedTask:
         found = {}
         for key, value in told.items():
             try:
-                found[str(key)] = float(value)
+                found[str(key)] = float(value.detach() if hasattr(value, "detach") else value)
             except (TypeError, ValueError):
                 what = f"{self.name}.{method} must return numbers"
                 raise TaskError(f"{what}, got {value!r:.80} for {key!r}") from None
