@@ -130,7 +130,7 @@ class Device:
         assert request is not None
         assert request.message_id in self.session._owed
         self.trained[request.message_id] += 1
-        body = request.buffer.read(request.size)
+        body = request.source.read(request.size)
         assert body == b"the message " + request.message_id.encode()
         reply = encoded(request.message_id, reply_to(request.message_id, self.client_id))
         self.do(self.session.hand_in(reply))

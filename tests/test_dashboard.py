@@ -18,11 +18,11 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
 from fedsz.errors import ConfigError
-from fedsz.monitoring.address import Address
 from fedsz.monitoring.dashboard import Dashboard, served
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Listening, Receiving, to_json
 from fedsz.training.run_folder import CONFIG, ROUNDS
+from fedsz.transport.address import Address
 from tests.certificates import Authority
 from tests.links import LONG
 from tests.watched_runs import record, write_run

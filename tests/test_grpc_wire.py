@@ -290,13 +290,12 @@ def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
     begin, *data = raws = list(frames(encoded))
     announced = unpack(begin)
     assert isinstance(announced, Begin)
-    incoming, buffer = Incoming(announced, limit=encoded.size), Buffer()
+    incoming = Incoming(announced, buffer := Buffer(), limit=encoded.size)
     for raw in data:
         piece = unpack(raw)
         assert isinstance(piece, memoryview)
         assert not incoming.complete
         incoming.feed(piece)
-        buffer.write(piece)
 
     assert incoming.complete
     assert decode_message(buffer, incoming.size).content["arrays"] == arrays
@@ -308,8 +307,8 @@ def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
 
 def test_an_arrival_takes_what_was_announced_and_no_more() -> None:
     with pytest.raises(LimitExceeded, match=r"20\.0 MB, at most 10\.0 MB"):
-        Incoming(Begin("x", 20_000_000), limit=10_000_000)
-    incoming = Incoming(Begin("x", 10), limit=10)
+        Incoming(Begin("x", 20_000_000), None, limit=10_000_000)
+    incoming = Incoming(Begin("x", 10), None, limit=10)
     incoming.feed(memoryview(bytes(8)))
     for piece in (b"", bytes(3)):
         with pytest.raises(CorruptStream, match="1 to 2 were due"):

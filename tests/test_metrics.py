@@ -23,11 +23,11 @@ pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
 from fedsz.monitoring import web_connection
-from fedsz.monitoring.address import Address
 from fedsz.monitoring.metrics import Metrics
 from fedsz.monitoring.web_connection import MOST
 from fedsz.monitoring.web_server import WebServer
 from fedsz.training.events import Client, Done, Listening
+from fedsz.transport.address import Address
 from tests.conftest import ROOT
 from tests.links import LONG, free_port
 from tests.watched_runs import record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 from fedsz.errors import ConfigError
-from fedsz.monitoring.address import Address
+from fedsz.transport.address import Address
 from fedsz.transport.private_files import read_private
 
 if TYPE_CHECKING:

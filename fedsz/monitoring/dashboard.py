@@ -16,13 +16,13 @@ from msgspec import structs
 from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.monitoring.access import Access, read_token
-from fedsz.monitoring.address import Address
 from fedsz.monitoring.follower import Follower
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.monitoring.run_summary import ClientSummary
 from fedsz.monitoring.web_server import WebServer
 from fedsz.palette import css
 from fedsz.training.events import Event, Listening
+from fedsz.transport.address import Address
 from fedsz.transport.channel import security
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from fedsz.monitoring.address import Address
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Event, Watched
 from fedsz.training.options import RunConfig
+from fedsz.transport.address import Address
 
 logger = logging.getLogger(__name__)
 

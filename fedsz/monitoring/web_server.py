@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from fedsz.errors import ConfigError
-from fedsz.monitoring.address import Address
+from fedsz.transport.address import Address
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -18,7 +18,7 @@ import datetime
 import ipaddress
 import itertools
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -36,10 +36,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsz.errors import ConfigError
 from fedsz.transport.identity import read_serials
-from fedsz.transport.private_files import Pathish, read_file, read_private, write_private
+from fedsz.transport.private_files import (
+    Pathish,
+    parse_lines,
+    read_file,
+    read_private,
+    write_private,
+)
 from fedsz.transport.tls import load_certificate
 from fedsz.transport.tokens import Token, TokenHash
 from fedsz.whole_files import write_whole
+
+Key = ec.EllipticCurvePrivateKey
 
 CERTIFICATE, TOKEN, SERVER = "certificate", "token", "server"
 CA_DAYS: Final = 3650
@@ -87,7 +95,7 @@ class Authority:
             key = load_pem_private_key(key_bytes, None)
         except (ValueError, TypeError) as err:
             raise ConfigError(f"{key_file} holds no private key without a passphrase") from err
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
+        if not isinstance(key, Key):
             raise ConfigError(f"{key_file} is no key on an elliptic curve")
         self._key = key
 
@@ -108,12 +116,10 @@ class Authority:
             (path / ".gitignore").write_text("*.key\n*.token\n")
         except OSError as err:
             raise ConfigError(f"cannot write to {path}: {err.strerror}") from err
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = _name(f"fedsz {secrets.token_hex(8)}")
-        builder = _builder(subject, key, subject, key, CA_DAYS)
         only_signs = x509.BasicConstraints(ca=True, path_length=0)
-        signed = _sign(builder.add_extension(only_signs, critical=True), key)
-        _write_pair(path / "ca.pem", signed, key)
+        until = datetime.timedelta(days=CA_DAYS)
+        made = new_certificate(f"fedsz {secrets.token_hex(8)}", None, until, [only_signs])
+        _write_pair(path / "ca.pem", *made)
         return cls(path)
 
     def certify_server(self, hosts: Iterable[str], days: int) -> Path:
@@ -127,8 +133,8 @@ class Authority:
             The certificate's file; the key is beside it.
         """
         named = list(hosts)
-        names = x509.SubjectAlternativeName([_host(host) for host in named])
-        return self._certify(self.folder / SERVER, named[0], days, SERVER, names)
+        names = x509.SubjectAlternativeName([host_name(host) for host in named])
+        return self._certify(self.folder / SERVER, named[0], days, SERVER, [names])
 
     def certify_client(self, client_id: str, days: int) -> Path:
         """Issue a certificate for a client; return its file. The key is beside it."""
@@ -152,11 +158,7 @@ class Authority:
 
     def issued(self) -> list[Issued]:
         """Return all that has been issued, in order."""
-        lines = read_file(self._issued).decode(errors="replace").splitlines()
-        try:
-            return list(map(Issued.parse, lines))
-        except ValueError as err:
-            raise ConfigError(f"{self._issued} is damaged: {err}") from err
+        return parse_lines(self._issued, Issued.parse, "nothing that was issued")
 
     def revoked_serials(self) -> frozenset[int]:
         """Return the serial numbers that are valid no longer."""
@@ -184,22 +186,16 @@ class Authority:
         name: str,
         days: int,
         kind: str,
-        hosts: x509.SubjectAlternativeName | None = None,
+        hosts: Sequence[x509.ExtensionType] = (),
     ) -> Path:
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(
-            self._certificate.subject, self._key, _name(name[:_NAME_LENGTH]), key, days
-        )
-        if hosts is not None:
-            builder = builder.add_extension(hosts, critical=False)
         # A client's certificate must not do for a server, nor the server's for a client.
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        signed = _sign(builder, self._key)
+        extensions = [*hosts, x509.ExtendedKeyUsage([purpose])]
+        until, signer = datetime.timedelta(days=days), (self._certificate.subject, self._key)
+        signed, key = new_certificate(name[:_NAME_LENGTH], signer, until, extensions)
         file = _free(path, ".pem")
-        self._note(
-            Issued(signed.serial_number, kind, name, f"{signed.not_valid_after_utc:%Y-%m-%d}")
-        )
+        ends = f"{signed.not_valid_after_utc:%Y-%m-%d}"
+        self._note(Issued(signed.serial_number, kind, name, ends))
         _write_pair(file, signed, key)
         return file
 
@@ -222,11 +218,8 @@ def _free(path: Path, suffix: str) -> Path:
     return next(file for file in files if not file.exists())
 
 
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _host(host: str) -> x509.GeneralName:
+def host_name(host: str) -> x509.GeneralName:
+    """Return an IP address or a DNS name as a certificate has it; ConfigError if it is neither."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -237,32 +230,43 @@ def _host(host: str) -> x509.GeneralName:
         raise ConfigError(f"neither a host's name nor an IP address: {host!r}") from err
 
 
-def _builder(
-    issuer: x509.Name,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    subject: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    days: int,
-) -> x509.CertificateBuilder:
+def new_certificate(
+    name: str,
+    signer: tuple[x509.Name, Key] | None,
+    until: datetime.timedelta,
+    extensions: Iterable[x509.ExtensionType] = (),
+    since: datetime.timedelta = -_CLOCK_SKEW,
+) -> tuple[x509.Certificate, Key]:
+    """Return a certificate and its key.
+
+    Args:
+        name: its subject's common name.
+        signer: the subject and the key of who signs it; None for its own.
+        until: how long it is valid from now on.
+        extensions: what it says beside the keys; what limits a CA is critical.
+        since: when it begins to be valid, from now.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, issuer_key = signer or (subject, key)
     now = datetime.datetime.now(datetime.UTC)
-    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     builder = x509.CertificateBuilder(
         issuer_name=issuer,
         subject_name=subject,
         public_key=key.public_key(),
         serial_number=secrets.randbits(_SERIAL_BITS) or 1,
-        not_valid_before=now - _CLOCK_SKEW,
-        not_valid_after=now + datetime.timedelta(days=days),
+        not_valid_before=now + since,
+        not_valid_after=now + until,
     )
     own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    return builder.add_extension(own, critical=False).add_extension(signed_by, critical=False)
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    for extension in (own, signed_by, *extensions):
+        critical = isinstance(extension, x509.BasicConstraints)
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.sign(issuer_key, hashes.SHA256()), key
 
 
-def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    return builder.sign(key, hashes.SHA256())
-
-
-def _write_pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+def _write_pair(path: Path, certificate: x509.Certificate, key: Key) -> None:
     """Write a certificate, and beside it its private key, which only its owner may read."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     write_private(path.with_suffix(".key"), pem)

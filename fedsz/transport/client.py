@@ -149,7 +149,7 @@ def run_client(
             if request is None:
                 continue
             try:
-                message = decode_message(request.buffer, request.size)
+                message = decode_message(request.source, request.size)
             except CorruptStream as err:
                 raise LinkError(f"{server} sent a message that cannot be read: {err}") from err
             link.tell_work(message)

@@ -15,15 +15,15 @@ from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, LinkError
 from fedsz.transport import frames
 from fedsz.transport.events import EventKind, LinkEvent, percent_passed
-from fedsz.transport.messages import Buffer, EncodedMessage
+from fedsz.transport.messages import Buffer, EncodedMessage, Source
 
 
 class Request(NamedTuple):
     """A message that has arrived whole, and is to be answered."""
 
     message_id: str
-    buffer: Buffer
-    size: int  # bytes in the buffer
+    source: Source  # of its bytes
+    size: int  # how many
     reply_limit: int  # bytes of the largest reply that the server takes
 
 
@@ -54,7 +54,6 @@ class ClientSession:
         self._owed: dict[str, EncodedMessage | None] = {}
         self._welcome: frames.Welcome | None = None  # of this connection
         self._incoming: frames.Incoming | None = None
-        self._buffer = Buffer()  # of what arrives
 
     @property
     def node_config(self) -> dict[str, bool | int | float | str]:
@@ -70,7 +69,6 @@ class ClientSession:
     def disconnect(self) -> None:
         """Note that the connection is over; what is owed stays owed."""
         self._welcome = self._incoming = None
-        self._buffer = Buffer()
 
     def take(self) -> Request | None:
         """Return the oldest request that waits, for the app to answer; None if there is none."""
@@ -98,14 +96,12 @@ class ClientSession:
         frame = frames.unpack(raw)
         if isinstance(frame, memoryview) and self._incoming is not None:
             self._incoming.feed(frame)
-            self._buffer.write(frame)
             return self._arriving(self._incoming, len(frame))
         if isinstance(frame, frames.Begin):
             self._require_room(frame.message_id)
             limit = self._max_message_bytes
             most = limit if isinstance(limit, int) else limit()
-            self._incoming = frames.Incoming(frame, limit=most)
-            self._buffer = Buffer()
+            self._incoming = frames.Incoming(frame, Buffer(), limit=most)
             return self._arriving(self._incoming, 0)
         if isinstance(frame, frames.Welcome):
             self._take_share(frame.share)
@@ -150,13 +146,12 @@ class ClientSession:
 
     def _arrived(self, incoming: frames.Incoming) -> list[Output]:
         self._incoming = None
-        message_id, size = incoming.message_id, incoming.size
-        if message_id in self._owed:
+        message_id, source = incoming.message_id, incoming.sink
+        if message_id in self._owed or source is None:
             return []
         self._owed[message_id] = None
         limit = 0 if self._welcome is None else self._welcome.max_message_bytes
-        self.requests[message_id] = Request(message_id, self._buffer, size, limit)
-        self._buffer = Buffer()
+        self.requests[message_id] = Request(message_id, source, incoming.size, limit)
         received = EventKind.RECEIVED
         return [LinkEvent(received, self.client_id, message_id, incoming.wire_bytes)]
 

@@ -32,7 +32,7 @@ import msgspec
 from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import megabytes, one_line
-from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage
+from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage, Source
 
 PROTOCOL = 1  # raised when either end could misread the other
 CHUNK_BYTES = 64 << 10  # of a message in one DATA frame
@@ -173,14 +173,19 @@ def frames(encoded: EncodedMessage) -> Iterator[bytes]:
 class Incoming:
     """A message on its way in: BEGIN announced it, DATA frames fill it.
 
+    Args:
+        begin: what announced it.
+        sink: where its bytes go; None drops them.
+        limit: how many it may have.
+
     Raises:
-        LimitExceeded: it is announced to have more than ``limit`` bytes.
+        LimitExceeded: it is announced to have more.
     """
 
-    def __init__(self, begin: Begin, *, limit: int) -> None:
+    def __init__(self, begin: Begin, sink: Source | None, *, limit: int) -> None:
         if begin.size > limit:
             raise LimitExceeded(f"a message of {megabytes(begin.size)}, at most {megabytes(limit)}")
-        self.message_id, self.size = begin.message_id, begin.size
+        self.message_id, self.size, self.sink = begin.message_id, begin.size, sink
         self.received = 0  # bytes so far
         self.wire_bytes = wire_size(pack(begin))  # its cost so far, gRPC's prefixes included
 
@@ -190,12 +195,19 @@ class Incoming:
         return self.received == self.size
 
     def feed(self, piece: memoryview) -> None:
-        """Count the body of one DATA frame; CorruptStream if it is empty, or more than is due."""
+        """Take the body of one DATA frame.
+
+        Raises:
+            CorruptStream: it is empty, or more than is due.
+            OSError: there is no room for it.
+        """
         due = self.size - self.received
         if not 0 < len(piece) <= due:
             raise CorruptStream(f"{len(piece)} bytes of data where 1 to {due} were due")
         self.received += len(piece)
         self.wire_bytes += wire_size(piece) + 1  # the type byte
+        if self.sink is not None:
+            self.sink.write(piece)
 
 
 def wire_size(frame: bytes | memoryview) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ from flwr.app import Error, Message
 
 from fedsz.errors import ConfigError, FedszError, LinkError
 from fedsz.flower_compat import error_reply
+from fedsz.transport.address import Address
 from fedsz.transport.channel import (
     DEFAULT_MAX_MESSAGE_BYTES,
     METHOD,
@@ -104,7 +104,7 @@ class GrpcGrid(GridBase):
         super().__init__(run_id)
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"port must lie in [0, 65535], got {port}")
-        self._host, self._port, self._credentials = host, port, credentials
+        self._address, self._credentials = Address(host, port), credentials
         most = max_connections or connections_for(raise_descriptor_limit())
         self.max_connections = most
         self._identities = identities or Identities()
@@ -130,7 +130,7 @@ class GrpcGrid(GridBase):
     @property
     def port(self) -> int:
         """The port it listens on, once started."""
-        return self._port
+        return self._address.port
 
     @property
     def counters(self) -> Counters:
@@ -154,17 +154,17 @@ class GrpcGrid(GridBase):
         """
         if self._thread is not None:
             raise LinkError("this grid has been started before")
-        _check_free(self._host, self._port)
+        self._address.listen().close()  # which has a better reason than gRPC where it fails
         ready: Future[int] = Future()
         # A daemon, so that a script that never closes its grid still ends.
         self._thread = threading.Thread(
             target=self._run_loop, args=(ready,), name="fedsz-grid", daemon=True
         )
         self._thread.start()
-        self._port = ready.result()
-        logger.info("listening on %s", _address(self._host, self._port))
+        self._address = self._address._replace(port=ready.result())
+        logger.info("listening on %s", self._address)
         if self._credentials is None:
-            warn_of_plaintext(f"on {_address(self._host, self._port)}")
+            warn_of_plaintext(f"on {self._address}")
         return self
 
     def close(self, reason: str = _FINISHED, *, failed: bool = False) -> None:
@@ -276,7 +276,7 @@ class GrpcGrid(GridBase):
             PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes(self._identities).serve),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        address = _address(self._host, self._port)
+        address = str(self._address)
         try:
             if self._credentials is None:
                 port = server.add_insecure_port(address)
@@ -346,20 +346,3 @@ def _open(delivery: Delivery, outcome: Outcome) -> Message:
 def _discard(outcome: Outcome) -> None:
     if isinstance(outcome, Stored):
         outcome.file.close()
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _check_free(host: str, port: int) -> None:
-    """Bind the address once: LinkError has a better reason than gRPC when that fails."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            # As gRPC does: a port whose last connections linger is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as err:
-        raise LinkError(f"cannot listen on {_address(host, port)}: {err.strerror}") from err

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from fedsz.errors import ConfigError, CorruptStream, LinkError
 from fedsz.transport.channel import security
-from fedsz.transport.private_files import Pathish, read_file
+from fedsz.transport.private_files import Pathish, parse_lines
 from fedsz.transport.tls import load_certificate
 from fedsz.transport.tokens import Token, TokenHash, read_hashes
 
@@ -187,14 +187,12 @@ def read_serials(path: Path) -> frozenset[int]:
     Raises:
         ConfigError: it cannot be read, or has a line that is no serial number.
     """
-    serials = set()
-    for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
-        serial = line.partition("#")[0].strip().replace(":", "")
-        try:
-            serials |= {int(serial, 16)} if serial else set()
-        except ValueError:
-            raise ConfigError(f"{path}, line {number}, is no serial number: {serial!r}") from None
-    return frozenset(serials)
+
+    def serial(line: str) -> int | None:
+        digits = line.partition("#")[0].strip().replace(":", "")
+        return int(digits, 16) if digits else None
+
+    return frozenset(s for s in parse_lines(path, serial, "no serial number") if s is not None)
 
 
 def own_name(cert: Pathish | None, token: Pathish | None) -> str:

@@ -1,14 +1,17 @@
-"""Files with secrets: private keys and tokens, which nobody but their owner may read."""
+"""Files of keys and tokens; those with secrets, nobody but their owner may read."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from fedsz.errors import ConfigError
 
 Pathish = str | os.PathLike[str]
+T = TypeVar("T")
 
 
 def read_private(path: Pathish) -> bytes:
@@ -49,3 +52,23 @@ def read_file(path: Pathish) -> bytes:
         return Path(path).read_bytes()
     except OSError as err:
         raise ConfigError(f"{path}: {err.strerror}") from err
+
+
+def parse_lines(path: Pathish, parse: Callable[[str], T], otherwise: str) -> list[T]:
+    """Return what the lines of a file say.
+
+    Args:
+        path: of the file.
+        parse: reads a line, or raises ValueError.
+        otherwise: what such a line is.
+
+    Raises:
+        ConfigError: it cannot be read, or one of its lines.
+    """
+    found = []
+    for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
+        try:
+            found.append(parse(line))
+        except ValueError:
+            raise ConfigError(f"{path}, line {number}, is {otherwise}") from None
+    return found

@@ -266,11 +266,8 @@ class ServerSession:
         except Taken as err:
             self._turn_away(connection, str(err), _taken(hello.session_key))
             return
-        if peer.connection is not None:
-            reason = f"another connection came with the client id {peer.client_id!r}"
-            self._send(peer, Bye(ByeKind.REPLACED, reason))
-            self._drop(peer.connection)
-            self._disconnect(peer, reason)
+        reason = f"another connection came with the client id {peer.client_id!r}"
+        self._end(peer, Bye(ByeKind.REPLACED, reason))
         if borrower is not None:
             self._send_away(self._peers[borrower], f"client {peer.client_id!r} has its share again")
         self._connections[connection] = peer
@@ -289,12 +286,16 @@ class ServerSession:
         if self._closing is not None:
             self._send(peer, self._closing)
 
+    def _end(self, peer: Peer, bye: Bye) -> None:
+        """End the connection of a client, if it has one."""
+        if peer.connection is not None:
+            self._send(peer, bye)
+            self._drop(peer.connection)
+            self._disconnect(peer, bye.reason)
+
     def _send_away(self, peer: Peer, reason: str) -> None:
         """Send a client home for now; it may ask for another share of the data."""
-        if peer.connection is not None:
-            self._send(peer, Bye(_taken(peer.session_key), reason))
-            self._drop(peer.connection)
-            self._disconnect(peer, reason)
+        self._end(peer, Bye(_taken(peer.session_key), reason))
         peer.grace_ends = None
         self._fail_all(peer, f"client {peer.client_id!r} was sent away: {reason}")
 

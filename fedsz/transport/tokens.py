@@ -16,7 +16,7 @@ from typing import Self
 from urllib.parse import quote, unquote
 
 from fedsz.errors import ConfigError
-from fedsz.transport.private_files import Pathish, read_file, read_private
+from fedsz.transport.private_files import Pathish, parse_lines, read_private
 
 _SERIAL_BYTES, _SECRET_BYTES, _SALT_BYTES = 8, 32, 16
 
@@ -110,14 +110,9 @@ def read_hashes(path: Path) -> dict[int, TokenHash]:
     Raises:
         ConfigError: it cannot be read, or has a line that is no hash.
     """
-    hashes = {}
-    for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
-        try:
-            known = TokenHash.parse(line)
-        except ValueError:
-            raise ConfigError(f"{path}, line {number}, is no hash of a token") from None
-        hashes[known.serial] = known
-    return hashes
+    return {
+        known.serial: known for known in parse_lines(path, TokenHash.parse, "no hash of a token")
+    }
 
 
 def _digest(salt: bytes, secret: bytes) -> bytes:

@@ -20,18 +20,18 @@ class Upload(Incoming):
     from BEGIN, which comes just before, where too little follows that chunk.
     """
 
+    sink: IO[bytes] | None
+
     def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
-        super().__init__(begin, limit=limit)
-        self.sink, self._begun, self._told = sink, now, now
+        super().__init__(begin, sink, limit=limit)
+        self._begun = self._told = now
         self._first: tuple[float, int] | None = None  # when the first chunk was there, and its size
 
     def take(self, piece: memoryview, now: float) -> None:
         """Count and write the body of one DATA frame; see `Incoming.feed`."""
         self.feed(piece)
-        if self.sink is not None:
-            self.sink.write(piece)
-            if self.complete:
-                self.sink.flush()  # a full disk is noticed here, where it fails this reply alone
+        if self.sink is not None and self.complete:
+            self.sink.flush()  # a full disk is noticed here, where it fails this reply alone
         self._first = self._first or (now, self.received)
 
     def news(self, client_id: str, now: float) -> LinkEvent | None:

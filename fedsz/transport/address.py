@@ -1,4 +1,4 @@
-"""Where a page or metrics are served: ``HOST:PORT`` as text, and as a socket."""
+"""Where a process listens: ``HOST:PORT`` as text, and as a socket."""
 
 from __future__ import annotations
 
