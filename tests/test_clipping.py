@@ -21,6 +21,7 @@ def steps_norm(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> floa
     return float(np.sqrt(sum(np.square(one[n].astype(float) - other[n]).sum() for n in floats)))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_attack_moves_the_average_by_a_share_of_the_limit(

@@ -88,36 +88,28 @@ def test_pytorch_on_a_folder_of_images(
     assert accuracies(capsys.readouterr().out)[-1] > 0.9
 
 
-@pytest.mark.parametrize("example", ["scikit_learn"], indirect=True)
-def test_scikit_learn(
-    example: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("example", "needs", "nodes", "rounds", "least"),
+    [
+        ("scikit_learn", ["sklearn"], 3, 4, 0.85),
+        ("jax_digits", ["jax"], 3, 4, 0.85),
+        ("transformers_lora", ["transformers", "peft"], 2, 3, 0.8),
+    ],
+    indirect=["example"],
+)
+def test_an_app_learns_from_fewer_bytes(
+    example: tuple[Path, dict[str, Any]],
+    needs: list[str],
+    nodes: int,
+    rounds: int,
+    least: float,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run(example[1], 3, num_server_rounds=4)
+    for package in needs:
+        pytest.importorskip(package)
+    run(example[1], nodes, num_server_rounds=rounds)
 
     output = capsys.readouterr().out
-    assert accuracies(output)[-1] > 0.85
-    sent, raw = uploaded(output)
-    assert 0 < 4 * sent < raw
-
-
-@pytest.mark.parametrize("example", ["jax_digits"], indirect=True)
-def test_jax(example: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("jax")
-    run(example[1], 3, num_server_rounds=4)
-
-    output = capsys.readouterr().out
-    assert accuracies(output)[-1] > 0.85
-    sent, raw = uploaded(output)
-    assert 0 < 4 * sent < raw
-
-
-@pytest.mark.parametrize("example", ["transformers_lora"], indirect=True)
-def test_lora(example: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("peft")
-    run(example[1], 2, num_server_rounds=3)
-
-    output = capsys.readouterr().out
-    assert accuracies(output)[-1] > 0.8
+    assert accuracies(output)[-1] > least
     sent, raw = uploaded(output)
     assert 0 < 4 * sent < raw

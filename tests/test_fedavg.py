@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
@@ -21,8 +19,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.records import KEY, STYPE
-from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import (
     BOUND,
     CLIENTS,
@@ -59,90 +55,6 @@ def test_dtypes_survive_the_average() -> None:
     # 3 + the mean of 0..3 weighted by 1..4, rounded, twice
     assert arrays["bn.num_batches_tracked"] == 7
     assert arrays["mask"].tolist() == [True, False, True]
-
-
-class Tampering(WrappedGrid):
-    """A Grid on which one client's reply is not what it sent."""
-
-    def __init__(self, inner: Any, tamper: Callable[[bytes], bytes]) -> None:
-        super().__init__(inner)
-        self.tamper = tamper
-
-    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        for reply in super().stream_replies(messages, timeout=timeout):
-            if reply.content["metrics"]["num-examples"] == 3:  # client 2
-                (array,) = reply.content["arrays"].values()
-                data = self.tamper(array.data)
-                reply.content["arrays"] = ArrayRecord(
-                    {KEY: Array("uint8", (len(data),), STYPE, data)}
-                )
-            yield reply
-
-
-DAMAGE = {
-    "cut": lambda data: data[:-1],
-    "empty": lambda data: b"",
-    "flipped": lambda data: data[:-50] + bytes([data[-50] ^ 1]) + data[-49:],
-    "version": lambda data: data[:8] + b"\x63\x00" + data[10:],
-    "extended": lambda data: data + b"more",
-}
-
-
-@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_reply_leaves_no_trace(strategy: type[FedAvg], damage: str) -> None:
-    grid = FedSZGrid(Tampering(grid_of(app_of()), DAMAGE[damage]), BOUND)
-
-    result = run(strategy(fraction_evaluate=0), grid)
-
-    traffic = grid.take_traffic()
-    assert traffic.replies == CLIENTS - 1
-    assert len(traffic.failures) == 1
-    others = [moved(initial(), i)["fc.bias"] * (i + 1) for i in (0, 1, 3)]
-    mean = np.sum(others, axis=0) / 7
-    assert np.allclose(to_arrays(result.arrays)["fc.bias"], mean, atol=1e-6)
-
-
-def test_a_payload_that_lies_late_in_the_stream_leaves_no_trace() -> None:
-    """All checksums fit, the last payload does not decode: nothing of the reply may be added."""
-
-    def forge(data: bytes) -> bytes:
-        from tests.test_stream import forge as forged
-        from tests.test_stream import set_at
-
-        return forged(data, **set_at("tensors", 0, 1, to=0), payloads=bad(data))
-
-    def bad(data: bytes) -> list[Any]:
-
-        import msgspec
-
-        stored = int.from_bytes(data[12:16], "little")
-        payloads = msgspec.msgpack.decode(zlib.decompress(data[20 : 20 + stored]))["payloads"]
-        payloads[-1][0] = 2  # another codec than it was packed by
-        return payloads
-
-    grid = FedSZGrid(Tampering(grid_of(app_of()), forge), BOUND)
-
-    result = run(StreamingFedAvg(fraction_evaluate=0), grid)
-
-    (reason,) = (failure.reason for failure in grid.take_traffic().failures)
-    assert "CorruptStream" in reason
-    expected = np.sum([moved(initial(), i)["fc.bias"] * (i + 1) for i in (0, 1, 3)], axis=0) / 7
-    assert np.allclose(to_arrays(result.arrays)["fc.bias"], expected, atol=1e-6)
-
-
-def test_a_round_without_replies_keeps_the_model() -> None:
-    def fail(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        raise RuntimeError("no battery")
-
-    grid = FedSZGrid(grid_of(app_of(fail)), BOUND)
-
-    strategy = StreamingFedAvg(fraction_evaluate=0)
-    replies = grid.stream_replies(
-        strategy.configure_train(1, record_of(initial()), ConfigRecord(), grid)
-    )
-
-    assert strategy.aggregate_train(1, replies) == (None, None)
 
 
 def test_what_evaluate_fn_keeps_stays() -> None:

@@ -105,6 +105,18 @@ def half_damaged(content: RecordDict) -> RecordDict:
     raise AssertionError("all of it decodes")
 
 
+def changed(tamper: Callable[[bytes], bytes]) -> Attack:
+    """Its stream is not what it sent."""
+
+    def attack(content: RecordDict) -> RecordDict:
+        (array,) = content["arrays"].values()
+        data = tamper(array.data)
+        record = ArrayRecord({KEY: Array("uint8", (len(data),), STYPE, data)})
+        return RecordDict({**content, "arrays": record})
+
+    return attack
+
+
 def without(key: str) -> Attack:
     return lambda content: RecordDict({k: r for k, r in content.items() if k != key})
 
@@ -142,6 +154,17 @@ REFUSED: dict[str, tuple[Attack, Refusal]] = {
     "1e15": (arrays_filled(1e15), Refusal.NORM),
     "flipped x100": (flipped_times_100, Refusal.NORM),
     "half damaged": (half_damaged, Refusal.DAMAGED),
+    "cut": (changed(lambda data: data[:-1]), Refusal.DAMAGED),
+    "empty": (changed(lambda data: b""), Refusal.DAMAGED),
+    "a bit flipped": (
+        changed(lambda data: data[:-50] + bytes([data[-50] ^ 1]) + data[-49:]),
+        Refusal.DAMAGED,
+    ),
+    "another version": (
+        changed(lambda data: data[:8] + b"\x63\x00" + data[10:]),
+        Refusal.DAMAGED,
+    ),
+    "extended": (changed(lambda data: data + b"more"), Refusal.DAMAGED),
     "another codec": (sealed_by("szx"), Refusal.CODEC),
     "weight 1e18": (metrics(num_examples=10**18), Refusal.WEIGHT),
     "weight 1e300": (metrics(num_examples=1e300), Refusal.WEIGHT),
@@ -351,5 +374,5 @@ def test_what_is_ordinary_and_who_is_benched_outlast_a_crash() -> None:
     after = FedSZGrid(inner, 1e-2, rules="fleet")
     after.restore(before.state())
 
-    assert before._admission.bench.state.until
+    assert before._admission.bench.until
     assert after._admission.learned == before._admission.learned

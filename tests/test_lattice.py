@@ -15,7 +15,7 @@ import fedsz
 from fedsz.codecs import Uniform
 from fedsz.codecs.uniform import DTYPE_IDS
 from fedsz.flower.admission import Learned
-from fedsz.flower.bench import BenchState
+from fedsz.flower.bench import Bench
 from fedsz.flower.broadcast import HISTORY, Broadcast
 from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.packing import PackerState
@@ -25,7 +25,7 @@ from fedsz.update.reference import Reference
 
 CONFIG = CompressionConfig(threshold=0, downlink="step:1")
 BOUNDS = ("step:0.6", "step:1.5", "std:1", "1e-3", "abs:1e-4")
-LEARNED = Learned({}, [], {}, BenchState(0, {}, {}))
+LEARNED = Learned({}, [], {}, Bench())
 DTYPES = (np.float32, np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
 
 

@@ -24,6 +24,11 @@ from tests.federation import CLIENTS, app_of, grid_of, initial, record_of, to_ar
 App = Callable[[Message, Context], Message]
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsz.flower.quorum.PAUSE", 0.0)
+
+
 class Unheard(WrappedGrid):
     """Loses replies on the way here, after their senders have done all their work."""
 
@@ -89,16 +94,32 @@ def test_a_reply_that_was_lost_leaves_its_client_as_if_it_had_not_been_asked() -
     assert equal(trained(late, 5), trained(absent, 5))
 
 
-def test_what_a_round_below_quorum_took_goes_back() -> None:
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_what_a_round_below_quorum_took_goes_back(strategy: type[FedAvg]) -> None:
     others = {(2, client) for client in range(1, CLIENTS)}
     nobody = {(2, client) for client in range(CLIENTS)}
-    alone = FedSZGrid(in_order(grid_of(failing(app_of(), others))), "std:2")
-    absent = FedSZGrid(in_order(grid_of(failing(app_of(), nobody))), "std:2")
+    streams = strategy is StreamingFedAvg
+    models, reasons = [], []
+    for when in (others, nobody):
+        inner = in_order(grid_of(failing(app_of(), when)))
+        grid = FedSZGrid(inner, "std:2", min_replies=None if streams else 2)
+        chosen = strategy(fraction_evaluate=0, **({"min_replies": 2} if streams else {}))
+        result = chosen.start(grid, record_of(initial()), num_rounds=4)
+        models.append(to_arrays(result.arrays))
+        reasons.append([failure.reason for failure in grid.take_traffic().failures])
 
-    assert equal(trained(alone, 4, min_replies=2), trained(absent, 4, min_replies=2))
-    failures = [failure.reason for failure in alone.take_traffic().failures]
+    assert equal(*models)
     short = "quorum: the round does not count: 1 of 2 usable replies that it needs"
-    assert failures.count(short) == 1
+    assert reasons[0].count(short) == 1
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_the_last_rounds_count_too(strategy: type[FedAvg]) -> None:
+    failures = {(number, client) for number in range(2, 9) for client in range(CLIENTS)}
+    grid = FedSZGrid(grid_of(failing(app_of(), failures)), 1e-2, rules="fleet")
+
+    with pytest.raises(TooFewReplies, match="3 rounds in a row do not count"):
+        strategy(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=4)
 
 
 def test_a_round_below_quorum_leaves_the_model_and_three_end_the_run() -> None:
@@ -116,13 +137,6 @@ def test_a_round_below_quorum_leaves_the_model_and_three_end_the_run() -> None:
 
     assert len(models) == 1 + MOST_MISSED
     assert all(equal(initial(), model) for model in models)
-
-
-def test_the_last_rounds_count_too() -> None:
-    failures = {(number, client) for number in range(2, 9) for client in range(CLIENTS)}
-
-    with pytest.raises(TooFewReplies):
-        trained(FedSZGrid(grid_of(failing(app_of(), failures))), 4)
 
 
 def test_a_good_round_makes_up_for_those_before() -> None:
@@ -170,30 +184,6 @@ def test_a_round_below_quorum_leaves_the_model_of_flowers_strategies(strategy: A
 
 def floats(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: x for name, x in arrays.items() if x.dtype.kind == "f" and x.size}
-
-
-def test_what_a_round_of_flowers_below_quorum_took_goes_back() -> None:
-    others = {(2, client) for client in range(1, CLIENTS)}
-    nobody = {(2, client) for client in range(CLIENTS)}
-    alone, absent = (
-        FedSZGrid(in_order(grid_of(failing(app_of(), when))), "std:2", min_replies=2)
-        for when in (others, nobody)
-    )
-
-    one, other = (
-        FedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=4).arrays
-        for grid in (alone, absent)
-    )
-
-    assert equal(to_arrays(one), to_arrays(other))
-
-
-def test_three_rounds_below_quorum_end_a_run_of_flowers() -> None:
-    failures = {(number, client) for number in range(2, 9) for client in range(CLIENTS)}
-    grid = FedSZGrid(grid_of(failing(app_of(), failures)), 1e-2, rules="fleet")
-
-    with pytest.raises(TooFewReplies, match="3 rounds in a row do not count"):
-        FedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=4)
 
 
 @pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])

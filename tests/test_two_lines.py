@@ -69,7 +69,7 @@ def test_nobody_is_benched_and_no_round_needs_a_quorum() -> None:
     run(FedAvg(fraction_evaluate=0), grid, rounds=3 * PATIENCE)
 
     assert grid.take_traffic().replies == 3 * PATIENCE
-    assert grid._admission.bench.state.until == {}
+    assert grid._admission.bench.until == {}
 
 
 def test_no_update_of_a_plain_app_is_clipped() -> None:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -20,11 +19,11 @@ from fedsz.errors import FedszError, RefusedReply
 from fedsz.flower import round_log
 from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.admitted_record import AdmittedRecord
-from fedsz.flower.bench import Bench, BenchState
+from fedsz.flower.bench import Bench
 from fedsz.flower.differential_privacy import CLIPPED_AGAIN
 from fedsz.flower.limit_log import LimitLog
 from fedsz.flower.ordinary import MOST_WEIGHT, Latest, Move, Ordinary, largest_weight
-from fedsz.flower.packing import Ordered
+from fedsz.flower.packing import Outcome
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     EVALUATE,
@@ -67,6 +66,11 @@ class Admitted:
     trains: bool = True
     weight: float = 0.0
 
+    def forget(self) -> None:
+        """Keep nothing of what was sent but the numbers."""
+        for update in self.updates.values():
+            update.forget()
+
     @property
     def refused(self) -> FedszError | None:
         """Why it was of no use after all, if so."""
@@ -79,7 +83,7 @@ class Learned(NamedTuple):
     forms: dict[str, Form]
     weights: list[tuple[int, int, float]]
     moves: dict[str, list[tuple[int, int, Move]]]
-    bench: BenchState
+    bench: Bench
 
 
 class Admission:
@@ -93,7 +97,6 @@ class Admission:
         self.rules = rules
         self.bench = Bench()
         self._ordinary, self._log = Ordinary(rules.norm_limit), LimitLog()
-        self._ordered = WeakKeyDictionary[Message, Ordered]()
         self._asked: set[int] = set()
         self._failed: set[int] = set()
         self._admitted: list[Admitted] = []
@@ -104,22 +107,18 @@ class Admission:
         """What another process goes on with, once a round is over."""
         known = self._ordinary
         moves = {key: latest.known for key, latest in known.moves.items()}
-        return Learned(dict(known.forms), known.weights.known, moves, self.bench.state)
+        return Learned(dict(known.forms), known.weights.known, moves, self.bench)
 
     def restore(self, known: Learned) -> None:
         """Go on from what `learned` was."""
         self._ordinary = Ordinary(self.rules.norm_limit)
         self._ordinary.forms, self._ordinary.weights = dict(known.forms), Latest(known.weights)
         self._ordinary.moves = {key: Latest(moves) for key, moves in known.moves.items()}
-        self.bench = Bench(known.bench)
+        self.bench = known.bench
 
     def asked(self, nodes: Iterable[int]) -> None:
         """Take note of who is sent a message in this round."""
         self._asked |= set(nodes)
-
-    def received(self, reply: Message, ordered: Ordered) -> None:
-        """Take note of a reply that is to be admitted, and of what its sender was told to send."""
-        self._ordered[reply] = ordered
 
     def usable(self, replies: Iterable[Message]) -> int:
         """Return how many replies are no errors; 0 if none of them has any weight."""
@@ -157,49 +156,49 @@ class Admission:
             self.bench.end_round(answered, self._failed)
         self._asked, self._failed, self._admitted = set(), set(), []
 
-    def knows(self, replies: Iterable[Message]) -> bool:
+    def knows(self, outcomes: Iterable[Outcome]) -> bool:
         """Say whether it is known what is ordinary among replies of these types."""
-        good = [reply for reply in replies if not reply.has_error()]
+        good = [outcome.reply for outcome in outcomes if not outcome.reply.has_error()]
         known = self._ordinary.forms
         learnt = all(reply.metadata.message_type in known for reply in good)
         return not self.rules.learns or learnt or _show_form(good)
 
-    def settled(self, replies: Iterable[Message]) -> Iterator[Message]:
-        """Yield replies, the first ones of a run once it is known what is ordinary among them.
+    def settled(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Yield outcomes, the first ones of a run once it is known what is ordinary among them.
 
         Of each type of messages, the first replies that are no errors are held back until `FIRST`
         of them have one form. That becomes the form of all; their median weight and norm limit the
         first round. So fewer clients than that decide nothing, however fast they are.
         """
-        held: list[Message] = []
-        for reply in replies:
-            known = reply.metadata.message_type in self._ordinary.forms
-            waits = self.rules.learns and not known and not reply.has_error()
-            if not (waits and self._is_averaged(reply)):
-                yield reply
+        held: list[Outcome] = []
+        for outcome in outcomes:
+            known = outcome.reply.metadata.message_type in self._ordinary.forms
+            waits = self.rules.learns and not known and not outcome.reply.has_error()
+            if not (waits and _is_averaged(outcome)):
+                yield outcome
                 continue
-            held.append(reply)
-            if _show_form(held):
+            held.append(outcome)
+            if _show_form([outcome.reply for outcome in held]):
                 self._settle(held)
                 while held:
                     yield held.pop(0)
         self._settle(held)
         yield from held
 
-    def _settle(self, held: list[Message]) -> None:
-        for kind in {reply.metadata.message_type for reply in held}:
-            known = [reply for reply in held if reply.metadata.message_type == kind]
-            forms = [form for reply in known if (form := _form_of(reply)) is not None]
+    def _settle(self, held: list[Outcome]) -> None:
+        for kind in {outcome.reply.metadata.message_type for outcome in held}:
+            known = [one for one in held if one.reply.metadata.message_type == kind]
+            forms = [form for one in known if (form := _form_of(one.reply)) is not None]
             if (usual := usual_form(forms)) is None:
                 continue
             self._ordinary.forms[kind] = usual
-            for reply in known if kind.startswith(TRAIN) else []:
+            for one in known if kind.startswith(TRAIN) else []:
                 try:
                     with refusing_failures():
-                        usual.check(Form.of(reply.content))
-                        node = reply.metadata.src_node_id
-                        self._ordinary.weighs(node, self._weight(reply.content) or 0)
-                        for key, update in self._updates(reply).items():
+                        usual.check(Form.of(one.reply.content))
+                        node = one.reply.metadata.src_node_id
+                        self._ordinary.weighs(node, self._weight(one.reply.content) or 0)
+                        for key, update in self._updates(one).items():
                             update.norm = update.measured()
                             self._ordinary.moved(key, node, Move.of(update))
                 except FedszError:
@@ -207,38 +206,38 @@ class Admission:
         self._ordinary.end_round()
 
     @refusing_failures()
-    def admit(self, reply: Message, *, sealed: bool) -> Admitted:
+    def admit(self, outcome: Outcome, *, sealed: bool) -> Admitted:
         """Check a reply, and put what its receiver takes into the place of its arrays.
 
         Args:
-            reply: without an error; its content is replaced.
+            outcome: without an error; the content of its reply is replaced.
             sealed: whether its receiver decodes its arrays itself; else they are decoded here.
 
         Raises:
             FedszError: it must not count. The reply is as it was.
         """
+        reply = outcome.reply
         content, metadata = reply.content, reply.metadata
         trains = metadata.message_type.startswith(TRAIN)
-        if self._is_averaged(reply):
+        if _is_averaged(outcome):
             if self.rules.checks_metrics:
                 check_finite_metrics(content)
             if self.rules.same_metrics:
                 form = Form.of(content)
                 self._ordinary.form(metadata.message_type, form).check(form)
         weight = self._weight(content)
-        updates = self._updates(reply)
+        updates = self._updates(outcome)
         taken: dict[str, ArrayRecord] = {}
         for key, update in updates.items():
             if trains:
                 self._ordinary.limit(key, update)
             if sealed:
-                broadcasts = self._ordered[reply].broadcasts
+                broadcasts = outcome.ordered.broadcasts
                 only = next(iter(broadcasts), key) if len(broadcasts) == len(updates) == 1 else key
                 taken[key] = AdmittedRecord(update, broadcasts.get(only))
             else:
                 aside = aside_of(update.record)
                 taken[key] = with_aside(to_record(update.arrays()), aside)
-                update.forget()
         report = ReplyReport.read(records_in(content, ConfigRecord).get(KEY))
         reply.content = replaced(content, taken, None)
         if weight is not None and trains:
@@ -248,14 +247,13 @@ class Admission:
         self._admitted.append(admitted)
         return admitted
 
-    def _updates(self, reply: Message) -> dict[str, ReceivedUpdate]:
+    def _updates(self, outcome: Outcome) -> dict[str, ReceivedUpdate]:
         """Open a reply's records; raises as `admit` does.
 
         A record without arrays passes as it is, but not where those of the model are due.
         """
-        records = records_in(reply.content, ArrayRecord)
-        told = self._ordered[reply]
-        trains = reply.metadata.message_type.startswith(TRAIN)
+        records, told = records_in(outcome.reply.content, ArrayRecord), outcome.ordered
+        trains = outcome.reply.metadata.message_type.startswith(TRAIN)
         due = trains and not told.masks
         expected = told.layouts if self.rules.same_model else {}
         sent = told.sent if self.rules.same_model else {}
@@ -280,11 +278,6 @@ class Admission:
         for update in updates.values() if trains else ():
             self._ordinary.watch(update)
         return updates
-
-    def _is_averaged(self, reply: Message) -> bool:
-        """Say whether a reply is to a model, to be averaged; protocols have other exchanges."""
-        by_type = reply.metadata.message_type.startswith((TRAIN, EVALUATE))
-        return by_type and bool(self._ordered[reply].layouts)
 
     def _clip(self, updates: Mapping[str, ReceivedUpdate], norm: float) -> None:
         """Have a reply clipped again: what clients clip, their error feedback adds to."""
@@ -327,6 +320,12 @@ class Admission:
                 most = int(most) if isinstance(record[name], int) else most
                 reply.content[key] = MetricRecord({**record, name: most})
         return most
+
+
+def _is_averaged(outcome: Outcome) -> bool:
+    """Say whether a reply is to a model, to be averaged; protocols have other exchanges."""
+    by_type = outcome.reply.metadata.message_type.startswith((TRAIN, EVALUATE))
+    return by_type and bool(outcome.ordered.layouts)
 
 
 def _form_of(reply: Message) -> Form | None:

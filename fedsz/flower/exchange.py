@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
@@ -24,7 +23,7 @@ from fedsz.flower.admission import Admission
 from fedsz.flower.asked import Asked, Ledger
 from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.mod import keeps_model, lacks_model
-from fedsz.flower.packing import Packed, Packer
+from fedsz.flower.packing import Outcome, Packed, Packer
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, reason_of, told
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.wrapped_grid import WrappedGrid
@@ -62,9 +61,8 @@ class Exchange:
         self._deadlines, self._lock = deadlines, lock
         self._ledger = Ledger()
         self._not_sent: dict[str, Message] = {}  # by id: what is pulled in place of a reply
-        self._answered = WeakKeyDictionary[Message, Asked]()  # by replies that are to be admitted
-        self._first: list[Message] = []  # replies held back until it is known what is ordinary
-        self._here: deque[Message] = deque()  # replies to be taken one at a time
+        self._first: list[Outcome] = []  # held back until it is known what is ordinary
+        self._here: deque[Outcome] = deque()  # to be taken one at a time
 
     def __len__(self) -> int:
         return len(self._ledger)
@@ -111,7 +109,7 @@ class Exchange:
         if streamed or self._here or self._first:
             return [*self._next(streamed), *refused]
         settled = self._admission.settled(self._pulled(asked))
-        return [*(self._admitted(reply, sealed=False) for reply in settled), *refused]
+        return [*(self._admitted(outcome, sealed=False) for outcome in settled), *refused]
 
     def fail(self, node: int, reason: str, kind: Refusal, *, trains: bool) -> None:
         """Book a message without a usable reply; only those that train can bench their node."""
@@ -148,9 +146,9 @@ class Exchange:
         count = 0
         try:
             settled = self._settled(set(batch), replies, deadline)
-            for reply in self._admission.settled(settled):
+            for outcome in self._admission.settled(settled):
                 count += 1
-                admitted = self._admitted(reply, sealed=sealed)
+                admitted = self._admitted(outcome, sealed=sealed)
                 if admitted.has_error():
                     deadline.refused(admitted)
                 yield admitted
@@ -167,7 +165,7 @@ class Exchange:
 
     def _settled(
         self, batch: set[Asked], replies: Iterator[Message], deadline: Deadline
-    ) -> Iterator[Message]:
+    ) -> Iterator[Outcome]:
         """Yield the reply to each message of a batch, though a client lack what it was to hold."""
         coming = deque([deadline.watch(replies)])
 
@@ -178,15 +176,17 @@ class Exchange:
 
         while coming:
             for reply in coming.popleft():
-                if self._received(reply, again) in batch:
+                outcome = self._received(reply, again)
+                if outcome is not None and outcome.asked in batch:
                     deadline.took(reply)
-                    yield reply
+                    yield outcome
 
-    def _pulled(self, asked: Sequence[Asked]) -> list[Message]:
+    def _pulled(self, asked: Sequence[Asked]) -> list[Outcome]:
         """Return the replies to pushed messages that are here."""
         wanted = [one.inner_id for one in asked]
         replies = list(self._inner.pull_messages(wanted)) if wanted else []
-        return [reply for reply in replies if self._received(reply, self._push_again)]
+        received = (self._received(reply, self._push_again) for reply in replies)
+        return [outcome for outcome in received if outcome is not None]
 
     def _push_again(self, asked: Asked, whole: Packed) -> bool:
         for inner_id in self._inner.push_messages([whole.message]):
@@ -205,7 +205,7 @@ class Exchange:
                 self._first = []
         return [self._admitted(self._here.popleft(), sealed=True)] if self._here else []
 
-    def _received(self, reply: Message, again: Callable[[Asked, Packed], bool]) -> Asked | None:
+    def _received(self, reply: Message, again: Callable[[Asked, Packed], bool]) -> Outcome | None:
         """Return what a reply answers; None where it is of no use, or another one will come.
 
         A client that lacks the model that it was to hold is sent it by ``again``, which says
@@ -225,29 +225,28 @@ class Exchange:
                     return None
                 self._ledger.drop(asked)
             asked.own(reply)
-            self._answered[reply] = asked
-            if not reply.has_error():
-                self._admission.received(reply, self._packer.ordered(asked))
+            outcome = Outcome(reply, asked, self._packer.ordered(asked))
             if keeps_model(reply):
                 self._packer.received(asked)
-            return asked
+            return outcome
 
-    def _admitted(self, reply: Message, *, sealed: bool) -> Message:
+    def _admitted(self, outcome: Outcome, *, sealed: bool) -> Message:
         """Return a reply that has passed admission, or the error reply that takes its place."""
-        asked = self._answered[reply]
+        reply, asked, _ = outcome
         if reply.has_error():
             self.fail(asked.node, reason_of(reply), Refusal.FAILED, trains=asked.trains)
             return reply
-        answer = self._packer.answer(asked, reply)  # it has its streams until it is admitted
         try:
-            admitted = self._admission.admit(reply, sealed=sealed)
+            admitted = self._admission.admit(outcome, sealed=sealed)
         except FedszError as err:
             reason = told(err)
             if not asked.trains and kind_of(err) is Refusal.METRIC:
                 self._book.evaluated.add(reply)  # a loss that is not finite is news of the model
             self.fail(asked.node, reason, kind_of(err), trains=asked.trains)
             return compat.error_in_place_of(reply, reason)
-        self._packer.admitted(asked, answer)
+        self._packer.admitted(asked, {k: update.record for k, update in admitted.updates.items()})
+        if not sealed:
+            admitted.forget()
         if not asked.trains:
             self._book.evaluated.add(reply)
         if compat.records_in(reply.content, ArrayRecord):

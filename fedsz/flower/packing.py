@@ -6,7 +6,7 @@ import copy
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
@@ -29,7 +29,7 @@ from fedsz.flower.records import (
     views_of,
 )
 from fedsz.flower.sent_content import SentContent
-from fedsz.flower.shifts import Answer, KnownModels, Shifts
+from fedsz.flower.shifts import KnownModels, Shifts
 from fedsz.methods import texts_sent
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.lossless import BITS_CODEC
@@ -98,6 +98,14 @@ class Ordered:
     drawn: tuple[int, int] | None = None
     clipping_norm: float | None = None
     masks: bool = False
+
+
+class Outcome(NamedTuple):
+    """A reply, the message that it answers, and what its sender was told by that."""
+
+    reply: Message
+    asked: Asked
+    ordered: Ordered
 
 
 class Packer:
@@ -286,20 +294,17 @@ class Packer:
             # Evaluation may have a key of its own, and leaves what training has left.
             self._held[node] = {**self._held.get(node, {}), **content.instructions.holds}
 
-    def answer(self, asked: Asked, reply: Message) -> Answer | None:
-        """Return what a sealed reply may move the shift of its sender by, once it is `admitted`."""
-        content, records = asked.content, compat.records_in(reply.content, ArrayRecord)
-        config = content.instructions.config
-        if not (content.instructions.trains and config.learns_shifts and config.chain):
-            return None
-        found = {key: streams_of(record) for key, record in records.items() if is_sealed(record)}
-        streams = {key: each[0] for key, each in found.items() if each}
-        return self._shifts.answer(asked.node, streams, _by_digest(content), config.chain)
+    def admitted(self, asked: Asked, sent: Mapping[str, ArrayRecord]) -> None:
+        """Keep what has been sent in a reply that has passed admission until it has `counted`.
 
-    def admitted(self, asked: Asked, answer: Answer | None) -> None:
-        """Keep the `answer` of a reply that has passed admission until it has `counted`."""
-        if answer is not None:
-            self._shifts.admitted(asked.node, answer)
+        The shift of its sender moves by it then.
+        """
+        told = asked.content.instructions
+        if told.trains and told.config.learns_shifts and told.config.chain:
+            found = {key: streams_of(record) for key, record in sent.items() if is_sealed(record)}
+            streams = {key: each[0] for key, each in found.items() if each}
+            models = _by_digest(asked.content)
+            self._shifts.admitted(asked.node, streams, models, told.config.chain)
 
     def whole(self, asked: Asked) -> Packed | None:
         """Return a message for one that holds nothing of the model in it; None if that is no help.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -93,24 +93,21 @@ class Shifts:
         """Return the digests of its shifts, by key."""
         return self._digests.get(node, MappingProxyType({}))
 
-    def answer(
+    def admitted(
         self,
         node: int,
         streams: Mapping[str, bytes],
         sent: Mapping[bytes, Reference],
         transform: Transform,
-    ) -> Answer:
-        """Return what a client's shift may move by; ``sent`` are the models it may start from."""
-        shifts = self.of(node)
-        return Answer(streams, KnownModels(sent, tuple(shifts.values())), shifts, transform)
+    ) -> None:
+        """Keep an answer that has passed admission until `counted`, its streams on disk.
 
-    def admitted(self, node: int, answer: Answer) -> None:
-        """Keep an answer that has passed admission until `counted`, its streams on disk."""
-        streams = {
-            key: self._shelf.put("a reply", bytes(stream[:])) or stream
-            for key, stream in answer.streams.items()
-        }
-        self._admitted[node] = replace(answer, streams=streams)
+        ``sent`` are the models that it may start from.
+        """
+        shifts = self.of(node)
+        parked = {k: self._shelf.put("a reply", stream) or stream for k, stream in streams.items()}
+        models = KnownModels(sent, tuple(shifts.values()))
+        self._admitted[node] = Answer(parked, models, shifts, transform)
 
     def counted(self, nodes: Collection[int]) -> None:
         """Move the shifts of clients whose answers have gone into the model; forget all answers."""
