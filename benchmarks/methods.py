@@ -18,7 +18,6 @@ import numpy as np
 
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import Sparse
-from fedsz.methods.combinators import Chain
 from fedsz.methods.payload import read, write
 from fedsz.methods.threshold import Estimate
 
@@ -49,10 +48,10 @@ def row(text: str, x: np.ndarray, repeat: int) -> str:
     """Return what a chain takes to code a tensor, to decode it and to add it."""
     spec, chain = TensorSpec(x.shape), parse(text)
     state = chain.init(spec)
-    parts, shared = chain.sent(spec), Shared(spec)
-    assert parts is not None
-    encode, payload = timed(repeat, lambda: write(parts, chain.encode(x, state, shared)[0]))
-    decode, decoded = timed(repeat, lambda: Chain(parts).decode(read(parts, payload, spec), shared))
+    sent, shared = chain.sent(spec), Shared(spec)
+    assert sent is not None
+    encode, payload = timed(repeat, lambda: write(sent, chain.encode(x, state, shared)[0]))
+    decode, decoded = timed(repeat, lambda: sent.decode(read(sent, payload, spec), shared))
     sums = np.zeros(x.shape, np.float32)
     if isinstance(decoded, Sparse):
         add, _ = timed(repeat, lambda: decoded.add(sums, 0.5))

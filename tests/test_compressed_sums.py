@@ -13,7 +13,7 @@ from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
 from fedsz.flower.refusal import Norm
-from fedsz.methods import Shared, TensorSpec, parse
+from fedsz.methods import Shared, TensorSpec, parse, parts_of
 from fedsz.methods.base import VALUES, Part
 from fedsz.methods.low_rank import PowerSgd
 from fedsz.methods.payload import write
@@ -139,8 +139,9 @@ def test_the_norm_is_known_and_a_large_update_is_clipped(chain: str) -> None:
 
 def by_hand(chain: str, values: np.ndarray) -> ReceivedUpdate:
     """A reply of these values, whatever they would be of an honest client."""
-    spec = TensorSpec(SHAPE)
-    data = write(parse(chain).sent(spec) or (), {VALUES: values.astype(np.float32)})
+    sent = parse(chain).sent(TensorSpec(SHAPE))
+    assert sent is not None
+    data = write(sent, {VALUES: values.astype(np.float32)})
     tensors = [Tensor("fc.weight", 0, SHAPE)]
     parts = [Payload(0, data, None, (0,), CHAIN_DIFFERENCE)]
     digest = Reference(BASE).digest
@@ -182,7 +183,7 @@ def test_a_refused_reply_changes_no_bit_of_the_sum(
 def test_columns_that_no_element_has_reach_no_model() -> None:
     """They count for no norm, so a hostile client may write anything there."""
     chain, columns = "sketch:columns=4200", 4200
-    (sketch,) = parse(chain).sent(TensorSpec(SHAPE)) or ()
+    (sketch,) = parts_of(parse(chain))
     assert isinstance(sketch, Part)
     gain = np.asarray(sketch.gain(Shared(TensorSpec(SHAPE, name="fc.weight"), 3, 4)))
     largest = np.where(gain == 0, np.finfo(np.float32).max, 0)

@@ -150,9 +150,9 @@ class Methods:
         shared = Shared(spec, int.from_bytes(RUN[:8], "little"), turn, SENDER)
         before = self.states.get(name) or self.transform.init(spec)
         planes, self.states[name] = self.transform.encode(x, before, shared)
-        parts = self.transform.sent(spec)
-        assert parts is not None
-        return write(parts, planes)
+        chain = self.transform.sent(spec)
+        assert chain is not None
+        return write(chain, planes)
 
     def left(self, name: str) -> np.ndarray | None:
         """Return what feedback has left out of a tensor."""

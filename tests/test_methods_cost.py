@@ -11,7 +11,6 @@ import fedsz
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded
 from fedsz.methods import Shared, TensorSpec, parse, planes
 from fedsz.methods.base import MANY, Kind, counted
-from fedsz.methods.cost import require_affordable
 from fedsz.methods.planes import DOUBLE, FIXED, GAPS, SINGLE, pack, unpack
 from fedsz.methods.random_k import run, subset
 from fedsz.stream import CHAIN, MOST_CHAINS, Chain, Part, Tensor
@@ -49,9 +48,9 @@ def test_chains_that_multiply_are_refused_before_they_decode(text: str, why: str
 def test_methods_may_cost_what_their_settings_ask_for(shape: tuple[int, ...]) -> None:
     for text in [*WRITTEN, *PAIRS, "powersgd:rank=256", "sketch:rows=16", "rotate:block=1048576"]:
         spec = TensorSpec(shape)
-        parts = parse(text).sent(spec)
-        assert parts is not None
-        require_affordable(parts, spec)
+        chain = parse(text).sent(spec)
+        assert chain is not None
+        chain.require_affordable(spec)
 
 
 def test_what_no_receiver_would_decode_is_sent_without_loss() -> None:
@@ -99,8 +98,9 @@ def test_what_was_sent_as_it_is_is_the_receivers_own(text: str) -> None:
     part = encoder.encode(chained.Entry(0, "w", x), None)
     if part is None:  # it would save nothing
         spec = TensorSpec(x.shape)
-        sent, _ = parse(text).encode(x, parse(text).init(spec), Shared(spec))
-        part = Part(0, chained.write(parse(text).sent(spec) or (), sent), None, (0,), CHAIN)
+        chain = chained._parsed(text)
+        sent, _ = chain.encode(x, chain.init(spec), Shared(spec))
+        part = Part(0, chained.write(chain, sent), None, (0,), CHAIN)
     records = encoder.records or [Chain(text, 0, 0, 0)]
     blob = bytearray(write_stream([Tensor("w", 0, x.shape)], [part], None, records))
 

@@ -104,10 +104,10 @@ def coded(transform: Transform, x: np.ndarray, shared: Shared, state: Any = None
     """Return the payload of x, what it decodes to, and the state after it."""
     before = transform.init(shared.spec) if state is None else state
     planes, after = transform.encode(x, before, shared)
-    parts = transform.sent(shared.spec)
-    assert parts is not None
-    payload = write(parts, planes)
-    decoded = Chain(parts).decode(read(parts, payload, shared.spec), shared)
+    chain = transform.sent(shared.spec)
+    assert chain is not None
+    payload = write(chain, planes)
+    decoded = chain.decode(read(chain, payload, shared.spec), shared)
     return payload, dense(decoded), after
 
 
@@ -305,9 +305,8 @@ def test_differences_from_what_is_learnt_tell_a_receiver_a_constant(text: str) -
 def test_mutated_payloads_are_refused_or_decode(text: str, data: st.DataObject) -> None:
     x = ordinary(9, 300)
     shared, transform = shared_of(x), parse(text)
-    parts = transform.sent(shared.spec)
-    assert parts is not None
-    payload = bytearray(write(parts, transform.encode(x, {}, shared)[0]))
+    assert isinstance(transform, Chain)
+    payload = bytearray(write(transform, transform.encode(x, {}, shared)[0]))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(payload) - 1))
         payload[at] = data.draw(st.integers(0, 255))
@@ -317,7 +316,7 @@ def test_mutated_payloads_are_refused_or_decode(text: str, data: st.DataObject) 
 
     try:
         with np.errstate(all="ignore"):
-            y = dense(Chain(parts).decode(read(parts, payload, shared.spec), shared))
+            y = dense(transform.decode(read(transform, payload, shared.spec), shared))
     except CorruptStream:
         return
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
@@ -363,10 +362,10 @@ def test_indices_take_at_most_three_percent_more_than_their_entropy(density: flo
     indices = np.sort(rng.choice(size, k, replace=False))
     nats = math.lgamma(size + 1) - math.lgamma(k + 1) - math.lgamma(size - k + 1)
     planes = {"0.indices": indices, "values": np.ones(k, np.float32)}
-    parts = parse("topk").sent(TensorSpec((size,)))
-    assert parts is not None
+    chain = parse("topk")
+    assert isinstance(chain, Chain)
 
-    nbytes = len(write(parts, planes)) - 4 * k
+    nbytes = len(write(chain, planes)) - 4 * k
 
     assert nbytes <= 1.03 * nats / math.log(2) / 8
 

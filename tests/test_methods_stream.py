@@ -18,14 +18,18 @@ from fedsz.errors import (
     ReferenceMismatch,
     UnsupportedStream,
 )
-from fedsz.methods import TensorSpec, parse
+from fedsz.methods import TensorSpec
 from fedsz.methods.base import Kind
+from fedsz.methods.combinators import Chain
 from fedsz.methods.payload import read, write
 from fedsz.methods.planes import pack, unpack
-from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, Chain, Part, Tensor
+from fedsz.methods.top_k import TopK
+from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, Part, Tensor
+from fedsz.stream import Chain as Record
 from fedsz.stream import write as write_stream
 
 SPEC = TensorSpec((40, 50))
+TOPK = Chain((TopK(),))
 INDICES = np.array([3, 4, 1999])
 
 
@@ -40,7 +44,7 @@ def after() -> dict[str, np.ndarray]:
 
 def topk(indices: Any = INDICES, values: Any = (1.0, 2.0, 3.0)) -> bytes:
     return write(
-        parse("topk").sent(SPEC) or (),
+        TOPK,
         {"0.indices": np.asarray(indices), "values": np.asarray(values, np.float32)},
     )
 
@@ -50,7 +54,7 @@ def stream(
 ) -> bytes:
     tensors = [Tensor("fc.weight", dtype, SPEC.shape)]
     return write_stream(
-        tensors, [Part(chain, data, None, (0,), transform)], None, [Chain(text, 0, 0, 0)]
+        tensors, [Part(chain, data, None, (0,), transform)], None, [Record(text, 0, 0, 0)]
     )
 
 
@@ -162,14 +166,14 @@ FIRST = pack(Kind.INDICES, INDICES[:1])
 )
 def test_planes_that_do_not_fit(data: bytes, why: str) -> None:
     with pytest.raises(CorruptStream, match=why):
-        read(parse("topk").sent(SPEC) or (), data, SPEC)
+        read(TOPK, data, SPEC)
 
 
 def test_a_claim_of_more_elements_than_the_tensor_takes_no_memory() -> None:
     huge = b"\xff\xff\xff\xff\xff\xff\x03"
 
     with pytest.raises(LimitExceeded, match="limit 2000"):
-        read(parse("topk").sent(SPEC) or (), huge + b"\1\0", SPEC)
+        read(TOPK, huge + b"\1\0", SPEC)
 
 
 def test_a_gap_below_zero_is_no_index() -> None:

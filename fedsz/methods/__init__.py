@@ -13,7 +13,7 @@ from typing import Final
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError
 from fedsz.methods.adaptive import Adaptive
-from fedsz.methods.base import Part, Shared, Sparse, State, TensorSpec, Transform
+from fedsz.methods.base import Part, Shared, Sparse, State, TensorSpec
 from fedsz.methods.bounded import AT, Bounded
 from fedsz.methods.centroids import Centroids
 from fedsz.methods.combinators import (
@@ -21,11 +21,11 @@ from fedsz.methods.combinators import (
     ByLayer,
     Chain,
     Difference,
+    Transform,
     Wrapper,
     keeps_state,
     parts_of,
     texts_sent,
-    without_shifts,
 )
 from fedsz.methods.feedback import Dgc, Ecx, Feedback
 from fedsz.methods.low_rank import Atomo, PowerSgd
@@ -66,7 +66,6 @@ __all__ = [
     "parse",
     "parts_of",
     "texts_sent",
-    "without_shifts",
 ]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.methods.base import Kind, Part, Planes, Shared, State, TensorSpec, Transform
-from fedsz.methods.combinators import Chain, Wrapper, parts_of
+from fedsz.methods.base import Kind, Part, Planes, Shared, State, TensorSpec
+from fedsz.methods.combinators import Chain, Transform, Wrapper, parts_of
 from fedsz.methods.settings import Choice
 from fedsz.methods.state import INNER, branch, within
 from fedsz.spread import energy
@@ -57,6 +57,7 @@ class Adaptive(Wrapper):
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.times < math.inf:
             raise ConfigError(f"adaptive times must be at least 1, got {self.times:g}")
         if not 0 < self.threshold < math.inf:
@@ -67,6 +68,7 @@ class Adaptive(Wrapper):
 
     @property
     def biased(self) -> bool:
+        """Whether that which it stands around is."""
         return self.inner.biased
 
     def init(self, spec: TensorSpec) -> State:
@@ -89,20 +91,15 @@ class Adaptive(Wrapper):
         return min(max(ratio, 1 / self.times), self.times)
 
 
-def keeping(transform: Transform, factor: float) -> Any:
+def keeping(transform: Transform, factor: float) -> Transform:
     """Return a transform whose sparsifiers keep ``factor`` times as many elements."""
-    if isinstance(transform, Chain):
-        return Chain(tuple(keeping(part, factor) for part in transform.parts))
     if isinstance(transform, Wrapper):
         return replace(transform, inner=keeping(transform.inner, factor))
-    if _has_k(transform):
-        part: Any = transform
-        return replace(part, k=part.k.times(factor))
-    return transform
+    parts: list[Any] = parts_of(transform)
+    kept = (replace(part, k=part.k.times(factor)) if _has_k(part) else part for part in parts)
+    return Chain(tuple(kept))
 
 
-def _has_k(transform: Transform) -> bool:
+def _has_k(part: Part | Wrapper) -> bool:
     """Say whether a part has a k of which its receiver need not know."""
-    if not isinstance(transform, Part) or not hasattr(transform, "k"):
-        return False
-    return Kind.INDICES in transform.planes.values()
+    return isinstance(part, Part) and hasattr(part, "k") and Kind.INDICES in part.planes.values()

@@ -150,73 +150,26 @@ class Sparse:
 Decoded = NDArray | Sparse
 
 
-class Transform(ABC):
-    """A part, or a combination of parts: a frozen dataclass whose fields are its settings.
+class Part(ABC):
+    """A part of a chain: one module, and one line in `fedsz.methods.METHODS`.
 
-    All functions are pure: equal arguments give equal results, and no argument is changed.
-
-    Attributes:
-        biased: whether the mean of what is decoded is another than what was encoded. Such a part
-            belongs into `Feedback`.
-        stateful: whether a sender keeps anything from one round to the next.
-    """
-
-    @property
-    def biased(self) -> bool:
-        return True
-
-    @property
-    def stateful(self) -> bool:
-        return type(self).init is not Transform.init
-
-    def init(self, spec: TensorSpec) -> State:
-        """Return the state before the first round: arrays by name, none for most parts."""
-        return NOTHING
-
-    @abstractmethod
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
-        """Return what is sent of a tensor, and the state after it.
-
-        Args:
-            x: as ``shared.spec`` says, finite.
-            state: of `init`, or of the round before.
-            shared: what the receiver knows, too.
-        """
-
-    @abstractmethod
-    def decode(self, planes: Planes, shared: Shared) -> Decoded:
-        """Return the tensor, which is an estimate of what was encoded.
-
-        Args:
-            planes: of `encode`, of each kind; or of a linear one, the sum of several.
-            shared: as it was there.
-
-        Raises:
-            CorruptStream: planes do not fit each other or the tensor.
-        """
-
-    @abstractmethod
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
-        """Return the parts, first to last, by which a receiver decodes such a tensor.
-
-        None if it leaves such a tensor alone.
-        """
-
-
-class Part(Transform):
-    """A transform of its own: one module, and one line in `fedsz.methods.METHODS`.
+    A frozen dataclass whose fields are its settings. All functions are pure: equal arguments give
+    equal results, and no argument is changed.
 
     Attributes:
         name: what users write.
         summary: what it does, on one line.
         planes: by name, the kinds of what it writes, in the order of the wire. One of kind
             ``VALUES`` is coded by the next part of a chain, or as it is.
+        biased: whether the mean of what is decoded is another than what was encoded. Such a part
+            belongs into `Feedback`.
+        stateful: whether a sender keeps anything from one round to the next.
         linear: whether what several senders have sent can be added up before it is decoded:
             decode(a + b) = decode(a) + decode(b), where ``shared`` differs by its sender at most.
         contracts: whether its error is smaller than what it codes. Any other part must stay outside
             `Feedback`, where its error would grow. Biased ones do; few unbiased ones do.
         work: of decoding an element, or a value where there are more. 1 is some 10 ns, as to draw a
-            number takes; see `fedsz.methods.cost`.
+            number takes; see `fedsz.methods.combinators.Chain.require_affordable`.
     """
 
     name: ClassVar[str]
@@ -225,6 +178,14 @@ class Part(Transform):
     @property
     @abstractmethod
     def planes(self) -> Mapping[str, Kind]: ...
+
+    @property
+    def biased(self) -> bool:
+        return True
+
+    @property
+    def stateful(self) -> bool:
+        return type(self).init is not Part.init
 
     @property
     def linear(self) -> bool:
@@ -246,15 +207,35 @@ class Part(Transform):
         """Return it as users write it."""
         return spelled(self)
 
+    def init(self, spec: TensorSpec) -> State:
+        """Return the state before the first round: arrays by name, none for most parts."""
+        return NOTHING
+
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+        """Return what is sent of a tensor, and the state after it.
+
+        Args:
+            x: as ``shared.spec`` says, finite.
+            state: of `init`, or of the round before.
+            shared: what the receiver knows, too.
+        """
         return self.code(x.reshape(-1), shared), state
 
     def code(self, x: NDArray, shared: Shared) -> Planes:
         """Do as `encode`, of a flat ``x``, in a part that keeps nothing."""
         raise NotImplementedError(self.name)
 
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...]:
-        return (self,)
+    @abstractmethod
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        """Return the tensor, which is an estimate of what was encoded.
+
+        Args:
+            planes: of `encode`, of each kind; or of a linear one, the sum of several.
+            shared: as it was there.
+
+        Raises:
+            CorruptStream: planes do not fit each other or the tensor.
+        """
 
     def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
         """Return the spec of its values plane, by its other planes; only if it has one.

@@ -1,8 +1,9 @@
-"""Transforms of transforms: `Chain`, `Difference` and `ByLayer`."""
+"""What codes a tensor: a `Chain` of parts, a `Wrapper` around one, or a choice `ByLayer`."""
 
 from __future__ import annotations
 
 import fnmatch
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.errors import CodecError, ConfigError
+from fedsz.errors import CodecError, ConfigError, LimitExceeded
 from fedsz.methods.base import (
     NOTHING,
     VALUES,
@@ -21,7 +22,6 @@ from fedsz.methods.base import (
     Shared,
     State,
     TensorSpec,
-    Transform,
     dense,
     is_finite,
 )
@@ -29,9 +29,37 @@ from fedsz.methods.state import INNER, branch, within
 from fedsz.spec_strings import NO_SETTING, spelled
 
 MOST_PARTS: Final = 8  # of a chain, so that no stream asks for more work
+MOST_BYTES: Final = 3.0  # times the tensor, that a chain takes to decode it
+MOST_WORK: Final = 40.0  # for each element, in the unit of `Part.work`
+FREE: Final = 1 << 8  # elements that a tensor counts as there, at least
 THEN: Final = ">"  # between the parts of a chain
 DIFFERENCE: Final = "difference"
 SHIFT: Final = "shift"
+
+
+class Transform(ABC):
+    """What codes tensors: a frozen dataclass, whose functions are pure as those of `Part`."""
+
+    @property
+    @abstractmethod
+    def biased(self) -> bool:
+        """Whether the mean of what is decoded is another than what was encoded."""
+
+    @abstractmethod
+    def init(self, spec: TensorSpec) -> State:
+        """Return the state before the first round, a tree; see `fedsz.methods.state`."""
+
+    @abstractmethod
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+        """Do as `Part.encode`."""
+
+    @abstractmethod
+    def sent(self, spec: TensorSpec) -> Chain | None:
+        """Return the chain that receivers decode such a tensor by; None if it is left alone."""
+
+    def of(self, spec: TensorSpec) -> Transform | None:
+        """Return what codes such a tensor, if anything: itself, or what it has chosen."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -108,11 +136,39 @@ class Chain(Transform):
                 spec = part.values_spec(sent, spec)
         return planes, after
 
-    def decode(self, planes: Planes, shared: Shared) -> Decoded:
-        specs = [shared.spec]
+    def specs(self, planes: Planes, spec: TensorSpec) -> list[TensorSpec]:
+        """Return what each part codes of a tensor, and the values that the last one leaves, if any.
+
+        Without planes, those of the longest values there can be.
+        """
+        specs = [spec]
         for i, part in enumerate(self.parts):
             if VALUES in part.planes:
                 specs.append(part.values_spec(_planes_of(i, part, planes), specs[-1]))
+        return specs
+
+    def require_affordable(self, spec: TensorSpec) -> None:
+        """Raise `LimitExceeded` if it takes too much to decode such a tensor.
+
+        A payload of a few bytes can stand for a large tensor, as of any codec. But parts multiply:
+        a sketch may have more values than the tensor has elements, and its rows are decoded one by
+        one. In memory at a time are what a part is given, and what it makes of that.
+        """
+        size, most, work = max(spec.size, FREE), spec.size, 0.0
+        specs = self.specs(NOTHING, spec)
+        for part, made, given in zip(self.parts, specs, [*specs[1:], specs[-1]], strict=False):
+            most = max(most, made.size + given.size)
+            work += part.work * max(made.size, given.size)
+        if most > MOST_BYTES * size:
+            times = f"{most / size:.1f} times its tensor"
+            raise LimitExceeded(f"a chain of {times}; limit {MOST_BYTES:g}")
+        if work > MOST_WORK * size:
+            steps = f"{work / size:.0f} steps an element"
+            raise LimitExceeded(f"a chain of {steps}; limit {MOST_WORK:g}")
+
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        """Do as `Part.decode`."""
+        specs = self.specs(planes, shared.spec)
         decoded: Decoded | None = (
             planes[VALUES].reshape(specs[-1].shape) if VALUES in planes else None
         )
@@ -125,13 +181,14 @@ class Chain(Transform):
         assert decoded is not None, "planes without values, of no part"
         return decoded
 
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...]:
-        return self.parts
+    def sent(self, spec: TensorSpec) -> Chain:
+        return self
 
 
 def _planes_of(place: int, part: Part, planes: Planes) -> dict[str, NDArray]:
-    """Return a part's planes among those of its chain, but for its values."""
-    return {name: planes[f"{place}.{name}"] for name in part.planes if name != VALUES}
+    """Return a part's planes among those of its chain, but for its values; none where none are."""
+    names = {name: f"{place}.{name}" for name in part.planes if name != VALUES}
+    return {name: planes[key] for name, key in names.items()} if planes else {}
 
 
 @dataclass(frozen=True)
@@ -147,10 +204,23 @@ class Wrapper(Transform):
         """Return it as users write it."""
         return THEN.join(filter(None, (spelled(self), str(self.inner))))
 
-    def decode(self, planes: Planes, shared: Shared) -> Decoded:
-        return self.inner.decode(planes, shared)
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a setting out of range, or what must not be within."""
+        if any(isinstance(part, Difference) for part in parts_of(self.inner)):
+            raise ConfigError(f"{DIFFERENCE} must stand before all others, once")
 
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
+    @property
+    def biased(self) -> bool:
+        """False: what is left out of one round goes into the next."""
+        return False
+
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        """Do as `Part.decode`."""
+        chain = self.sent(shared.spec)
+        assert chain is not None
+        return chain.decode(planes, shared)
+
+    def sent(self, spec: TensorSpec) -> Chain | None:
         return self.inner.sent(spec)
 
 
@@ -169,7 +239,7 @@ class Difference(Wrapper):
         rate: above 0, at most 1.
 
     Raises:
-        ConfigError: the rate is out of range, or ``inner`` has a `Difference` too.
+        ConfigError: the rate is out of range.
     """
 
     name = DIFFERENCE
@@ -178,15 +248,9 @@ class Difference(Wrapper):
     rate: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.rate <= 1:
             raise ConfigError(f"difference rate must lie above 0, up to 1, got {self.rate}")
-        if any(isinstance(part, Difference) for part in parts_of(self.inner)):
-            raise ConfigError("difference must stand before all others, once")
-
-    @property
-    def biased(self) -> bool:
-        """False: what is left out of one round is in the next difference."""
-        return False
 
     def init(self, spec: TensorSpec) -> State:
         inner = branch(INNER, self.inner.init(spec))
@@ -194,7 +258,7 @@ class Difference(Wrapper):
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         planes, kept = self.inner.encode(x - state[SHIFT], within(state), shared)
-        _, after = self.received(self.inner.decode(planes, shared), state)
+        _, after = self.received(self.decode(planes, shared), state)
         return planes, {**after, **branch(INNER, kept)}
 
     def received(self, decoded: Decoded, state: State) -> tuple[NDArray, State]:
@@ -236,10 +300,7 @@ class ByLayer(Transform):
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         return self._of(shared.spec).encode(x, state, shared)
 
-    def decode(self, planes: Planes, shared: Shared) -> Decoded:
-        return self._of(shared.spec).decode(planes, shared)
-
-    def sent(self, spec: TensorSpec) -> tuple[Part, ...] | None:
+    def sent(self, spec: TensorSpec) -> Chain | None:
         transform = self.of(spec)
         return None if transform is None else transform.sent(spec)
 
@@ -262,28 +323,13 @@ def parts_of(transform: Transform) -> list[Part | Wrapper]:
         return list(transform.parts)
     if isinstance(transform, ByLayer):
         return [part for _, inner in transform.choices for part in parts_of(inner)]
-    if isinstance(transform, Wrapper):
-        return [transform, *parts_of(transform.inner)]
-    assert isinstance(transform, Part)
-    return [transform]
-
-
-def without_shifts(transform: Transform) -> Transform:
-    """Return what codes the differences that `Difference` is of, where a transform has one."""
-    if isinstance(transform, ByLayer):
-        return ByLayer(tuple((rule, without_shifts(inner)) for rule, inner in transform.choices))
-    return transform.inner if isinstance(transform, Difference) else transform
-
-
-def difference_of(transform: Transform, spec: TensorSpec) -> Difference | None:
-    """Return the `Difference` by which a transform codes a tensor, if it does."""
-    own = transform.of(spec) if isinstance(transform, ByLayer) else transform
-    return own if isinstance(own, Difference) else None
+    assert isinstance(transform, Wrapper)
+    return [transform, *parts_of(transform.inner)]
 
 
 def keeps_state(transform: Transform) -> bool:
     """Say whether a sender has anything to keep from one round to the next."""
-    return any(part.stateful for part in parts_of(transform))
+    return any(isinstance(part, Wrapper) or part.stateful for part in parts_of(transform))
 
 
 def texts_sent(transform: Transform) -> set[str]:

@@ -43,9 +43,7 @@ class CompressedSum:
     def add(self, values: Decoded, weight: float) -> None:
         """Add ``weight`` times the values of a sender."""
         if self._total is None:
-            spec = self._shared.spec
-            for part in self._head.parts:
-                spec = part.values_spec({}, spec)
+            spec = self._head.specs({}, self._shared.spec)[-1]
             self._total = np.zeros(spec.shape, spec.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # of values that no element decodes
             if isinstance(values, Sparse):
@@ -145,10 +143,9 @@ class CompressedSums:
 def _gain(head: Chain, shared: Shared) -> NDArray | float | None:
     """Return `Part.gain` of all parts together; None if one has none."""
     total: NDArray | float = 1.0
-    for part in head.parts:
-        own = part.gain(shared)
+    for part, spec in zip(head.parts, head.specs({}, shared.spec), strict=False):
+        own = part.gain(shared.of(spec))
         if own is None or isinstance(total, np.ndarray):  # nothing tells what mixes such values
             return None
         total = total * own
-        shared = shared.of(part.values_spec({}, shared.spec))
     return total

@@ -46,6 +46,7 @@ class Feedback(Wrapper):
     decay: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.decay <= 1:
             raise ConfigError(f"feedback decay must lie in 0..1, got {self.decay}")
         for part in parts_of(self.inner):
@@ -55,11 +56,6 @@ class Feedback(Wrapper):
                 hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
                 raise ConfigError(f"feedback around {part} grows without end{hint}")
 
-    @property
-    def biased(self) -> bool:
-        """False: what is left out of one round is not lost."""
-        return False
-
     def init(self, spec: TensorSpec) -> State:
         inner = branch(INNER, self.inner.init(spec))
         return {RESIDUAL: np.zeros(spec.shape, spec.dtype), ROUND: np.zeros(1, np.int64), **inner}
@@ -68,7 +64,7 @@ class Feedback(Wrapper):
         age = max(shared.round - int(state[ROUND][0]), 1)
         v = Residual(state[RESIDUAL], self.decay**age).added_to(x)
         planes, kept = self.inner.encode(v, within(state), shared)
-        left = subtract(v, self.inner.decode(planes, shared))
+        left = subtract(v, self.decode(planes, shared))
         return planes, {RESIDUAL: left, ROUND: np.array([shared.round]), **branch(INNER, kept)}
 
 
@@ -158,7 +154,7 @@ class Dgc(Feedback):
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         u = state[MOMENTUM] * x.dtype.type(self.momentum) + self._clipped(x)
         planes, after = super().encode(u, state, shared)
-        decoded = self.inner.decode(planes, shared)
+        decoded = self.decode(planes, shared)
         if isinstance(decoded, Sparse):
             u.reshape(-1)[decoded.indices] = 0
         else:

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.methods.base import VALUES, Shared, Sparse, Transform
-from fedsz.methods.combinators import parts_of
+from fedsz.methods.base import VALUES, Shared, Sparse
+from fedsz.methods.combinators import Transform, parts_of
 from fedsz.methods.settings import Count
 from fedsz.methods.sketch import Sketch
 from fedsz.methods.top_k import largest

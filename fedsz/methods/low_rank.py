@@ -34,6 +34,8 @@ class LowRank(Part):
 
     Tensors that would not become smaller, such as vectors, are sent as they are.
 
+    Where it is `linear`, both sides draw Q, and P alone is sent.
+
     Attributes:
         rank: columns of P and Q, 1 to 256.
 
@@ -60,7 +62,10 @@ class LowRank(Part):
         return {VALUES: np.concatenate([factor.reshape(-1) for factor in factors])}, after
 
     def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
-        return spec.values(self._sent(spec) if self._pays(spec) else spec.size)
+        if not self._pays(spec):
+            return spec.values(spec.size)
+        rows, columns = _matrix(spec)
+        return spec.values(self.rank * (rows if self.linear else rows + columns))
 
     def decode(self, planes: Planes, shared: Shared) -> NDArray:
         spec, values = shared.spec, planes[VALUES].reshape(-1)
@@ -68,8 +73,8 @@ class LowRank(Part):
         if not self._pays(spec):
             return values.reshape(spec.shape)
         rows, columns = _matrix(spec)
-        p = values[: rows * self.rank].reshape(rows, self.rank)
-        q = self._other_factor(values[rows * self.rank :], shared).reshape(columns, self.rank)
+        p, q = (part.reshape(-1, self.rank) for part in np.split(values, [rows * self.rank]))
+        q = drawn_factor(shared, self.rank) if self.linear else q
         m = np.zeros((rows, columns), spec.dtype)
         height = max(CHUNK // columns, 1)  # of a piece that a cache holds
         for at in range(0, rows, height):
@@ -88,14 +93,6 @@ class LowRank(Part):
         Raises:
             LinAlgError: it has none.
         """
-
-    def _sent(self, spec: TensorSpec) -> int:
-        """Return how many values are sent of a tensor whose factors are."""
-        return self.rank * sum(_matrix(spec))
-
-    def _other_factor(self, values: NDArray, shared: Shared) -> NDArray:
-        """Return Q, of which ``values`` are what was sent."""
-        return values
 
     def _pays(self, spec: TensorSpec) -> bool:
         """Say whether factors are smaller than the tensor; their rank fits it then, too."""
@@ -154,28 +151,12 @@ class PowerSgd(LowRank):
 
     def _factors(self, m: NDArray, state: State, shared: Shared) -> tuple[list[NDArray], State]:
         if self.shared:
-            return [m @ self._drawn(shared)], state
+            return [m @ drawn_factor(shared, self.rank)], state
         m, largest = _scaled(m)
         kept = (state or self.init(shared.spec))[FACTOR]
         p, _ = np.linalg.qr(m @ (kept / (np.abs(kept).max() or 1)))
         q = m.T @ p * largest
         return [p, q], {FACTOR: q}
-
-    def _sent(self, spec: TensorSpec) -> int:
-        return self.rank * _matrix(spec)[0] if self.shared else super()._sent(spec)
-
-    def _other_factor(self, values: NDArray, shared: Shared) -> NDArray:
-        return self._drawn(shared) if self.shared else values
-
-    def _drawn(self, shared: Shared) -> NDArray:
-        """Return a Q of orthonormal columns, without any rounding that machines differ in."""
-        _, columns = _matrix(shared.spec)
-        words = shared.words(columns)
-        place = ((words >> np.uint64(32)) * np.uint64(self.rank) >> np.uint64(32)).astype(np.int64)
-        sizes = np.sqrt(np.bincount(place, minlength=self.rank).astype(np.float64))
-        q = np.zeros((columns, self.rank))
-        q[np.arange(columns), place] = np.where(words & np.uint64(1), -1.0, 1.0) / sizes[place]
-        return q.astype(shared.spec.dtype)
 
 
 @dataclass(frozen=True)
@@ -207,6 +188,17 @@ class Atomo(LowRank):
         long[:, : drawn.size] /= np.where(lengths, lengths, 1)
         short[:, : drawn.size] = basis[:, drawn] * (lengths / chances[drawn]) * largest
         return [short, long] if wide else [long, short], state
+
+
+def drawn_factor(shared: Shared, rank: int) -> NDArray:
+    """Return a Q of orthonormal columns, without any rounding that machines differ in."""
+    _, columns = _matrix(shared.spec)
+    words = shared.words(columns)
+    place = ((words >> np.uint64(32)) * np.uint64(rank) >> np.uint64(32)).astype(np.int64)
+    sizes = np.sqrt(np.bincount(place, minlength=rank).astype(np.float64))
+    q = np.zeros((columns, rank))
+    q[np.arange(columns), place] = np.where(words & np.uint64(1), -1.0, 1.0) / sizes[place]
+    return q.astype(shared.spec.dtype)
 
 
 def singular_vectors(m: NDArray) -> tuple[NDArray, NDArray]:

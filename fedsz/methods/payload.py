@@ -2,50 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
 from fedsz.arrays import Buffer, NDArray
 from fedsz.errors import CorruptStream, LimitExceeded
-from fedsz.methods.base import VALUES, Kind, Part, Planes, TensorSpec
+from fedsz.methods.base import VALUES, Kind, Planes, TensorSpec
 from fedsz.methods.combinators import Chain
 from fedsz.methods.planes import pack, unpack
 
 _LONGEST: Final = 9  # bytes of a varint
 
 
-def write(parts: Sequence[Part], planes: Planes) -> bytes:
+def write(chain: Chain, planes: Planes) -> bytes:
     """Return the payload of a tensor.
 
     Args:
-        parts: what `Transform.sent` returns for the tensor.
-        planes: what a chain of them has encoded.
+        chain: what `Transform.sent` returns for the tensor.
+        planes: what has been encoded for it.
 
     Raises:
         CodecError: a plane holds what its kind must not.
     """
     packed = []
-    for name, kind in Chain(tuple(parts)).planes.items():
+    for name, kind in chain.planes.items():
         plane = planes[name].reshape(-1)
         data = pack(kind, plane)
         packed += [_varint(plane.size), _varint(len(data)), data]
     return b"".join(packed)
 
 
-def read(parts: Sequence[Part], payload: Buffer, spec: TensorSpec) -> Planes:
+def read(chain: Chain, payload: Buffer, spec: TensorSpec) -> Planes:
     """Return the planes of a tensor like ``spec``, checked as far as each can be by itself.
 
     Those that only the last part has are unpacked, and checked, whenever they are asked for: so
     they take no memory before or after.
 
     Raises:
-        CorruptStream: it is no payload of these parts; so does the mapping.
+        CorruptStream: it is no payload of this chain; so does the mapping.
         LimitExceeded: a plane has more elements than the tensor.
     """
     cursor = _Cursor(memoryview(payload).cast("B"))
     makers: dict[str, Callable[[], NDArray]] = {}
-    for i, part in enumerate(parts):
+    for i, part in enumerate(chain.parts):
         kinds = {name: kind for name, kind in part.planes.items() if name != VALUES}
         own = {name: cursor.plane(kind, spec) for name, kind in kinds.items()}
         if VALUES in part.planes:
@@ -53,7 +53,7 @@ def read(parts: Sequence[Part], payload: Buffer, spec: TensorSpec) -> Planes:
             own = {name: partial(found.__getitem__, name) for name in found}
             spec = part.values_spec(found, spec)
         makers |= {f"{i}.{name}": make for name, make in own.items()}
-    if not parts or VALUES in parts[-1].planes:
+    if VALUES in chain.planes:
         values = cursor.plane(Kind.VALUES, spec)()
         if values.size != spec.size:
             raise CorruptStream(f"{values.size} values where {spec.size} are needed")

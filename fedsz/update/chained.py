@@ -15,20 +15,18 @@ from fedsz import methods
 from fedsz.arrays import Buffer, NDArray
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
-from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform, without_shifts
+from fedsz.methods import Difference, Shared, Sparse, State, TensorSpec, Transform
 from fedsz.methods.base import (
     DTYPES,
     NOTHING,
     Decoded,
-    Part,
     Planes,
     dense,
     is_finite,
     is_small,
 )
-from fedsz.methods.combinators import SHIFT, Chain, difference_of
+from fedsz.methods.combinators import SHIFT, Chain
 from fedsz.methods.compressed_sum import CompressedSums
-from fedsz.methods.cost import require_affordable
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.payload import read, write
 from fedsz.methods.state import (
@@ -79,7 +77,7 @@ class ChainEncoder:
         kept: Mapping[str, NDArray] = MappingProxyType({}),
         sent: Reference | None = None,
     ) -> None:
-        self._given, self._transform = transform, without_shifts(transform)
+        self._transform = transform
         self._drawn, self._sent = (seed, round, sender), sent
         self._kept, self._state = nested(kept), dict[str, State]()
         self.misfits = dict.fromkeys(self._kept, "no chain codes it")
@@ -121,14 +119,14 @@ class ChainEncoder:
         coded = self._coded(x, entry.x.nbytes, shared) if x.size and is_finite(x) else None
         arriving = entry.x
         if coded is not None and (self._sent is not None or x.dtype != entry.x.dtype):
-            decoded = dense(Chain(coded.parts).decode(coded.planes, shared))
+            decoded = dense(coded.chain.decode(coded.planes, shared))
             arriving = narrow(decoded, entry.x.dtype) if base is None else moved(base, decoded)
             self._keep_rounding(entry.name, decoded, arriving, base)
         if self._sent is not None and x.size:
             self._measure(entry, arriving, self._sent.tensor(entry.name, entry.x))
         if coded is None:
             return None
-        record = ChainRecord(str(Chain(coded.parts)), *self._drawn)
+        record = ChainRecord(str(coded.chain), *self._drawn)
         if record not in self.records:
             self.records.append(record)
         transform = CHAIN if reference is None else CHAIN_DIFFERENCE
@@ -136,31 +134,32 @@ class ChainEncoder:
 
     def _coded(self, x: NDArray, nbytes: int, shared: Shared) -> _Coded | None:
         """Return what is sent of a finite difference, or of a tensor, and keep what that leaves."""
-        spec = shared.spec
-        parts = self._transform.sent(spec)
-        if parts is None:
+        spec, transform = shared.spec, self._transform.of(shared.spec)
+        differs = isinstance(transform, Difference)
+        transform = transform.inner if isinstance(transform, Difference) else transform
+        chain = transform.sent(spec) if transform else None
+        if transform is None or chain is None:
             return None
-        before = self._before(spec)
+        coded, before = None, self._before(spec, transform, differs=differs)
         try:
-            require_affordable(parts, spec)
+            chain.require_affordable(spec)
             with np.errstate(over="ignore", invalid="ignore"):
-                planes, after = self._transform.encode(x, before, shared)
-            payload = write(parts, planes)
+                planes, after = transform.encode(x, before, shared)
+            coded = _Coded(chain, planes, write(chain, planes))
             # Most parts decode some elements to more than they were.
             if not all(map(is_small, (x, *_arrays(before)))):
-                _finite(Chain(parts), planes, shared)
+                _finite(chain, planes, shared)
                 if not all(map(is_finite, _arrays(after))):
                     raise CodecError(f"nothing finite is left of {spec.name!r} to keep")
         except CodecUnavailable:
             raise
         except (CodecError, CorruptStream):
-            self._keep(spec, before)
-            return None
-        if 10 * len(payload) > 9 * nbytes:
-            self._keep(spec, restored(after, before, RESIDUAL))
-            return None
-        self._keep(spec, after)
-        return _Coded(parts, planes, payload)
+            coded, after = None, before
+        if coded and 10 * len(coded.payload) > 9 * nbytes:
+            coded, after = None, restored(after, before, RESIDUAL)
+        if after:
+            self._state[spec.name] = branch(INNER, after) if differs else after
+        return coded
 
     def _keep_rounding(
         self, name: str, decoded: NDArray, arriving: NDArray, base: NDArray | None
@@ -182,13 +181,13 @@ class ChainEncoder:
         if math.isfinite(arrived.step):
             self.arrived += arrived
 
-    def _before(self, spec: TensorSpec) -> State:
+    def _before(self, spec: TensorSpec, transform: Transform, *, differs: bool) -> State:
         """Return what has been kept of a tensor, if it fits, or the state to begin with."""
-        first = self._transform.init(spec)
+        first = transform.init(spec)
         kept = self._kept.get(spec.name)
         if kept is None:
             return first
-        needed, differs = first, difference_of(self._given, spec) is not None
+        needed = first
         if differs:
             kept = {name: x for name, x in kept.items() if name != SHIFT}
             needed = branch(INNER, first)
@@ -198,17 +197,11 @@ class ChainEncoder:
         del self.misfits[spec.name]
         return within(kept) if differs else kept
 
-    def _keep(self, spec: TensorSpec, state: State) -> None:
-        if difference_of(self._given, spec) is not None:
-            state = branch(INNER, state)
-        if state:
-            self._state[spec.name] = state
-
 
 class _Coded(NamedTuple):
     """A tensor's payload, and what it was made of."""
 
-    parts: tuple[Part, ...]
+    chain: Chain
     planes: Planes
     payload: bytes
 
@@ -218,13 +211,13 @@ class ChainDecoder:
     """What a chain of a stream's header decodes: to `CodedTensor`, a codec.
 
     Attributes:
-        parts: first to last.
+        chain: that decodes.
         record: of the header.
         reference: digest of the model that tensors are differences from; empty if of none.
         name: of the tensor.
     """
 
-    parts: tuple[Part, ...]
+    chain: Chain
     record: ChainRecord
     reference: bytes = b""
     name: str = ""
@@ -242,7 +235,7 @@ class ChainDecoder:
 
     def of_tensor(self, tensor: Tensor) -> ChainDecoder:
         """Return that of one tensor; `LimitExceeded` if that takes too much for its size."""
-        require_affordable(self.parts, self._shared(tensor.shape, tensor.dtype).spec)
+        self.chain.require_affordable(self._shared(tensor.shape, tensor.dtype).spec)
         return replace(self, name=tensor.name)
 
     def decode_as(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> NDArray:
@@ -287,18 +280,17 @@ class ChainDecoder:
             CorruptStream, CodecUnavailable: as `decode_as`.
             CodecError: the tensor has more elements than these parts decode.
         """
-        head, tail = Chain(self.parts).split()
+        head, tail = self.chain.split()
         shared = self._shared(shape, dtype)
         total = sums.of(head, shared) if head.parts else None
         if total is None:
             return None
-        for part in head.parts:
-            shared = shared.of(part.values_spec({}, shared.spec))
-        return total.open(_finite(tail, read(tail.parts, payload, shared.spec), shared))
+        shared = shared.of(head.specs({}, shared.spec)[-1])
+        return total.open(_finite(tail, read(tail, payload, shared.spec), shared))
 
     def _decoded(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> Decoded:
         shared = self._shared(shape, dtype)
-        return _finite(Chain(self.parts), read(self.parts, payload, shared.spec), shared)
+        return _finite(self.chain, read(self.chain, payload, shared.spec), shared)
 
     def _shared(self, shape: Sequence[int], dtype: np.dtype) -> Shared:
         spec = TensorSpec(tuple(shape), wide(dtype), self.name)
@@ -307,15 +299,15 @@ class ChainDecoder:
 
 
 @lru_cache(maxsize=MOST_CHAINS)
-def _parsed(text: str) -> tuple[Part, ...]:
-    """Return the parts of a chain of a header, or raise `UnsupportedStream`."""
+def _parsed(text: str) -> Chain:
+    """Return a chain of a header, or raise `UnsupportedStream`."""
     try:
         transform = methods.parse(text, presets={})
     except ConfigError as err:
         raise UnsupportedStream(f"unknown chain {text!r}: {err}") from err
     if not isinstance(transform, Chain):
         raise UnsupportedStream(f"{text!r} is no plain chain")
-    return transform.parts
+    return transform
 
 
 def _arrays(state: State) -> Iterator[NDArray]:

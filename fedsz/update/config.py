@@ -36,21 +36,17 @@ def update_text(text: str) -> str:
     """Return what clients send in its one form: one of `UPDATES`, or a chain of methods.
 
     Raises:
-        ConfigError: it is neither, or a chain in which `Difference` does not come first.
+        ConfigError: it is neither.
     """
     if text in UPDATES:
         return text
     from fedsz import methods  # numpy and native libraries
 
     try:
-        transform = methods.parse(text)
+        return str(methods.parse(text))
     except ConfigError as err:
         have = f"{', '.join(UPDATES)} and chains of methods"
         raise ConfigError(f"no update {text!r}; have {have}: {err}") from None
-    inside = methods.parts_of(methods.without_shifts(transform))
-    if any(isinstance(part, methods.Difference) for part in inside):
-        raise ConfigError(f"{DIFFERENCE} must stand before all others in {text!r}")
-    return str(transform)
 
 
 def is_bound(downlink: str) -> bool:
@@ -217,7 +213,8 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
             return None
         from fedsz import methods
 
-        return methods.without_shifts(methods.parse(self.downlink))
+        difference = methods.parse(self.downlink)
+        return difference.inner if isinstance(difference, methods.Difference) else difference
 
     @property
     def learns_shifts(self) -> bool:

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import Buffer, NDArray
-from fedsz.methods import TensorSpec, Transform
-from fedsz.methods.combinators import SHIFT, difference_of
+from fedsz.methods import Difference, TensorSpec, Transform
+from fedsz.methods.combinators import SHIFT
 from fedsz.methods.state import flat, leaves, nested
 from fedsz.stream import Reader
 from fedsz.update.chained import ChainDecoder
@@ -55,8 +55,8 @@ def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transf
         if not isinstance(x, CodedTensor) or not isinstance(x.codec, ChainDecoder):
             continue
         spec = TensorSpec(x.shape, wide(x.dtype), name)
-        difference = difference_of(transform, spec)
-        if difference is None or x.reference is None:
+        difference = transform.of(spec)
+        if not isinstance(difference, Difference) or x.reference is None:
             continue
         before = after.get(name, np.zeros(spec.shape, spec.dtype))
         decoded = x.codec.decode_as(x.payload, spec.shape, spec.dtype)
