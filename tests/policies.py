@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from fedsz.control.policy import Controller
@@ -13,32 +12,18 @@ from fedsz.update.config import CompressionConfig
 BASE = CompressionConfig(update="delta", error_bound="std:3", downlink="std:1")
 
 
-@dataclass(frozen=True)
-class Policy:
-    """A policy that knows no round, to be asked about several histories."""
-
-    spec: str
-    base: CompressionConfig
-    tolerance: float
-    rounds: int | None
-
-    def begin(self) -> Controller:
-        return Controller(self.spec, self.base, tolerance=self.tolerance, rounds=self.rounds)
-
-    def decide(self, history: Iterable[RoundRecord]) -> Decision:
-        """Return what is decided after a history, which may have no rounds."""
-        controller = self.begin()
-        for seen in history:
-            controller.observe(seen)
-        return controller.decided()
+def controller(spec: str, base: CompressionConfig = BASE, **options: Any) -> Controller:
+    return Controller(spec, base, **({"tolerance": 0.5, "rounds": 9} | options))
 
 
-def policy(
-    spec: str, base: CompressionConfig = BASE, *, tolerance: float = 0.5, rounds: int | None = 9
-) -> Policy:
-    asked = Policy(spec, base, tolerance, rounds)
-    asked.begin()  # what cannot be is refused
-    return asked
+def decide(
+    spec: str, history: Iterable[RoundRecord] = (), base: CompressionConfig = BASE, **options: Any
+) -> Decision:
+    """Return what a policy decides after a history, which may have no rounds."""
+    asked = controller(spec, base, **options)
+    for seen in history:
+        asked.observe(seen)
+    return asked.decided()
 
 
 def client(node: str = "1", **fields: Any) -> ClientRecord:

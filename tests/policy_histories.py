@@ -15,7 +15,7 @@ from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.update.config import is_bound
 from tests.conftest import ROOT
-from tests.policies import Policy
+from tests.policies import controller
 
 ROUNDS: Final = 40
 ODD: Final = (math.nan, math.inf, 0.0, None)
@@ -59,30 +59,30 @@ def _client(node: int, family: str, draw: random.Random) -> ClientRecord:
     )
 
 
-def decisions_of(policy: Policy, name: str) -> Iterator[Decision]:
+def decisions_of(spec: str, name: str) -> Iterator[Decision]:
     """Yield what a policy decides after each round.
 
     ``name`` is a family of runs, of which one is made up, or ``results/`` and a file of many.
     """
     family, _, file = name.partition("/")
     if not file:
-        yield from play(family, policy.begin())
+        yield from play(family, controller(spec, rounds=ROUNDS))
         return
     for run in recorded(file):
-        controller = policy.begin()
+        asked = controller(spec, rounds=ROUNDS)
         for seen in run:
-            yield controller.decide(seen)
+            yield asked.decide(seen)
 
 
-def play(family: str, controller: Controller) -> Iterator[Decision]:
+def play(family: str, asked: Controller) -> Iterator[Decision]:
     """Make up a run of ``family``, and yield what is decided after each of its rounds."""
     draw = random.Random(family)  # noqa: S311 - numpy may draw otherwise in another release
     decided: Decision | None = None
     for i in range(ROUNDS):
         accuracy, loss = _metric(family, i, draw)
-        asked = draw.sample(range(30), 4) if family == "sampled" else range(4)
+        nodes = draw.sample(range(30), 4) if family == "sampled" else range(4)
         failed = family in ("ugly", "gaps") and draw.random() < 0.2
-        clients = [_client(node, family, draw) for node in asked] if i and not failed else []
+        clients = [_client(node, family, draw) for node in nodes] if i and not failed else []
         seen: dict[str, Any] = {
             "round": 3 * i if family == "gaps" else i,
             "accuracy": accuracy,
@@ -99,7 +99,7 @@ def play(family: str, controller: Controller) -> Iterator[Decision]:
             "sensitivity": {name: draw.uniform(0, 9) for name in _some(draw)},
             "decision": decided,
         }
-        yield (decided := controller.decide(RoundRecord(**seen)))
+        yield (decided := asked.decide(RoundRecord(**seen)))
 
 
 def _some(draw: random.Random) -> list[str]:
