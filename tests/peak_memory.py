@@ -1,46 +1,39 @@
-"""How much memory a process takes that codes large arrays with `uniform`."""
+"""How far the memory of this process grows at its peak while it does something."""
 
 from __future__ import annotations
 
-import subprocess
+import ctypes
+import gc
 import sys
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-
-def peak(code: str, *arguments: Any) -> list[int]:
-    """What a process prints that measures its own peak."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE + code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [int(word) for word in done.stdout.split()]
-
-
-MEASURE = """
-import re, sys
-from pathlib import Path
-import numpy as np
-import fedsz
-from fedsz.codecs.uniform import Uniform
-
-effort, bound, *shape = (float(a) if "." in a or "e" in a else int(a) for a in sys.argv[1:-1])
-def peak():  # not ru_maxrss, which begins with that of the process that started this one
-    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-def weights():
-    x, g = np.empty(shape, np.float32), np.random.default_rng(0)
-    right = g.standard_normal(x[0].shape, np.float32)
-    for row in x:
-        g.standard_normal(dtype=np.float32, out=row)
-        row *= 0.1
-        row += g.standard_normal(dtype=np.float32) * right
-    return x
-"""
+Result = TypeVar("Result")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MB = 1 << 20
-LARGE = (1 << 14, 1 << 12)
+
+
+def growth(work: Callable[[], Result]) -> tuple[int, Result]:
+    """Return by how many bytes this process grows at its peak, beyond what it has, and the result.
+
+    What `uniform` gives back waits for an array of as many elements, up to 32 MB of it: so measure
+    with arrays of a size of their own, or of more than 2^25 elements.
+    """
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before would hide what is taken now
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    except OSError as err:
+        pytest.skip(f"the peak cannot be reset: {err}")
+    before = status("VmRSS")
+    result = work()
+    return status("VmHWM") - before, result
+
+
+def status(key: str) -> int:
+    """Return a line of /proc/self/status in bytes."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(text.partition(f"{key}:")[2].split()[0])

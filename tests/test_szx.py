@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -269,23 +268,3 @@ def test_an_array_that_changes_meanwhile_harms_nobody() -> None:
     finally:
         done.set()
         thread.join()
-
-
-def status(key: str) -> int:
-    """A line of /proc/self/status in bytes."""
-    text = Path("/proc/self/status").read_text()
-    return 1024 * int(text.partition(f"{key}:")[2].split()[0])
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-def test_encoding_takes_little_more_than_its_result() -> None:
-    x = normal(1 << 24)
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
-    except OSError as err:
-        pytest.skip(f"the peak cannot be reset: {err}")
-    before = status("VmRSS")
-
-    payload = szx.encode(x, 1e-3)
-
-    assert status("VmHWM") - before <= len(payload) + 1.5 * x.size

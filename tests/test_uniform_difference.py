@@ -17,7 +17,6 @@ from fedsz.codecs.base import Residual
 from fedsz.codecs.uniform import DTYPE_IDS, Comparison, Uniform, compare, matrix_shape
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spread import standard_deviation
-from tests.peak_memory import LARGE, MB, linux, peak
 from tests.strategies import bits_of, finite, layers, relative, seeds, specials, weights
 from tests.uniform_cases import LEVELS, SHAPES, flat, layer, rng
 
@@ -305,27 +304,6 @@ def test_there_are_no_extremes_of_nothing() -> None:
 
     assert all(map(math.isnan, found[:4]))
     assert found[4:] == (0, 0, 0)
-
-
-@linux
-@pytest.mark.parametrize("effort", [0, 5])
-def test_differences_take_no_array(effort: int, tmp_path: Any) -> None:
-    arguments = effort, 0.1, *LARGE, tmp_path / "payload"
-    before, after, size = peak(
-        "x = weights(); base = x * np.float32(0.9); before = peak()\n"
-        "payload = Uniform(effort).encode_difference(x, base, bound).payload\n"
-        "Path(sys.argv[-1]).write_bytes(payload); print(before, peak(), len(payload))",
-        *arguments,
-    )
-    assert after - before <= size + 1.5 * math.prod(LARGE)
-
-    before, after = peak(
-        "payload = Path(sys.argv[-1]).read_bytes()\n"
-        "base = np.ones(shape, np.float32); before = peak()\n"
-        "y = Uniform().decode_onto(payload, base); print(before, peak())",
-        *arguments,
-    )
-    assert after - before <= 4 * math.prod(LARGE) + 32 * MB
 
 
 def test_narrow_differences_are_of_their_own_dtype() -> None:

@@ -1,12 +1,14 @@
-"""A second decoder of `uniform`, from docs/format.md alone: slow, and as plain as that page.
+"""A second coder of `uniform`, from docs/format.md alone: slow, and as plain as that page.
 
-It shares no line with the codec, so where both read a payload alike, the page is right too.
+It shares no line with the codec, so where both read a payload alike, the page is right too. It
+writes payloads with any choices that the page leaves open, not only fedsz's own. `pieces` writes
+field by field, so that a test can put something else in the place of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,134 +17,175 @@ from tests.uniform_oracle_codes import (
     BLOCK,
     Binary,
     Bit,
-    Bytes,
-    Group,
+    Fields,
     Ints,
     Number,
-    QuadGroup,
     Run,
-    Table,
-    check,
-    read_blocks,
-    read_planes,
+    code_blocks,
+    code_planes,
     unzigzag,
+    zigzag,
+)
+from tests.uniform_oracle_models import (
+    BLOCKS,
+    CODED,
+    CONSTANT,
+    KINDS,
+    NEIGHBOURS,
+    NONE,
+    QUADS,
+    SPARSE,
+    STORED,
+    Model,
+    Payload,
+    QuadGroup,
+    code_classes,
+    code_flags,
+    code_geometry,
+    code_model,
+    code_tables,
+    groups_of,
+    neighbours_of,
+    tables_in,
 )
 
 IDS: Final = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
-STORED, CONSTANT, BLOCKS, CODED, SPARSE, QUADS = range(6)
-NONE, NEIGHBOURS, PREDICTION = range(3)
-VALUES: Final = {NONE: 1, NEIGHBOURS: 12, PREDICTION: 5}  # how many a side has
-SIDE_BITS: Final = 12
 
 
-@dataclass
-class Read:
-    """What a payload says of itself, and its elements."""
-
-    mode: int
-    shift: int = 0
-    chunks: int = 0
-    states: int = 0
-    bits: int = 0
-    rows: int = 1
-    planes: int = 1
-    width: int = 1
-    centre: int = 0
-    side: int = NONE
-    classes: int = 1
-    rank: int = 0
-    scale: int = 0
-    tables: int = 0  # that were written, which may be fewer than there are contexts
-    exceptions: int = 0
-    elements: Any = None
-
-
-def decode(payload: bytes, n: int, dtype: Any) -> np.ndarray:
-    """The n elements of a payload.
+def read(payload: bytes, n: int, dtype: Any) -> Payload:
+    """The n elements of a payload, and how they are coded.
 
     Raises:
         ValueError: docs/format.md says that it must be refused.
     """
-    return read(payload, n, dtype).elements
+    out = Payload(dtype=dtype, tokens=np.zeros(n, np.int64), states=0)
+    code(Fields(bytes(payload)), out)
+    return out
 
 
-def read(payload: bytes, n: int, dtype: Any) -> Read:
-    """The n elements of a payload, and how they are coded; raises as `decode` does."""
-    dtype = np.dtype(dtype)
-    data = Bytes(payload)
-    head = data.byte()
-    out = Read(mode=head & 15)
-    check(head >> 4 == IDS[dtype.name], f"dtype {head >> 4} of {dtype}")
-    check(out.mode <= QUADS, f"mode {out.mode}")
-    if out.mode == STORED:
-        out.elements = np.frombuffer(data.take(n * dtype.itemsize), dtype)
+def write(payload: Payload, **instead: bytes) -> bytes:
+    """The payload, with other bytes in the place of pieces."""
+    written = pieces(payload)
+    assert instead.keys() <= written.keys()
+    return b"".join({**written, **instead}.values())
+
+
+def pieces(payload: Payload) -> dict[str, bytes]:
+    """The payload's fields by name, in order."""
+    data = Fields()
+    code(data, replace(payload, tokens=payload.tokens.copy()))
+    return data.written
+
+
+def code(data: Fields, p: Payload) -> None:
+    """Read a payload into ``p``, or write the one that it holds."""
+    dtype, n = np.dtype(p.dtype), p.n
+    head = data.byte(p.mode | IDS[dtype.name] << 4, "head")
+    p.mode = head & 15
+    data.check(head >> 4 == IDS[dtype.name], f"dtype {head >> 4} of {dtype}")
+    data.check(p.mode <= QUADS, f"mode {p.mode}")
+    if p.mode == STORED:
+        p.elements = np.frombuffer(
+            data.take(n * dtype.itemsize, p.tokens.tobytes(), "elements"), dtype
+        )
         data.end()
-        return out
+        return
 
-    check(n >= 1, "no elements")
+    data.check(n >= 1, "no elements")
     wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
-    step = np.frombuffer(data.take(wide.itemsize), wide)[0]
-    check(bool(np.isfinite(step)) and step >= 0, f"step {step}")
-    base = unzigzag(data.varint())
-    check(-(2**31) <= base < 2**31, f"base {base}")
+    (step,) = np.frombuffer(data.take(wide.itemsize, wide.type(p.step).tobytes(), "step"), wide)
+    data.check(bool(np.isfinite(step)) and step >= 0, f"step {step}")
+    base = unzigzag(data.varint(zigzag(p.base), "base"))
+    data.check(-(2**31) <= base < 2**31, f"base {base}")
 
     k = np.full(n, base, np.int64)
-    if out.mode == QUADS:
-        k += read_quads(data, n, out)
-    elif out.mode != CONSTANT:
-        out.shift = data.byte()
-        check(out.shift <= 14, f"shift {out.shift}")
-        low = read_planes(data, n, [out.shift] * -(-n // BLOCK))
-        usual = data.byte() if out.mode == SPARSE else 0
-        size = read_chunk_size(data)
-        if out.mode == CODED:
-            model = read_model(data, n, out)
-            if out.side == NEIGHBOURS:
-                kernels = BLOCK * out.planes
-                size = max(1, size // kernels) * kernels
-        counts = [min(size, n - start) for start in range(0, n, size)]
-        out.chunks = len(counts)
-        lengths = [int.from_bytes(data.take(4), "little") for _ in counts]
-        tokens = np.empty(n, np.int64)
-        for i, (count, length) in enumerate(zip(counts, lengths, strict=True)):
-            chunk, start = Bytes(data.take(length)), i * size
-            where = slice(start, start + count)
-            if out.mode == BLOCKS:
-                tokens[where] = read_blocks(chunk, count)
-            elif out.mode == SPARSE:
-                tokens[where] = read_sparse(chunk.data, count, usual)
-            elif out.side == NEIGHBOURS:
-                tokens[where] = read_by_plane(chunk, model.classes[where], model, out)
-            else:
-                contexts = model.sides[where] * out.classes + model.classes[where]
-                run = Run(chunk, out.states, out.bits)
-                tokens[where] = run.take(map(model.tables.__getitem__, contexts.tolist()))
-                run.end()
-        k += (tokens << out.shift) + low
-        if out.mode == CODED:
-            k += model.predictions
+    if p.mode == QUADS:
+        code_quads(data, p)
+        k += p.tokens
+    elif p.mode != CONSTANT:
+        p.shift = data.byte(p.shift, "shift")
+        data.check(p.shift <= 14, f"shift {p.shift}")
+        low = np.broadcast_to(p.low, n)
+        low = code_planes(data, [p.shift] * -(-n // BLOCK), low, "low")
+        predictions = code_tokens(data, p)
+        k += (p.tokens << p.shift) + low + predictions
 
     wrapped = (k & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
     with np.errstate(all="ignore"):
         y = (wrapped.astype(wide) * step).astype(dtype)
-    out.exceptions = data.varint()
-    check(out.exceptions <= n, f"{out.exceptions} exceptions of {n} elements")
-    gaps = [data.varint() for _ in range(out.exceptions)]
-    positions = [position + i for i, position in enumerate(np.cumsum(gaps, dtype=object).tolist())]
-    check(not positions or positions[-1] < n, "an exception behind the end")
-    y[positions] = np.frombuffer(data.take(out.exceptions * dtype.itemsize), dtype)
+    code_exceptions(data, p, y)
     data.end()
-    out.elements = y
-    return out
+    p.elements = y
 
 
-def read_chunk_size(data: Bytes) -> int:
-    bits = data.byte()
-    check(12 <= bits <= 24, f"chunks of 2^{bits}")
-    return 1 << bits
+def code_exceptions(data: Fields, p: Payload, y: np.ndarray) -> None:
+    """The elements that are written as they are."""
+    held = sorted(p.exceptions)
+    count = data.varint(len(held), "exceptions")
+    data.check(count <= p.n, f"{count} exceptions of {p.n} elements")
+    gaps = (np.diff(held, prepend=-1) - 1).tolist() or [0] * count
+    gaps = [data.varint(gap, "exceptions") for gap in gaps]
+    at = [gap + i for i, gap in enumerate(np.cumsum(gaps, dtype=object).tolist())]
+    data.check(not at or at[-1] < p.n, "an exception behind the end")
+    values = np.array([p.exceptions[i] for i in held], y.dtype).tobytes()
+    y[at] = np.frombuffer(data.take(count * y.itemsize, values, "exceptions"), y.dtype)
+    p.exceptions = dict(zip(at, y[at], strict=True))
 
 
-# Mode 4
+def code_chunk_size(data: Fields, p: Payload) -> int:
+    p.chunk_bits = data.byte(p.chunk_bits, "chunk_size")
+    data.check(12 <= p.chunk_bits <= 24, f"chunks of 2^{p.chunk_bits}")
+    return 1 << p.chunk_bits
+
+
+def code_chunks(
+    data: Fields, p: Payload, n: int, size: int, code: Callable[[Fields, slice], None]
+) -> None:
+    """Chunks of so many of n, behind the lengths of all: ``code`` codes one."""
+    places = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    p.chunks = len(places)
+    lengths = [int.from_bytes(data.take(4), "little") for _ in places if data.reading]
+    written = []
+    for i, where in enumerate(places):
+        chunk = Fields(data.take(lengths[i]) if data.reading else None)
+        code(chunk, where)
+        written.append(bytes(chunk))
+    if not data.reading:
+        data.take(0, b"".join(len(chunk).to_bytes(4, "little") for chunk in written), "lengths")
+        data.take(0, b"".join(written), "chunks")
+
+
+# Modes 2 to 4
+
+
+def code_tokens(data: Fields, p: Payload) -> Ints:
+    """The tokens behind their low bits; returns the predictions."""
+    if p.mode == SPARSE:
+        p.usual = data.byte(p.usual, "usual")
+    size = code_chunk_size(data, p)
+    model = code_model(data, p) if p.mode == CODED else Model([], *np.zeros((3, p.n), np.int64))
+    if p.mode == CODED and p.side == NEIGHBOURS:
+        kernels = BLOCK * p.planes
+        size = max(1, size // kernels) * kernels
+
+    def code_chunk(chunk: Fields, where: slice) -> None:
+        tokens = p.tokens[where]
+        if p.mode == BLOCKS:
+            p.tokens[where] = code_blocks(chunk, tokens)
+        elif p.mode == SPARSE:
+            binary = Binary(chunk.data)
+            p.tokens[where] = code_sparse(binary, tokens, p.usual)
+            chunk.take(0, binary.exactly())
+        elif p.side == NEIGHBOURS:
+            p.tokens[where] = code_by_plane(chunk, tokens, model.classes[where], model, p)
+        else:
+            contexts = model.sides[where] * p.classes + model.classes[where]
+            run = Run(chunk, p.states, p.bits)
+            p.tokens[where] = run.take(map(model.tables.__getitem__, contexts.tolist()), tokens)
+            run.end()
+
+    code_chunks(data, p, p.n, size, code_chunk)
+    return model.predictions
 
 
 class SparseModels:
@@ -163,230 +206,116 @@ class SparseModels:
         self.lately += 2 * gap - (self.lately >> 3)
 
 
-def read_sparse(data: bytes, n: int, usual: int) -> Ints:
-    """The tokens of a chunk in mode 4."""
-    binary, models = Binary(data), SparseModels()
-    tokens, at = np.full(n, usual, np.int64), 0
+def code_sparse(binary: Binary, tokens: Ints, usual: int, beyond: int = 0) -> Ints:
+    """The tokens of a chunk in mode 4, of which the last gap may be written ``beyond`` the end."""
+    models, n = SparseModels(), len(tokens)
+    out, at = np.full(n, usual, np.int64), 0
+    others = iter(np.flatnonzero(tokens != usual).tolist())
     while at < n:
-        gap = binary.number(models.gap, 3)
+        gap = binary.number(models.gap, next(others, n + beyond) - at, 3)
         models.after(gap)
-        check(gap <= n - at, f"a gap of {gap} at {at} of {n} tokens")
+        binary.check(gap <= n - at, f"a gap of {gap} at {at} of {n} tokens")
         at += gap
         if at < n:
-            negative = binary.bit(models.negative[models.last])
-            size = binary.number(models.magnitude[models.last]) + 1
+            above = int(tokens[at]) - usual
+            negative = binary.bit(models.negative[models.last], int(above < 0))
+            size = binary.number(models.magnitude[models.last], abs(above) - 1) + 1
             models.last = negative
-            tokens[at] = usual - size if negative else usual + size
-            check(0 <= tokens[at] <= 255, f"token {tokens[at]}")
+            out[at] = usual - size if negative else usual + size
+            binary.check(0 <= out[at] <= 255, f"token {out[at]}")
             at += 1
     binary.end()
-    return tokens
+    return out
 
 
 # Mode 3
 
 
-@dataclass
-class Model:
-    """What codes the tokens: a table for each context, and of what class and side is each element.
-
-    The sides of neighbours are not among them: they are known when the neighbours are.
-    """
-
-    tables: list[Table]
-    classes: Ints
-    sides: Ints
-    predictions: Ints
-
-
-def read_model(data: Bytes, n: int, out: Read) -> Model:
-    with_classes = read_flags(data, VALUES, out)
-    model = Model([], *(np.zeros(n, np.int64) for _ in range(3)))
-
-    columns = 0
-    if with_classes or out.side:
-        columns = read_geometry(data, n, out)
-        if out.side == NEIGHBOURS:
-            out.width, out.centre = data.byte(), data.byte()
-            check(out.width >= 1, "a kernel of no width")
-    if with_classes:
-        classes = read_classes(data, n, columns, out)
-        model.classes = classes_of(*classes, out.planes, out.classes).reshape(-1)
-    if out.side == PREDICTION:
-        model.predictions, model.sides = read_factors(data, n, columns, out)
-
-    group = Group(data.prefixed(), out.bits)
-    follows = Bit()
-    for context in range(VALUES[out.side] * out.classes):
-        if context == 0 or group.binary.bit(follows):
-            model.tables.append(group.table())
-            out.tables += 1
-        else:
-            model.tables.append(model.tables[-1])
-    return model
-
-
-def read_flags(data: Bytes, sides: Collection[int], out: Read) -> bool:
-    """Flags and slots of a model: whether there are classes."""
-    flags, out.bits = data.byte(), data.byte()
-    out.states = 4 if flags & 1 else 32
-    out.side = flags >> 2
-    check(out.side in sides, f"flags {flags}")
-    check(8 <= out.bits <= 12, f"tables of 2^{out.bits}")
-    return bool(flags & 2)
-
-
-def read_geometry(data: Bytes, n: int, out: Read) -> int:
-    """Rows and planes: how many columns there are."""
-    out.rows = data.varint()
-    check(out.rows >= 1 and n % out.rows == 0, f"{out.rows} rows of {n} elements")
-    columns = n // out.rows
-    out.planes = data.byte()
-    check(out.planes >= 1 and columns % out.planes == 0, f"{out.planes} planes of {columns}")
-    return columns
-
-
-def read_side_run(data: Bytes, count: int, tables: int, which: Callable[[int], int]) -> Ints:
-    """A side run of so many symbols and tables; ``which`` table is that of symbol i."""
-    group = Group(data.prefixed(), SIDE_BITS)
-    have = [group.table() for _ in range(tables)]
-    run = Run(Bytes(data.prefixed()), 4 if count < 8192 else 32, SIDE_BITS)
-    symbols = run.take(have[which(i)] for i in range(count))
-    run.end()
-    return np.array(symbols, np.int64)
-
-
-def read_classes(data: Bytes, n: int, columns: int, out: Read) -> tuple[Ints, Ints, int]:
-    """The classes of rows and of channels, and their offset."""
-    out.classes = data.byte()
-    check(out.classes >= 2, f"{out.classes} classes")
-    check(out.classes * VALUES[out.side] <= 256, f"{out.classes} classes of side {out.side}")
-    offset = unzigzag(data.varint())
-    check(-1024 <= offset <= 1024, f"offset {offset}")
-    channels = columns // out.planes
-    check(4 * (out.rows + channels) <= n, f"classes of {out.rows} rows and {channels} channels")
-    check(columns <= 65536, f"classes of {columns} columns")
-    written = np.cumsum(read_side_run(data, out.rows + channels, 1, lambda i: 0)) % 256
-    return written[: out.rows], written[out.rows :], offset
-
-
-def classes_of(rows: Ints, channels: Ints, offset: int, planes: int, classes: int) -> Ints:
-    """The class of each element, rows x columns."""
-    both = rows[:, None] + np.repeat(channels, planes)
-    return np.clip(both - offset, 0, classes - 1)
-
-
-def read_factors(data: Bytes, n: int, columns: int, out: Read) -> tuple[Ints, Ints]:
-    """The prediction of each element, and its fraction."""
-    rank, out.scale = data.byte(), data.byte()
-    out.rank = rank
-    check(1 <= rank <= 64, f"rank {rank}")
-    check(out.scale <= 20, f"scale {out.scale}")
-    check((out.rows + columns) * rank <= n, "more factors than elements")
-    left = read_side_run(data, out.rows * rank, rank, lambda i: i % rank)
-    right = read_side_run(data, columns * rank, rank, lambda i: i // columns)
-    check(bool(left.all() and right.all()), "a factor of -128")
-    left, right = (left - 128).reshape(out.rows, rank), (right - 128).reshape(rank, columns)
-    return predictions_of(left, right, out.scale)
-
-
-def predictions_of(left: Ints, right: Ints, scale: int) -> tuple[Ints, Ints]:
-    """The prediction of each element, and its fraction."""
-    sums = (left @ right).reshape(-1)
-    sums += 1 << scale - 1 if scale else 0
-    return sums >> scale, 5 * (sums % (1 << scale)) >> scale
-
-
-def read_by_plane(data: Bytes, classes: Ints, model: Model, out: Read) -> Ints:
+def code_by_plane(data: Fields, tokens: Ints, classes: Ints, model: Model, p: Payload) -> Ints:
     """The tokens of a chunk whose sides are neighbours."""
-    run = Run(data, out.states, out.bits)
-    of_kernels = classes.reshape(-1, out.planes)
-    tokens = np.empty(of_kernels.shape, np.int64)
-    for position in range(out.planes):
-        side = neighbours_of(tokens, position, out.width, out.centre)
-        contexts = side * out.classes + of_kernels[:, position]
-        tokens[:, position] = run.take(map(model.tables.__getitem__, contexts.tolist()))
+    run = Run(data, p.states, p.bits)
+    of_kernels, tokens = classes.reshape(-1, p.planes), tokens.reshape(-1, p.planes).copy()
+    for position in range(p.planes):
+        contexts = neighbours_of(tokens, position, p) * p.classes + of_kernels[:, position]
+        tables = map(model.tables.__getitem__, contexts.tolist())
+        tokens[:, position] = run.take(tables, tokens[:, position])
     run.end()
     return tokens.reshape(-1)
-
-
-def neighbours_of(tokens: Ints, position: int, width: int, centre: int) -> Ints:
-    """The sides of the elements at one position, of tokens by kernel and position."""
-    left = tokens[:, position - 1] - centre if position % width > 0 else None
-    above = tokens[:, position - width] - centre if position >= width else None
-    if left is not None and above is not None:
-        return 3 + np.clip(left + above, -3, 3)
-    one = left if left is not None else above
-    return np.full(len(tokens), 9) if one is None else 9 + np.clip(one, -2, 2)
 
 
 # Mode 5
 
 
-def read_quads(data: Bytes, n: int, out: Read) -> Ints:
-    """The tokens of all elements."""
-    usual = data.byte()
-    check(1 <= usual <= 254, f"a usual token of {usual}")
-    size = read_chunk_size(data)
-    with_classes = read_flags(data, [NONE], out)
-    columns = read_geometry(data, n, out)
-    check(columns >= 16, f"quads of {columns} columns")
-    check(4 <= out.rows < 2**32, f"quads of {out.rows} rows")
-    classes = np.zeros(out.rows, np.int64), np.zeros(columns // out.planes, np.int64), 0
+def code_quads(data: Fields, p: Payload) -> None:
+    """The tokens of all elements, four rows at a time."""
+    p.usual = data.byte(p.usual, "usual")
+    data.check(1 <= p.usual <= 254, f"a usual token of {p.usual}")
+    size = code_chunk_size(data, p)
+    with_classes = code_flags(data, [NONE], p)
+    columns = code_geometry(data, p)
+    data.check(columns >= 16, f"quads of {columns} columns")
+    data.check(4 <= p.rows < 2**32, f"quads of {p.rows} rows")
     if with_classes:
-        classes = read_classes(data, n, columns, out)
-    groups, contexts = groups_of(*classes, out.planes, out.classes)
+        code_classes(data, columns, p)
+    else:
+        p.row_classes = np.zeros(p.rows, np.int64)
+        p.channel_classes = np.zeros(columns // p.planes, np.int64)
+    groups, contexts = groups_of(p, columns)
+    tokens, quads = p.tokens.reshape(p.rows, columns), np.zeros_like(contexts)
+    digits = np.full(tokens.shape, 3)
+    if not data.reading:
+        choose_quads(p, groups, digits, quads)
 
-    group = QuadGroup(data.prefixed(), out.bits)
-    follows, tables = Bit(), list[Table]()
-    for context in range(out.classes):
-        if context == 0 or group.binary.bit(follows):
-            tables.append(group.quads())
-            out.tables += 1
-        else:
-            tables.append(tables[-1])
-    of_others = group.table()
+    with tables_in(data, "tables", QuadGroup, p.bits) as group:
+        tables = code_tables(
+            group,
+            p.classes,
+            p,
+            lambda span: group.quads_for({KINDS[q] for q in quads[np.isin(contexts, span)]}, p.rng),
+        )
+        of_others = group.table_for({*tokens[digits == 3].tolist()}, p.rng)
+    count_of_others = 0
 
-    ends = [min(start + size, contexts.size) for start in range(0, contexts.size, size)]
-    out.chunks = len(ends)
-    lengths = [int.from_bytes(data.take(4), "little") for _ in ends]
-    tokens, all_others = np.empty((out.rows, columns), np.int64), 0
-    for end, length in zip(ends, lengths, strict=True):
-        start = (end - 1) // size * size
-        run = Run(Bytes(data.take(length)), out.states, out.bits)
-        quads = np.array(run.take(tables[c] for c in contexts[start:end]), np.int64)
-        for row, where, i, at in pieces_of(groups, columns, start, end):
-            tokens[row, where] = digits = quads[at - start :][: where.stop - where.start] >> i & 3
-            tokens[row, where] += np.where(digits == 2, -3, 0) + usual
-            tokens[row, where][digits == 3] = -1
-        for row, where, _, _ in pieces_of(groups, columns, start, end):
-            others = tokens[row, where] < 0
-            all_others += int(others.sum())
-            check(all_others <= n // 2, f"{all_others} tokens behind quads of {n}")
-            tokens[row, where][others] = run.take([of_others] * int(others.sum()))
+    def code_chunk(chunk: Fields, where: slice) -> None:
+        nonlocal count_of_others
+        run = Run(chunk, p.states, p.bits)
+        quads[where] = run.take((tables[c] for c in contexts[where]), quads[where])
+        for row, here, i, at in pieces_of(groups, columns, where):
+            digits = quads[at : at + here.stop - here.start] >> i & 3
+            found, others = p.usual + np.array([0, 1, -1, 0])[digits], digits == 3
+            count = int(others.sum())
+            count_of_others += count
+            data.check(
+                count_of_others <= p.n // 2, f"{count_of_others} tokens behind quads of {p.n}"
+            )
+            found[others] = run.take([of_others] * count, tokens[row, here][others])
+            tokens[row, here] = found
         run.end()
-    return tokens.reshape(-1)
+
+    code_chunks(data, p, len(contexts), size, code_chunk)
 
 
-def groups_of(
-    rows: Ints, channels: Ints, offset: int, planes: int, classes: int
-) -> tuple[list[list[int]], Ints]:
-    """The rows that stand together, and the class of each quad."""
-    order = sorted(range(len(rows)), key=lambda row: int(rows[row]))
-    groups = [order[start : start + 4] for start in range(0, len(order), 4)]
-    means = np.array([int(rows[group].sum()) // len(group) for group in groups])
-    return groups, classes_of(means, channels, offset, planes, classes).reshape(-1)
+def choose_quads(p: Payload, groups: list[list[int]], digits: Ints, quads: Ints) -> None:
+    """Write digits of tokens into quads; some are 3 that need not be."""
+    tokens, rng = p.tokens.reshape(digits.shape), p.rng
+    for digit, above in enumerate((0, 1, -1)):
+        as_it_is = rng.random(tokens.shape) >= p.spelled
+        digits[as_it_is & (tokens == p.usual + above)] = digit
+    quads[:] = rng.integers(0, 256, len(quads))  # of rows that are not there, any digit
+    for row, where, i, at in pieces_of(groups, tokens.shape[1], slice(0, len(quads))):
+        here = slice(at, at + where.stop - where.start)
+        quads[here] += (digits[row, where] - (quads[here] >> i & 3)) << i
 
 
 def pieces_of(
-    groups: list[list[int]], columns: int, start: int, end: int
+    groups: list[list[int]], columns: int, quads: slice
 ) -> Iterator[tuple[int, slice, int, int]]:
-    """What quads from ``start`` to ``end`` say: a row, columns of it, and where its digits begin.
+    """What quads say: a row, columns of it, and where its digits begin.
 
     Those are: how many bits lie below them, and in which quad they begin.
     """
     for g, group in enumerate(groups):
-        first, last = max(start, g * columns), min(end, (g + 1) * columns)
+        first, last = max(quads.start, g * columns), min(quads.stop, (g + 1) * columns)
         if first < last:
             for i, row in enumerate(group):
                 yield row, slice(first - g * columns, last - g * columns), 2 * i, first
