@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from fedsz.experiments.results import SWEEP, Results, read
@@ -29,17 +29,26 @@ TINY = {
     "clients": 2,
     "rounds": 2,
 }
+SKETCH = "sketch:rows=3,fixed=1/std:1"
+WAYS = ["raw", "delta@std:1", "weights:zfp:precision=14"]
+FED = [SKETCH, f"{SKETCH} into fetchsgd:k=5%,momentum=0.5"]
+# What the sweep of this file runs, by the name of a table.
+TABLES: dict[str, dict[str, object]] = {
+    "bounds": {"codecs": "raw,sz2,uniform", "error_bounds": "1e-2..1e-1"},
+    "ways": {"ways": ",".join(WAYS), "partitions": "dirichlet:5"},
+    "all of four": {"codecs": "raw", "clients": 4},
+    "three of four": {"codecs": "raw", "clients": 4, "clients_per_round": 3},
+    "sketches": {"ways": ",".join(FED), "threshold": 0},
+    "bad": {
+        "models": "cnn,resnet51", "datasets": "digits,cifar10", "codecs": "zstd",
+        "data_dir": "nowhere",
+    },
+}  # fmt: skip
+Rows = list[dict[str, Any]]
 
 
 def tiny(path: Path, **options: object) -> SweepConfig:
     return SweepConfig(**{**TINY, "results": str(path), **options})  # type: ignore[arg-type]
-
-
-def run(config: SweepConfig) -> pa.Table:
-    with Results(Path(config.results), SWEEP) as results:
-        for _ in Sweep(config, results).run():
-            pass
-    return read(Path(config.results), SWEEP)
 
 
 def flags(config: SweepConfig) -> list[str]:
@@ -51,35 +60,53 @@ def flags(config: SweepConfig) -> list[str]:
     ]
 
 
-def fedsz(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fedsz", *arguments], capture_output=True, text=True, timeout=900
-    )
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Rows]:
+    """A sweep of all tables, and its rows."""
+    path = tmp_path_factory.mktemp("sweep") / "x.parquet"
+    config = SweepConfig.of({**TINY, "results": str(path), "jobs": 2, "tasks": TABLES})
+    with Results(path, SWEEP) as results:
+        for _ in Sweep(config, results).run():
+            pass
+    return config, read(path, SWEEP).to_pylist()
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, list[dict]]:
-    path = tmp_path_factory.mktemp("sweep") / "x.parquet"
-    config = tiny(path, codecs="raw,sz2,uniform", error_bounds="1e-2..1e-1", jobs=2)
-    return config, run(config).to_pylist()
+def swept(whole: tuple[SweepConfig, Rows]) -> dict[str, Rows]:
+    """The rows by their table."""
+    config, rows = whole
+    of = {run_id(run, "local"): name for name, table in config.tasks.items() for run in table.runs}
+    found: dict[str, Rows] = {name: [] for name in TABLES}
+    for row in rows:
+        found[of[row["run"]]].append(row)
+    return found
 
 
-def test_a_row_for_every_round_of_every_run(swept: tuple[SweepConfig, list[dict]]) -> None:
-    config, rows = swept
-
-    held = [(row["codec"], row["error_bound"], row["round"]) for row in rows]
-    bounds = {"raw": [None], "sz2": ["rel:0.01", "rel:0.1"], "uniform": ["rel:0.01", "rel:0.1"]}
-    assert sorted(held, key=str) == sorted(
-        ((codec, bound, i) for codec in bounds for bound in bounds[codec] for i in range(3)),
-        key=str,
-    )
-    assert {row["run"] for row in rows} == {run_id(r, "local") for r in config.runs}
-    assert all(row["error"] is None and row["failures"] == 0 for row in rows)
+def by_way(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(str(Scheme.of_row(row)), []).append(row)
+    return found
 
 
-def test_what_a_row_says(swept: tuple[SweepConfig, list[dict]]) -> None:
-    _, rows = swept
+def test_a_row_for_every_round_of_every_run(whole: tuple[SweepConfig, Rows]) -> None:
+    config, rows = whole
 
+    good = [row for row in rows if not row["error"]]
+    held = [(row["run"], row["round"]) for row in good]
+    failed = [row["run"] for row in rows if row["error"]]
+    assert len(set(held)) == len(held) == 3 * (len(config.runs) - len(failed))
+    assert {run for run, _ in held} | set(failed) == {run_id(r, "local") for r in config.runs}
+    assert all(row["failures"] == 0 for row in good)
+
+
+def test_what_a_row_says(swept: dict[str, Rows]) -> None:
+    rows = swept["bounds"]
+
+    assert {(row["codec"], row["error_bound"]) for row in rows} == {
+        ("raw", None), ("sz2", "rel:0.01"), ("sz2", "rel:0.1"),
+        ("uniform", "rel:0.01"), ("uniform", "rel:0.1"),
+    }  # fmt: skip
     for row in rows:
         assert row["fedsz_version"]
         assert row["machine"]
@@ -98,44 +125,40 @@ def test_what_a_row_says(swept: tuple[SweepConfig, list[dict]]) -> None:
     assert "effort=5" in of_uniform[0]["codec_settings"].split(",")
     # All begin with the same model, and end with weights whose error keeps the bound.
     assert len({row["accuracy"] for row in rows if row["round"] == 0}) == 1
-    weights, error = of_uniform[-1]["distributions"]
-    assert (weights["what"], error["what"]) == ("weights", "error")
-    reach = of_uniform[-1]["bound_value"] * (weights["high"] - weights["low"])
-    assert max(-error["low"], error["high"]) <= reach
+    for row in of_uniform:
+        if row["round"] == 2:
+            weights, error = row["distributions"]
+            assert (weights["what"], error["what"]) == ("weights", "error")
+            reach = row["bound_value"] * (weights["high"] - weights["low"])
+            assert max(-error["low"], error["high"]) <= reach
 
 
-def test_what_a_row_says_of_its_way(tmp_path: Path) -> None:
-    ways = "raw,delta@std:1,weights:zfp:precision=14"
-    rows = run(tiny(tmp_path / "x.parquet", ways=ways, partitions="dirichlet:5")).to_pylist()
-    last = {str(Scheme.of_row(row)): row for row in rows if row["round"] == 2}
+def test_what_a_row_says_of_its_way(swept: dict[str, Rows]) -> None:
+    rows = swept["ways"]
+    last = {way: found[-1] for way, found in by_way(rows).items()}
 
-    assert list(last) == ways.split(",")
+    assert set(last) == set(WAYS)
     assert {row["partitioner"] for row in rows} == {"dirichlet"}
     assert {(row["downlink"], row["policy"], row["tolerance"]) for row in rows} == {
         ("exact", "fixed", None)
     }
-    assert [row["error_bound"] for row in last.values()] == [None, "std:1", None]
+    assert [last[way]["error_bound"] for way in WAYS] == [None, "std:1", None]
     # What was coded is the step, whose standard deviation bounds the error.
     weights, error = last["delta@std:1"]["distributions"]
     assert 0 < error["high"] < 0.25 * weights["high"]
 
 
-def test_some_clients_of_many_train_in_a_round(tmp_path: Path) -> None:
-    of_all = run(tiny(tmp_path / "x.parquet", codecs="raw", clients=4)).to_pylist()
-    of_some = run(tiny(tmp_path / "y.parquet", codecs="raw", clients=4, clients_per_round=3))
-
-    for whole, some in zip(of_all, of_some.to_pylist(), strict=True):
-        assert (whole["clients_per_round"], some["clients_per_round"]) == (0, 3)
+def test_some_clients_of_many_train_in_a_round(swept: dict[str, Rows]) -> None:
+    for every, some in zip(swept["all of four"], swept["three of four"], strict=True):
+        assert (every["clients_per_round"], some["clients_per_round"]) == (0, 3)
         for way in ("raw_up", "raw_down"):
-            assert 4 * some[way] == 3 * whole[way]
-        assert some["run"] != whole["run"]
+            assert 4 * some[way] == 3 * every[way]
+        assert some["run"] != every["run"]
 
 
-def test_sketches_may_be_fed_back_on_the_server(tmp_path: Path) -> None:
-    sketch = "sketch:rows=3,fixed=1/std:1"
-    ways = [sketch, f"{sketch} into fetchsgd:k=5%,momentum=0.5"]
-    rows = run(tiny(tmp_path / "x.parquet", ways=",".join(ways), threshold=0)).to_pylist()
-    alone, fed = ([row for row in rows if str(Scheme.of_row(row)) == way] for way in ways)
+def test_sketches_may_be_fed_back_on_the_server(swept: dict[str, Rows]) -> None:
+    found = by_way(swept["sketches"])
+    alone, fed = (found[way] for way in FED)
 
     assert [row["fetchsgd"] for row in alone + fed] == [""] * 3 + ["5%"] * 3
     assert {row["server_momentum"] for row in fed} == {0.5}
@@ -144,37 +167,8 @@ def test_sketches_may_be_fed_back_on_the_server(tmp_path: Path) -> None:
     assert alone[1]["sent_up"] == fed[1]["sent_up"]
 
 
-def test_equal_seeds_give_equal_results_on_as_many_threads_as_were_asked_for(
-    swept: tuple[SweepConfig, list[dict]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, rows = swept
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-    again = run(tiny(tmp_path / "y.parquet", codecs="uniform", error_bounds="1e-2")).to_pylist()
-
-    assert [r["threads"] for r in again] == [1] * 3
-    first = [r for r in rows if r["codec"] == "uniform" and r["bound_value"] == 0.01]
-    for name in ("run", "round", "dataset_digest"):
-        assert [r[name] for r in again] == [r[name] for r in first]
-    # Another number of threads adds up in another order.
-    assert [r["loss"] for r in again] == pytest.approx([r["loss"] for r in first], rel=1e-3)
-
-
-def test_a_finished_sweep_has_nothing_to_do(swept: tuple[SweepConfig, list[dict]]) -> None:
-    config, rows = swept
-
-    assert run(config).num_rows == len(rows)
-
-
-def test_what_fails_is_a_row(tmp_path: Path) -> None:
-    config = tiny(
-        tmp_path / "x.parquet",
-        models="cnn,resnet51",
-        datasets="digits,cifar10",
-        codecs="raw",
-        data_dir=str(tmp_path),
-    )
-    rows = {(r["model"], r["dataset"]): r for r in run(config).to_pylist()}
+def test_what_fails_is_a_row(swept: dict[str, Rows]) -> None:
+    rows = {(row["model"], row["dataset"]): row for row in swept["bad"]}
 
     assert len(rows) == 4
     assert rows["cnn", "digits"]["error"] is None
@@ -183,19 +177,26 @@ def test_what_fails_is_a_row(tmp_path: Path) -> None:
     assert rows["cnn", "cifar10"]["round"] is None
 
 
-def test_failures_run_again_when_asked(tmp_path: Path) -> None:
-    config = tiny(tmp_path / "x.parquet", codecs="raw", device="cuda:99")
-    with Results(Path(config.results), SWEEP) as results:
+def test_a_finished_sweep_does_nothing_but_what_failed_if_asked(
+    whole: tuple[SweepConfig, Rows], tmp_path: Path
+) -> None:
+    config, rows = whole
+    path = tmp_path / "copy.parquet"
+    path.write_bytes(Path(config.results).read_bytes())
+    with Results(path, SWEEP) as results:
         sweep = Sweep(config, results)
-        (*_, last) = sweep.run()
-        assert "no device 'cuda:99' here" in last.error
-        assert not Sweep(config, results).pending
+        assert not sweep.pending
+        assert list(sweep.run()) == []
         sweep.forget_failures()
-        assert len(sweep.pending) == 1
-        assert results.rows.num_rows == 0
+        assert len(sweep.pending) == 3
+        assert results.rows.num_rows == len(rows) - 3
 
 
-def test_a_run_that_takes_its_process_with_it(tmp_path: Path) -> None:
+def test_a_run_that_takes_its_process_with_it(
+    swept: dict[str, Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one has a process of its own, with as many threads as are asked for."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = tiny(tmp_path / "x.parquet", codecs="raw,uniform", error_bounds="1e-2")
     with Results(Path(config.results), SWEEP) as results:
         killed = False
@@ -207,13 +208,18 @@ def test_a_run_that_takes_its_process_with_it(tmp_path: Path) -> None:
     first, *rest = read(Path(config.results)).to_pylist()
 
     assert first["error"].startswith("the process ended with -9")
-    assert [row["codec"] for row in rest] == ["uniform"] * 3
+    assert [(row["codec"], row["threads"]) for row in rest] == [("uniform", 1)] * 3
+    # Equal seeds give equal results, but another number of threads adds up in another order.
+    before = by_way(swept["bounds"])["weights@0.01"]
+    for name in ("run", "round", "dataset_digest"):
+        assert [row[name] for row in rest] == [row[name] for row in before]
+    losses = [row["loss"] for row in before]
+    assert [row["loss"] for row in rest] == pytest.approx(losses, rel=1e-3)
 
 
-@pytest.mark.parametrize("grid", ["local", "grpc"])
-def test_killed_and_resumed(tmp_path: Path, grid: str) -> None:
+def test_killed_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    config = tiny(path, codecs="raw,szx", error_bounds="1e-2", rounds=3, grid=grid)
+    config = tiny(path, codecs="raw,szx", error_bounds="1e-2")
     first = subprocess.Popen(
         [sys.executable, "-m", "fedsz", "sweep", *flags(config)],
         stdout=subprocess.DEVNULL,
@@ -228,17 +234,28 @@ def test_killed_and_resumed(tmp_path: Path, grid: str) -> None:
     before = read(path).to_pylist()
 
     wait_until(lambda: not any(alive(worker) for worker in workers))
-    assert 0 < len({row["run"] for row in before}) < len(config.runs)
-    second = fedsz("sweep", *flags(config), "--json")
+    assert len({row["run"] for row in before}) == 1 < len(config.runs)
+    second = call("sweep", *flags(config), "--json")
 
     assert second.returncode == 0, second.stderr
     rows = read(path).to_pylist()
     assert rows[: len(before)] == before
-    assert len(second.stdout.splitlines()) == len(config.runs) - len({r["run"] for r in before})
+    assert len(second.stdout.splitlines()) == 1
     held = [(row["run"], row["round"]) for row in rows]
-    assert len(held) == len(set(held)) == 4 * len(config.runs)
-    assert all(row["grid"] == grid and row["error"] is None for row in rows)
-    assert all(row["distributions"] for row in rows if row["round"] == 3)
+    assert len(held) == len(set(held)) == 3 * len(config.runs)
+    assert all(row["error"] is None for row in rows)
+    assert all(row["distributions"] for row in rows if row["round"] == 2)
+
+
+def test_a_run_may_be_a_fleet_of_processes(tmp_path: Path) -> None:
+    config = tiny(tmp_path / "x.parquet", codecs="raw", rounds=1, grid="grpc")
+
+    assert call("sweep", *flags(config)).returncode == 0
+    rows = read(Path(config.results)).to_pylist()
+    assert [(row["grid"], row["error"], row["round"]) for row in rows] == [
+        ("grpc", None, 0), ("grpc", None, 1),
+    ]  # fmt: skip
+    assert rows[1]["replies"] == 2
 
 
 def test_two_sweeps_on_one_file(tmp_path: Path) -> None:
