@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsz.arrays import DTYPE_IDS
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import CODECS, Codec, Encoded, Raw
+from fedsz.codecs import CODECS, Raw, parse
 from fedsz.codecs.sz3 import Sz3
+from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError, ConfigError
-from fedsz.experiments.bench import Row, digest, initial_weights, measure
-from fedsz.experiments.bench_worker import middle
+from fedsz.experiments.bench import Row, digest, initial_weights, measure, written
+from fedsz.experiments.bench_worker import BenchJob, measured, middle
 from fedsz.experiments.codec_measurement import Item, coder_of
+from fedsz.experiments.results import BENCH, Results, read
 from tests.test_cli import call, refuse
 
 torch = pytest.importorskip("torch")
@@ -52,41 +54,53 @@ def quick(state: Mapping[str, Any], *codecs: str, **options: Any) -> list[Row]:
     return measure(state, codecs=codecs, **wanted)
 
 
-def test_every_codec_there_is(state: dict[str, Any], tmp_path: Path) -> None:
-    from fedsz.experiments.results import BENCH, Results, read
+def alone(state: Mapping[str, np.ndarray], codec: str, bound: ErrorBound | None = REL) -> Row:
+    """What the codec's process would tell, without the process."""
+    tensors = [(name, DTYPE_IDS[x.dtype], x.shape) for name, x in state.items()]
+    job = BenchJob(codec, written(bound), 1, 1, 1.0, tensors)
+    return measured(job, list(state.values()))
 
+
+@pytest.mark.parametrize("codec", AVAILABLE)
+def test_every_codec_there_is(codec: str, state: dict[str, Any]) -> None:
+    of = parse(codec)
+    row = alone({n: x for n, x in state.items() if x.size > 64 or not of.lossy}, codec)
+
+    assert row["raw_bytes"] == sum(x.nbytes for x in state.values() if x.size > 64 or not of.lossy)
+    assert row["ratio"] == row["raw_bytes"] / row["coded_bytes"]
+    for way in ("encode", "decode"):
+        least, median, most = (row[f"{way}_seconds{which}"] for which in ("_least", "", "_most"))
+        assert 0 < least <= median <= most
+    if of.keeps_bound:
+        assert 0 <= row["max_error"] <= 1
+    else:
+        assert row["max_error"] is None
+    assert (row["rmse"] > 0) == of.lossy
+
+
+def test_a_row_for_each_part_and_bound(state: dict[str, Any], tmp_path: Path) -> None:
     told: list[Row] = []
-    rows = quick(state, *AVAILABLE, on_row=told.append)
+    bounds = [REL, ErrorBound.abs(1e-3)]
+    rows = quick(
+        state, "uniform:effort=3", "zfp:precision=14", "zstd", bounds=bounds, on_row=told.append
+    )
 
     assert rows == told
-    assert [row["error"] for row in rows] == [None] * len(rows)
-    lossy_bytes = state["a.weight"].nbytes + state["b.weight"].nbytes
+    assert [(row["codec"], row["part"], row["error_bound"]) for row in rows] == [
+        ("uniform:effort=3", "lossy", "rel:0.01"),
+        ("uniform:effort=3", "lossy", "abs:0.001"),
+        ("zfp:precision=14", "lossy", None),  # no bound steers it
+        ("zstd", "lossless part", None),
+        ("zstd", "everything", None),
+    ]
+    assert rows[0]["codec_settings"] == "effort=3,threads=1"
     whole = sum(x.nbytes for x in state.values())
-    sizes = {"lossy": lossy_bytes, "lossless part": whole - lossy_bytes, "everything": whole}
-    for codec in (codec for codec in CODECS if codec.name in AVAILABLE):
-        own = [row for row in rows if row["codec"] == codec.name]
-        assert {row["part"] for row in own} == (
-            {"lossy"} if codec.lossy else {"lossless part", "everything"}
-        )
-        for row in own:
-            assert row.keys() == BENCH.columns.keys()
-            assert row["raw_bytes"] == sizes[row["part"]]
-            assert row["data"] == "net"
-            assert row["ratio"] == row["raw_bytes"] / row["coded_bytes"]
-            steered = codec.lossy and codec.keeps_bound
-            assert row["error_bound"] == ("rel:0.01" if steered else None)
-            for way in ("encode", "decode"):
-                least, median, most = (
-                    row[f"{way}_seconds{which}"] for which in ("_least", "", "_most")
-                )
-                assert 0 < least <= median <= most
-            if codec.keeps_bound:
-                assert 0 <= row["max_error"] <= 1
-            else:
-                assert row["max_error"] is None
-            assert (row["rmse"] > 0) == codec.lossy
-            assert row["data_digest"] == digest(state)
-
+    lossy = state["a.weight"].nbytes + state["b.weight"].nbytes
+    assert [row["raw_bytes"] for row in rows] == [lossy, lossy, lossy, whole - lossy, whole]
+    for row in rows:
+        assert row.keys() == BENCH.columns.keys()
+        assert row["error"] is None
+        assert (row["data"], row["data_digest"]) == ("net", digest(state))
     path = tmp_path / "bench.parquet"
     with Results(path, BENCH) as results:
         results.add(rows)
@@ -94,10 +108,9 @@ def test_every_codec_there_is(state: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_errors_are_those_of_the_decoded_numbers(state: dict[str, Any]) -> None:
-    (row,) = quick(state, "uniform:effort=3")
+    row = alone({name: state[name] for name in ("a.weight", "b.weight")}, "uniform:effort=3")
 
-    codec, squares, worst, count, coded = next(c for c in CODECS if c.name == "uniform"), 0, 0, 0, 0
-    codec = type(codec)(effort=3, threads=1)
+    codec, squares, worst, count, coded = Uniform(effort=3, threads=1), 0.0, 0.0, 0, 0
     for name in ("a.weight", "b.weight"):
         x = state[name]
         bound = REL.absolute(x)
@@ -110,33 +123,14 @@ def test_errors_are_those_of_the_decoded_numbers(state: dict[str, Any]) -> None:
     assert row["rmse"] == pytest.approx(math.sqrt(squares / count))
     assert row["max_error"] == pytest.approx(worst)
     assert (row["coded_bytes"], row["elements"]) == (coded, count)
-    assert (row["codec"], row["codec_settings"]) == ("uniform:effort=3", "effort=3,threads=1")
-
-
-def test_a_row_for_each_bound(state: dict[str, Any]) -> None:
-    bounds = [REL, ErrorBound.abs(1e-3), ErrorBound.std(0.1)]
-    rows = quick(state, "szx", "zstd", bounds=bounds)
-
-    bounds_of = [(row["codec"], row["error_bound"]) for row in rows]
-    lossless = [("zstd", None)] * 2
-    assert bounds_of == [("szx", "rel:0.01"), ("szx", "abs:0.001"), ("szx", "std:0.1"), *lossless]
-
-
-def test_a_codec_that_no_bound_steers_has_one_row(state: dict[str, Any]) -> None:
-    (row,) = quick(state, "zfp:precision=14", bounds=[REL, ErrorBound.rel(1e-3)])
-
-    assert row["error_bound"] is None
-    assert row["max_error"] is None
-    assert row["rmse"] > 0
 
 
 @pytest.mark.parametrize("codec", ["sz2", "uniform"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
 def test_dtypes_a_codec_takes_or_does_not(codec: str, dtype: Any) -> None:
     x = weights().astype(dtype)
-    (row,) = quick({"weight": x}, codec)
+    row = alone({"weight": x}, codec)
 
-    assert row["error"] is None
     assert row["raw_bytes"] == x.nbytes
     assert 0 < row["max_error"] <= 1
 
@@ -145,32 +139,26 @@ def test_dtypes_a_codec_takes_or_does_not(codec: str, dtype: Any) -> None:
 def test_what_is_not_finite_comes_back(codec: str) -> None:
     x = weights()
     x[3, 5:9] = [math.nan, math.inf, -math.inf, math.nan]
-    (row,) = quick({"weight": x}, codec)
+    row = alone({"weight": x}, codec)
 
-    assert row["error"] is None
     assert row["max_error"] <= 1
     assert math.isfinite(row["rmse"])
 
 
-def test_tensors_of_torch() -> None:
-    rows = quick(torch.nn.Linear(50, 60).state_dict(), "szx", "raw")
-
-    assert [row["raw_bytes"] for row in rows] == [12_000, 240, 12_240]
-
-
 def test_constant_tensors_are_left_out_as_compress_leaves_them_out(state: dict[str, Any]) -> None:
+    lossy = {name: state[name] for name in ("a.weight", "b.weight")}
     ones = {"norm.weight": np.ones(2048, np.float32)}
-    with_ones, without = (quick(s, "szx")[0] for s in ({**state, **ones}, state))
-    (alone,) = quick(ones, "szx")
 
-    assert with_ones["raw_bytes"] == without["raw_bytes"]
-    assert alone["error"] == "all these tensors are empty or constant"
+    assert alone({**lossy, **ones}, "szx")["raw_bytes"] == alone(lossy, "szx")["raw_bytes"]
+    with pytest.raises(CodecError, match="all these tensors are empty or constant"):
+        alone(ones, "szx")
 
 
-def test_a_state_dict_without_lossy_tensors() -> None:
-    rows = quick({"bias": weights((10,))}, "sz2", "zstd")
+def test_a_state_dict_of_torch_without_lossy_tensors() -> None:
+    rows = quick({"bias": torch.ones(10)}, "sz2", "zstd")
 
     assert [row["error"] for row in rows] == ["none of these tensors may be lossy", None, None]
+    assert [row["raw_bytes"] for row in rows] == [None, 40, 40]
 
 
 @pytest.mark.parametrize("state", [{}, {"a": np.empty((0, 3), np.float32)}])
@@ -219,50 +207,28 @@ def test_a_process_that_dies_costs_its_row(
     assert row["error"] == "the codec's process ended with status 1"
 
 
-@dataclass(frozen=True)
-class Careless(Codec):
-    """A codec that halves what it is given."""
-
-    name = "careless"
-    wire_id = 255
-    lossy = True
-
-    def encode_measured(self, x: Any, bound: float) -> Encoded:
-        return Encoded((x / 2).tobytes(), 0.0)
-
-    def decode(self, payload: Any, shape: Any) -> Any:
-        return np.frombuffer(payload, np.float32).reshape(shape)
-
-
-def test_a_broken_bound_is_told() -> None:
-    item = Item("a.weight", weights(), 1e-3, coder_of(Careless()))
-
-    with pytest.raises(CodecError, match=r"an element of a.weight moved by \d+\.\d+ times"):
-        item.check(item.decode(item.encode()))
-
-
-def test_a_lost_nan_is_told() -> None:
+@pytest.mark.parametrize(
+    ("bound", "codec", "says"),
+    [
+        (1e-3, "uniform", r"an element of a\.weight moved by 100\.0\d* times its bound"),
+        (1e3, "uniform", r"a NaN or infinity of a\.weight did not come back"),
+        (None, "raw", "did not come back bit for bit"),
+    ],
+)
+def test_a_broken_promise_is_told(bound: float | None, codec: str, says: str) -> None:
     x = weights()
-    x[0, 0] = math.nan
-    item = Item("a.weight", x, 1e3, coder_of(Careless()))
+    x[0, 0] = math.nan if bound == 1e3 else 0.0
+    item = Item("a.weight", x, bound, coder_of(parse(codec)))
+    back = np.nan_to_num(x)
+    back[1, 1] += 0.1
 
-    with pytest.raises(CodecError, match=r"a NaN or infinity of a\.weight did not come back"):
-        item.check(np.nan_to_num(x))
-
-
-def test_bits_that_changed_are_told() -> None:
-    x = weights()
-    data = bytearray(x.tobytes())
-    item = Item("", x, None, coder_of(Raw()))
-    data[77] ^= 1
-
-    with pytest.raises(CodecError, match="did not come back bit for bit"):
-        item.check(data)
+    with pytest.raises(CodecError, match=says):
+        item.check(back if bound else bytearray(back.tobytes()))
 
 
 def test_a_codec_that_is_too_slow_takes_part_of_the_data_and_says_so() -> None:
     big = weights((1500, 1000))
-    (row,) = [r for r in quick({"weight": big}, "xz", seconds=0.2) if r["part"] == "everything"]
+    (row,) = quick({"weight": big}, "xz", seconds=0.2)
 
     assert 1 << 20 <= row["raw_bytes"] < big.nbytes
     assert row["elements"] == row["raw_bytes"] / 4
@@ -324,34 +290,23 @@ def file(state: dict[str, Any], tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_prints_tables_and_keeps_rows(file: Path, tmp_path: Path) -> None:
-    from fedsz.experiments.results import BENCH, read
-
+def test_the_command_prints_tables_or_lines_and_keeps_rows(file: Path, tmp_path: Path) -> None:
     results = tmp_path / "bench.parquet"
-    options = ("--codecs", "uniform,zstd", "--seconds", 1, "--repeats", 1, "--results", results)
-    done = call("bench", file, *options)
+    quickly = ("--seconds", 1, "--repeats", 1, "--results", results)
+    done = call("bench", file, "--codecs", "uniform,zstd", *quickly)
 
     assert done.returncode == 0, done
     assert "net.pt: 51.5 kB, of which 264 B are never lossy" in done.stdout
     assert read(results, BENCH).column("codec").to_pylist() == ["uniform", "zstd", "zstd"]
-    assert call("bench", "--model", "cnn", *options).returncode == 0
-    assert read(results, BENCH).num_rows == 6
 
+    bounds = ("--codecs", "szx", "--error-bounds", "1e-3..1e-2")
+    done = call("bench", "--model", "cnn", *bounds, "--json", *quickly)
 
-def test_the_command_prints_a_line_a_row_for_machines(file: Path) -> None:
-    done = call(
-        "bench", file, "--codecs", "szx,raw", "--error-bounds", "1e-3..1e-2", "--json",
-        "--seconds", 1, "--repeats", 1,
-    )  # fmt: skip
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-
-    assert {row["data"] for row in rows} == {"net.pt"}
-    assert [(row["codec"], row["error_bound"], row["part"]) for row in rows] == [
-        ("szx", "rel:0.001", "lossy"),
-        ("szx", "rel:0.01", "lossy"),
-        ("raw", None, "lossless part"),
-        ("raw", None, "everything"),
+    assert [(row["data"], row["codec"], row["error_bound"], row["part"]) for row in rows] == [
+        ("cnn, initial weights", "szx", bound, "lossy") for bound in ("rel:0.001", "rel:0.01")
     ]
+    assert read(results, BENCH).num_rows == 5
 
 
 def test_the_command_refuses_in_one_line(file: Path, tmp_path: Path) -> None:
