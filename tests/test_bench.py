@@ -210,7 +210,7 @@ def test_a_process_that_dies_costs_its_row(
 @pytest.mark.parametrize(
     ("bound", "codec", "says"),
     [
-        (1e-3, "uniform", r"an element of a\.weight moved by 100\.0\d* times its bound"),
+        (1e-3, "uniform", r"an element of a\.weight moved by 100 times its bound"),
         (1e3, "uniform", r"a NaN or infinity of a\.weight did not come back"),
         (None, "raw", "did not come back bit for bit"),
     ],
