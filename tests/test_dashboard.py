@@ -7,7 +7,7 @@ import json
 import secrets
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
 from fedsz.errors import ConfigError
+from fedsz.monitoring import dashboard as dashboard_module
+from fedsz.monitoring import follower
 from fedsz.monitoring.dashboard import Dashboard, served
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Listening, Receiving, to_json
@@ -28,6 +30,7 @@ from tests.links import LONG
 from tests.watched_runs import record, write_run
 
 TOKEN = secrets.token_hex(16)
+Serve = Callable[[Dashboard], int]
 
 
 class Answer(NamedTuple):
@@ -36,29 +39,34 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Pages:
-    """Dashboards that are served until the test ends."""
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (dashboard_module, follower):
+        monkeypatch.setattr(module, "PAUSE_SECONDS", 0.05)
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
 
-    def serve(self, dashboard: Dashboard, where: str = "0", token: Path | None = None) -> int:
-        url = self._stack.enter_context(served(dashboard, where, str(token or "")))
-        return int(url.rstrip("/").rpartition(":")[2])
+def port_of(url: str) -> int:
+    return int(url.rstrip("/").rpartition(":")[2])
 
 
 @pytest.fixture
-def pages() -> Iterator[Pages]:
+def pages() -> Iterator[Serve]:
+    """Serves dashboards until the test ends."""
     with ExitStack() as stack:
-        yield Pages(stack)
+        yield lambda dashboard: port_of(stack.enter_context(served(dashboard, "0")))
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Of the page of a run that is over, for this machine alone."""
-    with ExitStack() as stack:
-        folder = write_run(tmp_path_factory.mktemp("watched") / "run", 1)
-        yield Pages(stack).serve(Dashboard(folder))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run that is over."""
+    return write_run(tmp_path_factory.mktemp("watched") / "run", 1)
+
+
+@pytest.fixture(scope="module")
+def port(folder: Path) -> Iterator[int]:
+    """Of its page, for this machine alone."""
+    with served(Dashboard(folder), "0") as url:
+        yield port_of(url)
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
@@ -95,10 +103,10 @@ def told_of(port: int, after: str = "") -> Iterator[dict[str, Any]]:
             answer.readline()
 
 
-def test_the_page_is_told_every_round_and_client(tmp_path: Path, pages: Pages) -> None:
+def test_the_page_is_told_every_round_and_client(tmp_path: Path, pages: Serve) -> None:
     dashboard = Dashboard(write_run(tmp_path / "run", 12, clients=10))
     run = run_of(dashboard, 13)
-    port = pages.serve(dashboard)
+    port = pages(dashboard)
 
     assert json.loads(ask(port, "/api/run").body) == run
     assert run["state"]["finished"]
@@ -118,11 +126,11 @@ def test_the_page_is_told_every_round_and_client(tmp_path: Path, pages: Pages) -
     assert all(client["failures"] and client["bandwidth"] for client in clients)
 
 
-def test_rounds_reach_the_page_as_they_end(tmp_path: Path, pages: Pages) -> None:
+def test_rounds_reach_the_page_as_they_end(tmp_path: Path, pages: Serve) -> None:
     folder = write_run(tmp_path / "run", 2, finished=False)
     dashboard = Dashboard(folder)
     run_of(dashboard, 3)
-    news = told_of(pages.serve(dashboard), after="0-3")
+    news = told_of(pages(dashboard), after="0-3")
     first = next(news)
     assert first["data"]["rounds"] == []
     assert not first["data"]["state"]["finished"]
@@ -138,11 +146,11 @@ def test_rounds_reach_the_page_as_they_end(tmp_path: Path, pages: Pages) -> None
     assert [row["round"] for row in second["data"]["rounds"]] == [3]
 
 
-def test_a_page_of_another_run_is_loaded_again(tmp_path: Path, pages: Pages) -> None:
+def test_a_page_of_another_run_is_loaded_again(tmp_path: Path, pages: Serve) -> None:
     folder = write_run(tmp_path / "run", 5)
     dashboard = Dashboard(folder)
     run_of(dashboard, 6)
-    news = told_of(pages.serve(dashboard), after="0-6")
+    news = told_of(pages(dashboard), after="0-6")
     next(news)
 
     write_run(folder, 1)
@@ -173,32 +181,33 @@ def test_the_server_tells_what_goes_on(tmp_path: Path) -> None:
     assert states == {"a": "replied", "b": "uploading 37 %"}
 
 
-@pytest.mark.parametrize("path", ["/../config.toml", "/%2e%2e/config.toml", "/config.toml",
-    "/static/dashboard.js", "/dashboard.py", "/api/run/../../rounds.jsonl", "//etc/passwd",
-    "/..%2fmodel.safetensors", "/rounds.jsonl"])  # fmt: skip
-def test_no_path_leads_out_of_the_page(port: int, path: str) -> None:
-    assert ask(port, path).status == 404
-
-
-def test_the_page_needs_nothing_of_another_host(port: int) -> None:
+def test_no_path_leads_out_of_the_page_and_nothing_is_changed_from_it(port: int) -> None:
+    for path in (
+        *("/../config.toml", "/%2e%2e/config.toml", "/config.toml", "/static/dashboard.js"),
+        *("/dashboard.py", "/api/run/../../rounds.jsonl", "//etc/passwd", "/rounds.jsonl"),
+        "/..%2fmodel.safetensors",
+    ):
+        assert ask(port, path).status == 404, path
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert ask(port, "/api/run", method).status == 405
     for path in ("/", "/dashboard.js", "/charts.js", "/dashboard.css", "/uplot.css"):
         answer = ask(port, path)
         assert answer.status == 200
-        assert b"https://" not in answer.body
+        assert b"https://" not in answer.body  # it needs nothing of another host
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("host", ["example.org", "example.org:8265", "192.0.2.1", "", "[", "a@b"])
-def test_without_a_token_only_this_machine_is_answered(port: int, host: str) -> None:
-    assert ask(port, "/api/run", Host=host).status == 403
+def test_without_a_token_only_this_machine_is_answered(port: int, folder: Path) -> None:
+    for host in ("example.org", "example.org:8265", "192.0.2.1", "", "[", "a@b"):
+        assert ask(port, "/api/run", Host=host).status == 403
     for here in ("localhost", f"127.0.0.1:{port}", "[::1]:80"):
         assert ask(port, "/api/run", Host=here).status == 200
-
-
-def test_nothing_is_changed_from_a_page(port: int) -> None:
-    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
-        assert ask(port, "/api/run", method).status == 405
+    with (
+        pytest.raises(ConfigError, match="needs --dashboard-token"),
+        served(Dashboard(folder), "0.0.0.0:0"),
+    ):
+        pass
 
 
 @pytest.fixture
@@ -209,73 +218,60 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def test_other_hosts_need_the_token(tmp_path: Path, pages: Pages, token: Path) -> None:
-    dashboard = Dashboard(write_run(tmp_path / "run", 1))
-    port = pages.serve(dashboard, "0.0.0.0:0", token)
+@pytest.fixture
+def guarded(folder: Path, token: Path) -> Iterator[int]:
+    """Of a page for others."""
+    with served(Dashboard(folder), "0.0.0.0:0", str(token)) as url:
+        yield port_of(url)
 
-    for path in (
-        "/",
-        "/api/run",
-        "/api/events",
-        "/?token=wrong",
-        f"/?token={TOKEN}x",
-        "/?token=%ff",
-    ):
-        assert ask(port, path).status == 401
+
+def test_other_hosts_need_the_token(guarded: int) -> None:
+    wrong = ("?token=wrong", f"?token={TOKEN}x", "?token=%ff", "", "api/run", "api/events")
+    for path in wrong:
+        assert ask(guarded, f"/{path}").status == 401
     for value in ("Bearer", "Bearer wrong", f"Basic {TOKEN}", "Bearer \xff"):
-        assert ask(port, "/api/run", Authorization=value).status == 401
+        assert ask(guarded, "/api/run", Authorization=value).status == 401
     for value in ("fedsz-dashboard=wrong", "fedsz-dashboard", "=;;=", 'fedsz-dashboard="'):
-        assert ask(port, "/api/run", Cookie=value).status == 401
-    assert ask(port, "/api/run", Authorization=f"Bearer {TOKEN}").status == 200
-    welcome = ask(port, f"/?token={TOKEN}")
+        assert ask(guarded, "/api/run", Cookie=value).status == 401
+    assert ask(guarded, "/api/run", Authorization=f"Bearer {TOKEN}").status == 200
+    welcome = ask(guarded, f"/?token={TOKEN}")
     assert (welcome.status, welcome.headers["location"]) == (303, "/")
     cookie = welcome.headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
-    assert ask(port, "/", Cookie=cookie.partition(";")[0], Host="pi.example").status == 200
+    assert "; HttpOnly; SameSite=Strict" in cookie
+    assert ask(guarded, "/", Cookie=cookie.partition(";")[0], Host="pi.example").status == 200
 
 
-def test_other_hosts_are_spoken_to_by_tls(tmp_path: Path, token: Path) -> None:
+def test_other_hosts_are_spoken_to_by_tls(folder: Path, tmp_path: Path, token: Path) -> None:
     authority = Authority(tmp_path, "ours")
     cert, key = map(str, authority.issue("pi"))
-    dashboard = Dashboard(write_run(tmp_path / "run", 1))
     trusts = ssl.create_default_context(cafile=str(authority.ca))
 
-    with served(dashboard, "0.0.0.0:0", str(token), (cert, key)) as url:
+    with served(Dashboard(folder), "0.0.0.0:0", str(token), (cert, key)) as url:
         assert url.startswith("https://")
-        port = int(url.rstrip("/").rpartition(":")[2])
-        link = http.client.HTTPSConnection("127.0.0.1", port, timeout=LONG, context=trusts)
+        link = http.client.HTTPSConnection("127.0.0.1", port_of(url), timeout=LONG, context=trusts)
         link.request("GET", f"/?token={TOKEN}")
         answer = link.getresponse()
         assert answer.status == 303
         assert "; Secure" in str(answer.getheader("set-cookie"))
-
-
-def test_a_certificate_that_is_none_is_an_error(tmp_path: Path, token: Path) -> None:
-    dashboard = Dashboard(write_run(tmp_path / "run", 1))
+        link.close()
+    none = (str(token), str(token))
     with (
         pytest.raises(ConfigError, match="token: "),
-        served(dashboard, "0.0.0.0:0", str(token), (str(token), str(token))),
+        served(Dashboard(folder), "0.0.0.0:0", str(token), none),
     ):
         pass
 
 
-def test_an_open_address_without_a_token_is_refused(tmp_path: Path, pages: Pages) -> None:
-    dashboard = Dashboard(write_run(tmp_path / "run", 1))
-
-    with pytest.raises(ConfigError, match="needs --dashboard-token"):
-        pages.serve(dashboard, "0.0.0.0:0")
-
-
 @pytest.mark.parametrize(("text", "mode"), [("short", 0o600), ("a" * 20, 0o644), ("ä" * 20, 0o600)])
-def test_a_token_is_a_secret(
-    tmp_path: Path, pages: Pages, token: Path, text: str, mode: int
-) -> None:
+def test_a_token_is_a_secret(folder: Path, token: Path, text: str, mode: int) -> None:
     token.write_text(text)
     token.chmod(mode)
 
-    with pytest.raises(ConfigError, match=r"holds (no token|a secret)"):
-        pages.serve(Dashboard(write_run(tmp_path / "run", 1)), token=token)
+    with (
+        pytest.raises(ConfigError, match=r"holds (no token|a secret)"),
+        served(Dashboard(folder), "0", str(token)),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -284,24 +280,20 @@ def test_a_token_is_a_secret(
         ("", ("127.0.0.1", 1)), ("9000", ("127.0.0.1", 9000)), ("pi", ("pi", 1)),
         ("pi:9000", ("pi", 9000)), ("[::1]:9000", ("::1", 9000)), ("[::]", ("::", 1)),
         (":9000", ("127.0.0.1", 9000)), ("pi:", ("pi", 1)),
+        ("pi:x", None), ("pi:65536", None), ("99999", None), ("pi:-1", None),
     ],
 )  # fmt: skip
-def test_an_address_is_a_host_a_port_or_both(text: str, address: tuple[str, int]) -> None:
-    assert Address.parse(text, 1) == address
+def test_an_address_is_a_host_a_port_or_both(text: str, address: tuple[str, int] | None) -> None:
+    if address:
+        assert Address.parse(text, 1) == address
+    else:
+        with pytest.raises(ConfigError, match="an address is HOST:PORT"):
+            Address.parse(text, 1)
 
 
-@pytest.mark.parametrize("text", ["pi:x", "pi:65536", "99999", "pi:-1"])
-def test_other_addresses_are_errors(text: str) -> None:
-    with pytest.raises(ConfigError, match="an address is HOST:PORT"):
-        Address.parse(text, 1)
-
-
-def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
+def test_a_run_without_rounds_has_a_page_and_no_run_has_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no run"):
         Dashboard(tmp_path)
-
-
-def test_a_run_without_rounds_has_a_page(tmp_path: Path) -> None:
     dashboard = Dashboard(write_run(tmp_path / "run", -1))
 
     run = json.loads(dashboard.run())
