@@ -41,17 +41,6 @@ def test_a_client_that_is_gone_does_not_hold_up_the_round(serve: Serve) -> None:
     assert reasons(back) == []
 
 
-def test_a_process_that_is_killed_is_noticed(serve: Serve, spawn: Spawn) -> None:
-    server = serve(reconnect_grace=0.0)
-    child = spawn(server.address, 400_000_000, "victim")  # long enough to be killed in
-    server.events.wait(EventKind.JOINED, "victim")
-    replies = server.stream()
-    server.events.wait(EventKind.SENT, "victim")
-    child.process.kill()
-
-    assert "client 'victim' left " in reasons(list(replies))[0]
-
-
 @pytest.mark.parametrize("way", ["stall_up", "stall_down"])
 def test_what_was_cut_is_sent_again_and_not_trained_again(serve: Serve, way: str) -> None:
     server = serve()
@@ -96,20 +85,6 @@ def test_a_restarted_server_finds_its_clients_and_their_contexts(serve: Serve) -
 
     assert reply.content["metrics"]["calls"] == 2
     assert client.error is None
-
-
-def test_a_timeout_names_the_client_which_goes_on(serve: Serve) -> None:
-    server, go = serve(), threading.Event()
-    client = server.client("slow", waiting_app(go))
-    (reply,) = server.grid.send_and_receive(server.requests(), timeout=0.2)
-    client.events.wait(EventKind.FAILED)  # told that it need not upload
-    go.set()
-    (next_reply,) = server.ask()
-
-    assert reply.error.code == ErrorCode.REPLY_MESSAGE_UNAVAILABLE
-    assert reply.error.reason == "no reply from client 'slow' within 0.2 s"
-    assert next_reply.has_content()
-    assert server.events.count(EventKind.RECEIVED) == 1
 
 
 @pytest.mark.parametrize("way", ["stall_up", "stall_down"])

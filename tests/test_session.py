@@ -255,25 +255,6 @@ class Sessions(RuleBasedStateMachine):
             assert not settled or self.world.posted[message_id].done
 
 
-def test_an_upload_that_is_begun_again_leaves_no_sink_behind() -> None:
-    world, device = World(), Device("a")
-    world.devices.append(device)
-    world.connect(device)
-    world.drain()
-    world.post(["a"], 100.0)
-    world.drain(FRAMES)
-    world.step("app answers")
-    world.step("client writes")  # BEGIN and no more
-    assert device.link is not None
-    assert device.link.uploading is not None
-    device.link.outbox.append(device.link.uploading[0])
-    device.link.uploading = None
-    world.drain()
-
-    assert [sink.closed for sink in world.sinks] == [True, True]
-    assert world.taken == 1
-
-
 TestSessions = Sessions.TestCase
 # More where the profile asks for more, as `make fuzz` does.
 examples = max(200, settings.default.max_examples)

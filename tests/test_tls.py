@@ -6,7 +6,7 @@ import socket
 import ssl
 import struct
 import threading
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import grpc
@@ -26,6 +26,7 @@ from tests.certificates import Authority, private_bytes
 from tests.links import LONG, Client, Server
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -91,27 +92,59 @@ def test_a_client_is_told_if_one_end_alone_speaks_tls(
             probe(server.address, credentials=credentials)
 
 
-@pytest.mark.parametrize(
-    "answer", [b"", b"\x16", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x18\x04" + bytes(29)]
-)
-def test_what_a_server_answers_to_tls_tells_whether_it_speaks_it(answer: bytes) -> None:
+@contextmanager
+def answered_by(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """Give the address of a server that answers one connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = f"127.0.0.1:{listener.getsockname()[1]}"
 
         def answer_once() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.recv(1 << 16)
-                connection.sendall(answer)
+                answer(connection)
 
         thread = threading.Thread(target=answer_once)
         thread.start()
-        spoken = spoken_by(server)
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
         thread.join(LONG)
 
-    assert spoken is (Spoken.PLAINTEXT if len(answer) > 1 else None)
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\x16", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x18\x04" + bytes(29)]
+)
+def test_what_a_server_answers_to_tls_tells_whether_it_speaks_it(said: bytes) -> None:
+    with answered_by(lambda link: link.recv(1 << 16) and link.sendall(said)) as server:
+        spoken = spoken_by(server)
+
+    assert spoken is (Spoken.PLAINTEXT if len(said) > 1 else None)
     assert spoken_by(server) is None  # it is gone
     assert mismatch(None, secure=True) == mismatch(None, secure=False) == ""
+
+
+@pytest.mark.parametrize("ends", ["reset", "required", "stays"])
+def test_however_a_server_hangs_up_it_asks_for_a_certificate(
+    ours: Authority, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsz.transport.tls._ANSWER_SECONDS", 0.3 if ends == "stays" else LONG)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*ours.issue("server"))
+    context.set_alpn_protocols(["h2"])
+    if ends == "required":
+        context.load_verify_locations(ours.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    over = threading.Event()
+
+    def answer(link: socket.socket) -> None:
+        if ends == "reset":  # what closing does while something is unread
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(ssl.SSLError), context.wrap_socket(link, server_side=True):
+            if ends == "stays":
+                over.wait(LONG)
+
+    with answered_by(answer) as server:
+        spoken = spoken_by(server)
+        over.set()
+
+    assert spoken is (Spoken.TLS if ends == "stays" else Spoken.TLS_WITH_CERTIFICATE)
 
 
 def test_a_server_with_a_ca_takes_only_clients_it_signed(
@@ -134,38 +167,6 @@ def test_a_server_with_a_ca_takes_only_clients_it_signed(
 
         (reply,) = server.ask()
         assert reply.has_content()
-
-
-@pytest.mark.parametrize("ends", ["reset", "required", "stays"])
-def test_however_a_server_hangs_up_it_asks_for_a_certificate(
-    ours: Authority, ends: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*ours.issue("server"))
-    context.set_alpn_protocols(["h2"])
-    if ends == "required":
-        context.load_verify_locations(ours.ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    over = threading.Event()
-
-    def serve(listener: socket.socket) -> None:
-        plain, _ = listener.accept()
-        if ends == "reset":  # what closing does while something is unread
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with suppress(ssl.SSLError), context.wrap_socket(plain, server_side=True):
-            if ends == "stays":
-                over.wait(LONG)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        if ends == "stays":
-            monkeypatch.setattr("fedsz.transport.tls._ANSWER_SECONDS", 0.5)
-        spoken = spoken_by(f"127.0.0.1:{listener.getsockname()[1]}")
-        over.set()
-        thread.join()
-
-    assert spoken is (Spoken.TLS if ends == "stays" else Spoken.TLS_WITH_CERTIFICATE)
 
 
 def test_files_are_checked(ours: Authority, theirs: Authority, tmp_path: Path) -> None:
