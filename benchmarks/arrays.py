@@ -125,7 +125,7 @@ def _make(name: str, cache: Path, data_dir: Path | None) -> dict[str, Any]:
         )
         result = {
             "loss": round(done.loss, 4),
-            "accuracy": round(evaluate(scaled, test).accuracy, 4),
+            "accuracy": round(evaluate(scaled, test)["accuracy"], 4),
             "seconds": round(done.seconds, 1),
         }
         print(f"{name}: {result}", file=sys.stderr, flush=True)

@@ -41,7 +41,7 @@ def learn(update: str, downlink: str, *, feedback: bool, rounds: int, seed: int)
     """Return the accuracy after 10 rounds, half of them and all, the last loss, and the ratio."""
     config = RunConfig(rounds=rounds, seed=seed, learning_rate=0.003, batch_size=32)
     problem = prepare(config)
-    found: dict[int, training.EvalResult] = {}
+    found: dict[int, dict[str, float]] = {}
 
     def test(number: int, arrays: object) -> None:
         load(problem.model, arrays)  # type: ignore[arg-type]
@@ -71,8 +71,8 @@ def learn(update: str, downlink: str, *, feedback: bool, rounds: int, seed: int)
     )
     sent = grid.take_traffic()
     ratio = (sent.raw_up + sent.raw_down) / (sent.sent_up + sent.sent_down)
-    accuracies = [100 * found[n].accuracy for n in (10, rounds // 2, rounds)]
-    return [*accuracies, found[rounds].loss, ratio]
+    accuracies = [100 * found[n]["accuracy"] for n in (10, rounds // 2, rounds)]
+    return [*accuracies, found[rounds]["loss"], ratio]
 
 
 def main() -> None:

@@ -25,6 +25,8 @@ Anything else that escapes fedsz is a bug.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fedsz.formatting import one_line
 
@@ -129,6 +131,24 @@ class DataError(FedszError):
 
 class LinkError(FedszError, ConnectionError):
     """A server or client that is absent, busy or refuses the connection."""
+
+
+@contextmanager
+def cannot(what: str, error: type[FedszError] = ConfigError) -> Iterator[None]:
+    """Within the block, a file that fails raises ``error``: that fedsz cannot ``what``, and why.
+
+    ``what`` is such as "read model.pt".
+    """
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as err:
+        why = getattr(err, "strerror", None) or err
+        raise error(f"cannot {what}: {why}") from err
+
+
+def first_line(err: Exception) -> str:
+    """Return the first line of what an exception says; its type if it says nothing."""
+    return str(err).partition("\n")[0] or type(err).__name__
 
 
 def log_failure(logger: logging.Logger, what: str, err: Exception) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize, safe_open
 
 from fedsz.arrays import DTYPES, NDArray
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, cannot
 
 # What the format calls the dtypes of streams. It has no complex128.
 _NAMES: Final = (
@@ -29,11 +29,10 @@ def read_safetensors(path: Path, what: str = "") -> dict[str, NDArray]:
         ConfigError: it cannot be read, is no such file, or has a dtype that streams do not have.
     """
     try:
-        with safe_open(path, framework="np") as file:
-            names = file.offset_keys()
-        tensors = dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
-    except OSError as err:
-        raise ConfigError(f"cannot read {what}{path}: {err.strerror or err}") from err
+        with cannot(f"read {what}{path}"):
+            with safe_open(path, framework="np") as file:
+                names = file.offset_keys()
+            tensors = dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
     except SafetensorError as err:
         raise ConfigError(f"{what}{path} is not a safetensors file: {err}") from err
     arrays = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, cannot
 
 if TYPE_CHECKING:
     from fedsz.arrays import Buffer
@@ -28,15 +28,14 @@ def write_whole(path: Path, data: bytes | Iterable[Buffer], *, private: bool = F
     """
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mode = 0o600 if private else 0o666
-        with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.writelines([data] if isinstance(data, bytes) else data)
-            make_durable(file)
-        part.replace(path)
-        _make_names_durable(path.parent)
-    except OSError as err:
-        raise ConfigError(f"cannot write {path}: {err.strerror or err}") from err
+        with cannot(f"write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mode = 0o600 if private else 0o666
+            with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                file.writelines([data] if isinstance(data, bytes) else data)
+                make_durable(file)
+            part.replace(path)
+            _make_names_durable(path.parent)
     finally:  # also after Ctrl-C
         with contextlib.suppress(OSError):
             part.unlink()
@@ -48,12 +47,19 @@ def append_line(path: Path, line: str) -> None:
     Raises:
         ConfigError: it cannot be written. A part of it may be there.
     """
-    try:
-        with path.open("ab") as file:
-            file.write(f"{line}\n".encode())
-            make_durable(file)
-    except OSError as err:
-        raise ConfigError(f"cannot write {path}: {err.strerror or err}") from err
+    with cannot(f"write {path}"), path.open("ab") as file:
+        file.write(f"{line}\n".encode())
+        make_durable(file)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's bytes.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    with cannot(f"read {path}"):
+        return path.read_bytes()
 
 
 def make_durable(file: IO[bytes]) -> None:
@@ -95,11 +101,9 @@ def lock_file(path: Path, taken: str, *, of: Path) -> IO[bytes]:
     Raises:
         ConfigError: another process has it, or it cannot be written to.
     """
-    try:
+    with cannot(f"write to {of}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
-    except OSError as err:
-        raise ConfigError(f"cannot write to {of}: {err.strerror or err}") from err
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         removed = not os.fstat(file.fileno()).st_nlink  # by who had it, when this opened it

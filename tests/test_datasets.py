@@ -281,10 +281,6 @@ def test_more_samples_than_there_are(load: Split) -> None:
         ({"partition": -1}, r"partition must lie in \[0, 5\), got -1"),
         ({"num_partitions": 0}, "num_partitions must be at least 1, got 0"),
         ({"partitioner": "idd"}, "no partitioner 'idd'; have iid, dirichlet"),
-        ({"alpha": 0.0}, "alpha must be positive and finite, got 0.0"),
-        ({"alpha": -1}, "alpha must be positive and finite, got -1"),
-        ({"alpha": float("nan")}, "alpha must be positive and finite, got nan"),
-        ({"alpha": float("inf")}, "alpha must be positive and finite, got inf"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:

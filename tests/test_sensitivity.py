@@ -175,7 +175,5 @@ def test_wrong_questions_are_refused() -> None:
     for name in ("weights", "steps"):
         with pytest.raises(ConfigError, match="no floating tensor"):
             measure(Linear(), grey(), {name: 0.1})
-    with pytest.raises(ConfigError, match="examples"):
-        measure(Linear(), grey(), {"weight": 0.1}, examples=0)
     with pytest.raises(DataError):
         measure(Linear(), grey(0), {"weight": 0.1})

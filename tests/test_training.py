@@ -19,7 +19,7 @@ def noise(n: int, *, size: int = 8, channels: int = 1) -> Examples:
     return Examples(x, torch.arange(n) % 10)
 
 
-def train(model: nn.Module, data: Examples, **options: Any) -> training.TrainResult:
+def train(model: nn.Module, data: Examples, **options: Any) -> dict[str, float]:
     defaults = {"epochs": 1, "lr": 0.01, "momentum": 0.9, "batch_size": 32, "seed": 0}
     return training.train(model, data, **(defaults | options))
 
@@ -41,12 +41,11 @@ def test_cnn_learns_digits() -> None:
     last = train(model, data, epochs=4)
     after = training.evaluate(model, test)
 
-    assert before.accuracy < 0.3
-    assert last.loss < first.loss
-    assert after.accuracy > 0.95
-    assert after.loss < before.loss
-    assert (first.examples, after.examples) == (1437, 360)
-    assert first.seconds > 0
+    assert before["accuracy"] < 0.3
+    assert last["loss"] < first["loss"]
+    assert after["accuracy"] > 0.95
+    assert after["loss"] < before["loss"]
+    assert first["examples"] == 1437
 
 
 @pytest.mark.parametrize("name", ["cnn", "mobilenetv2"])  # with dropout and without
@@ -70,7 +69,7 @@ def test_one_step_is_sgd_on_normalised_images() -> None:
     loss = nn.functional.cross_entropy(expected((data.x / 255 - 0.5) / 0.25), data.y)
     loss.backward()
 
-    assert result.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
     for trained, start in zip(model.parameters(), expected.parameters(), strict=True):
         assert start.grad is not None
         torch.testing.assert_close(trained, start - 0.1 * start.grad)
@@ -84,8 +83,8 @@ def test_any_number_of_images_in_any_batches(name: str, batch_size: int, n: int)
     start = weights(model)
     result = train(model, noise(n), batch_size=batch_size)
 
-    assert result.examples == n
-    assert math.isfinite(result.loss)
+    assert result["examples"] == n
+    assert math.isfinite(result["loss"])
     assert not torch.equal(weights(model), start)
 
 
@@ -105,19 +104,22 @@ def test_an_epoch_shows_every_image_once_in_even_steps(n: int, batch_size: int, 
 
 
 def test_divergence_is_reported() -> None:
-    assert math.isnan(train(cnn(), noise(32), lr=1e30, epochs=3).loss)
+    assert math.isnan(train(cnn(), noise(32), lr=1e30, epochs=3)["loss"])
 
 
-def test_evaluate_changes_nothing_and_does_not_depend_on_the_batch_size() -> None:
+def test_evaluate_changes_nothing_and_does_not_depend_on_the_batch_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, data = models.build("mobilenetv2", num_classes=10, in_channels=1), noise(50)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     model.train()
-    whole, parts = (training.evaluate(model, data, batch_size=n) for n in (50, 7))
+    whole = training.evaluate(model, data)
+    monkeypatch.setattr(training, "TEST_BATCH", 7)
+    parts = training.evaluate(model, data)
 
     assert model.training
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    assert (whole.accuracy, whole.examples) == (parts.accuracy, parts.examples)
-    assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
+    assert whole == pytest.approx(parts, rel=1e-5)
 
 
 def test_evaluate_counts_right_answers() -> None:
@@ -128,30 +130,14 @@ def test_evaluate_counts_right_answers() -> None:
     data = Examples(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([3, 3, 3, 0]))
     result = training.evaluate(Constant(1, 1), data)
 
-    assert result.accuracy == 0.75
-    assert result.loss == pytest.approx(math.log(math.e + 9) - 0.75)
+    assert result["accuracy"] == 0.75
+    assert result["loss"] == pytest.approx(math.log(math.e + 9) - 0.75)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"epochs": 0},
-        {"batch_size": 0},
-        {"lr": 0.0},
-        {"lr": math.nan},
-        {"momentum": 1.0},
-        {"momentum": -0.1},
-    ],
-    ids=str,
-)
-def test_numbers_that_cannot_be(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(options))}.* got"):
-        train(cnn(), noise(4), **options)
-
-
-def test_what_cannot_be_tested_or_trained_on() -> None:
-    with pytest.raises(ConfigError, match="batch_size must be at least 1, got 0"):
-        training.evaluate(cnn(), noise(4), batch_size=0)
+def test_what_cannot_be_trained_or_tested_on() -> None:
+    for lr in (0.0, math.nan):
+        with pytest.raises(ConfigError, match="need lr > 0, got"):
+            train(cnn(), noise(4), lr=lr)
     with pytest.raises(DataError, match="no examples to train on"):
         train(cnn(), noise(0))
     with pytest.raises(DataError, match="no examples to test on"):

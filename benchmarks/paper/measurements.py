@@ -76,7 +76,7 @@ class TrainedModel:
         model = build_model(RunConfig(model=self.model, dataset=self.dataset))
         model.load_state_dict({name: as_tensor(x.copy()) for name, x in state.items()})
         model.to(check_device(device))
-        return evaluate(model, images, image_size=self.image_size).accuracy
+        return evaluate(model, images, image_size=self.image_size)["accuracy"]
 
 
 @dataclass(eq=False)

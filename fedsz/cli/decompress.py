@@ -26,7 +26,8 @@ def command(
 ) -> None:
     """Decompress a stream into a file of weights."""
     import fedsz
-    from fedsz.cli.files import check_free, read_bytes, write_state_dict
+    from fedsz.cli.files import check_free, write_state_dict
+    from fedsz.whole_files import read_bytes
 
     target = output or stream.with_suffix(".pt")
     check_free(target, force=force)

@@ -13,25 +13,13 @@ import numpy as np
 
 from fedsz import extras
 from fedsz.arrays import NDArray, as_tensor
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, cannot
 from fedsz.safetensors_file import read_safetensors
 from fedsz.whole_files import write_whole
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 # Under which checkpoints hold the model beside other things.
 MODEL_KEYS = ("state_dict", "model_state_dict", "model")
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as err:
-        raise ConfigError(f"cannot read {path}: {err.strerror}") from err
 
 
 def check_free(path: Path, *, force: bool) -> None:
@@ -54,10 +42,8 @@ def read_state_dict(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: a state_dict is a file in {', '.join(SUFFIXES)}")
     readers = {".safetensors": read_safetensors, ".npz": _read_numpy}
     read: Callable[[Path], Any] = readers.get(path.suffix, _read_torch)
-    try:
+    with cannot(f"read {path}"):
         state = read(path)
-    except OSError as err:
-        raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
     for key in MODEL_KEYS:
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
             state = state[key]

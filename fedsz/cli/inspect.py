@@ -17,7 +17,7 @@ def command(
 ) -> None:
     """Show the tensors of a stream, from its header alone."""
     import fedsz
-    from fedsz.cli.files import read_bytes
+    from fedsz.whole_files import read_bytes
 
     info = fedsz.inspect(read_bytes(stream))
     if json:

@@ -9,7 +9,6 @@ Only labels are looked at to get there; images are read once it is known which a
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedsz.errors import ConfigError, DataError
+from fedsz.errors import ConfigError, DataError, first_line
 from fedsz.training.examples import Examples, Inputs
 from fedsz.training.hold_out import Ints, hold_out
 from fedsz.training.options import RunConfig
@@ -152,8 +151,6 @@ class Division:
             raise ConfigError(f"no partitioner {self.partitioner!r}; have {have}")
         if self.num_partitions < 1:
             raise ConfigError(f"num_partitions must be at least 1, got {self.num_partitions}")
-        if not 0 < self.alpha < math.inf:
-            raise ConfigError(f"alpha must be positive and finite, got {self.alpha}")
 
     def of_labels(self, labels: npt.NDArray[Any], what: str) -> Callable[[int], Ints]:
         """Return what gives the rows of a share of labelled examples.
@@ -272,12 +269,8 @@ def _open_file(spec: DatasetSpec, path: Path) -> _Split:
 
     file = ParquetImages(path, spec.image_column, spec.label_column)
     _check_columns(spec, file.contents.columns, path)
-    try:
-        labels = file.labels()
-    except ValueError as err:
-        raise DataError(f"{path} holds no labelled images: {_first_line(err)}") from err
-    _check_labels(spec, labels, file.contents.num_classes, path)
-    return _Split(labels, lambda rows: EncodedImages(file.images(rows), spec, path))
+    _check_labels(spec, file.labels, file.contents.num_classes, path)
+    return _Split(file.labels, lambda rows: EncodedImages(file.images(rows), spec, path))
 
 
 def _open_table(spec: DatasetSpec, dataset: Dataset, hub_id: str) -> _Split:
@@ -293,7 +286,7 @@ def _open_table(spec: DatasetSpec, dataset: Dataset, hub_id: str) -> _Split:
         dataset = dataset.cast_column(spec.image_column, image)
         labels = np.array(dataset[spec.label_column][:], dtype=np.int64)
     except (TypeError, ValueError, NotImplementedError) as err:  # pyarrow has all three
-        raise DataError(f"{hub_id} holds no labelled images: {_first_line(err)}") from err
+        raise DataError(f"{hub_id} holds no labelled images: {first_line(err)}") from err
     classes = getattr(dataset.features[spec.label_column], "num_classes", None)
     _check_labels(spec, labels, classes, hub_id)
 
@@ -337,8 +330,4 @@ def _load(source: str, options: dict[str, Any], trouble: Callable[[str], str]) -
     try:
         return datasets.load_dataset(source, **options)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
-        raise DataError(trouble(_first_line(err))) from err
-
-
-def _first_line(err: Exception) -> str:
-    return str(err).partition("\n")[0] or type(err).__name__
+        raise DataError(trouble(first_line(err))) from err

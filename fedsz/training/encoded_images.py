@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps
 
-from fedsz.errors import DataError
+from fedsz.errors import DataError, first_line
 
 if TYPE_CHECKING:
     from fedsz.training.datasets import DatasetSpec
@@ -49,8 +49,8 @@ class EncodedImages:
                 image = Image.open(BytesIO(self._files[row]))
                 x[place] = self._pixels(ImageOps.exif_transpose(image))
         except OSError as err:
-            why = str(err).partition("\n")[0]
-            raise DataError(f"{self._where} has an image that cannot be decoded: {why}") from err
+            what = f"{self._where} has an image that cannot be decoded"
+            raise DataError(f"{what}: {first_line(err)}") from err
         return torch.from_numpy(x)
 
     def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:

@@ -199,10 +199,6 @@ def build(name: str, *, num_classes: int, in_channels: int, seed: int = 0) -> nn
         ConfigError: no such model, or one that cannot take such images.
     """
     require(name)
-    if num_classes < 1 or in_channels < 1:
-        raise ConfigError(
-            f"num_classes and in_channels must be at least 1, got {num_classes} and {in_channels}"
-        )
     if name in _COLOUR_MODELS and in_channels not in (1, 3):
         raise ConfigError(f"{name} takes images of 1 or 3 channels, got {in_channels}")
     with _Unfilled():

@@ -15,7 +15,7 @@ from typing import Any, Final, Self, get_type_hints
 from fedsz.bounds import ErrorBound
 from fedsz.control.rule import AUTO, FIXED
 from fedsz.data_share import Share
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
 from fedsz.quantities import bandwidth
 from fedsz.update.config import DEFAULT, CompressionConfig
@@ -339,14 +339,12 @@ class RunConfig:
         Raises:
             ConfigError: the file cannot be read or is not TOML, or as in `of`.
         """
+        with cannot(f"read {path}"):
+            text = path.read_text("utf-8")
         try:
-            values = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as err:
-            raise ConfigError(f"cannot read {path}: {getattr(err, 'strerror', err)}") from err
+            return cls.of({**tomllib.loads(text), **overrides})
         except tomllib.TOMLDecodeError as err:
             raise ConfigError(f"{path} is not TOML: {err}") from err
-        try:
-            return cls.of({**values, **overrides})
         except ConfigError as err:
             raise ConfigError(f"{path}: {err}") from None
 

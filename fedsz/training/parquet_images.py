@@ -1,23 +1,28 @@
 """Encoded images in a parquet file: labels at once, images as they are wanted.
 
-The file is read by a process that ends when it has been read: pyarrow takes 60 MB, which a small
-device needs for training.
+The file is read by a process that ends when it has been read, for pyarrow takes 60 MB, which a
+small device needs for training. That process runs this module, with a file and its two columns. Row
+numbers on stdin, int64, ask for the images of these rows; none ask what the file is. It answers in
+parts (`fedsz.child_process`), the first in JSON.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.child_process import Child, parts_of, read_part
-from fedsz.errors import DataError
+from fedsz.child_process import Child, parts_of, private_stdout, read_part, write_parts
+from fedsz.errors import DataError, first_line
 
-WORKER: Final = "fedsz.training.parquet_worker"
-NO_ROWS: Final = np.empty(0, np.int64)
+WORKER: Final = "fedsz.training.parquet_images"
+_BATCH: Final = 256  # encoded images in memory at a time
 Ints = npt.NDArray[np.int64]
 
 
@@ -35,25 +40,19 @@ class ParquetImages:
 
     Attributes:
         contents: what it holds.
+        labels: of all rows, int64 [rows]; none if it lacks one of the columns.
 
     Raises:
-        DataError: the file cannot be read, or holds no rows.
+        DataError: the file cannot be read, holds no rows, or its columns are not of images and
+            labels, or a label is missing.
     """
 
     def __init__(self, path: Path, image_column: str, label_column: str) -> None:
         self._path, self._columns = path, (image_column, label_column)
-        self.contents, labels = self._ask(NO_ROWS)
-        self._labels = np.frombuffer(b"".join(labels), np.int64)
-
-    def labels(self) -> Ints:
-        """Return the labels of all rows, int64 [rows].
-
-        Raises:
-            ValueError: the columns are not of images and labels, or a label is missing.
-        """
+        self.contents, labels = self._ask(np.empty(0, np.int64))
         if self.contents.unlabelled:
-            raise ValueError(self.contents.unlabelled)
-        return self._labels
+            raise DataError(f"{path} holds no labelled images: {self.contents.unlabelled}")
+        self.labels = np.frombuffer(b"".join(labels), np.int64)
 
     def images(self, rows: Ints) -> list[bytes]:
         """Return the encoded images of ``rows``, int64 [N]; b"" where the file has none.
@@ -80,3 +79,70 @@ class ParquetImages:
         if told.unreadable:
             raise DataError(f"cannot read {self._path}: {told.unreadable}")
         return told, parts
+
+
+def main() -> None:
+    """Answer one request."""
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps 30 MB that are free
+    with private_stdout() as out:
+        rows = np.frombuffer(sys.stdin.buffer.read(), np.int64)
+        try:
+            told, parts = _answer(*sys.argv[1:], rows=rows)
+        except Exception as err:  # of any kind: a damaged file fails in Arrow, in json or here
+            told, parts = Contents(unreadable=first_line(err)), []
+        write_parts(out, msgspec.json.encode(told), *parts)
+
+
+def _answer(path: str, image: str, label: str, *, rows: Ints) -> tuple[Contents, list[bytes]]:
+    """Return what a file is and its labels, or the images of ``rows``, which ascend."""
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path, pre_buffer=False)
+    if len(rows):
+        return Contents(), list(_images(file, image, rows))
+    if not file.metadata.num_rows:
+        return Contents(unreadable="it holds no rows"), []
+    schema = file.schema_arrow
+    told = Contents(columns=schema.names)
+    if not {image, label} <= set(told.columns):
+        return told, []
+    about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    classes = about.get("info", {}).get("features", {}).get(label, {})
+    told.num_classes = len(classes["names"]) if "names" in classes else None
+    try:
+        return told, [_labels(file, image, label).tobytes()]
+    except (TypeError, ValueError) as err:  # pyarrow's own are among these
+        told.unlabelled = first_line(err)
+        return told, []
+
+
+def _labels(file: Any, image: str, label: str) -> Ints:
+    """Return the labels of all rows; the memory of the encoded images is not needed for that."""
+    import pyarrow as pa
+
+    kind = file.schema_arrow.field(image).type
+    is_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    encoded = kind.field("bytes").type if is_struct else kind
+    if not (pa.types.is_binary(encoded) or pa.types.is_large_binary(encoded)):
+        raise TypeError(f"column {image!r} holds {kind}")
+    # `read_table` and `to_numpy` would import pandas, for 45 MB.
+    column = file.read([label], use_threads=False).column(0).combine_chunks()
+    if column.null_count or not pa.types.is_integer(column.type):
+        raise ValueError(f"column {label!r} holds {column.type} with {column.null_count} nulls")
+    return np.asarray(np.from_dlpack(column.cast(pa.int64())), dtype=np.int64)
+
+
+def _images(file: Any, image: str, rows: Ints) -> Iterator[bytes]:
+    start = 0
+    for batch in file.iter_batches(_BATCH, columns=[image], use_threads=False):
+        low, high = np.searchsorted(rows, (start, start + len(batch)))
+        for row in rows[low:high]:
+            value = batch.column(0)[int(row) - start].as_py()
+            yield (value["bytes"] if isinstance(value, dict) else value) or b""
+        start += len(batch)
+
+
+if __name__ == "__main__":
+    main()

@@ -19,7 +19,7 @@ import tomli_w
 from flwr.app import RecordDict
 
 from fedsz.control.record import RoundRecord
-from fedsz.errors import ConfigError, FedszError
+from fedsz.errors import ConfigError, FedszError, cannot
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.formatting import count
 from fedsz.training.checkpoint import Checkpoint, Resumed
@@ -27,7 +27,7 @@ from fedsz.training.events import from_json
 from fedsz.training.options import TRAVEL, WATCHING, RunConfig, options
 from fedsz.transport.records_file import write_records
 from fedsz.update.config import CompressionConfig
-from fedsz.whole_files import append_line, lock_folder, remove_parts, write_whole
+from fedsz.whole_files import append_line, lock_folder, read_bytes, remove_parts, write_whole
 
 CONFIG = "config.toml"
 ROUNDS = "rounds.jsonl"
@@ -54,7 +54,7 @@ class RunFolder:
     def __init__(self, path: Path, lock: IO[bytes], resumed: Resumed | None = None) -> None:
         self.path, self.resumed = path, resumed
         self._lock = lock  # held for as long as this lives
-        self._config = hashlib.sha256(_read(path / CONFIG)).hexdigest()
+        self._config = hashlib.sha256(read_bytes(path / CONFIG)).hexdigest()
         self._lines = hashlib.sha256()  # of rounds.jsonl so far
         self._size = 0
 
@@ -211,39 +211,26 @@ def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
         ConfigError: they cannot be read.
     """
     path = folder / ROUNDS
-    try:
-        with path.open(encoding="utf-8", newline="\n") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    event = from_json(line, base)
-                except FedszError as err:
-                    if not line.endswith("\n"):
-                        return
-                    what = f"{path}, line {number}, is no round: {line[:80]!r}"
-                    raise ConfigError(f"cannot read rounds: {what}") from err
-                if isinstance(event, RoundRecord):
-                    yield event
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"cannot read {path}: {getattr(err, 'strerror', err)}") from err
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as err:
-        raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
+    with cannot(f"read {path}"), path.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                event = from_json(line, base)
+            except FedszError as err:
+                if not line.endswith("\n"):
+                    return
+                what = f"{path}, line {number}, is no round: {line[:80]!r}"
+                raise ConfigError(f"cannot read rounds: {what}") from err
+            if isinstance(event, RoundRecord):
+                yield event
 
 
 def _pieces(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
     """Yield what a file holds from ``start`` on, ``size`` bytes at most, in pieces."""
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            while piece := file.read(min(size, _PIECE)):
-                size -= len(piece)
-                yield piece
-    except OSError as err:
-        raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
+    with cannot(f"read {path}"), path.open("rb") as file:
+        file.seek(start)
+        while piece := file.read(min(size, _PIECE)):
+            size -= len(piece)
+            yield piece
 
 
 def _fresh() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from fedsz.errors import ConfigError
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.training.task import LoadedTask
 
+EXAMPLES: Final = 256
+
 
 def measure(
     task: LoadedTask,
@@ -21,7 +23,6 @@ def measure(
     held_out: Any,
     levels: Mapping[str, float],
     *,
-    examples: int = 256,
     seed: int = 0,
 ) -> dict[str, float]:
     """Return how much the loss rises with the error of each tensor.
@@ -33,10 +34,9 @@ def measure(
     Args:
         task: says what the loss is.
         model: that the task has built.
-        held_out: what the task tests it on.
+        held_out: what the task tests it on: of it the first `EXAMPLES`, if it can tell its
+            ``first``; a task's own data may have no such method, and is used as it is.
         levels: by name in the state_dict, the largest magnitude of its noise, in the tensor's unit.
-        examples: how many of ``held_out`` are used, the first, if it can tell its ``first``; a
-            task's own data may have no such method, and is used as it is.
         seed: decides the noise, together with the tensor's name.
 
     Returns:
@@ -45,16 +45,14 @@ def measure(
         lost in rounding, and those whose rise is not finite.
 
     Raises:
-        ConfigError: a name that is no floating tensor of the model, or ``examples`` is below 1.
+        ConfigError: a name that is no floating tensor of the model.
         DataError, TaskError: the task cannot test the model.
     """
-    if examples < 1:
-        raise ConfigError(f"examples must be at least 1, got {examples}")
     arrays = {name: x.copy() for name, x in arrays_of(model).items()}
     for name in levels:
         if name not in arrays or arrays[name].dtype not in LOSSY_DTYPES:
             raise ConfigError(f"{name!r} is no floating tensor of this model")
-    sample = held_out.first(examples) if hasattr(held_out, "first") else held_out
+    sample = held_out.first(EXAMPLES) if hasattr(held_out, "first") else held_out
 
     def loss(name: str, changed: NDArray) -> float:
         set_arrays(model, {**arrays, name: changed})

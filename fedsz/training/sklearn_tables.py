@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsz import extras
-from fedsz.errors import DataError, MissingPackage
+from fedsz.errors import DataError, MissingPackage, cannot
 
 TABLES: Final = ("breast_cancer", "digits", "iris", "wine", "diabetes")  # diabetes: a regression
 _Numbers = npt.NDArray[np.float64]
@@ -44,7 +44,5 @@ def _numbers(file: str, delimiter: str, header: int = 0) -> _Numbers:
     if found is None or not found.submodule_search_locations:
         raise MissingPackage(f"the data {extras.missing('sklearn')}")
     path = Path(found.submodule_search_locations[0], "datasets", "data", file)
-    try:
+    with cannot(f"read {path} of scikit-learn", DataError):
         return np.loadtxt(path, delimiter=delimiter, skiprows=header)
-    except OSError as err:
-        raise DataError(f"cannot read {path} of scikit-learn: {err.strerror or err}") from err

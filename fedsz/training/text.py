@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsz.errors import ConfigError, DataError
+from fedsz.errors import ConfigError, DataError, cannot
 from fedsz.training import loop
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
@@ -156,10 +156,8 @@ def find_text(name: str, data_dir: str) -> Path:
 
 def _read(name: str, data_dir: str) -> str:
     path = find_text(name, data_dir)
-    try:
+    with cannot(f"read {path}", DataError):
         return path.read_text("utf-8", errors="replace")
-    except OSError as err:
-        raise DataError(f"cannot read {path}: {err.strerror}") from err
 
 
 def _of_speakers(text: str, index: int, count: int, seed: int) -> str:
