@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 from fedsz.errors import ConfigError
 
@@ -14,9 +16,51 @@ T = TypeVar("T")
 NO_SETTING: Final = {"setting": False}  # the metadata of a field that nobody writes
 
 
-def setting(default: Any, low: float, high: float) -> Any:
-    """Return a field of a frozen dataclass that `check_settings` wants in ``low..high``."""
-    return dataclasses.field(default=default, metadata={"range": (low, high)})
+class Choice(StrEnum):
+    """A setting that is one of a few words.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ConfigError(f"must be one of {', '.join(cls)}, got {value!r}")
+
+
+class _Range(NamedTuple):
+    low: float
+    high: float
+    above: bool
+    below: bool
+
+    def __contains__(self, value: object) -> bool:
+        number = cast(float, value)
+        return (
+            self.low <= number <= self.high
+            and math.isfinite(number)
+            and not (self.above and number == self.low)
+            and not (self.below and number == self.high)
+        )
+
+    def __str__(self) -> str:
+        """Say what a value must do."""
+        if self.high == math.inf:
+            return f"be finite and {'above' if self.above else 'at least'} {self.low:g}"
+        if not (self.above or self.below):
+            return f"lie in {self.low:g}..{self.high:g}"
+        begin, end = "above" if self.above else "from", "below" if self.below else "up to"
+        return f"lie {begin} {self.low:g}, {end} {self.high:g}"
+
+
+def setting(
+    default: Any, low: float, high: float = math.inf, *, above: bool = False, below: bool = False
+) -> Any:
+    """Return a field of a dataclass, a finite number that `check_settings` wants in ``low..high``.
+
+    ``above`` leaves ``low`` itself out, and ``below`` leaves ``high`` out.
+    """
+    return dataclasses.field(default=default, metadata={"range": _Range(low, high, above, below)})
 
 
 def check_settings(thing: Any) -> None:
@@ -24,9 +68,9 @@ def check_settings(thing: Any) -> None:
     for f in dataclasses.fields(thing):
         if "range" not in f.metadata:
             continue
-        (low, high), value = f.metadata["range"], getattr(thing, f.name)
-        if not low <= value <= high:
-            raise ConfigError(f"{thing.name} {f.name} must lie in {low:g}..{high:g}, got {value:g}")
+        wanted, value = f.metadata["range"], getattr(thing, f.name)
+        if value not in wanted:
+            raise ConfigError(f"{thing.name} {f.name} must {wanted}, got {value:g}")
 
 
 def settings_of(thing: Any) -> dict[str, Any]:

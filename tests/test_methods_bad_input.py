@@ -101,13 +101,13 @@ def test_a_claim_to_be_linear_that_does_not_hold_fails_the_law() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("ecx:smooth=0>topk", "ecx smooth must lie above 0, up to 0.5, got 0.0"),
-        ("ecx:smooth=1>topk", "ecx smooth must lie above 0, up to 0.5, got 1.0"),
+        ("ecx:smooth=0>topk", "ecx smooth must lie above 0, up to 0.5, got 0"),
+        ("ecx:smooth=1>topk", "ecx smooth must lie above 0, up to 0.5, got 1"),
         ("ecx>qsgd", "write qsgd:unbiased=0"),
         ("adaptive>feedback>sign", "adaptive needs a part with a k, such as topk"),
         ("adaptive>randk", "adaptive needs a part with a k, such as topk"),
-        ("adaptive:times=0.5>topk", "adaptive times must be at least 1, got 0.5"),
-        ("adaptive:threshold=nan>topk", "adaptive threshold must be above 0, got nan"),
+        ("adaptive:times=0.5>topk", "adaptive times must be finite and at least 1, got 0.5"),
+        ("adaptive:threshold=nan>topk", "adaptive threshold must be finite and above 0, got nan"),
         ("adaptive:by=luck>topk", "must be one of change, variance, got 'luck'"),
         ("feedback>adaptive>topk", "adaptive must stand before feedback"),
         ("adaptive>difference>topk", "must stand before all others"),

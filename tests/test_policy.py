@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.dc2 import RULES
+from fedsz.control.dc2 import Steps
 from fedsz.control.policy import POLICIES, replay
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.errors import ConfigError
@@ -30,7 +30,7 @@ SPECS = (
     "schedule:first=std:4,last=std:1",
     "schedule:first=std:4e+0,down_last=std:1e-1,shape=linear",
     "accuracy",
-    *(f"dc2:rule={rule},seconds=10" for rule in RULES),
+    *(f"dc2:rule={rule},seconds=10" for rule in Steps),
     "dc2",
     "layers",
     "layers:cost=mse,limit=4",
@@ -176,17 +176,18 @@ def test_a_controller_keeps_nothing_of_its_rounds() -> None:
         ("accuracy:ups=2", "have up, down, low, high, noise, patience", {}),
         ("accuracy:up=much", "up must be float", {}),
         ("accuracy:up=0.5", "at least 1", {}),
-        ("accuracy:low=nan", "finite and above 0", {}),
-        ("accuracy:low=2", "low <= 1", {}),
+        ("accuracy:ease=2", "ease must be at most up, 1.25; got 2", {}),
+        ("accuracy:low=nan", "above 0, up to 1, got nan", {}),
+        ("accuracy:low=2", "accuracy low must lie above 0, up to 1, got 2", {}),
         ("schedule", "needs an end", {}),
         ("schedule:first=abs:1", "both must be of one kind", {}),
         ("schedule:first=std:0", "above 0", {}),
-        ("schedule:first=std:4,shape=steep", "geometric or linear", {}),
+        ("schedule:first=std:4,shape=steep", "must be one of geometric, linear", {}),
         ("schedule:down_last=std:1", "exact without it", {"downlink": EXACT}),
-        ("dc2:rule=da9", "have mean, aimd, aiad, trend, band", {}),
-        ("dc2:seconds=-1", "not below 0", {}),
-        ("dc2:width=1", "width < 1", {}),
-        ("layers:cost=gold", "measured or mse", {}),
+        ("dc2:rule=da9", "must be one of mean, aimd, aiad, trend, band", {}),
+        ("dc2:seconds=-1", "finite and at least 0", {}),
+        ("dc2:width=1", "above 0, below 1", {}),
+        ("layers:cost=gold", "must be one of measured, mse", {}),
         ("layers:limit=0.5", "at least 1", {}),
         ("layers", "layers needs update delta", {"update": "weights"}),
         ("gate:codecs=sz9", "no codec 'sz9'", {}),

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import NextRound, Rule, because, check_positive, scaled
+from fedsz.control.rule import NextRound, Rule, because, scaled
 from fedsz.errors import ConfigError
-from fedsz.spec_strings import settings_of
+from fedsz.spec_strings import setting
 
 MEMORY: Final = 8  # rounds whose noise counts
 LATELY: Final = 3  # rounds that a loss is compared with where there is no accuracy
@@ -57,23 +57,18 @@ class Accuracy(Rule):
 
     name = "accuracy"
 
-    up: float = 1.25
-    down: float = 2.0
-    low: float = 0.125
-    high: float = 8.0
-    noise: float = 1.0
-    patience: int = 3
-    ease: float = 1.0
+    up: float = setting(1.25, 1)
+    down: float = setting(2.0, 1)
+    low: float = setting(0.125, 0, 1, above=True)
+    high: float = setting(8.0, 1)
+    noise: float = setting(1.0, 0, above=True)
+    patience: int = setting(3, 1)
+    ease: float = setting(1.0, 1)
 
     def __post_init__(self) -> None:
-        check_positive(self.name, **settings_of(self))
-        steps = 1 <= self.ease <= self.up and self.down >= 1
-        if not steps or not self.low <= 1 <= self.high:
-            raise ConfigError(
-                "accuracy needs 1 <= ease <= up, down of at least 1, and low <= 1 <= high; got "
-                f"ease={self.ease:g}, up={self.up:g}, down={self.down:g}, low={self.low:g}, "
-                f"high={self.high:g}"
-            )
+        super().__post_init__()
+        if self.ease > self.up:
+            raise ConfigError(f"accuracy ease must be at most up, {self.up:g}; got {self.ease:g}")
 
         self.factor, self.told = 1.0, "nothing measured"
         self._by_loss: bool | None = None  # whether the metric is the loss; None before any

@@ -24,12 +24,19 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import NextRound, Rule, because, check_positive, scaled
-from fedsz.errors import ConfigError
-from fedsz.spec_strings import settings_of
+from fedsz.control.rule import NextRound, Rule, because, scaled
+from fedsz.spec_strings import Choice, setting
 
-RULES: Final = ("mean", "aimd", "aiad", "trend", "band")
-MEAN, AIMD, AIAD, TREND, BAND = RULES
+
+class Steps(Choice):
+    """Of the sent ratio, see above."""
+
+    MEAN = "mean"
+    AIMD = "aimd"
+    AIAD = "aiad"
+    TREND = "trend"
+    BAND = "band"
+
 
 _BITS: Final = 32  # of an element that is sent as it is
 
@@ -47,7 +54,7 @@ class Dc2(Rule):
     """Multiplies the bound of what clients send, so that the slowest upload takes its time.
 
     Attributes:
-        rule: one of `RULES`.
+        rule: one of `Steps`.
         seconds: what a round's slowest upload may take, L*; 0 takes ``share``.
         share: of the round's own seconds, where ``seconds`` is 0.
         gain: of DA1 and DA4, in rho.
@@ -63,26 +70,19 @@ class Dc2(Rule):
 
     name = "dc2"
 
-    rule: str = AIMD
-    seconds: float = 0.0
-    share: float = 0.25
-    gain: float = 0.02
-    add: float = 0.01
-    cut: float = 0.02
-    width: float = 0.25
-    floor: float = 0.001
-    low: float = 0.125
-    high: float = 64.0
+    rule: Steps = Steps.AIMD
+    seconds: float = setting(0.0, 0)
+    share: float = setting(0.25, 0, above=True)
+    gain: float = setting(0.02, 0, above=True)
+    add: float = setting(0.01, 0, above=True)
+    cut: float = setting(0.02, 0, above=True)
+    width: float = setting(0.25, 0, 1, above=True, below=True)
+    floor: float = setting(0.001, 0, 1, above=True)
+    low: float = setting(0.125, 0, 1, above=True)
+    high: float = setting(64.0, 1)
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise ConfigError(f"no rule {self.rule!r} of dc2; have {', '.join(RULES)}")
-        if not 0 <= self.seconds < math.inf:
-            raise ConfigError(f"dc2 seconds must be finite and not below 0, got {self.seconds:g}")
-        settings = {k: v for k, v in settings_of(self).items() if k not in ("rule", "seconds")}
-        check_positive(self.name, **settings)
-        if not self.low <= 1 <= self.high or self.floor > 1 or self.width >= 1:
-            raise ConfigError("dc2 needs low <= 1 <= high, floor <= 1 and width < 1")
+        super().__post_init__()
         self._factor, self._told = 1.0, "no upload timed"
         self._seconds, self._count, self._before = 0.0, 0, 0.0
 
@@ -115,15 +115,15 @@ class Dc2(Rule):
         """
         now, before, mean = times
         rule = self.rule
-        if rule == BAND:
-            rule = TREND if abs(now - target) <= self.width * target else AIMD
-        if rule == MEAN:
+        if rule == Steps.BAND:
+            rule = Steps.TREND if abs(now - target) <= self.width * target else Steps.AIMD
+        if rule == Steps.MEAN:
             return rho - self.gain * (now - mean) / mean
-        if rule == TREND:
+        if rule == Steps.TREND:
             return rho - self.gain * (now - before) / mean
         if now <= target:
             return rho + self.add
-        return rho / 2 if rule == AIMD else rho - self.cut
+        return rho / 2 if rule == Steps.AIMD else rho - self.cut
 
 
 def upload_seconds(seen: RoundRecord) -> float | None:

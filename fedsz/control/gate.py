@@ -17,6 +17,7 @@ from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.control.rule import NextRound, Rule, because
 from fedsz.control.transfer_time import is_worth, transfer_seconds
 from fedsz.errors import ConfigError
+from fedsz.spec_strings import setting
 
 RAW: Final = codec_list.Raw.name
 DEFAULT: Final = ""  # the codec of the run, whichever it is
@@ -43,16 +44,15 @@ class Gate(Rule):
     name = "gate"
 
     codecs: str = DEFAULT
-    again: int = 10
+    again: int = setting(10, 1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for candidate in self.candidates:
             if candidate != DEFAULT:
                 codec_list.get(candidate)
         if RAW in self.candidates:
             raise ConfigError(f"gate chooses {RAW!r} by itself; leave it out of codecs")
-        if self.again < 1:
-            raise ConfigError(f"gate again must be at least 1, got {self.again}")
         self._clients: dict[str, _Client] = {}
         self._chosen: dict[str, str] = {}
 

@@ -29,19 +29,23 @@ from fedsz.control.rule import (
     NextRound,
     Rule,
     because,
-    check_positive,
 )
 from fedsz.errors import ConfigError
+from fedsz.spec_strings import Choice, setting
 from fedsz.update.config import WEIGHTS
 from fedsz.update.step import MOST, root_mean_square
 
-MEASURED: Final = "measured"
-MSE: Final = "mse"
-COSTS: Final = (MEASURED, MSE)
 RECENT: Final = 3  # measurements whose mean counts
 _HALVINGS: Final = 80
 
 _Doubles = npt.NDArray[np.float64]
+
+
+class Cost(Choice):
+    """Of a tensor's errors."""
+
+    MEASURED = "measured"
+    MSE = "mse"
 
 
 @dataclass
@@ -59,22 +63,18 @@ class Layers(Rule):
 
     name = "layers"
 
-    cost: str = MEASURED
-    limit: float = 8.0
+    cost: Cost = Cost.MEASURED
+    limit: float = setting(8.0, 1)
 
     def __post_init__(self) -> None:
-        if self.cost not in COSTS:
-            raise ConfigError(f"layers cost must be {' or '.join(COSTS)}, got {self.cost!r}")
-        check_positive(self.name, limit=self.limit)
-        if self.limit < 1:
-            raise ConfigError(f"layers limit must be at least 1, got {self.limit:g}")
+        super().__post_init__()
         self._spreads: dict[str, tuple[int, float]] = {}  # in the last round that has the tensor
         self._sensitivities: dict[str, deque[float]] = {}  # the last
 
     @property
     def needs(self) -> frozenset[str]:
         """The spread, and what costs are measured by."""
-        return frozenset({SPREAD, SENSITIVITY} if self.cost == MEASURED else {SPREAD})
+        return frozenset({SPREAD, SENSITIVITY} if self.cost == Cost.MEASURED else {SPREAD})
 
     def observe(self, seen: RoundRecord, /) -> None:
         """Take in what was measured in a round."""
@@ -110,7 +110,7 @@ class Layers(Rule):
                 "abs": given / deviation,
                 "step": given * min(whole / deviation, MOST),
             }[bound.kind]
-            cost = 1.0 if self.cost == MSE else costs.get(name, math.nan) / count
+            cost = 1.0 if self.cost == Cost.MSE else costs.get(name, math.nan) / count
             if LOWEST <= now < HIGHEST and math.isfinite(cost):
                 names.append(name)
                 counts.append(float(count))

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.errors import ConfigError
-from fedsz.spec_strings import NO_SETTING
+from fedsz.spec_strings import NO_SETTING, check_settings
 from fedsz.update.config import is_bound
 
 FIXED: Final = "fixed"  # takes what it is given
@@ -50,6 +49,10 @@ class Rule(ABC):
     name: ClassVar[str]
 
     tolerance: float = field(default=DEFAULT_TOLERANCE, kw_only=True, metadata=NO_SETTING)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a setting out of its range; begin with no round."""
+        check_settings(self)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -98,10 +101,3 @@ def because(
 def scaled(bound: str, factor: float) -> str:
     """Return an error bound times ``factor``, as it is printed, and any other downlink as it is."""
     return str(ErrorBound.of(bound).scaled(factor)) if is_bound(bound) else bound
-
-
-def check_positive(owner: str, **settings: float) -> None:
-    """Raise `ConfigError`, with the first of them, for settings not above 0 or not finite."""
-    for key, value in settings.items():
-        if not 0 < value < float("inf"):
-            raise ConfigError(f"{owner} {key} must be finite and above 0, got {value:g}")

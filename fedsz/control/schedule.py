@@ -7,16 +7,20 @@ up for it; nothing makes up for what the last ones lose.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision
 from fedsz.control.rule import NextRound, Rule, because
 from fedsz.errors import ConfigError
+from fedsz.spec_strings import Choice
 from fedsz.update.config import EXACT
 
-SHAPES: Final = ("geometric", "linear")
-GEOMETRIC, LINEAR = SHAPES
+
+class Shape(Choice):
+    """Of the way from the first bound to the last."""
+
+    GEOMETRIC = "geometric"
+    LINEAR = "linear"
 
 
 @dataclass
@@ -40,14 +44,12 @@ class Schedule(Rule):
     last: str = ""
     down_first: str = ""
     down_last: str = ""
-    shape: str = GEOMETRIC
+    shape: Shape = Shape.GEOMETRIC
 
     def __post_init__(self) -> None:
         for end in (self.first, self.last, self.down_first, self.down_last):
             if end:
                 ErrorBound.of(end)
-        if self.shape not in SHAPES:
-            raise ConfigError(f"schedule shape must be {' or '.join(SHAPES)}, got {self.shape!r}")
 
     def refine(self, decision: Decision, coming: NextRound, /) -> Decision:
         """Return ``decision`` with the bounds of this round of the schedule."""
@@ -70,7 +72,7 @@ class Schedule(Rule):
         start, end = ErrorBound.of(first or given), ErrorBound.of(last or given)
         if start.kind != end.kind:
             raise ConfigError(f"schedule goes from {start} to {end}: both must be of one kind")
-        if self.shape == LINEAR:
+        if self.shape == Shape.LINEAR:
             value = start.value + (end.value - start.value) * share
         else:
             value = start.value ** (1 - share) * end.value**share

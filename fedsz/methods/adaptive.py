@@ -12,8 +12,8 @@ from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Kind, Part, Planes, Shared, State, TensorSpec
 from fedsz.methods.combinators import Chain, Transform, Wrapper, parts_of
-from fedsz.methods.settings import Choice
 from fedsz.methods.state import INNER, branch, within
+from fedsz.spec_strings import Choice, setting
 from fedsz.spread import energy
 
 NORM, USUAL = "norm", "usual"
@@ -53,15 +53,11 @@ class Adaptive(Wrapper):
     summary = "more elements where an update is unlike those before: ACCORDION; adaptive k"
 
     by: Regime = Regime.CHANGE
-    times: float = 10.0
-    threshold: float = 0.5
+    times: float = setting(10.0, 1)
+    threshold: float = setting(0.5, 0, above=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.times < math.inf:
-            raise ConfigError(f"adaptive times must be at least 1, got {self.times:g}")
-        if not 0 < self.threshold < math.inf:
-            raise ConfigError(f"adaptive threshold must be above 0, got {self.threshold:g}")
         have = parts_of(self.inner)
         if have and not any(map(_has_k, have)):
             raise ConfigError(f"adaptive needs a part with a k, such as topk; got {self.inner}")

@@ -26,7 +26,7 @@ from fedsz.methods.base import (
     is_finite,
 )
 from fedsz.methods.state import INNER, branch, within
-from fedsz.spec_strings import NO_SETTING, spelled
+from fedsz.spec_strings import NO_SETTING, check_settings, setting, spelled
 
 MOST_PARTS: Final = 8  # of a chain, so that no stream asks for more work
 MOST_BYTES: Final = 3.0  # times the tensor, that a chain takes to decode it
@@ -206,6 +206,7 @@ class Wrapper(Transform):
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a setting out of range, or what must not be within."""
+        check_settings(self)
         if any(isinstance(part, Difference) for part in parts_of(self.inner)):
             raise ConfigError(f"{DIFFERENCE} must stand before all others, once")
 
@@ -245,12 +246,7 @@ class Difference(Wrapper):
     name = DIFFERENCE
     summary = "differences from what both sides have learnt of a sender: EF21; DIANA"
 
-    rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rate <= 1:
-            raise ConfigError(f"difference rate must lie above 0, up to 1, got {self.rate}")
+    rate: float = setting(1.0, 0, 1, above=True)
 
     def init(self, spec: TensorSpec) -> State:
         inner = branch(INNER, self.inner.init(spec))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -14,11 +13,11 @@ from fedsz.errors import ConfigError
 from fedsz.methods.base import Planes, Shared, Sparse, State, TensorSpec, subtract
 from fedsz.methods.combinators import Wrapper, parts_of
 from fedsz.methods.state import INNER, branch, within
+from fedsz.spec_strings import setting
 from fedsz.spread import energy
 
 RESIDUAL, ROUND = "residual", "round"
 BEFORE, OWED, MOMENTUM = "before", "owed", "momentum"
-MOST: Final = 0.5  # of the smoothing; more diverges
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,10 @@ class Feedback(Wrapper):
     name = "feedback"
     summary = "error feedback: what the rest leaves out of one round goes into the next"
 
-    decay: float = 1.0
+    decay: float = setting(1.0, 0, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.decay <= 1:
-            raise ConfigError(f"feedback decay must lie in 0..1, got {self.decay}")
         for part in parts_of(self.inner):
             if isinstance(part, Wrapper):
                 raise ConfigError(f"{part.name} must stand before feedback, not in it")
@@ -94,12 +91,7 @@ class Ecx(Feedback):
     name = "ecx"
     summary = "error feedback that extrapolates from the errors of the last two rounds"
 
-    smooth: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.smooth <= MOST:
-            raise ConfigError(f"ecx smooth must lie above 0, up to {MOST}, got {self.smooth}")
+    smooth: float = setting(0.2, 0, 0.5, above=True)
 
     def init(self, spec: TensorSpec) -> State:
         nothing = np.zeros(spec.shape, spec.dtype)
@@ -138,15 +130,8 @@ class Dgc(Feedback):
     name = "dgc"
     summary = "error feedback of a momentum, which ends where it is sent"
 
-    momentum: float = 0.9
-    clip: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"dgc momentum must lie in 0 to below 1, got {self.momentum}")
-        if not 0 <= self.clip < math.inf:
-            raise ConfigError(f"dgc clip must be finite, from 0, got {self.clip}")
+    momentum: float = setting(0.9, 0, 1, below=True)
+    clip: float = setting(0.0, 0)
 
     def init(self, spec: TensorSpec) -> State:
         return {**super().init(spec), MOMENTUM: np.zeros(spec.shape, spec.dtype)}

@@ -8,13 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.errors import ConfigError
 from fedsz.methods.base import VALUES, Shared, Sparse
 from fedsz.methods.combinators import Transform, parts_of
 from fedsz.methods.settings import Count
 from fedsz.methods.sketch import Sketch
 from fedsz.methods.top_k import largest
-from fedsz.spec_strings import NO_SETTING
+from fedsz.spec_strings import NO_SETTING, check_settings, setting
 
 VELOCITY, ERROR = "velocity", "error"
 
@@ -41,12 +40,11 @@ class SketchedFeedback:
     name: ClassVar[str] = "fetchsgd"
 
     k: Count = Count("1%")
-    momentum: float = 0.0
+    momentum: float = setting(0.0, 0, 1, below=True)
     state: dict[str, dict[str, NDArray]] = field(default_factory=dict, metadata=NO_SETTING)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum must lie in 0 to below 1, got {self.momentum}")
+        check_settings(self)
 
     def step(self, mean: NDArray, sketch: Sketch, shared: Shared) -> Sparse:
         """Return what to add to a tensor, given the mean of its sketches, flat.

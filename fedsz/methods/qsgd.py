@@ -10,8 +10,8 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.errors import CorruptStream
 from fedsz.methods.base import Kind, Part, Planes, Shared, TensorSpec, require_count
-from fedsz.methods.settings import Choice, Flag
-from fedsz.spec_strings import setting
+from fedsz.methods.settings import Flag
+from fedsz.spec_strings import Choice, setting
 
 
 class Norm(Choice):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
-from typing import NoReturn
+from enum import IntEnum
 
 from fedsz.errors import ConfigError
 
@@ -66,15 +65,3 @@ class Flag(IntEnum):
         if value not in ("0", "1"):
             raise ConfigError(f"must be 0 or 1, got {value!r}")
         return cls(int(str(value)))
-
-
-class Choice(StrEnum):
-    """One of a few words.
-
-    Raises:
-        ConfigError: it is none of them.
-    """
-
-    @classmethod
-    def _missing_(cls, value: object) -> NoReturn:
-        raise ConfigError(f"must be one of {', '.join(cls)}, got {value!r}")

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.errors import ConfigError
 from fedsz.methods.base import VALUES, Planes, Shared
-from fedsz.methods.settings import Choice, Count
+from fedsz.methods.settings import Count
 from fedsz.methods.top_k import Sparsifier
+from fedsz.spec_strings import Choice, setting
 
 SAMPLE: Final = 1 << 14  # elements, about
 HALVINGS: Final = 20  # of the range that RedSync searches
@@ -53,11 +53,7 @@ class Threshold(Sparsifier):
 
     k: Count = Count("1%")
     by: Estimate = Estimate.SIDCO
-    magnitude: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.magnitude < math.inf:
-            raise ConfigError(f"threshold magnitude must be finite, from 0, got {self.magnitude}")
+    magnitude: float = setting(0.0, 0)
 
     def code(self, x: NDArray, shared: Shared) -> Planes:
         magnitudes = np.abs(x)

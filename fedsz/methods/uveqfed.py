@@ -12,8 +12,7 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.codecs import _methods
 from fedsz.methods.base import Kind, Part, Planes, Shared, require_count
-from fedsz.methods.settings import Choice
-from fedsz.spec_strings import setting
+from fedsz.spec_strings import Choice, setting
 
 SLICE: Final = 1 << 13  # points worked on at a time
 HEIGHT: Final = math.sqrt(3) / 2  # of a triangle of side 1
