@@ -10,7 +10,7 @@ import pytest
 
 from fedsz.transport.frames import CHUNK_BYTES, PROTOCOL, Begin, Hello, pack
 from fedsz.transport.node import node_id
-from fedsz.transport.upload import TIMED_BYTES, Upload
+from fedsz.transport.peer import TIMED_BYTES, Upload
 from tests.links import LONG
 from tests.session_links import Door
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -19,7 +19,7 @@ pytest.importorskip("starlette")
 
 from fedsz.errors import ConfigError
 from fedsz.monitoring import dashboard as dashboard_module
-from fedsz.monitoring import follower
+from fedsz.monitoring import run_summary
 from fedsz.monitoring.dashboard import Dashboard, served
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Listening, Receiving, to_json
@@ -27,26 +27,16 @@ from fedsz.training.run_folder import CONFIG, ROUNDS
 from fedsz.transport.address import Address
 from tests.certificates import Authority
 from tests.links import LONG
-from tests.watched_runs import record, write_run
+from tests.watched_runs import ask, port_of, record, write_run
 
 TOKEN = secrets.token_hex(16)
 Serve = Callable[[Dashboard], int]
 
 
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (dashboard_module, follower):
+    for module in (dashboard_module, run_summary):
         monkeypatch.setattr(module, "PAUSE_SECONDS", 0.05)
-
-
-def port_of(url: str) -> int:
-    return int(url.rstrip("/").rpartition(":")[2])
 
 
 @pytest.fixture
@@ -67,14 +57,6 @@ def port(folder: Path) -> Iterator[int]:
     """Of its page, for this machine alone."""
     with served(Dashboard(folder), "0") as url:
         yield port_of(url)
-
-
-def ask(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
-    link.request(method, path, headers=headers)
-    answer = link.getresponse()
-    told = {name.lower(): value for name, value in answer.getheaders()}
-    return Answer(answer.status, told, answer.read())
 
 
 def run_of(dashboard: Dashboard, rounds: int, notices: int = 0) -> dict[str, Any]:
@@ -126,7 +108,9 @@ def test_the_page_is_told_every_round_and_client(tmp_path: Path, pages: Serve) -
     assert all(client["failures"] and client["bandwidth"] for client in clients)
 
 
-def test_rounds_reach_the_page_as_they_end(tmp_path: Path, pages: Serve) -> None:
+def test_rounds_reach_the_page_as_they_end_until_the_run_is_another(
+    tmp_path: Path, pages: Serve
+) -> None:
     folder = write_run(tmp_path / "run", 2, finished=False)
     dashboard = Dashboard(folder)
     run_of(dashboard, 3)
@@ -140,21 +124,11 @@ def test_rounds_reach_the_page_as_they_end(tmp_path: Path, pages: Serve) -> None
         file.write(line[:40])  # half a line is none
         file.flush()
         file.write(line[40:])
-
     second = next(news)
     assert second["id"] == "0-4"
     assert [row["round"] for row in second["data"]["rounds"]] == [3]
 
-
-def test_a_page_of_another_run_is_loaded_again(tmp_path: Path, pages: Serve) -> None:
-    folder = write_run(tmp_path / "run", 5)
-    dashboard = Dashboard(folder)
-    run_of(dashboard, 6)
-    news = told_of(pages(dashboard), after="0-6")
-    next(news)
-
     write_run(folder, 1)
-
     assert next(news)["event"] == "reset"
     assert run_of(dashboard, 2)["state"]["generation"] == 1
 

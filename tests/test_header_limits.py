@@ -19,8 +19,14 @@ from fedsz.flower import FedSZGrid, LocalGrid
 from fedsz.flower_compat import ProtoRecordDict
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import FREE_TENSORS
-from fedsz.transport.head import MOST_FIELDS, most_fields_of, require_few_fields
-from fedsz.transport.messages import decode_message, encode_content, encode_message
+from fedsz.transport.messages import (
+    MOST_FIELDS,
+    decode_message,
+    encode_content,
+    encode_message,
+    most_fields_of,
+    require_few_fields,
+)
 from tests.federation import initial, run
 from tests.hostile_headers import empty_tensors, header_of, sealed_header
 

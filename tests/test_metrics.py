@@ -30,7 +30,7 @@ from fedsz.training.events import Client, Done, Listening
 from fedsz.transport.address import Address
 from tests.conftest import ROOT
 from tests.links import LONG, free_port
-from tests.watched_runs import record
+from tests.watched_runs import ask, record
 
 
 @pytest.fixture
@@ -44,18 +44,11 @@ def port(metrics: Metrics) -> Iterator[int]:
         yield server.address.port
 
 
-def ask(port: int, path: str) -> tuple[int, str]:
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
-    link.request("GET", path)
-    answer = link.getresponse()
-    return answer.status, answer.read().decode()
-
-
 def samples(port: int) -> dict[str, float]:
     """Each metric by its name, with the value of its label."""
     from prometheus_client import parser
 
-    families = parser.text_string_to_metric_families(ask(port, "/metrics")[1])
+    families = parser.text_string_to_metric_families(ask(port, "/metrics").body.decode())
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
         for family in families
@@ -99,13 +92,17 @@ def test_metrics_are_those_of_the_records(metrics: Metrics, port: int) -> None:
 
 
 def test_a_server_is_ready_while_it_serves_clients(metrics: Metrics, port: int) -> None:
-    assert ask(port, "/healthz")[0] == 200
-    assert ask(port, "/readyz") == (503, "starting the server\n")
-    metrics.show(Listening(8080, "runs/x", 2))
-    assert ask(port, "/readyz") == (200, "waiting for clients: 0 of 2\n")
-    metrics.show(Done("runs/x", 1.0))
-    assert ask(port, "/readyz")[0] == 503
-    assert ask(port, "/healthz")[0] == 200
+    assert ask(port, "/healthz").status == 200
+    for event, status, text in (
+        (None, 503, b"starting the server\n"),
+        (Listening(8080, "runs/x", 2), 200, b"waiting for clients: 0 of 2\n"),
+        (Done("runs/x", 1.0), 503, b"sending the clients home\n"),
+    ):
+        if event is not None:
+            metrics.show(event)
+        answer = ask(port, "/readyz")
+        assert (answer.status, answer.body) == (status, text)
+    assert ask(port, "/healthz").status == 200
 
 
 def test_connections_that_ask_nothing_keep_nobody_out(port: int) -> None:
@@ -118,7 +115,7 @@ def test_connections_that_ask_nothing_keep_nobody_out(port: int) -> None:
         for each in idle:
             each.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
 
-        assert ask(port, "/healthz")[0] == 200
+        assert ask(port, "/healthz").status == 200
         assert idle[0].recv(1) == b""  # the oldest ones made room
         assert not select.select(idle[-1:], [], [], 0)[0]
         idle[-1].sendall(b"x\r\n\r\n")
@@ -135,7 +132,7 @@ def test_one_address_has_half_of_the_places(port: int, monkeypatch: pytest.Monke
             socket.create_connection(address, source_address=("127.0.0.2", 0))
         )
 
-        assert ask(port, "/healthz")[0] == 200
+        assert ask(port, "/healthz").status == 200
         assert idle[0].recv(1) == b""
         assert not select.select([idle[1], other], [], [], 0)[0]
 
@@ -176,7 +173,7 @@ def test_one_that_comes_while_all_others_are_answered_is_told_to_come_again(
         first.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert begun.wait(LONG)
 
-        assert ask(server.address.port, "/")[0] == 503
+        assert ask(server.address.port, "/").status == 503
         loops[0].call_soon_threadsafe(go.set)
         assert first.recv(1000).startswith(b"HTTP/1.1 200")
 
@@ -219,9 +216,9 @@ def query(port: int, expression: str) -> list[float]:
 
     deadline = time.monotonic() + LONG
     while time.monotonic() < deadline:
-        status, body = 0, ""
+        status, body = 0, b""
         with contextlib.suppress(OSError):
-            status, body = ask(port, f"/api/v1/query?query={quote(expression)}")
+            status, _, body = ask(port, f"/api/v1/query?query={quote(expression)}")
         assert status != 400, body
         if status == 200 and (found := json.loads(body)["data"]["result"]):
             return [float(one["value"][1]) for one in found]

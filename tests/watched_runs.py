@@ -1,10 +1,12 @@
-"""Run folders of any size, as a server leaves them, for tests of what shows them."""
+"""Run folders of any size, as a server leaves them, for tests of what shows them; and browsers."""
 
 from __future__ import annotations
 
+import http.client
 import math
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from fedsz.control.record import ClientRecord, Decision, Failure, RoundRecord
 from fedsz.training.events import to_json
@@ -12,6 +14,7 @@ from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CHECKPOINT, CONFIG, ROUNDS
 from fedsz.update.config import CompressionConfig
 
+LONG = 60.0  # seconds until an answer that does not come has failed a test
 MODEL_BYTES = 1_200_000
 
 
@@ -84,3 +87,22 @@ def write_run(folder: Path, rounds: int, clients: int = 4, *, finished: bool = T
     if not finished:
         (folder / CHECKPOINT).write_bytes(b"")
     return folder
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def ask(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
+    """Ask a web server of this machine."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
+    link.request(method, path, headers=headers)
+    answer = link.getresponse()
+    told = {name.lower(): value for name, value in answer.getheaders()}
+    return Answer(answer.status, told, answer.read())
+
+
+def port_of(url: str) -> int:
+    return int(url.rstrip("/").rpartition(":")[2])

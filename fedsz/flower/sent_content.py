@@ -12,7 +12,7 @@ from fedsz.arrays import Layout
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, to_record, with_aside
-from fedsz.transport.head import most_fields_of
+from fedsz.transport.messages import most_fields_of
 from fedsz.transport.replies import StreamedRequest
 from fedsz.transport.shelf import Parked
 from fedsz.update.reference import Reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +16,8 @@ from msgspec import structs
 from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.monitoring.access import Access, read_token
-from fedsz.monitoring.follower import Follower
 from fedsz.monitoring.live_round import LiveRound
-from fedsz.monitoring.run_summary import ClientSummary
+from fedsz.monitoring.run_summary import ClientSummary, Follower
 from fedsz.monitoring.web_server import WebServer
 from fedsz.palette import css
 from fedsz.training.events import Event, Listening
@@ -34,15 +33,15 @@ PORT: Final = 8265
 PAUSE_SECONDS: Final = 0.5  # between looks for news
 QUIET_LOOKS: Final = 30  # without news, after which a page is told that the link is alive
 
-# By name, the kind of each file that a page consists of.
-FILES: Final = {
-    "index.html": "text/html",
-    "dashboard.css": "text/css",
-    "dashboard.js": "text/javascript",
-    "charts.js": "text/javascript",
-    "uplot.css": "text/css",
-    "uplot.js": "text/javascript",
-}
+# The files that a page consists of: paths, names and kinds.
+FILES: Final = (
+    ("/", "index.html", "text/html"),
+    ("/dashboard.css", "dashboard.css", "text/css"),
+    ("/dashboard.js", "dashboard.js", "text/javascript"),
+    ("/charts.js", "charts.js", "text/javascript"),
+    ("/uplot.css", "uplot.css", "text/css"),
+    ("/uplot.js", "uplot.js", "text/javascript"),
+)
 # Options of the run that the page names.
 SHOWN: Final = ("task", "dataset", "model", "policy", "rounds", "tolerance")
 
@@ -87,42 +86,27 @@ class Dashboard:
         from starlette.responses import Response, StreamingResponse
         from starlette.routing import Route
 
-        def answer(body: bytes, kind: str = "application/json") -> Response:
-            return Response(body, media_type=kind)
-
-        async def run(_: Request) -> Response:
-            return answer(self.run())
-
-        async def clients(_: Request) -> Response:
-            return answer(self.clients())
+        def page(path: str, body: Callable[[], bytes], kind: str = "application/json") -> Route:
+            return Route(path, lambda _: Response(body(), media_type=kind))
 
         async def events(request: Request) -> Response:
             last = request.headers.get("last-event-id", request.query_params.get("after", ""))
             return StreamingResponse(self._events(last), media_type="text/event-stream")
 
-        def file(name: str, kind: str) -> Route:
-            body = (resources.files("fedsz.monitoring") / "static" / name).read_bytes()
-
-            async def give(_: Request) -> Response:
-                return answer(body, kind)
-
-            return Route("/" if name == "index.html" else f"/{name}", give)
-
-        colours = Route("/colours.css", lambda _: answer(css().encode(), "text/css"))
+        static = resources.files("fedsz.monitoring") / "static"
         return Starlette(
             routes=[
-                *(file(name, kind) for name, kind in FILES.items()),
-                colours,
-                Route("/api/run", run),
-                Route("/api/clients", clients),
+                *(page(path, (static / name).read_bytes, kind) for path, name, kind in FILES),
+                page("/colours.css", lambda: css().encode(), "text/css"),
+                page("/api/run", self.run),
+                page("/api/clients", self.clients),
                 Route("/api/events", events),
             ]
         )
 
     def run(self) -> bytes:
         """Return what the page begins with, as JSON: the run, and a row for each round."""
-        rows, state = self._rows(0)
-        return b'{"state":%s,"rounds":[%s]}' % (msgspec.json.encode(state), b",".join(rows))
+        return _told(*self._rows(0))
 
     def clients(self) -> bytes:
         """Return the run's clients as JSON, with what each does where that is known."""
@@ -177,11 +161,7 @@ class Dashboard:
                 return
             if rows or state != told:
                 after, told, quiet = after + len(rows), state, 0
-                body = b'{"state":%s,"rounds":[%s]}' % (
-                    msgspec.json.encode(state),
-                    b",".join(rows),
-                )
-                yield b"id: %d-%d\ndata: %s\n\n" % (generation, after, body)
+                yield b"id: %d-%d\ndata: %s\n\n" % (generation, after, _told(rows, state))
             elif (quiet := quiet + 1) % QUIET_LOOKS == 0:
                 yield b": still here\n\n"
             await asyncio.sleep(PAUSE_SECONDS)
@@ -221,6 +201,10 @@ def served(
             yield server.url
         finally:
             dashboard.close()
+
+
+def _told(rows: list[bytes], state: dict[str, Any]) -> bytes:
+    return b'{"state":%s,"rounds":[%s]}' % (msgspec.json.encode(state), b",".join(rows))
 
 
 def _place(last: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fedsz import extras
@@ -41,20 +42,12 @@ class Metrics:
         clients.set_function(lambda: len(self._live.connected))
         ready = Gauge("fedsz_ready", "1 while clients are served", registry=registry)
         ready.set_function(lambda: float(self._live.ready))
-        way = ["direction"]
-        self._sent = Counter(
-            "fedsz_sent_bytes", "Bytes of streams, after compression", way, registry=registry
-        )
-        self._raw = Counter(
-            "fedsz_raw_bytes", "Bytes of the same, before compression", way, registry=registry
-        )
-        self._rounds = Counter("fedsz_rounds", "Rounds that ended", registry=registry)
-        self._uncounted = Counter(
-            "fedsz_uncounted_rounds", "Rounds that do not count", registry=registry
-        )
-        self._failures = Counter(
-            "fedsz_failures", "Clients that rounds went on without", ["kind"], registry=registry
-        )
+        counter, way = partial(Counter, registry=registry), ["direction"]
+        self._sent = counter("fedsz_sent_bytes", "Bytes of streams, after compression", way)
+        self._raw = counter("fedsz_raw_bytes", "Bytes of the same, before compression", way)
+        self._rounds = counter("fedsz_rounds", "Rounds that ended")
+        self._uncounted = counter("fedsz_uncounted_rounds", "Rounds that do not count")
+        self._failures = counter("fedsz_failures", "Clients that rounds went on without", ["kind"])
 
     def show(self, event: Event) -> None:
         """Take an event of the run into the numbers; from any thread."""
@@ -69,20 +62,16 @@ class Metrics:
         from starlette.responses import PlainTextResponse, Response
         from starlette.routing import Route
 
-        async def metrics(_: Request) -> Response:
+        def metrics(_: Request) -> Response:
             return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
-        async def healthy(_: Request) -> Response:
-            return PlainTextResponse("alive\n")
-
-        async def ready(_: Request) -> Response:
-            text = self._live.text()
-            return PlainTextResponse(f"{text}\n", 200 if self._live.ready else 503)
+        def ready(_: Request) -> Response:
+            return PlainTextResponse(f"{self._live.text()}\n", 200 if self._live.ready else 503)
 
         return Starlette(
             routes=[
                 Route("/metrics", metrics),
-                Route("/healthz", healthy),
+                Route("/healthz", lambda _: PlainTextResponse("alive\n")),
                 Route("/readyz", ready),
             ]
         )

@@ -33,7 +33,6 @@ from fedsz.transport.events import EventKind, LinkEvent, OnEvent, percent_passed
 from fedsz.transport.frames import CHUNK_BYTES, PROTOCOL, ByeKind, Hello, frames, pack, unpack
 from fedsz.transport.messages import EncodedMessage, decode_message
 from fedsz.transport.node import Node
-from fedsz.transport.pace import Pace
 from fedsz.transport.state_folder import StateFolder
 
 # Messages of a connection as they are to be written, each an iterable of frames; None ends it.
@@ -351,3 +350,23 @@ class _Link:
 
     def _tell(self, kind: EventKind, detail: str = "", **more: Any) -> None:
         tell(self._on_event, LinkEvent(kind, self._session.client_id, detail=detail, **more))
+
+
+class Pace:
+    """Holds up whoever passes bytes, so that no more pass than so many bits a second.
+
+    Args:
+        bits: a second; infinite for no limit.
+        closed: ends all waiting when set.
+    """
+
+    def __init__(self, bits: float, closed: threading.Event) -> None:
+        self._seconds_per_byte = 8 / bits
+        self._closed = closed
+        self._free = 0.0  # when the bytes so far have passed
+
+    def passed(self, nbytes: int) -> None:
+        """Note that bytes have passed; return when the next ones may."""
+        now = time.monotonic()
+        self._free = max(self._free, now) + nbytes * self._seconds_per_byte
+        self._closed.wait(self._free - now)

@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import error_reply, new_message_id
-from fedsz.transport.head import MOST_FIELDS
 from fedsz.transport.messages import (
+    MOST_FIELDS,
     Content,
     EncodedMessage,
     Source,

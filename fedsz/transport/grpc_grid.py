@@ -27,11 +27,10 @@ from fedsz.transport.channel import (
 from fedsz.transport.events import Counters, NodeConfig, OnEvent
 from fedsz.transport.grid_base import GridBase, open_reply
 from fedsz.transport.identity import Identities
-from fedsz.transport.peer import Delivery, Outcome, Settler, Stored
+from fedsz.transport.peer import Delivery, Outcome, Settler, Stored, Unpulled
 from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub
 from fedsz.transport.shares import Shares
-from fedsz.transport.unpulled import Unpulled
 from fedsz.transport.visitors import Visitors, connections_for, raise_descriptor_limit
 
 logger = logging.getLogger(__name__)

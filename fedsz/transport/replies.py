@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol, overload, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
-from fedsz.transport.head import MOST_FIELDS
+from fedsz.transport.messages import MOST_FIELDS
 from fedsz.transport.shelf import Parked
 
 
@@ -80,11 +80,7 @@ class Replies(Sequence[Message]):
     def __bool__(self) -> bool:
         return bool(self._here) or self._take()
 
-    @overload
-    def __getitem__(self, at: int) -> Message: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Message]: ...
-    def __getitem__(self, at: int | slice) -> Message | list[Message]:
+    def __getitem__(self, at: Any) -> Any:
         _ = len(self)
         return self._here[at]
 

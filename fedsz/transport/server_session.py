@@ -20,9 +20,8 @@ from fedsz.transport.events import EventKind, LinkEvent, NodeConfig
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Welcome
 from fedsz.transport.identity import Claims, Identity
 from fedsz.transport.node import node_id
-from fedsz.transport.peer import Delivery, Outcome, Peer, Stored, Taken
+from fedsz.transport.peer import Delivery, Outcome, Peer, Stored, Taken, Upload
 from fedsz.transport.shares import Claim, Shares
-from fedsz.transport.upload import Upload
 
 MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
 _NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -34,10 +34,8 @@ class Shares:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._owners: dict[Share, int] = {}  # the node that had each share first
-        self._owned: dict[int, Share] = {}  # the other way round
-        self._holders: dict[Share, int] = {}  # the node that had each share last
-        self._held: dict[int, Share] = {}
+        self._owners: dict[Share, int] = {}  # the node that had each share first,
+        self._holders: dict[Share, int] = {}  # and last
 
     def claim(self, node: int, hello: Hello, rival: Callable[[int], str]) -> Claim:
         """Return the share that a client has from now on; none if it neither names nor asks.
@@ -55,29 +53,27 @@ class Shares:
             share = self._free(node, share, rival)
         elif share is not None and (other := self._rival(node, share, rival)):
             raise Taken(f"share {share} of the data is client {other!r}'s")
-        if share is None or self._owned.get(node) != share:
+        if share is None or _share_of(node, self._owners) != share:
             self.forget(node)
         if share is None:
             return Claim(None)
-        if share not in self._owners:
-            self._owners[share], self._owned[node] = node, share
+        self._owners.setdefault(share, node)
         before = self._holders.get(share, node)
-        self._held.pop(before, None)
-        self._holders[share], self._held[node] = node, share
+        self._holders[share] = node
         return Claim(share, before if before != node and rival(before) else None)
 
     def forget(self, node: int) -> None:
         """Let a node's share be its borrower's, or one that nobody has had."""
-        if (held := self._held.pop(node, None)) is not None:
+        if (held := _share_of(node, self._holders)) is not None:
             del self._holders[held]
-        if (owned := self._owned.pop(node, None)) is not None:
+        if (owned := _share_of(node, self._owners)) is not None:
             del self._owners[owned]
             if (borrower := self._holders.get(owned)) is not None:
-                self._owners[owned], self._owned[borrower] = borrower, owned
+                self._owners[owned] = borrower
 
     def _free(self, node: int, kept: Share | None, rival: Callable[[int], str]) -> Share:
         every = [Share(index, self._count) for index in range(self._count)]
-        had = (self._owned.get(node), kept, self._held.get(node))
+        had = (_share_of(node, self._owners), kept, _share_of(node, self._holders))
         wanted = (share for share in had if share in every)
         fresh = (share for share in every if share not in self._owners)
         free = (s for s in chain(wanted, fresh, every) if not self._rival(node, s, rival))
@@ -92,3 +88,7 @@ class Shares:
             return ""
         holder = self._holders.get(share, node)
         return "" if holder == node else rival(holder)
+
+
+def _share_of(node: int, nodes: Mapping[Share, int]) -> Share | None:
+    return next((share for share, other in nodes.items() if other == node), None)

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, RecordDict, UserConfig
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, FedszError
 from fedsz.transport.frames import Hello
-from fedsz.transport.private_files import read_private, write_private
+from fedsz.transport.private_files import read_private
 from fedsz.transport.records_file import read_records, write_records
 from fedsz.whole_files import lock_folder, remove_parts, write_whole
 
@@ -113,12 +113,10 @@ class StateFolder:
             ConfigError: it cannot be written, or others can read it.
         """
         path = self.path.with_name(KEY)
-        if path.exists():
-            kept = read_private(path)
-            if len(kept) == len(fresh):
-                return kept
-            path.unlink()  # a loss of power came before its bytes were there
-        write_private(path, fresh)
+        kept = read_private(path) if path.exists() else b""
+        if len(kept) == len(fresh):
+            return kept
+        write_whole(path, fresh, private=True)
         return fresh
 
     def clear(self) -> None:
