@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import ml_dtypes
@@ -115,6 +116,7 @@ def half_ulp(largest: float, dtype: np.dtype) -> float:
     return math.ldexp(0.5, max(exponent, lowest) - int(about.nmant))
 
 
+@lru_cache
 def finfo(dtype: np.dtype) -> Any:
     """Return numpy's `finfo`, for bfloat16 too."""
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

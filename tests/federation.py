@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,32 +70,41 @@ def seal(
     return sealed([compress_measured(arrays, config, reference)[0]])
 
 
-def app_of(edit: Edit = lambda i, arrays: moved(arrays, i), *, mod: bool = True) -> ClientApp:
-    """A ClientApp of which client i replies ``edit(i, arrays)``."""
-    app = ClientApp(mods=[FedSZMod()] if mod else [])
+def app_of(
+    edit: Edit = lambda i, arrays: moved(arrays, i),
+    *,
+    mods: Sequence[Any] | None = None,
+    examples: Callable[[int], float] = lambda i: i + 1,
+    tell: Callable[[int, int], dict[str, float]] = lambda i, number: {"num-examples": 1},
+    evaluates_arrays: bool = False,
+) -> ClientApp:
+    """A ClientApp of which client i replies ``edit(i, arrays)``.
+
+    Args:
+        edit: see above.
+        mods: by default, `FedSZMod` alone.
+        examples: client i says that it has so many.
+        tell: client i says so of a round's model.
+        evaluates_arrays: whether it sends the model back that it has evaluated.
+    """
+    app = ClientApp(mods=[FedSZMod()] if mods is None else list(mods))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        assert KEY not in message.content
-        client = int(context.node_config["partition-id"])
-        arrays = edit(client, to_arrays(message.content["arrays"]))
-        return Message(
-            RecordDict(
-                {
-                    "arrays": record_of(arrays),
-                    "metrics": MetricRecord({"num-examples": client + 1, "loss": float(client)}),
-                }
-            ),
-            reply_to=message,
-        )
+        assert mods is not None or KEY not in message.content
+        client = int(context.node_config.get("partition-id", 0))
+        arrays = record_of(edit(client, to_arrays(message.content["arrays"])))
+        metrics = MetricRecord({"num-examples": examples(client), "loss": float(client)})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        loss = float(to_arrays(message.content["arrays"])["fc.weight"].mean())
-        return Message(
-            RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": loss})}),
-            reply_to=message,
-        )
+        number: Any = message.content["config"]["server-round"]
+        told = tell(int(context.node_config.get("partition-id", 0)), number)
+        content = RecordDict({"metrics": MetricRecord(told)})
+        if evaluates_arrays:
+            content["arrays"] = record_of(to_arrays(message.content["arrays"]))
+        return Message(content, reply_to=message)
 
     return app
 

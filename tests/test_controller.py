@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, StreamingFedAvg
+from fedsz.flower import AdmissionRules, FedSZGrid, StreamingFedAvg
 from fedsz.flower.deadline import Deadlines
 from fedsz.flower.evaluation_metrics import EvaluationMetrics
 from fedsz.flower.records import KEY, to_array
 from fedsz.update.config import CompressionConfig
-from tests.federation import CLIENTS, Watched, app_of, grid_of, initial, moved, record_of, to_arrays
+from tests.federation import CLIENTS, Watched, app_of, grid_of, initial, moved, record_of
 
 ROUNDS = 5
 
@@ -75,21 +74,7 @@ JUMP = 3  # the round whose model is told to be bad; the next one's bound is the
 
 def evaluated(tell: Tell, **grid_options: Any) -> tuple[list[float], list[RoundRecord]]:
     """Run an app whose client i tells ``tell(i, round)`` of a round's model; return the bounds."""
-    app = ClientApp(mods=[FedSZMod()])
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        client = int(context.node_config["partition-id"])
-        arrays = record_of(moved(to_arrays(message.content["arrays"]), client))
-        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
-        return Message(content, reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        number = int(message.content["config"]["server-round"])
-        told = tell(int(context.node_config["partition-id"]), number)
-        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
-
+    app = app_of(examples=lambda _: 1, tell=tell)
     records: list[RoundRecord] = []
     grid = FedSZGrid(grid_of(app), on_round=records.append, **grid_options)
     first = ArrayRecord({"w": to_array(np.ones((20, 20), np.float32))})

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, FedSZMod, StreamingFedAvg
+from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.deadline import LONGEST_STRETCH, Deadlines, RecentTimes
 from fedsz.transport.events import EventKind
 from fedsz.transport.grpc_grid import GrpcGrid
+from tests.federation import app_of
 from tests.links import LONG
 
 if TYPE_CHECKING:
@@ -34,16 +35,12 @@ def low_floor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def quick_app(go: threading.Event | None = None) -> ClientApp:
     """An app that does nothing but reply, once ``go`` is set."""
-    app = ClientApp(mods=[FedSZMod()])
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def edit(_: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         assert go is None or go.wait(LONG)
-        arrays = ArrayRecord([array.numpy() + 1 for array in message.content["arrays"].values()])
-        records = {"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(records), reply_to=message)
+        return {name: x + 1 for name, x in arrays.items()}
 
-    return app
+    return app_of(edit, examples=lambda _: 1)
 
 
 def rounds(grid: GrpcGrid, number: int, **options: Any) -> FedSZGrid:

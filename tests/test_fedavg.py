@@ -34,9 +34,9 @@ from tests.federation import (
 
 def test_streaming_fedavg_is_fedavg() -> None:
     state = {name: x for name, x in initial().items() if x.dtype.kind == "f"}
-    theirs = FedAvg().start(grid_of(app_of(mod=False)), record_of(state), num_rounds=2)
+    theirs = FedAvg().start(grid_of(app_of(mods=())), record_of(state), num_rounds=2)
 
-    ours = StreamingFedAvg().start(grid_of(app_of(mod=False)), record_of(state), num_rounds=2)
+    ours = StreamingFedAvg().start(grid_of(app_of(mods=())), record_of(state), num_rounds=2)
 
     for name, x in to_arrays(theirs.arrays).items():
         tolerance = 1e-2 if x.dtype == np.float16 else 1e-6  # theirs adds up in float16

@@ -36,7 +36,7 @@ from tests.federation import (
 
 @pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg, FedMedian, FedTrimmedAvg])
 def test_strategies_get_what_they_would_within_the_bound(strategy: type[FedAvg]) -> None:
-    plain = to_arrays(run(strategy(), grid_of(app_of(mod=False))).arrays)
+    plain = to_arrays(run(strategy(), grid_of(app_of(mods=()))).arrays)
 
     ours = to_arrays(run(strategy(), FedSZGrid(grid_of(app_of()), BOUND)).arrays)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.errors import RefusedReply
-from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
 from fedsz.methods import Sparse
 from fedsz.update.config import CompressionConfig
 from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference
-from tests.federation import record_of, to_arrays
+from tests.federation import app_of, record_of, to_arrays
 from tests.flower_runs import CountingGrid
 
 SHAPE = (40, 50)
@@ -35,22 +35,13 @@ def target(client: int) -> np.ndarray:
 GOAL = np.mean([target(client) for client in range(CLIENTS)], axis=0)
 
 
-def app() -> ClientApp:
-    """Clients that pull the model towards targets of their own."""
-    app = ClientApp(mods=[FedSZMod()])
+def pulled(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Clients pull the model towards targets of their own."""
+    w = arrays["fc.weight"]
+    return {"fc.weight": w + RATE * (target(client) - w)}
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        (record,) = message.content.array_records.values()
-        w = to_arrays(record)["fc.weight"]
-        pulled = w + RATE * (target(int(context.node_config["partition-id"])) - w)
-        metrics: Any = {
-            "arrays": record_of({"fc.weight": pulled}),
-            "metrics": MetricRecord({"num-examples": 1}),
-        }
-        return Message(RecordDict(metrics), reply_to=message)
 
-    return app
+app = partial(app_of, pulled, examples=lambda _: 1)
 
 
 def trained(update: str, *, rounds: int, strategy: type[FedAvg] = StreamingFedAvg) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.client import NumPyClient
 from flwr.client import mod as legacy_mods
 from flwr.clientapp import ClientApp
@@ -39,6 +39,7 @@ from flwr.serverapp.strategy import (
 from fedsz.errors import ConfigError
 from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, FetchSgd, LocalGrid, StreamingFedAvg
 from fedsz.flower.wrapped_grid import WrappedGrid
+from tests import federation
 from tests.federation import record_of, to_arrays
 
 CLIENTS = 5
@@ -72,20 +73,12 @@ def trained(arrays: dict[str, np.ndarray], client: int) -> dict[str, np.ndarray]
 
 
 def app_of(mods: Iterable[Any] = (), edit: Any = trained, before: Iterable[Any] = ()) -> ClientApp:
-    app = ClientApp(mods=[*before, FedSZMod(), *mods])
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        arrays = edit(to_arrays(message.content["arrays"]), int(context.node_config["client"]))
-        metrics = MetricRecord({"num-examples": 10})
-        content = RecordDict({"arrays": record_of(arrays), "metrics": metrics})
-        return Message(content, reply_to=message)
-
-    return app
+    mods = [*before, FedSZMod(), *mods]
+    return federation.app_of(lambda i, arrays: edit(arrays, i), mods=mods, examples=lambda _: 10)
 
 
 def grid_of(app: ClientApp, **options: Any) -> FedSZGrid:
-    return FedSZGrid(LocalGrid(app, [{"client": i} for i in range(CLIENTS)]), **options)
+    return FedSZGrid(LocalGrid(app, [{"partition-id": i} for i in range(CLIENTS)]), **options)
 
 
 def private(wrapper: Any, inner: FedAvg, **options: Any) -> Any:
@@ -260,7 +253,7 @@ def test_a_residual_is_of_what_has_left_local_differential_privacy() -> None:
     kept, replies = Kept(), []
     app = app_of([kept, LocalDpMod(C, 0.01, 1.0, 0.01)])
     FedAvg(**ONE).start(
-        grid=FedSZGrid(LocalGrid(app, [{"client": 1}]), **FED_BACK),
+        grid=FedSZGrid(LocalGrid(app, [{"partition-id": 1}]), **FED_BACK),
         initial_arrays=record_of(initial()),
         num_rounds=4,
         evaluate_fn=lambda _, arrays: replies.append(to_arrays(arrays)),
@@ -289,7 +282,7 @@ def test_what_a_client_sends_and_keeps_is_a_function_of_what_leaves_its_mods() -
     for norm in (1, 7):
         kept = Kept()
         app = app_of([kept, same], lambda x, _, n=norm: trained(x, n))
-        grid = FedSZGrid(LocalGrid(app, [{"client": 1}]), **FED_BACK)
+        grid = FedSZGrid(LocalGrid(app, [{"partition-id": 1}]), **FED_BACK)
         FedAvg(**ONE).start(grid=grid, initial_arrays=record_of(initial()), num_rounds=3)
         states.append({k: record for k, record in kept.state.items() if "turn" not in k})
 
@@ -363,7 +356,7 @@ MISPLACED = [fixedclipping_mod, adaptiveclipping_mod, LocalDpMod(C, 0.1, 1.0, 0.
 
 @pytest.mark.parametrize("mod", MISPLACED, ids=["fixed", "adaptive", "local"])
 def test_a_mod_before_fedszs_is_told_in_one_line(mod: Any) -> None:
-    grid = FedSZGrid(LocalGrid(app_of(before=[mod]), [{"client": 0}]))
+    grid = FedSZGrid(LocalGrid(app_of(before=[mod]), [{"partition-id": 0}]))
     run(private(DifferentialPrivacyClientSideFixedClipping, FedAvg(**ONE)), grid, 1)
 
     (failure,) = grid.take_traffic().failures

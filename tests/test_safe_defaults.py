@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -18,6 +19,7 @@ from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, compressed
 from fedsz.flower.records import KEY, STYPE
 from fedsz.flower.round_log import RoundLog
 from fedsz.update.config import CompressionConfig
+from tests import federation
 from tests.federation import CLIENTS, Watched, grid_of, record_of, to_arrays
 
 ROUNDS = 4
@@ -37,27 +39,7 @@ def step(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {k: (x + rng.normal(0, 1e-3, x.shape)).astype(x.dtype) for k, x in arrays.items()}
 
 
-def app_of(train: Train = step, *, evaluate: bool = False, mods: Any = None) -> ClientApp:
-    """An app that trains by a function, and replies to evaluate messages with its arrays or not."""
-    app = ClientApp(mods=[FedSZMod()] if mods is None else mods)
-
-    @app.train()
-    def _(message: Message, context: Context) -> Message:
-        client = int(context.node_config["partition-id"])
-        arrays = train(client, to_arrays(message.content["arrays"]))
-        metrics = MetricRecord({"num-examples": 1})
-        content = RecordDict({"arrays": record_of(arrays), "metrics": metrics})
-        return Message(content, reply_to=message)
-
-    @app.evaluate()
-    def _(message: Message, context: Context) -> Message:
-        del context
-        content = RecordDict({"metrics": MetricRecord({"num-examples": 1})})
-        if evaluate:
-            content["arrays"] = record_of(to_arrays(message.content["arrays"]))
-        return Message(content, reply_to=message)
-
-    return app
+app_of = partial(federation.app_of, step, examples=lambda _: 1)
 
 
 def start(grid: Grid, *, rounds: int = ROUNDS, evaluate: float = 0.0, seed: int = 0) -> Any:
@@ -128,7 +110,7 @@ def test_evaluation_neither_has_nor_takes_the_residual() -> None:
     finals = []
     for evaluate in (0.0, 1.0):
         # Bounds that stay: `auto` has another for each round, and evaluation comes before it.
-        grid = FedSZGrid(alone(app_of(evaluate=True)), "step:1", downlink="step:1")
+        grid = FedSZGrid(alone(app_of(evaluates_arrays=True)), "step:1", downlink="step:1")
         finals.append(to_arrays(start(grid, evaluate=evaluate).arrays))
         traffic = grid.take_traffic()
         assert traffic.replies == ROUNDS
@@ -174,7 +156,7 @@ def test_what_costs_accuracy_or_saves_nothing_is_warned_of_once(
 def test_what_is_no_floats_is_not_told_to_use_what_it_uses(flower_log: list[str]) -> None:
     """As FedXgb's trees are, which are bytes."""
     trees = ArrayRecord({"0": Array(np.arange(2000, dtype=np.uint8))})
-    FedAvg().start(FedSZGrid(grid_of(app_of(lambda _, x: x))), trees, num_rounds=1)
+    FedAvg().start(FedSZGrid(grid_of(federation.app_of(lambda _, x: x))), trees, num_rounds=1)
     (why,) = [line for line in flower_log if "tensors" in line]
     assert "rule=" not in why
     assert "0 of 1 tensors hold floating-point numbers: they are sent without loss" in why
@@ -186,9 +168,9 @@ def test_what_is_no_floats_is_not_told_to_use_what_it_uses(flower_log: list[str]
 
 
 def test_a_round_whose_updates_are_all_zero_is_told_once(flower_log: list[str]) -> None:
-    start(FedSZGrid(grid_of(app_of(lambda i, x: step(i, x) if i else x))), rounds=2)
+    start(FedSZGrid(grid_of(federation.app_of(lambda i, x: step(i, x) if i else x))), rounds=2)
     assert not any("updates are zero" in line for line in flower_log)
-    start(FedSZGrid(grid_of(app_of(lambda _, arrays: arrays))), rounds=3)
+    start(FedSZGrid(grid_of(federation.app_of(lambda _, arrays: arrays))), rounds=3)
     assert sum("all updates are zero" in line for line in flower_log) == 1
 
 

@@ -37,7 +37,7 @@ def trained(
     held: Initial, *, start: Mapping[str, np.ndarray] | None = None, rounds: int = 1, **options: Any
 ) -> tuple[Traffic, dict[str, np.ndarray]]:
     """What crosses where clients hold one model and the server starts from another."""
-    app = app_of(mod=False)
+    app = app_of(mods=())
     mod = FedSZMod(initial=held)
 
     def client(message: Message, context: Context) -> Message:
@@ -66,7 +66,7 @@ def test_a_model_that_clients_have_is_not_sent(tmp_path: Path, by_path: bool) ->
 
 def test_the_first_model_hardly_moves() -> None:
     seen: list[dict[str, np.ndarray]] = []
-    app = app_of(lambda i, arrays: seen.append(arrays) or moved(arrays, i), mod=False)
+    app = app_of(lambda i, arrays: seen.append(arrays) or moved(arrays, i), mods=())
     mod = FedSZMod(initial=weights)
     grid = FedSZGrid(
         LocalGrid(lambda m, c: mod(m, c, app), [{"partition-id": 0}]),  # type: ignore[arg-type]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
@@ -22,35 +21,25 @@ from fedsz.flower.records import KEY, to_array
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.flower.round_book import RoundBook
-from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.update.config import CompressionConfig
 from tests.federation import app_of
+from tests.test_hostile_replies import Hostile
 
 OWN = tracemalloc.Filter(True, __file__)
 LIE = 9e14
 KEYS = ("encode-seconds", "max-error", "tensors", "lossy-tensors", "lag")
 
 
-class Lying(WrappedGrid):
-    """A Grid whose last node reports a lie of how it compressed."""
-
-    def __init__(self, inner: LocalGrid, lie: dict[str, float]) -> None:
-        super().__init__(inner)
-        self._lie = lie
-
-    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        for reply in super().stream_replies(messages, timeout=timeout):
-            if reply.metadata.src_node_id == self.inner.get_node_ids()[-1]:
-                note = reply.content.config_records[KEY]
-                reply.content[KEY] = ConfigRecord({**note, **self._lie})
-            yield reply
-
-
 def records_of(clients: int, lie: dict[str, float]) -> list[RoundRecord]:
     """Run ``clients`` clients under `auto`, of which the last reports a ``lie``."""
     rng = np.random.default_rng(0)
     app = app_of(lambda _, of: {"w": of["w"] + rng.normal(size=(40, 40)).astype(np.float32)})
-    inner = Lying(LocalGrid(app, [{"partition-id": i} for i in range(clients)]), lie)
+
+    def lying(content: RecordDict) -> RecordDict:
+        note = {**content.config_records[KEY], **lie}
+        return RecordDict({**content, KEY: ConfigRecord(note)})
+
+    inner = Hostile(lying, clients - 1, app=app, clients=clients)
     records: list[RoundRecord] = []
     grid = FedSZGrid(inner, on_round=records.append)
     model = ArrayRecord({"w": to_array(np.zeros((40, 40), np.float32))})

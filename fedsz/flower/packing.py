@@ -153,14 +153,18 @@ class Packer:
 
     def goes_on(self, pushed: Sequence[Message]) -> bool:
         """Say whether a push is of the round that the one before it was of."""
+        return self._goes_on(pushed, _sent(pushed))
+
+    def _goes_on(self, pushed: Sequence[Message], sent: tuple[str, bytes]) -> bool:
         again = any(message.metadata.dst_node_id in self._in_round for message in pushed)
-        return not again and self._sent == _sent(pushed)
+        return not again and self._sent == sent
 
     def begins_round(self, pushed: Sequence[Message]) -> bool:
         """Take note of a push that is to be packed, and say whether it begins a round."""
-        if self.goes_on(pushed):
+        now = _sent(pushed)
+        if self._goes_on(pushed, now):
             return False
-        self._sent = _sent(pushed)
+        self._sent = now
         self._turn += is_training(pushed)
         self._in_round = set()
         return True

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32
 from fedsz.codecs.uniform import Uniform
@@ -145,16 +145,36 @@ def nearest(x: NDArray, step: float, base: NDArray | None = None) -> NDArray | N
     """
     if max(_reach(y) for y in (x, base) if y is not None) >= MOST_STEPS * step:
         return None
-    start = np.float64(0) if base is None else base.astype(np.float64)
+    point = np.empty_like(x)
+    flat, out = x.reshape(-1), point.reshape(-1)
+    starts = None if base is None else base.reshape(-1)
+    for here in chunks(x.size):
+        start = np.float64(0) if starts is None else starts[here].astype(np.float64)
+        exact = _nearest(flat[here], step, start)
+        if exact is None:
+            return None
+        with np.errstate(over="ignore"):
+            out[here] = exact
+        if not np.array_equal(out[here], exact):
+            return None
+    return point
+
+
+def _nearest(x: NDArray, step: float, start: NDArray | np.float64) -> NDArray | None:
+    """Return start plus those multiples in float64; None where it does not tell them apart."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        exact = np.asarray(start + step * np.rint((x - start) / step))
+        exact = np.asarray(x - start)
+        exact /= step
+        np.rint(exact, out=exact)
+        exact *= step
+        exact += start
         left = x - exact
         far = np.abs(left) > step / 2  # where the quotient was rounded over a half
-        exact[far] += np.copysign(step, left[far])
+        if far.any():
+            exact[far] += np.copysign(step, left[far])
         exact += 0.0  # which makes -0 a 0
-        point: NDArray = np.asarray(exact.astype(FLOAT32))
-    keeps = np.isfinite(exact).all() and not (np.abs(x[far] - exact[far]) > step / 2).any()
-    return point if keeps and np.array_equal(point, exact) else None
+        keeps = np.isfinite(exact).all() and not (np.abs(x[far] - exact[far]) > step / 2).any()
+    return exact if keeps else None
 
 
 def _reach(x: NDArray) -> float:
@@ -175,6 +195,15 @@ def _common(steps: Iterable[float]) -> float:
     return math.gcd(*(int(step * units) for step in exact)) / units
 
 
+def _comes_back(x: NDArray, base: NDArray) -> bool:
+    """Say whether base + (x - base) is x, in its dtype."""
+    flat, start = x.reshape(-1), base.reshape(-1)
+    return all(
+        np.array_equal(start[here] + (flat[here] - start[here]), flat[here])
+        for here in chunks(x.size)
+    )
+
+
 def encode_point(
     entry: Entry, step: float, codec: Codec, reference: Reference | None
 ) -> Part | None:
@@ -186,7 +215,7 @@ def encode_point(
         return None
     x = entry.x
     base = reference.tensor(entry.name, x) if reference else None
-    if base is not None and not np.array_equal(base + (x - base), x):
+    if base is not None and not _comes_back(x, base):
         return None
     payload = codec.encode_multiples(x, base, step)
     if 10 * len(payload) > 9 * x.nbytes:
