@@ -10,9 +10,13 @@ from fedsz.training.options import CLIENT, RunConfig
 @configured(CLIENT)
 def command(config: RunConfig, *, json: Json = False) -> None:
     """Train on this device for a server, until the run ends."""
-    from fedsz.cli.client_lines import lines_shown
+    from contextlib import nullcontext
 
-    with failure_as_json(json=json), lines_shown(config.server, json=json) as on_event:
+    from fedsz.cli.client_lines import ClientLines
+
+    # Machines see that the process ends.
+    screen = nullcontext() if json else ClientLines(config.server)
+    with failure_as_json(json=json), screen as lines:
         from fedsz.training.fleet import join  # takes seconds, of which the screen tells
 
-        join(config, on_event)
+        join(config, lines.show if lines else None)

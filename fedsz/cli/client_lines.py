@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, Self
+from typing import Final
 
 from rich.console import Console
 
 from fedsz.cli.status import StatusLine
 from fedsz.formatting import count, duration, size
-from fedsz.transport.events import EventKind, LinkEvent, OnEvent
+from fedsz.transport.events import EventKind, LinkEvent
 
 TRAIN: Final = "train"
 # What an app does with a message of a type, and has done.
@@ -19,12 +17,12 @@ WORK: Final = {TRAIN: ("training", "trained"), "evaluate": ("evaluating", "evalu
 OTHER_WORK: Final = ("working on", "worked")
 
 
-class ClientLines:
+class ClientLines(StatusLine):
     """Shows a client's events: a line for each round, above a line that says what goes on."""
 
     def __init__(self, server: str) -> None:
+        super().__init__(Console(), "starting the client")
         self._server = server
-        self._status = StatusLine(Console(), "starting the client")
         self._said_why = False  # that it cannot reach the server, since it last could
         self._joined = False
         self._rounds = self._sent = 0  # rounds trained, and bytes of all replies
@@ -34,36 +32,32 @@ class ClientLines:
         self._took: float | None = None  # seconds, once it is done
         self._farewell = ""
 
-    def __enter__(self) -> Self:
-        self._status.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._status.__exit__()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__()
         if self._joined:
-            how = "ended early" if kind else self._farewell
+            how = "ended early" if any(error) else self._farewell
             what = f"{count(self._rounds, 'round')} trained, {size(self._sent)} sent"
-            self._status.say(f"{how}: {what}")
+            self.say(f"{how}: {what}")
 
     def show(self, event: LinkEvent) -> None:
         """Take an event into the picture."""
         match event.kind:
             case EventKind.CONNECTING:
                 text = f"connecting to {self._server}"
-                self._status.update(text, at_once=not self._said_why)
+                self.update(text, at_once=not self._said_why)
             case EventKind.WAITING:
                 text = f"no link to {self._server}: {event.detail}"
-                self._status.update(text, at_once=not self._said_why)
+                self.update(text, at_once=not self._said_why)
                 self._said_why = True
             case EventKind.JOINED:
                 self._joined, self._said_why = True, False
-                self._status.say(f"joined {self._server} as {event.client_id}")
+                self.say(f"joined {self._server} as {event.client_id}")
                 self._say_what_next()
             case EventKind.LEFT:
                 self._farewell = event.detail
-                self._status.update(f"{event.detail}; ending")
+                self.update(f"{event.detail}; ending")
             case EventKind.RECEIVING:
-                self._status.update(f"receiving the model: {_percent(event)}")
+                self.update(f"receiving the model: {_percent(event)}")
             case EventKind.RECEIVED:
                 self._received = event.wire_bytes
             case EventKind.WORKING:
@@ -72,7 +66,7 @@ class ClientLines:
             case EventKind.SENDING:
                 if self._took is None:  # else it is sent once more
                     self._took = time.monotonic() - self._begun
-                self._status.update(f"uploading {_percent(event)}")
+                self.update(f"uploading {_percent(event)}")
             case EventKind.SENT:
                 self._count(event)
             case EventKind.FAILED:
@@ -89,14 +83,14 @@ class ClientLines:
         self._end(f"received {received}, {done}")
 
     def _end(self, how: str) -> None:
-        self._status.say(f"{_round(self._work)}: {how}")
+        self.say(f"{_round(self._work)}: {how}")
         self._say_what_next()
 
     def _say_what_next(self) -> None:
         # An app works on without a link, and on what the server no longer waits for.
         works = self._work.message_id and self._took is None
         now = f"{_word(self._work, 0)} {_round(self._work)}"
-        self._status.update(now if works else "waiting for the next round")
+        self.update(now if works else "waiting for the next round")
 
 
 def _word(work: LinkEvent, tense: int) -> str:
@@ -109,13 +103,3 @@ def _round(work: LinkEvent) -> str:
 
 def _percent(way: LinkEvent) -> str:
     return f"{size(way.size)}, {100 * way.passed // way.size} %"
-
-
-@contextmanager
-def lines_shown(server: str, *, json: bool) -> Iterator[OnEvent | None]:
-    """Give a function that shows a client's events; None for machines, who see its process end."""
-    if json:
-        yield None
-    else:
-        with ClientLines(server) as lines:
-            yield lines.show

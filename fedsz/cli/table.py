@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Final, Self
+from typing import Final
 
 import typer
 from rich.console import Console
@@ -29,7 +29,7 @@ HEADS: Final = tuple(
 )
 
 
-class RunTable:
+class RunTable(StatusLine):
     """Shows events: a table that grows by a line a round, above a line that says what goes on.
 
     Finished lines are printed, not redrawn, so that a run of a thousand rounds scrolls as it should
@@ -37,62 +37,60 @@ class RunTable:
     """
 
     def __init__(self) -> None:
-        self._last: RoundRecord | None = None
+        super().__init__(Console(), "starting the server")
+        self._round: RoundRecord | None = None
         self._is_zero = False  # whether the last round's updates were
         self._live = LiveRound()
         self._listening: Listening | None = None
         self._done: Done | None = None
-        self._status = StatusLine(Console(), "starting the server")
-
-    def __enter__(self) -> Self:
-        self._status.__enter__()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self._status.__exit__()
+        super().__exit__()
         if self._done:
             self._summary(self._done)
-        elif self._listening and self._last:
+        elif self._listening and self._round:
             way_on = f"continue with --resume {self._listening.run_dir}"
-            self._say(f"stopped in round {self._live.number}; {way_on}", style="")
+            self.say(f"stopped in round {self._live.number}; {way_on}")
 
     def show(self, event: Event) -> None:
         """Take an event into the picture."""
         self._live.take(event)
         match event:
             case Watched(what, url):
-                self._say(f"{what} at {url}")
+                self.say(f"{what} at {url}", "dim")
             case Listening():
                 self._listening = event
-                self._say(f"listening on port {event.port}, results in {event.run_dir}")
+                self.say(f"listening on port {event.port}, results in {event.run_dir}", "dim")
             case Client(client_id, what, detail) if not self._done:
                 if what not in ("joined", "received"):
-                    self._say(f"client {client_id} {what}: {detail}")
+                    self.say(f"client {client_id} {what}: {detail}", "dim")
             case RoundRecord():
-                if not self._last:
+                if not self._round:
                     for heads in HEADS:
                         self._print_row(heads, style="bold")
-                self._last = event
+                self._round = event
                 for failure in event.failures:
-                    self._say(f"round {event.round} without {failure.client}: {failure.reason}")
+                    self.say(
+                        f"round {event.round} without {failure.client}: {failure.reason}", "dim"
+                    )
                 self._print_row(cells(event))
                 if event.uncounted:
-                    self._say(f"round {event.round} does not count: {event.uncounted}")
+                    self.say(f"round {event.round} does not count: {event.uncounted}", "dim")
                 if event.is_zero and not self._is_zero:
-                    self._say(f"round {event.round}: {ALL_ZERO}", style="")
+                    self.say(f"round {event.round}: {ALL_ZERO}")
                 self._is_zero = event.is_zero
             case Done():
                 self._done = event
-        self._status.update(self._live.text(), at_once=not self._last)
+        self.update(self._live.text(), at_once=not self._round)
 
     def _summary(self, done: Done) -> None:
-        if not self._last:
-            self._say(f"all rounds were over; results in {done.run_dir}", style="")
+        if not self._round:
+            self.say(f"all rounds were over; results in {done.run_dir}")
             return
         of = done.totals
         rounds = "round" if of.rounds == 1 else "rounds"
         took = f"after {of.rounds} {rounds} in {of.seconds:.1f} s"
-        lines = [f"{outcome(self._last.accuracy, self._last.loss)} {took}"]
+        lines = [f"{outcome(self._round.accuracy, self._round.loss)} {took}"]
         if of.sent_up:
             ratio = f"{of.raw_up / of.sent_up:.2f}x smaller ({size(of.wire_up)} on the wire)"
             lines.append(f"sent up {size(of.sent_up)} for {size(of.raw_up)} of updates: {ratio}")
@@ -104,14 +102,11 @@ class RunTable:
         else:
             lines.append("no client sent an update that could be used")
         lines += failure_lines(done.failures)
-        self._say("\n".join((*lines, f"results in {done.run_dir}")), style="")
+        self.say("\n".join((*lines, f"results in {done.run_dir}")))
 
     def _print_row(self, row: tuple[str, ...], style: str = "") -> None:
         padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS.values(), strict=True))
-        self._say(" ".join(padded), style)
-
-    def _say(self, text: str, style: str = "dim") -> None:
-        self._status.say(text, style)
+        self.say(" ".join(padded), style)
 
 
 def failure_lines(failures: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -7,6 +7,7 @@ a client cannot know the mean of images it does not hold, and all must agree.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -23,11 +24,19 @@ TEST_BATCH: Final = 256  # examples in a forward pass of a test: it decides memo
 class TorchTask:
     """What the tasks of fedsz do alike: SGD, and a test of what came of it.
 
+    Args:
+        config: the run's options.
+        what: the task is on, for errors.
+        have: by name of an option, the values that it may have.
+
     Raises:
-        ConfigError: torch knows no such device, or has none here.
+        ConfigError: an option has another value, or torch has no such device here.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, what: str = "", **have: Sequence[str]) -> None:
+        for name, values in have.items():
+            if (given := getattr(config, name)) not in values:
+                raise ConfigError(f"no {name} {given!r} for {what}; have {', '.join(values)}")
         self._config, self._device = config, check_device(config.device)
 
     def train(self, model: nn.Module, share: Examples) -> dict[str, float]:

@@ -33,11 +33,8 @@ class TabularTask(loop.TorchTask):
     """
 
     def __init__(self, config: RunConfig) -> None:
-        for name, have in (("dataset", TABLES), ("model", MODELS), ("partitioner", PARTITIONERS)):
-            if getattr(config, name) not in have:
-                given = getattr(config, name)
-                raise ConfigError(f"no {name} {given!r} for tables; have {', '.join(have)}")
-        super().__init__(config)
+        have = {"dataset": TABLES, "model": MODELS, "partitioner": PARTITIONERS}
+        super().__init__(config, "tables", **have)
         self._train, self._test = _table(config.dataset)
         self._division = lru_cache(maxsize=1)(self._divide)  # many clients may be in this process
         self._classes = 0 if self._train.y.is_floating_point() else int(self._train.y.max()) + 1

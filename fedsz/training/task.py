@@ -251,9 +251,8 @@ def _made(maker: Any, config: RunConfig) -> Any:
     if not callable(maker):
         raise ConfigError(f"task {config.task!r} is a {type(maker).__name__}, which is no task")
     parameters = inspect.signature(maker).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind in positional]
-    needed += [p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in rest]
     takes = needed or [p.name for p in parameters if p.name == "config"]
     if len(takes) > 1:
         raise ConfigError(

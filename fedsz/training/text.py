@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsz.errors import ConfigError, DataError, cannot
+from fedsz.errors import DataError, cannot
 from fedsz.training import loop
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
@@ -43,11 +43,7 @@ class TextTask(loop.TorchTask):
     """
 
     def __init__(self, config: RunConfig) -> None:
-        for name, have in (("model", MODELS), ("partitioner", PARTITIONERS)):
-            if getattr(config, name) not in have:
-                given = getattr(config, name)
-                raise ConfigError(f"no {name} {given!r} for text; have {', '.join(have)}")
-        super().__init__(config)
+        super().__init__(config, "text", model=MODELS, partitioner=PARTITIONERS)
         text = _read(config.dataset, config.data_dir)
         end = len(text) - len(text) // _HOLD_OUT
         self._train, self._test = text[:end], text[end:]
