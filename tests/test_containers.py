@@ -10,6 +10,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.repository
 DOCKER, MANIFESTS = ROOT / "docker", ROOT / "deploy" / "kubernetes"
 REQUIREMENTS = sorted(DOCKER.glob("requirements*.txt"))
 KUBERNETES = "1.32"
+TORCH = "torch-2.13.0-py3-none-any.whl"
 NOT_ROOT = {"runAsNonRoot": True, "runAsUser": 1000}
 SANDBOX = {
     "allowPrivilegeEscalation": False,
@@ -47,16 +49,20 @@ def of_fedsz(names: Any) -> set[str]:
     return {name for name in names if name.startswith("FEDSZ_")}
 
 
-def compose() -> dict[str, Any]:
+def documents(*paths: Path) -> list[dict[str, Any]]:
     yaml = pytest.importorskip("yaml")
-    services: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
+    return [document for path in paths for document in yaml.safe_load_all(path.read_text())]
+
+
+@cache
+def compose() -> dict[str, Any]:
+    services: dict[str, Any] = documents(DOCKER / "compose.yaml")[0]["services"]
     return services
 
 
-def manifests() -> Iterator[dict[str, Any]]:
-    yaml = pytest.importorskip("yaml")
-    for path in sorted(MANIFESTS.glob("*.yaml")):
-        yield from yaml.safe_load_all(path.read_text())
+@cache
+def manifests() -> list[dict[str, Any]]:
+    return documents(*sorted(MANIFESTS.glob("*.yaml")))
 
 
 def manifest(kind: str, name: str) -> Any:
@@ -89,11 +95,6 @@ def test_images_that_train_have_all_that_their_packages_require() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("service", [SERVER, CLIENT])
-def test_compose_names_options_that_exist(service: str) -> None:
-    assert of_fedsz(compose()[service]["environment"]) <= variables(service)
-
-
 def test_the_key_that_signs_for_everybody_is_in_no_container_that_works() -> None:
     services = compose()
 
@@ -107,9 +108,12 @@ def test_the_key_that_signs_for_everybody_is_in_no_container_that_works() -> Non
     assert named(CLIENT) & named("keys") == {"trust"}
 
 
-def test_compose_has_a_replica_for_each_share() -> None:
+def test_compose_names_options_that_exist_and_has_a_replica_for_each_share() -> None:
     services = compose()
 
+    for service in (SERVER, CLIENT):
+        assert of_fedsz(services[service]["environment"]) <= variables(service)
+        assert services[service]["build"]["args"] == ["PIP_EXTRA_INDEX_URL"]  # the index of torch
     replicas = services["client"]["deploy"]["replicas"]
     assert services["server"]["environment"]["FEDSZ_MIN_CLIENTS"] == replicas
     assert "FEDSZ_INSECURE" not in str(services)
@@ -126,18 +130,13 @@ def test_containers_may_do_little(service: str) -> None:
     assert "USER 1000" in (DOCKER / "Dockerfile").read_text()
 
 
-def test_the_dockerfile_names_options_that_exist() -> None:
+def test_the_dockerfile_names_options_that_exist_and_has_the_scripts_that_containers_run() -> None:
+    run = (DOCKER / "compose.yaml").read_text() + (MANIFESTS / "server.yaml").read_text()
     text = (DOCKER / "Dockerfile").read_text()
 
     names = {name.partition("=")[0] for name in of_fedsz(text.split())}
     assert names
     assert names <= variables(SERVER) | variables(CLIENT)
-
-
-def test_the_scripts_that_containers_run_are_in_the_images() -> None:
-    run = (DOCKER / "compose.yaml").read_text() + (MANIFESTS / "server.yaml").read_text()
-    text = (DOCKER / "Dockerfile").read_text()
-
     (copied,) = re.findall(r"^COPY (.*) /image/usr/lib/fedsz/$", text, re.M)
     wanted = {f"docker/{name}" for name in re.findall(r"/usr/lib/fedsz/(\w+\.py)", run + text)}
     assert "docker/serve.py" in wanted
@@ -174,30 +173,29 @@ def test_images_have_versions_that_fedsz_takes() -> None:
     assert ranges["torch"].contains(torch)
 
 
+def wheels(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # its pip
+    environment = {**os.environ, "PATH": path, "WHEELS": str(folder), **variables}
+    command = ["sh", "docker/wheels.sh", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
 def test_a_torch_that_needs_cuda_is_refused_before_all_else(tmp_path: Path) -> None:
     pytest.importorskip("pip")
-    folder, version = tmp_path / "found", "2.13.0"
-    about = f"torch-{version}.dist-info"
+    folder = tmp_path / "found"
     folder.mkdir()
-    with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("torch/lib/libtorch_cuda.so", "")
-        wheel.writestr(
-            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
-        )
-        wheel.writestr(
-            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{about}/RECORD", "")
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # its pip
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(folder),
-        "WHEELS": str(tmp_path / "wheels"),
+    files = {
+        "torch/lib/libtorch_cuda.so": "",
+        "METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
     }
-    command = ["sh", "docker/wheels.sh", "download", "amd64", f"torch=={version}"]
+    with zipfile.ZipFile(folder / TORCH, "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name if "/" in name else f"torch-2.13.0.dist-info/{name}", text)
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
 
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    done = wheels(tmp_path / "wheels", "download", "amd64", "torch==2.13.0", **index)
 
     assert done.returncode == 1
     assert "a build for CUDA" in done.stderr
@@ -206,33 +204,23 @@ def test_a_torch_that_needs_cuda_is_refused_before_all_else(tmp_path: Path) -> N
 
 def test_the_index_of_torch_is_asked_for_nothing_else(tmp_path: Path) -> None:
     """Whoever serves it could give out any package under the versions that are pinned."""
-    pip, wheels, calls = tmp_path / "pip", tmp_path / "wheels", tmp_path / "calls"
-    wheels.mkdir()
-    with zipfile.ZipFile(wheels / "torch-2.13.0-py3-none-any.whl", "w"):
+    pip, folder, calls = tmp_path / "pip", tmp_path / "wheels", tmp_path / "calls"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / TORCH, "w"):
         pass
     pip.write_text(f'#!/bin/sh\necho "${{PIP_EXTRA_INDEX_URL:-none}} $*" >> {calls}\n')
     pip.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PIP_EXTRA_INDEX_URL": "https://torch.example",
-        "WHEELS": str(wheels),
-    }
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    index = {"PIP_EXTRA_INDEX_URL": "https://torch.example", "PATH": path}
     arch = {"aarch64": "arm64"}.get(platform.machine(), "amd64")
     for does in (("download", arch, "torch==2.13.0"), ("build", arch)):
-        command = ["sh", "docker/wheels.sh", *does]
-        subprocess.run(command, check=True, cwd=ROOT, env=environment)
+        assert wheels(folder, *does, **index).returncode == 0
 
     indices = [line.partition(" ") for line in calls.read_text().splitlines()]
     assert [(index, "torch==" in asked) for index, _, asked in indices] == [
         ("https://torch.example", True),
         *[("none", False)] * 3,
     ]
-
-
-def test_compose_hands_on_the_index_of_torch() -> None:
-    for service in (SERVER, CLIENT):
-        assert compose()[service]["build"]["args"] == ["PIP_EXTRA_INDEX_URL"]
 
 
 def test_manifests_are_as_kubernetes_has_them() -> None:
@@ -361,17 +349,12 @@ def test_health_is_of_what_runs_here() -> None:
         assert (done.returncode, done.stderr) == (1, "")
         server.server_activate()
         server.timeout = 30.0  # seconds for somebody to ask
-        thread = Thread(target=server.handle_request)
-        thread.start()
-        done = script("health.py", "server")
-        thread.join()
-        thread = Thread(target=server.handle_request)
-        thread.start()
-        not_yet = script("health.py", "ready")
-        thread.join()
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (not_yet.returncode, not_yet.stderr) == (1, "")
+        for what, code in (("server", 0), ("ready", 1)):
+            thread = Thread(target=server.handle_request)
+            thread.start()
+            done = script("health.py", what)
+            thread.join()
+            assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_nobody_but_its_own_pod_and_prometheus_reaches_a_servers_metrics() -> None:

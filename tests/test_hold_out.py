@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from fedsz.errors import DataError, MissingPackage
 from fedsz.training.hold_out import hold_out
 from fedsz.training.sklearn_tables import TABLES, read_table
+from tests.test_imports import modules_after
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,17 +69,11 @@ def test_a_table_that_is_missing_is_named(packages: Path) -> None:
         read_table("iris")
 
 
-@pytest.mark.parametrize("task", ["images", "tabular"])
-def test_tasks_load_their_data_without_packages_that_containers_lack(task: str) -> None:
+def test_tasks_load_their_data_without_packages_that_containers_lack() -> None:
     pytest.importorskip("torch")
-    script = (
-        "import sys; from fedsz.training.options import RunConfig;"
-        "from fedsz.training.task import load_task;"
-        f"load_task(RunConfig.of({{'task': {task!r}}})).load_test();"
-        "print(*{name.partition('.')[0] for name in sys.modules})"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    used = modules_after(
+        "from fedsz.training.options import RunConfig; from fedsz.training.task import load_task;"
+        " [load_task(RunConfig(task=task)).load_test() for task in ('images', 'tabular')]"
     )
 
-    assert not {"sklearn", "scipy", "pandas", "PIL", "pyarrow"} & set(done.stdout.split())
+    assert not {"sklearn", "scipy", "pandas", "PIL", "pyarrow"} & used
