@@ -40,44 +40,13 @@ def test_error_bounds(text: str, bounds: list[str]) -> None:
     assert [str(bound) for bound in error_bounds(text)] == bounds
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("1e-1..1e-5", "write the smaller bound first, 1e-5..1e-1"),
-        ("0..1", "must be finite and above 0"),
-        ("1e-3..1", r"must lie in \(0, 1\)"),
-        ("1e-3..", "'' is no error bound"),
-        ("..", "'' is no error bound"),
-        ("abs:1e-3..std:1e-2", "bounds of two kinds"),
-        ("", "separated by commas"),
-        ("1e-2,,1e-3", "separated by commas"),
-        ("nan", "finite"),
-        ("tight", "'tight' is no error bound"),
-    ],
-)
-def test_error_bounds_that_are_none(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        error_bounds(text)
-    with pytest.raises(ConfigError, match=says):
-        SweepConfig(error_bounds=text)
-
-
 def test_codecs() -> None:
-    with pytest.raises(ConfigError, match="no codec 'sz9'; have raw"):
-        SweepConfig(codecs="sz9")
     assert codecs("sz2,uniform:effort=9,threads=1,raw,sz2") == (
         "sz2",
         "uniform:effort=9,threads=1",
         "raw",
     )
     assert codecs("uniform:effort=5") == ("uniform",)  # its default
-    with pytest.raises(ConfigError, match="no codec 'sz4'; have raw"):
-        codecs("sz2,sz4")
-    with pytest.raises(ConfigError, match="no codec 'effort=9'"):
-        codecs("uniform,effort=9")
-
-
-def test_settings_are_written_with_their_defaults() -> None:
     assert "effort=9" in settings_of("uniform:effort=9").split(",")
     assert "effort=5" in settings_of("uniform").split(",")
 
@@ -193,33 +162,6 @@ def test_ways_may_have_settings_alike() -> None:
     assert ways(",".join([*written, *written])) == written
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("detla@1e-2", "no scheme 'detla@1e-2'; have raw, auto"),
-        ("delta@", "no scheme"),
-        ("delta by", "no scheme"),
-        ("automatic", "no scheme"),
-        ("auto@tight", "no scheme"),
-        ("raw,,delta", "separated by commas"),
-        ("raw@1e-2", "its codec takes no bound"),
-        ("delta:zstd@1e-2", "its codec takes no bound"),
-        ("raw by layers", "leaves a policy nothing to decide"),
-        ("delta@tight", "'tight' is no error bound"),
-        ("delta/0", "above 0"),
-        ("delta:sz9", "way 'delta:sz9': no codec 'sz9'"),
-        ("auto@101", "tolerance must lie in"),
-        ("raw into fetchsgd", "fetchsgd needs sketch:rows=5,fixed=1, got 'weights'"),
-        ("sketch:fixed=1 into fedadam", "no server 'fedadam'; have fetchsgd"),
-        ("sketch:fixed=1 into fetchsgd:k=0", "fetchsgd k must be"),
-        ("sketch:fixed=1 into fetchsgd:momentum=1", "momentum must lie in"),
-    ],
-)
-def test_ways_that_are_none(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        SweepConfig(ways=text)
-
-
 def test_uncompressed_runs_once_whatever_is_compared_with_it() -> None:
     (plain,) = SweepConfig(codecs="raw").runs
     options = {"update": "delta", "downlink": "std:1", "policy": "auto"}
@@ -239,12 +181,6 @@ def test_partitions() -> None:
     ]  # fmt: skip
     (run,) = SweepConfig(codecs="raw", partitioner="dirichlet", alpha=3.0).runs
     assert (run.partitioner, run.alpha) == ("dirichlet", 3.0)
-    for text, says in (
-        ("dirichlet:much", "'much' is no concentration"), ("iid:1", "alone takes a number"),
-        ("dirichlet:0", "alpha must lie in"), ("iid,", "separated by commas"),
-    ):  # fmt: skip
-        with pytest.raises(ConfigError, match=says):
-            SweepConfig(partitions=text)
 
 
 @pytest.mark.repository
@@ -291,22 +227,63 @@ def test_a_run_is_known_by_what_decides_its_result() -> None:
         assert len({run_id(run, "local") for run in found}) == number
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"model": "cnn"}, "a sweep has 'models', not 'model'"),
-        ({"error-bound": 0.1}, "a sweep has 'error_bounds'"),
-        ({"modles": "cnn"}, "did you mean 'models'"),
-        ({"seeds": 0}, "seeds must lie in 1..10000"),
-        ({"jobs": 0}, "jobs must lie in 1..256"),
-        ({"grid": "ray"}, "no grid 'ray'; have local, grpc"),
-        ({"models": []}, "models must be names"),
-        ({"rounds": 0}, "rounds must lie in"),
+SWEPT = {
+    "error_bounds": [
+        ("1e-1..1e-5", "write the smaller bound first, 1e-5..1e-1"),
+        ("0..1", "must be finite and above 0"),
+        ("1e-3..1", r"must lie in \(0, 1\)"),
+        ("1e-3..", "'' is no error bound"),
+        ("..", "'' is no error bound"),
+        ("abs:1e-3..std:1e-2", "bounds of two kinds"),
+        ("", "separated by commas"),
+        ("1e-2,,1e-3", "separated by commas"),
+        ("nan", "finite"),
+        ("tight", "'tight' is no error bound"),
     ],
+    "ways": [
+        ("detla@1e-2", "no scheme 'detla@1e-2'; have raw, auto"),
+        ("delta@", "no scheme"),
+        ("delta by", "no scheme"),
+        ("automatic", "no scheme"),
+        ("auto@tight", "no scheme"),
+        ("raw,,delta", "separated by commas"),
+        ("raw@1e-2", "its codec takes no bound"),
+        ("delta:zstd@1e-2", "its codec takes no bound"),
+        ("raw by layers", "leaves a policy nothing to decide"),
+        ("delta@tight", "'tight' is no error bound"),
+        ("delta/0", "above 0"),
+        ("delta:sz9", "way 'delta:sz9': no codec 'sz9'"),
+        ("auto@101", "tolerance must lie in"),
+        ("raw into fetchsgd", "fetchsgd needs sketch:rows=5,fixed=1, got 'weights'"),
+        ("sketch:fixed=1 into fedadam", "no server 'fedadam'; have fetchsgd"),
+        ("sketch:fixed=1 into fetchsgd:k=0", "fetchsgd k must be"),
+        ("sketch:fixed=1 into fetchsgd:momentum=1", "momentum must lie in"),
+    ],
+    "codecs": [("sz2,sz9", "no codec 'sz9'; have raw"), ("uniform,effort=9", "no codec 'effort")],
+    "partitions": [
+        ("dirichlet:much", "'much' is no concentration"),
+        ("iid:1", "alone takes a number"),
+        ("dirichlet:0", "alpha must lie in"),
+        ("iid,", "separated by commas"),
+    ],
+    "model": [("cnn", "a sweep has 'models', not 'model'")],
+    "error-bound": [(0.1, "a sweep has 'error_bounds'")],
+    "modles": [("cnn", "did you mean 'models'")],
+    "models": [([], "models must be names")],
+    "seeds": [(0, "seeds must lie in 1..10000")],
+    "jobs": [(0, "jobs must lie in 1..256")],
+    "rounds": [(0, "rounds must lie in")],
+    "grid": [("ray", "no grid 'ray'; have local, grpc")],
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [(option, value, says) for option, refused in SWEPT.items() for value, says in refused],
 )
-def test_options_that_a_sweep_refuses(options: dict[str, object], says: str) -> None:
+def test_options_that_a_sweep_refuses(option: str, value: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        SweepConfig.of(options)
+        SweepConfig.of({option: value})
 
 
 def test_configs_may_hold_lists(tmp_path: Path) -> None:
@@ -319,12 +296,3 @@ def test_configs_may_hold_lists(tmp_path: Path) -> None:
 
     path.write_text('ways = ["raw", "delta:uniform:effort=9,threads=1@1e-2"]\n')
     assert len(SweepConfig.read(path).runs) == 2
-
-
-SWEEPS = sorted(path for path in CONFIGS.glob("*.toml") if "\nmodels =" in path.read_text())
-
-
-@pytest.mark.repository
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
-def test_the_sweeps_that_come_with_fedsz(path: Path) -> None:
-    assert SweepConfig.read(path).runs

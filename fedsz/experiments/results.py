@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from fedsz.control.record import VERSION as RECORD_VERSION
 from fedsz.control.round_numbers import NUMBERS
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY
 from fedsz.experiments.scheme import SERVER, STORED
 from fedsz.training.options import RunConfig, options
 from fedsz.whole_files import lock_file, write_whole
@@ -106,10 +105,7 @@ BENCH: Final = Table(
         (COUNT, "repeats threads"), (REAL, "max_error rmse"), (BIG, "peak_bytes"),
         (TEXT, "error"), *ENVIRONMENT,
     ),
-    added=("part",),
 )  # fmt: skip
-# How `data` ended in files from before there was a column for it.
-PARTS: Final = {" (rest)": LOSSLESS, " (all)": EVERYTHING, "": LOSSY}
 
 SCALING: Final = Table(
     "scaling",
@@ -194,9 +190,9 @@ def read(path: Path, *tables: Table) -> pa.Table:
             rows = pq.read_table(file)
             rows.validate(full=True)  # such as text that is no UTF-8
             have = set(rows.column_names)
-    except OSError as err:
-        raise ConfigError(f"cannot read {path}: {err.strerror or err}") from err
-    except (pa.ArrowException, ValueError, LookupError) as err:
+    except (OSError, pa.ArrowException, ValueError, LookupError) as err:
+        if isinstance(err, OSError) and err.strerror:  # Arrow's own have none
+            raise ConfigError(f"cannot read {path}: {err.strerror}") from err
         raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
     wanted = tables or TABLES
     marks = rows.schema.metadata or {}
@@ -215,19 +211,8 @@ def read(path: Path, *tables: Table) -> pa.Table:
 
 def _completed(rows: pa.Table, table: Table) -> pa.Table:
     """Return rows of an older file with the columns of today, those it lacks null."""
-    if "part" in table.columns.keys() - set(rows.column_names):
-        rows = _with_parts(rows)
     columns = [
         rows.column(name).cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
         for name, kind in table.columns.items()
     ]
     return pa.Table.from_arrays(columns, schema=table.schema)
-
-
-def _with_parts(rows: pa.Table) -> pa.Table:
-    """Return rows of BENCH whose `data` says which part they are about with that in `part`."""
-    names = rows.column("data").to_pylist()
-    suffixes = [next(suffix for suffix in PARTS if name.endswith(suffix)) for name in names]
-    data = [name.removesuffix(suffix) for name, suffix in zip(names, suffixes, strict=True)]
-    rows = rows.drop_columns("data").append_column("data", pa.array(data, TEXT))
-    return rows.append_column("part", pa.array([PARTS[suffix] for suffix in suffixes], TEXT))
