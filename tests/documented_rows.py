@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 from typing import NamedTuple
 
-from benchmarks.paper import published
-from benchmarks.paper.model_complexity import complexity
+import pyarrow.parquet as pq
+
+from benchmarks.defaults import Line, lines
+from fedsz.control.auto import GUARD
+from fedsz.control.record import RoundRecord
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
-from fedsz.report.runs import Group, Run, Setting, named, settings_of
+from fedsz.report.runs import Group, Run, Setting, Spread, named, settings_of
 from fedsz.report.source import read_source
 from tests.conftest import ROOT
 
@@ -83,99 +87,217 @@ def setting(*names: str, **conditions: str | int) -> Setting:
 def ways(*names: str, **conditions: str | int) -> dict[str, RateAccuracy]:
     """Ways by name, without which tensors are lossy."""
     found = rate_accuracies(setting(*names, **conditions))
-    return {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in found}
+    named_ = {re.sub(r" \(\w+>\d+\)$", "", way.name): way for way in found}
+    return {name: replace(way, name=name) for name, way in named_.items()}
 
 
-def interval(way: RateAccuracy) -> list[float]:
-    """Mean and half the 95 % interval of the difference to uncompressed, in points."""
-    assert way.difference
-    return [100 * way.difference.mean, 100 * way.difference.reach]
+def interval(of: Spread | None) -> list[float]:
+    """Mean and half the 95 % interval of a share, in points."""
+    assert of
+    return [100 * of.mean, 100 * of.reach]
 
 
-def seeds(way: RateAccuracy) -> int:
-    assert way.difference
-    return way.difference.count
+def over(rounds: slice, of: Setting, way: RateAccuracy) -> list[float]:
+    """Points of accuracy over these rounds, as `interval` has it."""
+    plain = {run.seed: run.accuracies for run in of.baseline}
+    sent = {run.seed: run.accuracies for run in of.runs if str(run.way) == way.name}
+    return interval(Spread.of(fmean(sent[s][rounds]) - fmean(plain[s][rounds]) for s in sent))
 
 
-def updates(row: Row) -> RateAccuracy:
-    """A way of updates.parquet by a label such as ``CIFAR-10, Dirichlet 0.5: hand``."""
-    separator = ": " if ": " in row.labels[0] else ", "
-    where, _, name = row.labels[0].partition(separator)
+# What tables and sentences say of a way.
+NUMBERS: Mapping[str, Callable[[Setting, RateAccuracy], list[float]]] = {
+    "seeds": lambda _, way: [way.difference.count if way.difference else 0],
+    "up": lambda _, way: [way.up],
+    "down": lambda _, way: [way.down],
+    "total": lambda _, way: [way.total],
+    "fewer": lambda _, way: [way.fewer],
+    "mean": lambda _, way: interval(way.difference)[:1],
+    "points": lambda _, way: interval(way.difference),
+    "course": lambda of, way: over(slice(1, None), of, way),
+    "late": lambda of, way: over(slice(-20, None), of, way),
+    "plain": lambda of, _: [100 * fmean({r.seed: r.accuracy for r in of.baseline}.values())],
+}
+
+
+def told(what: str, label: str, *files: str, **conditions: str | int) -> list[float]:
+    """The `NUMBERS` of these names, of the way that a label of `WAYS` or its own text says."""
+    of, way = setting(*files, **conditions), ways(*files, **conditions)[WAYS.get(label, label)]
+    return [number for name in what.split() for number in NUMBERS[name](of, way)]
+
+
+def by_downlink(what: str, label: str, *files: str, **conditions: str | int) -> list[float]:
+    """Of a way that comes down at 0.015, as tables leave out."""
+    sent, into, server = label.partition(" into ")
+    return told(what, WAYS.get(label, f"{sent}/0.015{into}{server}"), *files, **conditions)
+
+
+def on_both(what: str, label: str, file: str, model: str = "cnn") -> list[float]:
+    """Of both data sets."""
+    datasets = DATASETS.values()
+    return [x for of in datasets for x in told(what, label, file, dataset=of, model=model)]
+
+
+def updates(what: str, label: str) -> list[float]:
+    """Of updates.parquet by a label such as ``CIFAR-10, Dirichlet 0.5: hand``."""
+    where, _, name = label.partition(": " if ": " in label else ", ")
     dataset, _, shares = where.partition(", ")
     partition = f"dirichlet:{shares.split()[1]}" if shares.startswith("Dirichlet") else "iid"
-    return ways("updates", dataset=DATASETS[dataset], partition=partition)[WAYS.get(name, name)]
+    return told(what, name, "updates", dataset=DATASETS[dataset], partition=partition)
 
 
-def both_ways(row: Row) -> list[float]:
-    way = updates(row)
-    return [seeds(way), way.up, way.down, way.total, *interval(way)]
+def by_shares(row: Row) -> list[float]:
+    """Three ways where shares are as the label says."""
+    labels = [f"{row.labels[0]}: {name}" for name in ("sz2", "hand", "auto")]
+    found = [x for label in labels for x in updates("up total points", label)]
+    return [*updates("seeds", labels[-1]), *found]
 
 
 def by_bound(row: Row) -> list[float]:
     model, dataset = row.labels[0].partition(" (")[0].split(", ")
     prefix = "weights" if row.labels[1] == "uniform" else f"weights:{row.labels[1]}"
-    found = ways("sweep", dataset=DATASETS[dataset], model=model)
+    where = {"dataset": DATASETS[dataset], "model": model}
     bounds = ("1e-05", "0.0001", "0.001", "0.01", "0.1")
-    return [interval(found[f"{prefix}@{bound}"])[0] for bound in bounds]
+    return [x for at in bounds for x in told("mean", f"{prefix}@{at}", "sweep", **where)]
 
 
-def half_a_point(row: Row) -> list[float]:
-    found = [ways("accuracy", dataset=name)[WAYS[row.labels[0]]] for name in DATASETS.values()]
-    return [number for way in found for number in (*interval(way), way.up)]
+def hundred(row: Row) -> list[float]:
+    """What a way costs and saves in a hundred rounds, with ten of a hundred clients."""
+    name, _, data = row.labels[0].partition(", ")
+    model = {"logistic regression": "logistic"}.get(name, name)
+    where = {"dataset": DATASETS.get(data, data), "model": model, "partition": "dirichlet:0.3"}
+    what = "seeds plain up down total course late"
+    return by_downlink(what, row.labels[1], "hundred", **where)
 
 
-def tuned(row: Row) -> list[float]:
-    of = [ways("sweep", dataset=name, model="mobilenetv2") for name in DATASETS.values()]
-    found = [way[WAYS[row.labels[0]]] for way in of]
-    return [number for way in found for number in (interval(way)[0], way.up)]
+PORTFOLIO = {
+    "mlp": "digits",
+    "logistic": "fashion_mnist",
+    "lstm": "shakespeare",
+    "gpt": "shakespeare",
+}
 
 
-def links(anchor: str) -> list[Row]:
-    """The rows of a table of docs/results/links.txt."""
-    page = (ROOT / "docs" / "results" / "links.txt").read_text("utf-8")
-    (found,) = (table for table, _ in tables(page) if anchor in table)
-    return list(rows(found))
+def portfolio(row: Row) -> list[float]:
+    """A way of ways.parquet, or of defaults.parquet, on each of four tasks."""
+    files = ("defaults", "ways")
+    tasks = [{"model": model, "dataset": dataset} for model, dataset in PORTFOLIO.items()]
+    return [x for task in tasks for x in told("up points", row.labels[0], *files, **task)]
 
 
-@cache
-def codecs_text() -> str:
-    return (ROOT / "docs" / "results" / "codecs.txt").read_text("utf-8")
+def compared(row: Row) -> list[float]:
+    """A way of methods.parquet, where four of four clients train in a round; ten of a hundred."""
+    where = {"model": "mlp", "partition": "dirichlet:0.3"}
+    label, what = row.labels[0], "up total points"
+    return [x for n in (4, 100) for x in by_downlink(what, label, "methods", clients=n, **where)]
 
 
-def beside_the_others(row: Row) -> list[float]:
-    """A row of the first table of docs/results/codecs.txt: ``cnn update, std 1``."""
-    (table, _), *_ = tables(codecs_text())
-    (found,) = (of.cells for of in rows(table) if ", ".join(of.labels) == row.labels[0])
-    return [float(number.replace(",", "")) for cell in found for number in NUMBER.findall(cell)[:1]]
+def compared_large(row: Row) -> list[float]:
+    """A way of methods-large.parquet on each of its large tasks."""
+    skewed = {"model": "cnn", "partition": "dirichlet:0.3"}
+    tasks = {**skewed, "clients": 4}, {**skewed, "clients": 100}, {"model": "gpt"}
+    label, what = row.labels[0], "total late"
+    return [x for of in tasks for x in by_downlink(what, label, "methods-large", **of)]
 
 
-@cache
-def codecs(data: str) -> dict[tuple[str, str], list[float]]:
-    """Ratio and both speeds of a part of docs/results/codecs.txt, by bound and codec."""
-    (table, _), *_ = tables(codecs_text().split(f"\n### {data}\n")[1])
-    found = {}
-    for row in rows(table):
-        numbers = [NUMBER.findall(row.cells[i])[:1] for i in (0, 2, 4)]
-        found[row.labels] = [float(x.replace(",", "")) for number in numbers for x in number]
-    return found
+ABLATED = {"model": "mlp", "partition": "dirichlet:0.3"}
 
 
-def codec_speeds(row: Row) -> list[float]:
-    names = {
-        "uniform, AVX2 alone": "uniform (AVX2)",
-        "uniform, no SIMD": "uniform (no SIMD)",
-    }
-    name = row.labels[0].replace("*", "")
-    name = names.get(name, name)
+def ablation(row: Row) -> list[float]:
+    """A way of ablations.parquet, by clients, rounds or epochs, and by bound and decay."""
+    federation, text = row.labels
+    numbers = [int(x) for x in re.findall(r"\d+", federation)]
+    if "epoch" in federation:
+        wanted = {"rounds": numbers[0], "epochs": numbers[1], "clients": 4}
+    elif len(numbers) == 2:
+        wanted = {"clients_per_round": numbers[0], "clients": numbers[1]}
+    else:
+        wanted = {"clients": numbers[0], "rounds": 20, "epochs": 1}
+    bound, _, decay = text.partition(", ")
+    label = text if text == "auto" else f"delta+ef@{bound}/step:0.6" + (decay and f" ({decay})")
+    return told("seeds plain up down total points", label, "ablations", **ABLATED, **wanted)
+
+
+def worth_of_feedback() -> list[float]:
+    """Bytes up with feedback at 3.5e-2 as a share of those without at 1e-2; loss without it."""
+    without, with_it = (on_both("up", f"delta{of}", "updates") for of in ("@0.01", "+ef@0.035"))
+    shares = sorted(100 * a / b for a, b in zip(without, with_it, strict=True))
+    return [*shares, *sorted(-x for x in on_both("mean", "delta@0.035", "updates"))]
+
+
+def savings() -> list[float]:
+    """Least and greatest of what `auto` saves."""
+    labels = [
+        f"{dataset}, {shares}: auto"
+        for dataset in DATASETS
+        for shares in ("equal", "Dirichlet 0.5", "Dirichlet 0.1")
+    ]
     return [
-        *codecs("resnet50 weights")["rel 1e-2", name],
-        *codecs("alexnet update").get(("std 1", name), ()),
+        f(updates(name, label)[0] for label in labels)
+        for name in ("up", "down", "total", "fewer")
+        for f in (min, max)
     ]
 
 
-def uncompressed(name: str, dataset: str, model: str = "cnn") -> float:
-    """The mean accuracy of the uncompressed runs, in percent."""
-    return 100 * fmean(run.accuracy for run in setting(name, dataset=dataset, model=model).baseline)
+def worst_at_the_knee() -> list[float]:
+    """Of `cnn` at 1e-2, over codecs and data sets."""
+    labels = [f"weights{codec}@0.01" for codec in ("", ":sz2", ":szx")]
+    return [min(x for label in labels for x in on_both("mean", label, "sweep"))]
+
+
+def swallowed() -> list[float]:
+    where = {"dataset": "fashion_mnist", "model": "mobilenetv2"}
+    labels = ("weights:sz2@0.01", "weights@0.01")
+    return sorted(-x for label in labels for x in told("mean", label, "sweep", **where))
+
+
+def ratios_at_the_knee() -> list[float]:
+    """Median of SZx's at 1e-2, least and greatest of uniform's, over models and data sets."""
+    theirs, ours = (
+        [x for model in ("cnn", "mobilenetv2") for x in on_both("up", label, "sweep", model)]
+        for label in ("weights:szx@0.01", "weights@0.01")
+    )
+    return [median(theirs), min(ours), max(ours)]
+
+
+@cache
+def defaults() -> dict[str, Line]:
+    rows_ = pq.read_table(ROOT / "docs" / "results" / "defaults.parquet").to_pylist()
+    return {line.name: line for line in lines(rows_)}
+
+
+def over_all_tasks() -> list[float]:
+    """Least and most of what the default saves in both directions and changes over all rounds."""
+    saved = sorted(line.both for line in defaults().values())
+    moved = sorted(100 * line.course.mean for line in defaults().values())
+    return [saved[0], saved[-1], moved[0], moved[-1]]
+
+
+def default(row: Row) -> list[float]:
+    """What the default costs and saves on a task of the portfolio."""
+    line = defaults()[row.labels[0]]
+    spreads = [x for spread in (line.points, line.course, line.loss) for x in interval(spread)]
+    ratios = line.up, line.down, line.both
+    return [line.seeds, 100 * line.plain, *spreads, 100 * line.kept, *ratios]
+
+
+def guarded() -> list[float]:
+    """Least and largest mean factor of `auto`'s guard in runs of a hundred clients."""
+    table = pq.read_table(ROOT / "docs" / "results" / "hundred.parquet")
+    found: dict[str, list[RoundRecord]] = {}
+    for row in sorted(table.to_pylist(), key=lambda row: row["round"]):
+        if row["policy"] == "auto":
+            seen = {name: row[name] for name in ("round", "replies", "accuracy", "loss")}
+            found.setdefault(row["run"], []).append(RoundRecord(**seen))
+    factors = [geometric_mean(factors_of(history[:-1])) for history in found.values()]
+    return [min(factors), max(factors)]
+
+
+def factors_of(history: Sequence[RoundRecord]) -> Iterator[float]:
+    """The guard's factor after each round."""
+    guard = replace(GUARD, tolerance=0.5)
+    for seen in history:
+        guard.observe(seen)
+        yield guard.factor
 
 
 def group(codec: str, bound: str = "rel:0.01", dataset: str = "cifar10") -> Group:
@@ -202,33 +324,6 @@ def pays_below() -> list[float]:
     return [mega / 1e6, *(x / 1e9 for x in giga)]
 
 
-def worst_at_the_knee() -> list[float]:
-    """Of `cnn` at 1e-2, over codecs and data sets."""
-    found = [ways("sweep", dataset=dataset) for dataset in DATASETS.values()]
-    return [
-        min(
-            interval(of[f"weights{codec}@0.01"])[0]
-            for of in found
-            for codec in ("", ":sz2", ":szx")
-        )
-    ]
-
-
-def swallowed() -> list[float]:
-    of = ways("sweep", dataset="fashion_mnist", model="mobilenetv2")
-    return sorted(-interval(of[name])[0] for name in ("weights:sz2@0.01", "weights@0.01"))
-
-
-def ratios_at_the_knee() -> list[float]:
-    """Median of SZx's at 1e-2, least and greatest of uniform's, over models and data sets."""
-    found = [
-        ways("sweep", dataset=dataset, model=model)
-        for dataset in DATASETS.values() for model in ("cnn", "mobilenetv2")
-    ]  # fmt: skip
-    ours = [of["weights@0.01"].up for of in found]
-    return [median(of["weights:szx@0.01"].up for of in found), min(ours), max(ours)]
-
-
 def laws_of_errors() -> list[float]:
     """KS of the uniform law and of Laplace's: cnn, CIFAR-10, sz2 and uniform, 1e-4 and 1e-3."""
     found: dict[str, list[float]] = {"uniform": [], "laplace": []}
@@ -241,44 +336,3 @@ def laws_of_errors() -> list[float]:
             for law in errors.laws:
                 found.setdefault(law.name, []).append(law.ks)
     return [median(found["uniform"]), median(found["laplace"])]
-
-
-def first_numbers(row: Row) -> str:
-    """The first number of each cell, with a dash for none: the paper's beside ours."""
-    return " ".join(cell.split("/")[0] for cell in row.cells)
-
-
-def published_ratios(row: Row) -> list[float]:
-    """The paper's half of Table I; ours are measured, and marked."""
-    model, codec = row.labels[0].lower().split()
-    if codec not in published.CODECS:
-        return []
-    return [published.TABLE_1[model, codec, bound].ratio for bound in published.BOUNDS]
-
-
-def table_3(row: Row) -> list[float]:
-    """The paper's, ours with 10 and 1000 classes; flops of the paper are none of multiply-adds."""
-    model = row.labels[0].lower()
-    printed = published.TABLE_3[model]
-    found = [complexity(model, classes=classes, side=224) for classes in (10, 1000)]
-    return [
-        *(printed.parameters, *(of.parameters / 1e6 for of in found)),
-        *(printed.megabytes, *(of.raw_bytes / 1e6 for of in found)),
-        *(printed.lossy, *(100 * of.lossy_share for of in found)),
-        *(printed.gigaflops, *(of.flops / 1e9 for of in found)),
-        *(of.multiply_adds / 1e9 for of in found),
-    ]
-
-
-def slow_start() -> list[float]:
-    """Up at 100 Mbps, 500 Mbps and 1 Gbps with 50 ms; then a plain socket; then down."""
-    far = [row.cells for row in links("TCP ratio") if row.cells[1:3] == ("50 ms", "raw")][-3:]
-    return [float(cells[column]) for column in (10, 11, 6) for cells in far]
-
-
-def speedups() -> list[float]:
-    """Least and greatest up to 100 Mbps but for its last; that; the fastest link; its model."""
-    *found, (last, model) = (map(float, row.cells[-2:]) for row in links("speed-up"))
-    slow = [measured for measured, _ in found[:8]]
-    ninth, _ = found[8]
-    return [min(slow), max(slow), ninth, last, model]

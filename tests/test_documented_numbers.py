@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -17,8 +18,8 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 pytest.importorskip("benchmarks")
 
-from tests import documented_choosing as choosing
 from tests import documented_rows as rows
+from tests import documented_text as texts
 from tests.conftest import ROOT
 from tests.documented_rows import NUMBER, Row
 
@@ -33,12 +34,15 @@ SAVINGS, PAPER, CODECS = "docs/results/savings.md", "docs/results/paper.md", "do
 MEASUREMENTS, COMPARED = "docs/reference/measurements.md", "docs/results/methods.md"
 
 
+Recomputed = Callable[[Row], Sequence[float]]
+
+
 class Table(NamedTuple):
     """The table that holds ``anchor``: what its rows should say, NaN for what is not printed."""
 
     page: str
     anchor: str
-    recomputed: Callable[[Row], Sequence[float]]
+    recomputed: Recomputed
     marked: bool = False  # since not all of it is recomputed
 
 
@@ -50,25 +54,51 @@ class Sentence(NamedTuple):
     recomputed: Callable[[], Sequence[float]]
 
 
+CIFAR, SKEWED = {"dataset": "cifar10"}, {"partition": "dirichlet:0.3"}
+TUNED, LORA, MOBILE = "methods-large", {"model": "minilm-lora"}, ("sweep", "mobilenetv2")
+BOTH_WAYS, IN_TIME = "seeds up down total points", "seeds up down total course late"
+
+
+def of(told: Callable[..., list[float]], what: str, *files: str, **conditions: str) -> Recomputed:
+    """What `told` says of the way that a row's first label names."""
+    return lambda row: told(what, row.labels[0], *files, **conditions)
+
+
 TABLES = [
-    Table(CODECS, "`uniform`, AVX2 alone", rows.codec_speeds),
-    Table(CODECS, "| cnn weights, rel 1e-2 |", rows.beside_the_others),
-    Table("README.md", "Fashion-MNIST, FedSZ as published", rows.both_ways),
-    Table(SAVINGS, "| data and shares |", choosing.by_shares),
-    Table(SAVINGS, "| `delta@0.035` |", choosing.each_part),
-    Table(SAVINGS, "| a hundred rounds |", choosing.long_runs),
-    Table(SAVINGS, "| ten of a hundred |", choosing.hundred),
-    Table(SAVINGS, "| ablation | way |", choosing.ablation),
-    Table(SAVINGS, "| model | seeds | plain | points | all rounds |", choosing.default),
-    Table(SAVINGS, "| way | mlp |", choosing.portfolio),
-    Table(COMPARED, "| way | up | both | points |", choosing.compared),
-    Table(COMPARED, "| way, three tasks |", choosing.compared_large),
-    Table(COMPARED, "| way, MiniLM by LoRA |", choosing.compared_tuned),
+    Table(CODECS, "`uniform`, AVX2 alone", texts.codec_speeds),
+    Table(CODECS, "| cnn weights, rel 1e-2 |", texts.beside_the_others),
+    Table(
+        "README.md",
+        "Fashion-MNIST, FedSZ as published",
+        of(rows.updates, "seeds up down total points"),
+    ),
+    Table(SAVINGS, "| data and shares |", rows.by_shares),
+    Table(SAVINGS, "| `delta@0.035` |", of(rows.on_both, "up points seeds", "updates")),
+    Table(
+        SAVINGS,
+        "| a hundred rounds |",
+        of(rows.told, IN_TIME, "horizon", **CIFAR),
+    ),
+    Table(SAVINGS, "| ten of a hundred |", rows.hundred),
+    Table(SAVINGS, "| ablation | way |", rows.ablation),
+    Table(SAVINGS, "| model | seeds | plain | points | all rounds |", rows.default),
+    Table(SAVINGS, "| way | mlp |", rows.portfolio),
+    Table(COMPARED, "| way | up | both | points |", rows.compared),
+    Table(COMPARED, "| way, three tasks |", rows.compared_large),
+    Table(
+        COMPARED,
+        "| way, MiniLM by LoRA |",
+        of(rows.by_downlink, "total late", TUNED, **LORA),
+    ),
     Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
-    Table(PAPER, "| uniform, steps (`--update delta`)", rows.half_a_point),
-    Table(PAPER, "| steps, one standard deviation", rows.tuned),
-    Table(PAPER, "| AlexNet sz2 |", rows.published_ratios, marked=True),
-    Table(PAPER, "multiply-adds, 10^9", rows.table_3),
+    Table(PAPER, "| uniform, steps (`--update delta`)", of(rows.on_both, "points up", "accuracy")),
+    Table(
+        PAPER,
+        "| steps, one standard deviation",
+        of(rows.on_both, "mean up", *MOBILE),
+    ),
+    Table(PAPER, "| AlexNet sz2 |", texts.published_ratios, marked=True),
+    Table(PAPER, "multiply-adds, 10^9", texts.table_3),
 ]
 SENTENCES = [
     *(
@@ -76,7 +106,7 @@ SENTENCES = [
             page,
             "sends N to N times fewer bytes in both directions. The mean accuracy over all rounds"
             " changes by N to N points",
-            choosing.over_all_tasks,
+            rows.over_all_tasks,
         )
         for page in ("README.md", "docs/index.md", "docs/choosing.md")
     ),
@@ -84,25 +114,29 @@ SENTENCES = [
         SAVINGS,
         "sends N to N times fewer bytes up, N to N times fewer down and N to N times fewer in all."
         " That is N to N times fewer bytes up than FedSZ",
-        choosing.savings,
+        rows.savings,
     ),
     Sentence(
         SAVINGS,
         "sends N times fewer bytes up, N down and N in all. Accuracy changes by N ± N points over"
         " all rounds and by N ± N over the last twenty",
-        choosing.three_hundred_rounds,
+        lambda: rows.told(
+            "up down total course late", "auto", "horizon", **CIFAR, **SKEWED
+        ),
     ),
     Sentence(
         SAVINGS,
         "at N to N % of the bytes. Without it, 3.5e-2 loses N to N points",
-        choosing.worth_of_feedback,
+        rows.worth_of_feedback,
     ),
     Sentence(
         SAVINGS,
         "sends N times fewer bytes up, N down and N in all, and ends N points above",
-        choosing.sampled,
+        lambda: rows.told(
+            "up down total mean", "auto", "sampled", dataset="fashion_mnist", **SKEWED
+        ),
     ),
-    Sentence(SAVINGS, "the mean factor of a run was N to N", choosing.guarded),
+    Sentence(SAVINGS, "the mean factor of a run was N to N", rows.guarded),
     Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(PAPER, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
     Sentence(PAPER, "range swallows them: N to N points", rows.swallowed),
@@ -123,25 +157,27 @@ SENTENCES = [
         "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps. A plain"
         " socket on its own connection takes N, N and N times. Warm connections (down) take N, N"
         " and N",
-        rows.slow_start,
+        texts.slow_start,
     ),
     Sentence(
         MEASUREMENTS,
         "N to N times up to 100 Mbps, but for N at 100 Mbps",
-        lambda: rows.speedups()[:3],
+        lambda: texts.speedups()[:3],
     ),
-    Sentence(MEASUREMENTS, "(N against N at 1 Gbps and 50 ms)", lambda: rows.speedups()[3:]),
+    Sentence(MEASUREMENTS, "(N against N at 1 Gbps and 50 ms)", lambda: texts.speedups()[3:]),
     *(
-        Sentence(PAPER, f"{model}, {name} (N %) | sz2", lambda model=model, name=name: [
-            rows.uncompressed("sweep", rows.DATASETS[name], model)
-        ])
+        Sentence(
+            PAPER,
+            f"{model}, {name} (N %) | sz2",
+            partial(rows.told, "plain", "uncompressed", "sweep", dataset=dataset, model=model),
+        )
         for model in ("cnn", "mobilenetv2")
-        for name in rows.DATASETS
+        for name, dataset in rows.DATASETS.items()
     ),
     Sentence(
         PAPER,
         "| rel 1e-2 | CIFAR-10 (N %) | ratio | Fashion-MNIST (N %) | ratio |",
-        lambda: [rows.uncompressed("accuracy", name) for name in rows.DATASETS.values()],
+        lambda: rows.on_both("plain", "uncompressed", "accuracy"),
     ),
 ]  # fmt: skip
 
@@ -167,7 +203,7 @@ def test_tables(table: Table) -> None:
     wrong = {}
     for row in rows.rows(found):
         recomputed = table.recomputed(row)
-        printed = rows.first_numbers(row) if table.marked else " ".join(row.cells)
+        printed = texts.first_numbers(row) if table.marked else " ".join(row.cells)
         if not agree(printed, recomputed):
             wrong[row.labels] = (printed, [float(f"{value:.6g}") for value in recomputed])
 

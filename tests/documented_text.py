@@ -1,0 +1,94 @@
+"""What docs/results/*.txt and the paper say of the numbers in README and docs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from benchmarks.paper import published
+from benchmarks.paper.model_complexity import complexity
+from tests.conftest import ROOT
+from tests.documented_rows import NUMBER, Row, rows, tables
+
+
+def links(anchor: str) -> list[Row]:
+    """The rows of a table of docs/results/links.txt."""
+    page = (ROOT / "docs" / "results" / "links.txt").read_text("utf-8")
+    (found,) = (table for table, _ in tables(page) if anchor in table)
+    return list(rows(found))
+
+
+@cache
+def codecs_text() -> str:
+    return (ROOT / "docs" / "results" / "codecs.txt").read_text("utf-8")
+
+
+def beside_the_others(row: Row) -> list[float]:
+    """A row of the first table of docs/results/codecs.txt: ``cnn update, std 1``."""
+    (table, _), *_ = tables(codecs_text())
+    (found,) = (of.cells for of in rows(table) if ", ".join(of.labels) == row.labels[0])
+    return [float(number.replace(",", "")) for cell in found for number in NUMBER.findall(cell)[:1]]
+
+
+@cache
+def codecs(data: str) -> dict[tuple[str, str], list[float]]:
+    """Ratio and both speeds of a part of docs/results/codecs.txt, by bound and codec."""
+    (table, _), *_ = tables(codecs_text().split(f"\n### {data}\n")[1])
+    found = {}
+    for row in rows(table):
+        numbers = [NUMBER.findall(row.cells[i])[:1] for i in (0, 2, 4)]
+        found[row.labels] = [float(x.replace(",", "")) for number in numbers for x in number]
+    return found
+
+
+def codec_speeds(row: Row) -> list[float]:
+    names = {
+        "uniform, AVX2 alone": "uniform (AVX2)",
+        "uniform, no SIMD": "uniform (no SIMD)",
+    }
+    name = row.labels[0].replace("*", "")
+    name = names.get(name, name)
+    return [
+        *codecs("resnet50 weights")["rel 1e-2", name],
+        *codecs("alexnet update").get(("std 1", name), ()),
+    ]
+
+
+def first_numbers(row: Row) -> str:
+    """The first number of each cell, with a dash for none: the paper's beside ours."""
+    return " ".join(cell.split("/")[0] for cell in row.cells)
+
+
+def published_ratios(row: Row) -> list[float]:
+    """The paper's half of Table I; ours are measured, and marked."""
+    model, codec = row.labels[0].lower().split()
+    if codec not in published.CODECS:
+        return []
+    return [published.TABLE_1[model, codec, bound].ratio for bound in published.BOUNDS]
+
+
+def table_3(row: Row) -> list[float]:
+    """The paper's, ours with 10 and 1000 classes; flops of the paper are none of multiply-adds."""
+    model = row.labels[0].lower()
+    printed = published.TABLE_3[model]
+    found = [complexity(model, classes=classes, side=224) for classes in (10, 1000)]
+    return [
+        *(printed.parameters, *(of.parameters / 1e6 for of in found)),
+        *(printed.megabytes, *(of.raw_bytes / 1e6 for of in found)),
+        *(printed.lossy, *(100 * of.lossy_share for of in found)),
+        *(printed.gigaflops, *(of.flops / 1e9 for of in found)),
+        *(of.multiply_adds / 1e9 for of in found),
+    ]
+
+
+def slow_start() -> list[float]:
+    """Up at 100 Mbps, 500 Mbps and 1 Gbps with 50 ms; then a plain socket; then down."""
+    far = [row.cells for row in links("TCP ratio") if row.cells[1:3] == ("50 ms", "raw")][-3:]
+    return [float(cells[column]) for column in (10, 11, 6) for cells in far]
+
+
+def speedups() -> list[float]:
+    """Least and greatest up to 100 Mbps but for its last; that; the fastest link; its model."""
+    *found, (last, model) = (map(float, row.cells[-2:]) for row in links("speed-up"))
+    slow = [measured for measured, _ in found[:8]]
+    ninth, _ = found[8]
+    return [min(slow), max(slow), ninth, last, model]
