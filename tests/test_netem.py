@@ -25,7 +25,7 @@ sys.path.append(str(BENCHMARKS))  # last: some there are named like modules of o
 
 netem = pytest.importorskip("netem", reason="needs benchmarks")
 import netem_link  # noqa: E402
-from netem_report import Cell, Exchange, Way, modelled_table, rounds_table, ways_table  # noqa: E402
+from netem_report import Cell, Exchange, Way  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,20 +97,6 @@ def test_rounds_like_the_model_have_its_ratios(
     assert cell.socket_ratio == pytest.approx(2)
 
 
-def test_the_tables_name_what_they_show() -> None:
-    link = Link(1e6, 0.05)
-    raw, small = exact(link, 1_000_000, 1_000_000), exact(link, 1_000_000, 100_000, 0.5)
-    cell = Cell(1e6, 0.05, "cnn", [raw], [small], 8.05, 0.0)
-
-    ways, rounds = ways_table([cell]), rounds_table([cell])
-
-    assert [line.count("|") for line in ways.splitlines()] == [13] * 4
-    assert "1 Mbps |   50 ms |        raw |    1.00 |  8.050 |        8.050 |       1.00" in ways
-    # (8.05 + 8.05) / (8.05 + 0.85 + 0.5)
-    assert rounds.splitlines()[2].split("|")[-3:-1] == ["     1.71 ", "         1.71 "]
-    assert modelled_table([cell]).count("1 Mbps") == 2
-
-
 def packet(payload: int, segment: int = 0) -> bytes:
     """Return a TCP packet over IPv4 with its virtio header, as a tun device gives it."""
     gso = 1 if segment else 0
@@ -153,13 +139,9 @@ def test_packets_follow_each_other_at_the_bandwidth() -> None:
     ("arguments", "says"),
     [
         (["--bandwidths", "10parsecs"], "'10parsecs' is no bandwidth"),
-        (["--bandwidths", "10mbps,"], "'' is no bandwidth"),
-        (["--bandwidths", "0mbps"], "a bandwidth must be above 0, got 0.0"),
         (["--latencies", "50"], "'50' is no latency"),
         (["--repeats", "0"], "repeats must be at least 1, got 0"),
         (["--model", "gpt"], "no model 'gpt'; have cnn"),
-        (["--codec", "sz4"], "no codec 'sz4'; have"),
-        (["--error-bound", "rel:2"], "must lie in (0, 1), got 2.0"),
     ],
 )
 def test_a_wrong_option_is_one_line(
@@ -171,15 +153,6 @@ def test_a_wrong_option_is_one_line(
     assert out == ""
     assert says in err
     assert err.count("\n") == 1
-
-
-def test_a_link_has_a_model_that_takes_seconds() -> None:
-    plan = netem.Plan.of(netem.parsed([]))
-
-    assert len(plan.links) == 15
-    assert plan.repeats == 3
-    assert plan.model_for(Link(1e6)) == "cnn"
-    assert plan.model_for(Link(1e7)) == "mobilenetv2"
 
 
 def test_without_root_there_is_the_model(
@@ -227,19 +200,6 @@ def test_a_round_through_namespaces(emulation: None) -> None:
     assert cell.socket_seconds >= link.seconds(raw.up_bytes)
 
 
-def test_a_congestion_control_that_the_kernel_lacks_is_named(
-    emulation: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert netem.main(["--congestion", "hope"]) == 2
-
-    assert "no congestion control 'hope' in a namespace" in capsys.readouterr().err
-
-
-def test_a_codec_that_fails_at_the_other_end_says_so(emulation: None) -> None:
-    with netem.lab("auto") as lab, pytest.raises(netem.FedszError, match="no codec 'sz4'"):
-        lab._rounds("cnn", {"codec": "sz4"}, 1)
-
-
 def test_leftovers_of_the_killed_are_swept(emulation: None) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -255,10 +215,7 @@ def test_leftovers_of_the_killed_are_swept(emulation: None) -> None:
         netem_link.remove(alive)
 
 
-@pytest.mark.parametrize(("ask", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_end_from_outside_leaves_nothing(
-    emulation: None, ask: signal.Signals, code: int
-) -> None:
+def test_an_end_from_outside_leaves_nothing(emulation: None) -> None:
     started = subprocess.Popen(
         [sys.executable, BENCHMARKS / "netem.py", "--bandwidths", "1kbps"],
         stdout=subprocess.PIPE,
@@ -271,7 +228,7 @@ def test_an_end_from_outside_leaves_nothing(
         assert time.monotonic() < patience
         time.sleep(0.05)
 
-    started.send_signal(ask)
+    started.send_signal(signal.SIGTERM)
 
     out, err = started.communicate(timeout=LONG)
-    assert (started.returncode, out, err) == (code, "", "")
+    assert (started.returncode, out, err) == (143, "", "")
