@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedsz.transport.state_folder import STATE
-from tests.fleets import LIMIT, PLACE, TASK, WIDE, Fleet, Server, complaints, rounds_in
+from tests.fleets import LIMIT, WIDE, Fleet, Server, complaints, rounds_in
 from tests.links import free_port
 
 if TYPE_CHECKING:
@@ -54,30 +54,35 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run([unmount, "--lazy", str(folder)], check=True)
 
 
-def serve(fleet: Fleet, *arguments: Any, **options: Any) -> Server:
-    return Server(fleet.start("server", "--insecure", "--json", *arguments, **options))
+# Of a run in which nobody is given up for being slow.
+RUN = ("--rounds", ROUNDS, "--min-clients", 2, "--deadline-factor", 0)
 
 
-def run(task: str = TASK) -> tuple[Any, ...]:
-    """Return the options of a run in which nobody is given up for being slow."""
-    length = ("--rounds", ROUNDS, "--min-clients", 2, "--deadline-factor", 0)
-    return "--task", task, *length
-
-
-@pytest.fixture
-def whole(fleet: Fleet) -> bytes:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
     """The model of a run that had room."""
-    server = serve(fleet, *run(), "--port", 0, "--run-dir", "whole")
+    fleet = Fleet(tmp_path_factory.mktemp("whole"))
+    server = fleet.server(*RUN, "--run-dir", "out")
     fleet.clients(server.port, 2)
     assert server.process.wait(LIMIT) == 0
-    return (fleet.folder / "whole" / "model.safetensors").read_bytes()
+    yield (fleet.folder / "out" / "model.safetensors").read_bytes()
+    fleet.end()
+
+
+def ended(server: Server, clients: list[Any], folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds of a run, all of them, that has ended well for all."""
+    assert server.process.wait(LIMIT) == 0
+    assert [client.wait(LIMIT) for client in clients] == [0, 0]
+    lines = rounds_in(folder)
+    assert [line["round"] for line in lines] == list(range(ROUNDS + 1))
+    return lines
 
 
 def test_a_run_folder_that_fills_up_ends_the_server_and_the_run_goes_on_when_it_is_emptied(
     fleet: Fleet, disk: Disk, whole: bytes
 ) -> None:
-    folder, port = disk.folder / "run", ("--port", free_port())
-    server = serve(fleet, *run(), *port, "--run-dir", folder)
+    folder, port = disk.folder / "run", free_port()
+    server = fleet.server(*RUN, "--run-dir", folder, port=port)
     clients = fleet.clients(server.port, 2)
     server.wait_for_round(3)
     disk.fill()
@@ -90,16 +95,12 @@ def test_a_run_folder_that_fills_up_ends_the_server_and_the_run_goes_on_when_it_
     assert kept == list(range(len(kept)))
     assert 3 < len(kept) < ROUNDS
     disk.empty()
-    server = serve(fleet, *PLACE, *port, "--resume", folder)
-
-    assert server.process.wait(LIMIT) == 0
-    assert [client.wait(LIMIT) for client in clients] == [0, 0]
-    assert [line["round"] for line in rounds_in(folder)] == list(range(ROUNDS + 1))
+    ended(fleet.server("--resume", folder, port=port), clients, folder)
     assert (folder / "model.safetensors").read_bytes() == whole
 
 
 def test_a_client_whose_state_has_no_room_goes_on(fleet: Fleet, disk: Disk, whole: bytes) -> None:
-    server = serve(fleet, *run(), "--port", 0, "--run-dir", "out")
+    server = fleet.server(*RUN, "--run-dir", "out")
     clients = [
         fleet.client(server.port, 0, 2, "--state-dir", disk.folder),
         fleet.client(server.port, 1, 2),
@@ -111,8 +112,7 @@ def test_a_client_whose_state_has_no_room_goes_on(fleet: Fleet, disk: Disk, whol
     disk.empty()
     wait_until(state.exists)
 
-    assert server.process.wait(LIMIT) == 0
-    assert [client.wait(LIMIT) for client in clients] == [0, 0]
+    ended(server, clients, fleet.folder / "out")
     assert (fleet.folder / "out" / "model.safetensors").read_bytes() == whole
 
 
@@ -120,26 +120,22 @@ def test_replies_that_have_no_room_end_the_run_which_goes_on_when_there_is_some(
     fleet: Fleet, disk: Disk
 ) -> None:
     """The server keeps replies in TMPDIR."""
-    port, place = ("--port", free_port()), ("env", f"TMPDIR={disk.folder}")
+    folder, port, place = fleet.folder / "out", free_port(), ("env", f"TMPDIR={disk.folder}")
     plain = ("--update", "weights", "--codec", "raw", "--error-bound", "1e-9", "--lossless", "raw")
-    server = serve(fleet, *run(WIDE), *plain, *port, "--run-dir", "out", prefix=place)
+    where: dict[str, Any] = {"port": port, "task": WIDE, "prefix": place}
+    server = fleet.server(*RUN, *plain, "--run-dir", folder, **where)
     clients = [fleet.client(server.port, i, 2, task=WIDE) for i in range(2)]
     server.wait_for_round(2)
     disk.fill()
 
     assert server.process.wait(LIMIT) == 2
     assert complaints(server.process)[-1].startswith("fedsz: ")
-    failed = [line for line in rounds_in(fleet.folder / "out") if line["replies"] < 2][1:]
+    failed = [line for line in rounds_in(folder) if line["replies"] < 2][1:]
     reasons = [failure["reason"] for line in failed for failure in line["failures"]]
     assert reasons
     assert all("could not be stored: No space left on device" in reason for reason in reasons)
     disk.empty()
-    server = serve(fleet, "--task", WIDE, *port, "--resume", "out", prefix=place)
-
-    assert server.process.wait(LIMIT) == 0
-    assert [client.wait(LIMIT) for client in clients] == [0, 0]
-    lines = rounds_in(fleet.folder / "out")
-    assert [line["round"] for line in lines] == list(range(ROUNDS + 1))
+    lines = ended(fleet.server("--resume", folder, **where), clients, folder)
     assert lines[-1]["replies"] == 2
 
 

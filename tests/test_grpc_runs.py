@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -69,38 +69,41 @@ def test_large_messages_pass_and_are_counted_whatever_watches_them(serve: Serve)
     assert client.events.wait(EventKind.SENT).wire_bytes == up
 
 
-def test_replies_wait_in_few_files_until_they_are_pulled_once(serve: Serve) -> None:
+def test_replies_wait_in_few_files_until_they_are_pulled_once(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = serve(max_connections=2)
     server.client("a")
-    gc.collect()  # of what tests before this one have left
-    before = len(files_without_names())
-    ids: list[str] = []
+    to_nobody = Message(RecordDict(), 5, "train")
+    ids = server.grid.push_messages([to_nobody])
     for n in range(1, 5):
         ids += server.grid.push_messages(server.requests(size=50_000))
         server.events.wait(EventKind.RECEIVED, n=n)
     # Nor is the model kept that was sent, once its sender has come to its end.
     deadline = time.monotonic() + LONG
-    while len(files_without_names()) != before + 2 and time.monotonic() < deadline:
+    while open_files(tmp_path) != 2 and time.monotonic() < deadline:
         server.grid._call(lambda _: None)
         gc.collect()
 
-    assert len(files_without_names()) == before + 2
-    replies = server.grid.pull_messages(ids)
-    assert [reply.metadata.reply_to_message_id for reply in replies] == ids
+    assert open_files(tmp_path) == 2
+    nobody, *replies = server.grid.pull_messages(ids)
+    assert nobody.error.reason == "node 5 is not connected"
+    assert [reply.metadata.reply_to_message_id for reply in replies] == ids[1:]
     assert [reply.has_content() for reply in replies] == [False] * 2 + [True] * 2
     why = "the reply of client 'a' was dropped: nobody asked for it before 2 others had come"
     assert reasons(replies) == [why] * 2
-    assert len(files_without_names()) == before
+    assert open_files(tmp_path) == 0
     assert server.grid.pull_messages(ids) == []
 
 
-def files_without_names() -> list[str]:
-    """Return the temporary files that this process has open."""
+def open_files(folder: Path) -> int:
+    """Count the files in a folder, also those without a name, that this process has open."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             found.append(str(entry.readlink()))
-    return [name for name in found if name.startswith(tempfile.gettempdir())]
+    return sum(name.startswith(str(folder)) for name in found)
 
 
 def test_replies_that_the_garbage_collector_frees_hold_nobody_up(

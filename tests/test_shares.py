@@ -243,32 +243,25 @@ def test_a_client_killed_in_mid_upload_comes_back_with_its_share(
     # pass before a busy machine has started the client again.
     run = ("--rounds", 2, "--min-clients", 2, "--codec", "raw")
     server = fleet.server(*run, "--reconnect-grace", LONG, "--deadline-factor", 0, task=WIDE)
-    address = f"127.0.0.1:{server.port}"
+    auto = ("--partition", "auto", "--server", f"127.0.0.1:{server.port}", "--task", WIDE)
 
     def client(name: str, *more: str) -> Any:
-        auto = ("--partition", "auto", "--server", address, "--task", WIDE)
         return fleet.start("client", "--insecure", *auto, "--state-dir", tmp_path / name, *more)
 
-    steady = client("steady")
-    server.wait_for(lambda event: event.get("what") == "joined")
-    victim = client("victim", "--limit-rate", "2mbps")
-    folder = tmp_path / "victim"
-
-    def is_mid_upload(event: dict[str, Any]) -> bool:
-        name = (folder / CLIENT_ID).read_text() if (folder / CLIENT_ID).exists() else ""
-        return event["event"] == "receiving" and event["client_id"] == name
-
-    event = server.wait_for(is_mid_upload)
+    clients, victim = [client("steady")], client("victim", "--limit-rate", "2mbps")
+    own, share = (tmp_path / "victim" / name for name in (CLIENT_ID, SHARE))
+    event = server.wait_for(
+        lambda event: event["event"] == "receiving" and event["client_id"] == own.read_text()
+    )
     assert 0 < event["passed"] < event["size"]
-    given = (folder / SHARE).read_text()
+    given = share.read_text()
     victim.kill()
     victim.wait()
-    again = client("victim", "--limit-rate", "20mbps")
-    server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
-    assert (folder / SHARE).read_text() == given
+    clients.append(client("victim", "--limit-rate", "20mbps"))
+    server.wait_for_round(1)
+    assert share.read_text() == given
 
-    assert {process.wait(LIMIT) for process in (steady, again, server.process)} == {0}
+    assert [process.wait(LIMIT) for process in (*clients, server.process)] == [0, 0, 0]
     names = [event["client_id"] for event in server.events if event.get("what") == "joined"]
-    assert len(names) == 3
-    assert len(set(names)) == 2
+    assert (len(names), len(set(names))) == (3, 2)
     assert [record["replies"] for record in server.rounds() if record["round"]] == [2, 2]

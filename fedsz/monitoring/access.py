@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 from fedsz.errors import ConfigError
-from fedsz.transport.address import Address
+from fedsz.transport.address import is_loopback
 from fedsz.transport.private_files import read_private
 
 if TYPE_CHECKING:
@@ -106,4 +106,4 @@ def _names_this_machine(host: str) -> bool:
         name = urlsplit(f"//{host}").hostname
     except ValueError:
         return False
-    return bool(name) and Address(str(name), 0).is_loopback
+    return bool(name) and is_loopback(str(name))

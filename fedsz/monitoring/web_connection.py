@@ -8,7 +8,7 @@ from typing import Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedsz.transport.visitors import is_loopback, network_of
+from fedsz.transport.address import is_loopback, network_of
 
 MOST: Final = 100  # connections; a page holds one
 MOST_OF_ADDRESS: Final = 50  # of these, from one address that is not this machine's

@@ -1,10 +1,11 @@
-"""Where a process listens: ``HOST:PORT`` as text, and as a socket."""
+"""Where a process listens, as text and as a socket; and where others come from."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import socket
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from fedsz.errors import ConfigError, LinkError
@@ -41,10 +42,7 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     def listen(self) -> socket.socket:
         """Return a socket that listens there.
@@ -63,3 +61,24 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine, by its address or as ``localhost``."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def network_of(host: str) -> str:
+    """Return an IP address as it is counted: of IPv6, the /64 network; "" if it is none.
+
+    Whoever has one IPv6 address commonly has all of its /64.
+    """
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host.partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        if mapped.version == 4 or mapped.is_loopback:
+            return str(mapped)
+        return str(ipaddress.ip_network((mapped, 64), strict=False))
+    return ""

@@ -6,11 +6,12 @@ Each connection is a file descriptor, and so is each reply that waits on disk.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
+
+from fedsz.transport.address import is_loopback, network_of
 
 SPARE_DESCRIPTORS: Final = 128  # for all but connections and replies
 # Streams whose clients have not said who they are, as they do at once. The oldest ends for another.
@@ -45,27 +46,6 @@ def address_of(peer: str) -> str:
     """Return the `network_of` the address in gRPC's name for a peer; the name if it has none."""
     host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
     return network_of(host.strip("[]")) or peer
-
-
-def network_of(host: str) -> str:
-    """Return an IP address as it is counted: of IPv6, the /64 network; "" if it is none.
-
-    Whoever has one IPv6 address commonly has all of its /64.
-    """
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host.partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if mapped.version == 4 or mapped.is_loopback:
-            return str(mapped)
-        return str(ipaddress.ip_network((mapped, 64), strict=False))
-    return ""
-
-
-def is_loopback(address: str) -> bool:
-    """Say whether an address from `address_of` is of this machine."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(address).is_loopback
-    return False
 
 
 class Visitors:
