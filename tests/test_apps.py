@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ pytest.importorskip("torch")
 
 from fedsz.arrays import as_arrays
 from fedsz.control.record import RoundRecord
-from fedsz.errors import ConfigError, DataError, ModelMismatch
+from fedsz.errors import ModelMismatch
 from fedsz.flower.records import to_record
 from fedsz.training.federation import prepare
 from fedsz.training.images import build_model
@@ -102,24 +101,3 @@ def test_float64_arrays_from_a_strategy_are_loaded() -> None:
     load(model, to_record(wide))
 
     assert {str(tensor.dtype) for tensor in model.state_dict().values()} == {"torch.float32"}
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "says"),
-    [
-        ({"dataset": "mnist"}, ConfigError, "no data set 'mnist'; have digits"),
-        ({"model": "vgg"}, ConfigError, "no model 'vgg'; have cnn"),
-        ({"partitioner": "skew"}, ConfigError, "no partitioner 'skew'; have iid, dirichlet"),
-        ({"codec": "sz4"}, ConfigError, "no codec 'sz4'"),
-        ({"dataset": "cifar10", "data_dir": "/nowhere"}, DataError, "/nowhere"),
-        ({"update": "gradients"}, ConfigError, "no update 'gradients'; have weights, delta"),
-        ({"device": "cuda:99"}, ConfigError, "no device 'cuda:99' here: "),
-        ({"device": "abacus"}, ConfigError, "no device 'abacus' here: "),
-        ({"initial": "/nowhere.safetensors"}, ConfigError, "cannot read the initial weights"),
-    ],
-)
-def test_what_does_not_exist_is_noticed_before_the_first_round(
-    options: dict[str, Any], error: type[Exception], says: str
-) -> None:
-    with pytest.raises(error, match=says):
-        prepare(RunConfig(**options))

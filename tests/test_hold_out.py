@@ -49,22 +49,15 @@ def test_tables_are_those_that_scikit_learn_loads(name: str) -> None:
     np.testing.assert_array_equal(targets, y)
 
 
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder of packages that this process can import from."""
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+def test_tables_without_scikit_learn_or_its_file_say_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # the only folder of packages
     monkeypatch.delitem(sys.modules, "sklearn", raising=False)
-    return tmp_path
-
-
-def test_tables_without_scikit_learn_say_what_to_install(packages: Path) -> None:
     with pytest.raises(MissingPackage, match=r"pip install 'fedsz\[train\]'"):
         read_table("iris")
-
-
-def test_a_table_that_is_missing_is_named(packages: Path) -> None:
-    (packages / "sklearn").mkdir()
-
+    (tmp_path / "sklearn").mkdir()
+    sys.path_importer_cache.clear()
     with pytest.raises(DataError, match=r"cannot read .*iris\.csv of scikit-learn"):
         read_table("iris")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ pytestmark = pytest.mark.repository
 CLIENTS, LENGTH = 4, 3
 
 
-@pytest.fixture(params=["weights", "delta+ef"])
-def run(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    return run_of(tmp_path / "run", update=request.param)
+@pytest.fixture(scope="module", params=["weights", "delta+ef"])
+def whole(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    return run_of(tmp_path_factory.mktemp("whole") / "run", update=request.param)
+
+
+@pytest.fixture
+def run(tmp_path: Path, whole: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 def run_of(path: Path, **options: Any) -> Path:

@@ -125,6 +125,11 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
         ({"task": "text", "model": "cnn"}, ConfigError, "no model 'cnn' for text; have gpt, lstm"),
         ({"task": "text", "partitioner": "dirichlet"}, ConfigError, "no partitioner 'dirichlet'"),
         ({"task": "tabular", "device": "abacus"}, ConfigError, "no device 'abacus' here"),
+        ({"device": "cuda:99"}, ConfigError, "no device 'cuda:99' here: "),
+        ({"partitioner": "skew"}, ConfigError, "no partitioner 'skew'; have iid, dirichlet"),
+        ({"dataset": "cifar10", "data_dir": "/nowhere"}, DataError, "/nowhere"),
+        ({"update": "gradients"}, ConfigError, "no update 'gradients'; have weights, delta"),
+        ({"initial": "/nowhere.safetensors"}, ConfigError, "cannot read the initial weights"),
     ],
 )
 def test_what_does_not_exist_is_noticed_before_the_first_round(
