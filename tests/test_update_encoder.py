@@ -165,3 +165,17 @@ def test_what_did_not_move_leaves_its_residual_within_the_bound() -> None:
     for bound in BOUNDS:
         check(state, Reference(state), residual, CompressionConfig(error_bound=bound))
         check(state, Reference(state), {}, CompressionConfig(error_bound=bound))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_a_bound_by_the_deviation_is_of_the_step_whatever_the_residual(dtype: np.dtype) -> None:
+    """To the bit: a step has one deviation, however many rounds a client has taken part in."""
+    state, sent, residual = update(dtype)
+    config = CompressionConfig(error_bound="std:2")
+
+    def stated(residual: dict[str, Any]) -> dict[tuple[int, ...], float | None]:
+        encoder = UpdateEncoder(ErrorFeedback(state, residual), config, sent)
+        stream, _ = compress_measured(state, config, sent, encoder=encoder)
+        return {payload.members: payload.bound for payload in Reader(stream).header.payloads}
+
+    assert stated(residual) == stated({})

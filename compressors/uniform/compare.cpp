@@ -47,22 +47,23 @@ Comparison compare_as(const Operands<E>& operands, std::size_t n, Asked asked,
         const std::size_t end = std::min(n, (i + 1) * kPiece);
         for (std::size_t at = i * kPiece; at < end; at += kBlock) {
             const std::size_t some = std::min(kBlock, end - at);
-            // One of them: their mean is no further from it than they are from each other.
-            typename E::Stored block[kBlock];
+            typename E::Stored block[kBlock], difference[kBlock];
             const auto* m = meant.read(at, some, block);
             fetch(base + at + some, some);
-            const double shift = double(E::widen(m[0]) - E::widen(base[at])), count = double(some);
-            const Compared<E> part = kernels.compare(m, base + at, some, shift, asked.deviation);
-            if (asked.energies) {
-                const double energy = kernels.energy(m, base + at, some);
-                found[i].meant += energy;
-                found[i].step += more ? kernels.energy(operands.x + at, base + at, some) : energy;
-            }
+            const Extents<E> part = kernels.extents(m, base + at, some, difference);
             found[i].x = joined(found[i].x, part.x);
             found[i].difference = joined(found[i].difference, part.difference);
-            if (asked.deviation)
-                found[i].moments.join({count, shift + part.sum / count,
-                                       part.squares - part.sum * (part.sum / count)});
+            if (asked.energies) found[i].meant += kernels.energy(difference, nullptr, some);
+            if (more && (asked.energies || asked.deviation))
+                kernels.combine({operands.x + at, base + at}, some, difference);
+            if (more && asked.energies)
+                found[i].step += kernels.energy(difference, nullptr, some);
+            if (asked.deviation) {
+                // One of them: their mean is no further from it than they are from each other.
+                const double shift = double(E::widen(difference[0])), count = double(some);
+                const auto [sum, squares] = kernels.sums(difference, some, shift);
+                found[i].moments.join({count, shift + sum / count, squares - sum * (sum / count)});
+            }
         }
     });
     Found<E> whole;
@@ -75,9 +76,11 @@ Comparison compare_as(const Operands<E>& operands, std::size_t n, Asked asked,
     }
     const Limits own = limits_of(whole.x), apart = limits_of(whole.difference);
     const auto& [count, mean, squares] = whole.moments;
-    return {own.low,   own.high,   apart.low,
-            apart.high, count > 0 ? std::sqrt(std::max(squares, 0.0) / count) : 0,
-            whole.step, whole.meant};
+    return {own.low,    own.high,
+            apart.low,  apart.high,
+            count > 0 ? std::sqrt(std::max(squares, 0.0) / count) : 0,
+            more ? whole.step : whole.meant,
+            whole.meant};
 }
 
 }  // namespace

@@ -49,11 +49,15 @@ struct Extent {
     typename E::Key low, high;
 };
 
-// Of x and of d = x - base, rounded.
+// Of x and of x - base, rounded.
 template <class E>
-struct Compared {
+struct Extents {
     Extent<E> x, difference;
-    double sum, squares;  // of d - shift, added up in a fixed order; 0 if not asked for
+};
+
+// Of numbers and of their squares, added up in a fixed order.
+struct Sums {
+    double sum, squares;
 };
 
 // What is coded: x + weight * residual - base, rounded at each step; no base or residual if null.
@@ -92,7 +96,11 @@ struct ElementKernels {
     Extent<E> (*magnitudes)(const T* x, std::size_t n, C scale, std::uint32_t* columns,
                             std::uint64_t* row);
 
-    Compared<E> (*compare)(const T* x, const T* base, std::size_t n, double shift, bool sums);
+    // Writes difference = x - base, too.
+    Extents<E> (*extents)(const T* x, const T* base, std::size_t n, T* difference);
+
+    // Of x - shift.
+    Sums (*sums)(const T* x, std::size_t n, double shift);
 
     // Codes n <= kBlock elements. Returns the largest computed error as an integer that orders like
     // it; above the bits of grid.limit if any element is not finite, too far off or out of window.

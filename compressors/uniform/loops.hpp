@@ -72,53 +72,42 @@ Extent<E> magnitudes(const typename E::Stored* x, std::size_t n, typename E::Com
     return {low, high};
 }
 
-template <class E, bool Sums>
-Compared<E> compare_as(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
-                       double shift) {
+template <class E>
+Extents<E> extents(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
+                   typename E::Stored* __restrict difference) {
     using Key = typename E::Key;
-    constexpr std::size_t lanes = 16;
     constexpr Key most = std::numeric_limits<Key>::max(), least = std::numeric_limits<Key>::min();
-    struct Lanes {
-        Key low[lanes], high[lanes];
-        void look(std::size_t lane, Extent<E> k) {
-            low[lane] = k.low < low[lane] ? k.low : low[lane];
-            high[lane] = k.high > high[lane] ? k.high : high[lane];
-        }
-        Extent<E> extent() {
-            for (std::size_t lane = 1; lane < lanes; ++lane) look(0, {low[lane], high[lane]});
-            return {low[0], high[0]};
-        }
-    } own, apart;
-    double sum[lanes] = {}, squares[lanes] = {};
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-        own.low[lane] = apart.low[lane] = most;
-        own.high[lane] = apart.high[lane] = least;
+    Key low = most, high = least, nearest = most, furthest = least;
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto d = E::narrow(E::widen(x[i]) - E::widen(base[i]));
+        const Key own = key<E>(x[i]), apart = key<E>(d);
+        low = own < low ? own : low;
+        high = own > high ? own : high;
+        nearest = apart < nearest ? apart : nearest;
+        furthest = apart > furthest ? apart : furthest;
+        difference[i] = d;
     }
-    const auto look = [&](std::size_t i, std::size_t lane) {
-        const auto difference = E::narrow(E::widen(x[i]) - E::widen(base[i]));
-        own.look(lane, {key<E>(x[i]), key<E>(x[i])});
-        apart.look(lane, {key<E>(difference), key<E>(difference)});
-        if constexpr (Sums) {
-            const double v = double(E::widen(difference)) - shift;
-            sum[lane] += v;
-            squares[lane] += v * v;
-        }
+    return {{low, high}, {nearest, furthest}};
+}
+
+template <class E>
+Sums sums(const typename E::Stored* x, std::size_t n, double shift) {
+    constexpr std::size_t lanes = 16;
+    double sum[lanes] = {}, squares[lanes] = {};
+    const auto add = [&](std::size_t i, std::size_t lane) {
+        const double v = double(E::widen(x[i])) - shift;
+        sum[lane] += v;
+        squares[lane] += v * v;
     };
     std::size_t i = 0;
     for (; i + lanes <= n; i += lanes)
-        for (std::size_t lane = 0; lane < lanes; ++lane) look(i + lane, lane);
-    for (std::size_t lane = 0; i < n; ++i, ++lane) look(i, lane);
+        for (std::size_t lane = 0; lane < lanes; ++lane) add(i + lane, lane);
+    for (std::size_t lane = 0; i < n; ++i, ++lane) add(i, lane);
     for (std::size_t lane = 1; lane < lanes; ++lane) {
         sum[0] += sum[lane];
         squares[0] += squares[lane];
     }
-    return {own.extent(), apart.extent(), sum[0], squares[0]};
-}
-
-template <class E>
-Compared<E> compare(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
-                    double shift, bool sums) {
-    return sums ? compare_as<E, true>(x, base, n, shift) : compare_as<E, false>(x, base, n, shift);
+    return {sum[0], squares[0]};
 }
 
 template <class E, bool Predicted, bool Wide>
@@ -341,7 +330,7 @@ void dispatch(const RunState* runs, unsigned count, const Decode& decode) {
 
 template <class E>
 constexpr ElementKernels<E> element_kernels() {
-    return {combine<E>,  left_out<E>,   extent<E>, magnitudes<E>, compare<E>,
+    return {combine<E>,  left_out<E>,   extent<E>, magnitudes<E>, extents<E>, sums<E>,
             quantise<E>, dequantise<E>, scaled<E>, accumulate<E>, energy<E>,
             accumulate_tokens<E>, energy_of_tokens<E>, add_quads<E>};
 }

@@ -83,7 +83,7 @@ void accumulate(Dtype dtype, Bytes payload, std::size_t n, double weight, const 
 struct Comparison {
     double low, high;        // the extremes of m, and
     double least, greatest;  // of m - base: NaN or infinite if any element is; NaN for no elements
-    double deviation;        // the standard deviation of m - base, and
+    double deviation;        // the standard deviation of x - base, and
     double step, meant;      // the sums of squares of x - base and of m - base: 0 if not asked for
 };
 

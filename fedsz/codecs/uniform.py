@@ -192,9 +192,10 @@ class Comparison(NamedTuple):
         low, high: the least element of x with its residual, and the greatest.
         least, greatest: those of the difference, rounded to the dtype; not finite if an element of
             it is not.
-        deviation: the standard deviation of the difference; 0 unless asked for.
-        step: the sum of squares of the difference without the residual; likewise.
-        meant: that with it.
+        deviation: the standard deviation of the difference without the residual; 0 unless asked
+            for.
+        step: the sum of squares of that difference; likewise.
+        meant: that with the residual.
     """
 
     low: float

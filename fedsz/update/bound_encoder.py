@@ -51,7 +51,7 @@ class BoundEncoder:
         self.codec: Codec = config.lossy_codec
         self.records: Sequence[Chain] = ()
         self.max_error = 0.0
-        self._config, self._bounds, self._rule = config, bounds, config.bound
+        self._config, self._bounds, self._rule = config, dict(bounds), config.bound
 
     def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
         """Code a tensor that may be lossy; None where it has to stay lossless.
@@ -115,7 +115,9 @@ class UpdateEncoder(BoundEncoder):
     """
 
     def __init__(self, meant: ErrorFeedback, config: CompressionConfig, sent: Reference) -> None:
-        super().__init__(config, meant.bounds(config, sent) if config.sends_differences else {})
+        # Of all tensors together; others are found as tensors are looked at.
+        by_step = config.bound.kind == "step"
+        super().__init__(config, meant.bounds(config, sent) if by_step else {})
         self._meant, self._sent = meant, sent
         self.misfits = meant.misfits
         self.left: dict[str, NDArray] = {}
@@ -177,6 +179,9 @@ class UpdateEncoder(BoundEncoder):
     ) -> Part | None:
         """Code a tensor, decode it, and compare."""
         name, x = entry.name, self._meant.with_residual(entry.name, entry.x)
+        own = self._meant.bound(name, self._config, reference) if reference else 0.0
+        if own:
+            self._bounds[name] = own
         part, y = super().encode(entry._replace(x=x), reference), x
         if part is not None:
             if part.bound is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -90,12 +91,12 @@ _FORMS: Final[dict[str, Callable[[str], str]]] = {
 }
 
 
-class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
+class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How updates and models are compressed.
 
     Every field is text or a number, and is written and read without loss: by the command line, in
     TOML, in JSON, and in the messages that tell clients. Texts are brought into one form, so that
-    equal configurations compare equal.
+    equal configurations compare equal. What a text means is read once, when it is asked for.
 
     Attributes:
         error_bound: the largest error of an element, as `ErrorBound.of` reads it.
@@ -173,19 +174,19 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         _ = self.lossy_codec, self.lossless_codec
         return self
 
-    @property
+    @cached_property
     def bound(self) -> ErrorBound:
         """The error bound of what clients send."""
         return ErrorBound.of(self.error_bound)
 
-    @property
+    @cached_property
     def lossy_codec(self) -> Codec:
         """The codec for tensors that may be lossy."""
         from fedsz import codecs
 
         return codecs.get(self.codec)
 
-    @property
+    @cached_property
     def lossless_codec(self) -> LosslessCodec:
         """The codec for everything else."""
         from fedsz import codecs
@@ -197,7 +198,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Whether clients send how they differ from the model that they were sent."""
         return self.update != WEIGHTS
 
-    @property
+    @cached_property
     def chain(self) -> Transform | None:
         """The chain of methods that codes what clients send, if any."""
         if self.update in UPDATES:
@@ -206,7 +207,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
         return methods.parse(self.update)
 
-    @property
+    @cached_property
     def downlink_chain(self) -> Transform | None:
         """The chain that codes how a model differs from the one that clients hold, if any."""
         if self.downlink == EXACT or is_bound(self.downlink):

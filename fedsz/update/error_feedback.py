@@ -20,7 +20,7 @@ import numpy as np
 from fedsz.arrays import NDArray, chunks
 from fedsz.codecs.base import Residual
 from fedsz.update.config import CompressionConfig
-from fedsz.update.lossy import narrow, wide
+from fedsz.update.lossy import compared, narrow, wide
 from fedsz.update.reference import Reference
 from fedsz.update.step import bounds_of_step, energies
 
@@ -90,17 +90,17 @@ class ErrorFeedback(Mapping[str, NDArray]):
         if config.bound.kind == "step":
             bounds = bounds_of_step(energies(self._state, reference, config), config)
             return bounds or bounds_of_step(energies(self, reference, config), config)
-        if config.bound.kind != "std":
-            return {}
-        bounds = {}
-        for name in self._residual.keys() & self._state.keys():
-            x = self._state[name]
-            if self.residual(name, x) is not None:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    step = np.subtract(x, reference.tensor(name, x), dtype=wide(x.dtype))
-                bounds[name] = config.bound_of(name).absolute(step)
-        # A tensor that did not move has no bound of its own: the residual's will do.
-        return {name: b for name, b in bounds.items() if b > 0}
+        names = self._residual.keys() & self._state.keys()
+        bounds = {name: self.bound(name, config, reference) for name in names}
+        return {name: bound for name, bound in bounds.items() if bound}
+
+    def bound(self, name: str, config: CompressionConfig, reference: Reference) -> float:
+        """Return what `bounds` does for one tensor, 0 for none; not for bounds of kind ``step``."""
+        x = self._state[name]
+        if config.bound.kind != "std" or not x.size or self.residual(name, x) is None:
+            return 0.0
+        seen = compared(x, reference.tensor(name, x), deviation=True)
+        return config.bound_of(name).absolute_of(seen.deviation)
 
     def residual_of(self, name: str, decoded: NDArray) -> NDArray | None:
         """Return what a tensor leaves out, given what was sent as its receiver decodes it.

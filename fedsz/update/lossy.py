@@ -75,7 +75,7 @@ def encode_difference(
     if not x.size:
         return None
     dtype, threads = wide(x.dtype), getattr(codec, "threads", 0)
-    seen = _compared(x, base, deviation=error_bound.kind == "std", threads=threads)
+    seen = compared(x, base, deviation=error_bound.kind == "std", threads=threads)
     # NaN and infinities come back exactly only as they are.
     if not (math.isfinite(seen.least) and math.isfinite(seen.greatest)):
         return None
@@ -140,7 +140,7 @@ def _distance(start: NDArray, step: NDArray, wanted: NDArray, dtype: np.dtype) -
     return np.abs(narrow(start + step, dtype).astype(FLOAT32) - wanted)
 
 
-def _compared(x: NDArray, base: NDArray, *, deviation: bool, threads: int) -> Comparison:
+def compared(x: NDArray, base: NDArray, *, deviation: bool, threads: int = 0) -> Comparison:
     """Compare in the dtype of differences; slice by slice where that is not the arrays' own."""
     dtype = wide(x.dtype)
     if x.dtype == dtype or deviation:
