@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from typing import IO, TYPE_CHECKING, Any
 
 from flwr.app import Metadata
@@ -16,11 +16,11 @@ from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.identity import Identity
 from fedsz.transport.messages import EncodedMessage
 from fedsz.transport.node import node_id
-from fedsz.transport.peer import Delivery, Stored
-from fedsz.transport.server_session import Output, Send, ServerSession, Settle
+from fedsz.transport.peer import Delivery, Outcome, Settler, Stored
+from fedsz.transport.server_session import ServerSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Iterator
 
 LIMIT = 1000  # bytes of a message
 GRACE = 10.0
@@ -49,41 +49,71 @@ class Sink(io.BytesIO):
         return super().write(piece)
 
 
-def delivery(client_id: str, message_id: str, timeout: float) -> Delivery:
+def delivery(client_id: str, message_id: str, timeout: float, settle: Settler) -> Delivery:
     """Return a message for a client."""
     body = encoded(message_id, b"the message " + message_id.encode())
     metadata = Metadata(1, message_id, 1, node_id(client_id), "", "", 0.0, 0.0, "train")
-    return Delivery(Outgoing(body, metadata), timeout, lambda *_: None)
+    return Delivery(Outgoing(body, metadata), timeout, settle)
 
 
-def told(who: Hashable, outputs: list[Output]) -> list[Any]:
-    """Return what is sent to a connection."""
-    return [x.item for x in outputs if isinstance(x, Send) and x.connection == who]
+class Line:
+    """A connection that keeps what is queued on it."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def put(self, item: Any, /) -> None:
+        self.heard.append(item)
 
 
 class Door:
-    """A server session that hears what a test says, and a clock."""
+    """A server session that hears what a test says, and a clock.
+
+    Attributes:
+        lines: connections, by the names that a test gives them.
+        events: that were told.
+        outcomes: of the messages that were posted.
+    """
 
     def __init__(self, **options: Any) -> None:
         self.now = 0.0
+        self.lines: defaultdict[Any, Line] = defaultdict(Line)
+        self.events: list[LinkEvent] = []
+        self.outcomes: list[Outcome] = []
         limits = {"max_message_bytes": LIMIT, "reconnect_grace": GRACE, "open_sink": Sink}
-        self.session = ServerSession(**(limits | options))
+        self.session = ServerSession(**(limits | options), tell=self.events.append)
 
-    def says(self, who: Hashable, *raws: bytes) -> list[Output]:
-        """Return what is to be done when these frames come."""
-        return [x for raw in raws for x in self.session.receive(who, raw, self.now)]
+    def says(self, who: Any, *raws: bytes) -> list[Any]:
+        """Return what a connection is told when these frames have come on it."""
+        line = self.lines[who]
+        before = len(line.heard)
+        for raw in raws:
+            self.session.receive(line, raw, self.now)
+        return line.heard[before:]
 
-    def knock(self, who: Hashable, hello: Hello, identity: Identity | None = None) -> list[Output]:
-        """Return what is to be done when somebody says HELLO."""
-        self.session.connect(who, identity)
+    def knock(self, who: Any, hello: Hello, identity: Identity | None = None) -> list[Any]:
+        """Return what somebody is told who says HELLO."""
+        self.session.connect(self.lines[who], identity)
         return self.says(who, pack(hello))
 
-    def lose(self, who: Hashable) -> None:
-        self.session.lost(who, self.now)
+    def serves(self, who: Any) -> bool:
+        return self.session.serves(self.lines[who])
 
-    def wait(self, seconds: float) -> list[Output]:
+    def lose(self, who: Any) -> None:
+        self.session.lost(self.lines[who], self.now)
+
+    def wait(self, seconds: float) -> None:
         self.now += seconds
-        return self.session.tick(self.now)
+        self.session.tick(self.now)
+
+    def post(self, *client_ids: str) -> list[Delivery]:
+        """Post a message for each of these."""
+        posted = [
+            delivery(name, "m", 100.0, lambda _, outcome: self.outcomes.append(outcome))
+            for name in client_ids
+        ]
+        self.session.post(posted, self.now)
+        return posted
 
 
 class Link:
@@ -106,6 +136,19 @@ class Link:
         self.outbox: deque[EncodedMessage] = deque()  # replies, of the client
         self.writing: tuple[Delivery, Iterator[bytes]] | None = None
         self.uploading: tuple[EncodedMessage, Iterator[bytes]] | None = None
+
+    def put(self, item: Any, /) -> None:
+        """Queue what the server sends."""
+        if isinstance(item, Welcome):
+            self.welcome = True
+            device = self.device
+            names = device.identity.names if device.identity else {device.client_id}
+            assert device.client_id in names, "a stranger was let in"
+        if isinstance(item, Bye):
+            replaced = item.kind == ByeKind.REPLACED
+            assert self.lossy or not replaced, "a live client was replaced"
+            self.bye = self.bye or item
+        self.queue.append(item)
 
 
 class Device:
@@ -189,7 +232,10 @@ class World:
         self.sinks: list[Sink] = []
         self.present.clear()
         self.server = ServerSession(
-            max_message_bytes=LIMIT, reconnect_grace=GRACE, open_sink=self.open_sink
+            max_message_bytes=LIMIT,
+            reconnect_grace=GRACE,
+            open_sink=self.open_sink,
+            tell=self.tell,
         )
 
     def crash(self) -> None:
@@ -204,26 +250,11 @@ class World:
         self.sinks.append(Sink())
         return self.sinks[-1]
 
-    def do(self, outputs: list[Any]) -> None:
-        for output in outputs:
-            match output:
-                case Send(Link() as link, item):
-                    if isinstance(item, Welcome):
-                        link.welcome = True
-                        device = link.device
-                        names = device.identity.names if device.identity else {device.client_id}
-                        assert device.client_id in names, "a stranger was let in"
-                    if isinstance(item, Bye):
-                        replaced = item.kind == ByeKind.REPLACED
-                        assert link.lossy or not replaced, "a live client was replaced"
-                        link.bye = link.bye or item
-                    link.queue.append(item)
-                case Settle(settled, outcome):
-                    self.settle(settled, outcome)
-                case LinkEvent(EventKind.RECEIVED):
-                    self.taken += not output.detail
-                case LinkEvent(EventKind.JOINED | EventKind.LEFT as kind):
-                    self.present[output.client_id] += 1 if kind == EventKind.JOINED else -1
+    def tell(self, event: LinkEvent) -> None:
+        if event.kind == EventKind.RECEIVED:
+            self.taken += not event.detail
+        elif event.kind in (EventKind.JOINED, EventKind.LEFT):
+            self.present[event.client_id] += 1 if event.kind == EventKind.JOINED else -1
 
     def settle(self, settled: Delivery, outcome: Any) -> None:
         assert settled.done or "not connected" in outcome.reason
@@ -238,10 +269,10 @@ class World:
         deliveries = []
         for client_id in client_ids:
             message_id = f"m{len(self.posted)}"
-            self.posted[message_id] = delivery(client_id, message_id, timeout)
+            self.posted[message_id] = delivery(client_id, message_id, timeout, self.settle)
             self.outcomes[message_id] = []
             deliveries.append(self.posted[message_id])
-        self.do(self.server.post(deliveries, self.now))
+        self.server.post(deliveries, self.now)
 
     def connect(self, device: Device) -> None:
         device.link = Link(device)
@@ -250,7 +281,7 @@ class World:
         device.link.up.append(device.session.connect())
 
     def hear(self, link: Link) -> None:
-        self.do(self.server.receive(link, link.up.popleft(), self.now))
+        self.server.receive(link, link.up.popleft(), self.now)
         if link.welcome and link.bye is not None and link.bye.kind == ByeKind.REFUSED:
             assert not self.awaited(link.device.client_id), "a refused client still owes"
 
@@ -265,7 +296,7 @@ class World:
             message, raws = link.writing
             raw = next(raws, None)
             if raw is None:
-                self.do(self.server.sent(link, message, 0))
+                self.server.sent(link, message, 0)
             if raw is None or message.done or link.bye is not None:
                 link.writing = None
                 return
@@ -282,14 +313,14 @@ class World:
     def notice(self, link: Link) -> None:
         """Let the server notice that a client is gone."""
         self.links.remove(link)
-        self.do(self.server.lost(link, self.now))
+        self.server.lost(link, self.now)
 
     def wait(self, seconds: float) -> None:
         """Let time go by, with the alarms that the driver would have set."""
         end = self.now + seconds
         while (due := self.server.next_deadline()) is not None and due <= end:
             self.now = max(self.now, due)
-            self.do(self.server.tick(self.now))
+            self.server.tick(self.now)
             later = self.server.next_deadline()
             assert later is None or later > self.now, "an alarm that goes off for ever"
         self.now = end

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fedsz.transport.events import EventKind
 from fedsz.transport.frames import CHUNK_BYTES, PROTOCOL, Begin, Hello, pack
 from fedsz.transport.node import node_id
 from fedsz.transport.peer import TIMED_BYTES, Upload
@@ -48,10 +49,13 @@ def test_the_bandwidth_of_an_upload(
 def test_an_upload_that_was_broken_off_tells_nothing() -> None:
     door = Door(max_message_bytes=1 << 20)
     door.knock("link", Hello(PROTOCOL, "c", {}, []))
-    door.says("link", pack(Begin("cut", 10 * CHUNK_BYTES)), b"\x04" + bytes(CHUNK_BYTES))
+    door.post("c")
+    door.says("link", pack(Begin("m", 10 * CHUNK_BYTES)))
     door.wait(5.0)
+    door.says("link", b"\x04" + bytes(CHUNK_BYTES))
+    assert (door.events[-1].kind, door.events[-1].passed) == (EventKind.RECEIVING, CHUNK_BYTES)
     assert door.session.bandwidths == {}
-    door.says("link", pack(Begin("whole", 3 * CHUNK_BYTES)))
+    door.says("link", pack(Begin("m", 3 * CHUNK_BYTES)))
     for _ in range(3):
         door.wait(0.1)
         door.says("link", b"\x04" + bytes(CHUNK_BYTES))

@@ -42,11 +42,10 @@ from fedsz.transport.frames import (
     frames,
     pack,
 )
-from fedsz.transport.server_session import Send, ServerSession
 from fedsz.update.config import CompressionConfig
 from tests.fleets import federated, shares
 from tests.links import LONG, reasons, waiting_app
-from tests.session_links import Sink, encoded
+from tests.session_links import Door, encoded
 
 if TYPE_CHECKING:
     from tests.links import Serve
@@ -181,19 +180,12 @@ def test_a_client_for_another_run_is_refused_when_it_joins(
     node_config: dict[str, Any], why: str
 ) -> None:
     config = RunConfig(**SMALL)
-    server = ServerSession(
-        max_message_bytes=1000,
-        reconnect_grace=1.0,
-        open_sink=Sink,
-        why_unfit=partial(_why_unfit, config),
-    )
-    server.connect("link")
-    hello = Hello(PROTOCOL, "pi", node_config, [], b"key")
-    answers = [x.item for x in server.receive("link", pack(hello), 0.0) if isinstance(x, Send)]
+    door = Door(why_unfit=partial(_why_unfit, config))
+    answers = door.knock("link", Hello(PROTOCOL, "pi", node_config, [], b"key"))
 
     if why:
         assert answers == [Bye(ByeKind.REFUSED, f"'pi' cannot take part: {why}")]
-        assert not server.connected
+        assert not door.session.connected
     else:
         assert isinstance(answers[0], Welcome)
 

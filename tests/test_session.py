@@ -56,7 +56,7 @@ class Sessions(RuleBasedStateMachine):
                 assert len(outcomes) == 1, f"{message_id} has no outcome"
         assert self.world.server.next_deadline() is None
         self.world.post(list(CLIENTS), 100.0)
-        self.world.do(self.world.server.shut("over"))
+        self.world.server.shut("over")
         self.a_device_starts("late")
         self.world.drain()
         assert all(device.link is None for device in self.world.devices)
@@ -161,10 +161,10 @@ class Sessions(RuleBasedStateMachine):
             self.world.crash()
         elif kind == "a change of mind" and awaited:
             self.world.forgotten.add(awaited[0])
-            self.world.do(self.world.server.forget([self.world.posted[awaited[0]]]))
+            self.world.server.forget([self.world.posted[awaited[0]]])
         elif kind == "a nearer deadline":
             posted = list(self.world.posted.values())
-            self.world.do(self.world.server.hasten(posted, 10.0, self.world.now))
+            self.world.server.hasten(posted, 10.0, self.world.now)
         elif kind == "a full disk":
             Sink.full = not Sink.full
         elif kind == "a broken rule" and linked:
@@ -193,7 +193,7 @@ class Sessions(RuleBasedStateMachine):
         """Send its processes home, and give it another proof."""
         serial = self.serials[client_id]
         self.serials[client_id] = max(self.serials.values()) + 1
-        self.world.do(self.world.server.revoke({serial}))
+        self.world.server.revoke({serial})
         assert not self.world.awaited(client_id) or not self.world.present[client_id]
 
     def come_to_rest(self) -> None:

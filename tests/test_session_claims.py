@@ -8,12 +8,11 @@ from flwr.app import Error
 from fedsz.errors import CorruptStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport import server_session
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.events import EventKind
 from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, pack
 from fedsz.transport.identity import Claims, Identity
 from fedsz.transport.node import node_id
-from fedsz.transport.server_session import Settle
-from tests.session_links import GRACE, Door, delivery, told
+from tests.session_links import GRACE, Door
 
 OWNER = Hello(PROTOCOL, "a", {}, [], b"the key of one process")
 OTHER = Hello(PROTOCOL, "a", {}, [], b"another key")
@@ -36,23 +35,23 @@ def test_who_may_take_an_id(
     if state == "gone":
         door.wait(GRACE)
 
-    outputs = door.knock("second", second, identity)
+    door.events.clear()
+    heard, before = door.knock("second", second, identity), door.lines["first"].heard[1:]
 
     same = second.session_key != b"" and second == first
     let_in = same or state == "gone" or (state == "away" and identity is not None)
     if let_in:
-        assert isinstance(told("second", outputs)[0], Welcome)
+        assert isinstance(heard[0], Welcome)
     else:
         kind = ByeKind.TAKEN if second.session_key else ByeKind.REFUSED
-        assert told("second", outputs) == [Bye(kind, IN_USE)]
-        assert not told("first", outputs)
-        assert door.session.serves("first") == (state == "live")
-        assert not door.session.serves("second")
+        assert heard == [Bye(kind, IN_USE)]
+        assert not before
+        assert door.serves("first") == (state == "live")
+        assert not door.serves("second")
         # Those who watch must not take the victim for the one that was sent home.
-        (event,) = [x for x in outputs if isinstance(x, LinkEvent)]
+        (event,) = door.events
         assert (event.kind, event.client_id) == (EventKind.REFUSED, "")
-    replaced = [item for item in told("first", outputs) if isinstance(item, Bye)]
-    assert [bye.kind for bye in replaced] == [ByeKind.REPLACED] * (let_in and state == "live")
+    assert [bye.kind for bye in before] == [ByeKind.REPLACED] * (let_in and state == "live")
 
 
 def test_the_key_of_a_process_that_was_replaced_is_void() -> None:
@@ -62,7 +61,7 @@ def test_the_key_of_a_process_that_was_replaced_is_void() -> None:
     door.wait(GRACE)
     door.knock("second", OTHER)
 
-    assert told("third", door.knock("third", OWNER)) == [Bye(ByeKind.TAKEN, IN_USE)]
+    assert door.knock("third", OWNER) == [Bye(ByeKind.TAKEN, IN_USE)]
 
 
 def test_an_identity_is_of_one_client() -> None:
@@ -95,44 +94,44 @@ def test_an_identity_is_of_one_client() -> None:
     ],
 )
 def test_who_breaks_the_rules_is_refused_and_owes_nothing(raws: list[bytes], why: str) -> None:
-    door, awaited = Door(), delivery("a", "m", 100.0)
-    door.session.connect("link")
-    outputs = door.says("link", *raws[:-1]) + door.session.post([awaited], door.now)
-    outputs += door.says("link", raws[-1])
+    door = Door()
+    door.session.connect(door.lines["link"])
+    door.says("link", *raws[:-1])
+    door.post("a")
+    *_, bye = door.says("link", raws[-1])
 
-    bye = told("link", outputs)[-1]
     assert isinstance(bye, Bye)
     assert bye.kind == ByeKind.REFUSED
     assert why in bye.reason
-    assert not door.session.serves("link")
-    (outcome,) = [x.outcome for x in outputs if isinstance(x, Settle)]
+    assert not door.serves("link")
+    (outcome,) = door.outcomes
     assert isinstance(outcome, Error)
     refused = f"client 'a' was refused: {bye.reason}"
-    assert outcome.reason == (refused if raws[1:] else f"node {awaited.out.metadata.dst_node_id} "
-        "is not connected")  # fmt: skip
+    assert outcome.reason == (refused if raws[1:] else f"node {node_id('a')} is not connected")
 
 
 def test_a_timeout_tells_how_far_the_upload_was() -> None:
-    door, awaited = Door(max_message_bytes=1 << 30), delivery("a", "m", 100.0)
+    door = Door(max_message_bytes=1 << 30)
     door.knock("link", OWNER)
-    door.session.post([awaited], door.now)
-    door.session.sent("link", awaited, 0)
+    (awaited,) = door.post("a")
+    door.session.sent(door.lines["link"], awaited, 0)
     door.says("link", pack(Begin("m", 40_000_000)), b"\x04" + bytes(600_000))
     door.session.hasten([awaited], 3.0, door.now)
 
-    (why,) = [x.detail for x in door.wait(3.0) if isinstance(x, LinkEvent)]
+    door.wait(3.0)
+    why = door.events[-1].detail
 
     assert why == "no reply from client 'a' within 3 s, given up during upload (0.6 of 40.0 MB)"
 
 
 def test_a_reply_nobody_waits_for_is_read_and_dropped() -> None:
     door = Door()
-    (welcome,) = told("link", door.knock("link", Hello(PROTOCOL, "a", {}, ["stale"])))
-    outputs = door.says("link", pack(Begin("stale", 12)), b"\x04" + bytes(12))
+    (welcome,) = door.knock("link", Hello(PROTOCOL, "a", {}, ["stale"]))
+    heard = door.says("link", pack(Begin("stale", 12)), b"\x04" + bytes(12))
 
     assert welcome.wanted == []
-    assert told("link", outputs) == [Ack("stale", received=False)]
-    (event,) = [x for x in outputs if isinstance(x, LinkEvent)]
+    assert heard == [Ack("stale", received=False)]
+    event = door.events[-1]
     assert (event.kind, event.detail[:7]) == (EventKind.RECEIVED, "dropped")
 
 
@@ -141,10 +140,9 @@ def test_a_message_to_nobody_is_an_error_at_once() -> None:
     door.knock("link", OWNER)
     door.lose("link")
     door.wait(GRACE)
-    outputs = door.session.post([delivery(name, "m", 100.0) for name in "ab"], door.now)
+    door.post("a", "b")
 
-    outcomes = [x.outcome for x in outputs if isinstance(x, Settle)]
-    assert outcomes == [
+    assert door.outcomes == [
         Error(ErrorCode.NODE_UNAVAILABLE, f"{who} is not connected")
         for who in ("client 'a'", f"node {node_id('b')}")
     ]
@@ -157,11 +155,11 @@ def test_clients_who_left_are_forgotten_when_there_are_too_many(
     door = Door()
     for name in ("a", "b"):
         door.knock(name, Hello(PROTOCOL, name, {}, []))
-    (bye,) = told("c", door.knock("c", Hello(PROTOCOL, "c", {}, [])))
+    (bye,) = door.knock("c", Hello(PROTOCOL, "c", {}, []))
     assert bye.reason == "the server has its 2 clients"
     for name in ("a", "b"):
         door.lose(name)
     door.wait(GRACE)
 
-    assert isinstance(told("d", door.knock("d", Hello(PROTOCOL, "d", {}, [])))[0], Welcome)
+    assert isinstance(door.knock("d", Hello(PROTOCOL, "d", {}, []))[0], Welcome)
     assert door.session.client_name(door.session.connected[0]) == "d"

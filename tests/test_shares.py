@@ -20,7 +20,7 @@ from fedsz.transport.shares import Shares
 from fedsz.transport.state_folder import CLIENT_ID, SHARE, StateFolder
 from tests.fleets import LIMIT, WIDE
 from tests.links import LONG, Client
-from tests.session_links import GRACE, Door, told
+from tests.session_links import GRACE, Door
 
 if TYPE_CHECKING:
     from tests.fleets import Fleet
@@ -56,7 +56,6 @@ class Desk(Door):
     def __init__(self) -> None:
         super().__init__(shares=Shares(COUNT))
         self.links = itertools.count()
-        self.done: list[Any] = []  # what the last one to come has caused
 
     def come(self, client_id: str, named: Share | None = None) -> tuple[int, Any]:
         """Return a connection of a client and the answer to its HELLO."""
@@ -64,8 +63,7 @@ class Desk(Door):
         key = client_id.encode()
         hello = Hello(PROTOCOL, client_id, config, [], key, wants_share=named is None)
         link = next(self.links)
-        self.done = self.knock(link, hello)
-        return link, told(link, self.done)[0]
+        return link, self.knock(link, hello)[0]
 
     def leave_for_good(self, link: int) -> None:
         self.lose(link)
@@ -117,7 +115,7 @@ def test_no_two_live_clients_have_one_share(history: list[tuple[str, str, int | 
                 last[mine] = client_id
                 if first.setdefault(mine, client_id) == client_id:
                     borrowers = [c for c in links if c != client_id and shares[c] == mine]
-                    assert all(not desk.session.serves(links.pop(c)) for c in borrowers)
+                    assert all(not desk.serves(links.pop(c)) for c in borrowers)
             else:
                 assert answer.kind == ByeKind.TAKEN
                 if named is None:
@@ -143,7 +141,7 @@ def test_a_client_gets_its_share_back_while_others_take_what_is_left() -> None:
     link, answer = desk.come("spare")
     assert answer.share == Share(2, COUNT)
     assert desk.come("c")[1].share == Share(2, COUNT)
-    assert not desk.session.serves(link)
+    assert not desk.serves(link)
     assert isinstance(desk.come("spare")[1], Bye)
 
 
@@ -161,8 +159,9 @@ def test_who_takes_the_share_of_one_that_is_away_does_not_lock_it_out(named: Sha
     back, answer = desk.come("b", Share(1, COUNT))
 
     assert isinstance(answer, Welcome)
-    assert told(stranger, desk.done) == [Bye(ByeKind.TAKEN, "client 'b' has its share again")]
-    assert [desk.session.serves(link) for link in (stranger, back)] == [False, True]
+    bye = Bye(ByeKind.TAKEN, "client 'b' has its share again")
+    assert desk.lines[stranger].heard[1:] == [bye]
+    assert [desk.serves(link) for link in (stranger, back)] == [False, True]
     assert (
         desk.come("stranger", Share(1, COUNT))[1].reason == "share 1/3 of the data is client 'b''s"
     )

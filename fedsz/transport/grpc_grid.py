@@ -226,7 +226,7 @@ class GrpcGrid(GridBase):
         deliveries = self._post(messages, timeout, lambda d, outcome: outcomes.put((d, outcome)))
 
         def give_up(hub: Hub) -> None:
-            hub.do(hub.session.forget(deliveries))
+            hub.session.forget(deliveries)
             while not outcomes.empty():
                 _discard(outcomes.get()[1])
 
@@ -290,7 +290,7 @@ class GrpcGrid(GridBase):
         revocation = asyncio.create_task(self._hub.turn_out_the_revoked())
         reason, failed = await self._farewell
         revocation.cancel()
-        self._hub.do(self._hub.session.shut(reason, failed=failed))
+        self._hub.session.shut(reason, failed=failed)
         await server.stop(_CLOSE_SECONDS)
 
 

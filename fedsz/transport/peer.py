@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hmac
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, Final, NamedTuple
+from typing import IO, Final, NamedTuple, Protocol
 
 from flwr.app import Error
 
 from fedsz.flower_compat import ErrorCode
 from fedsz.formatting import megabytes
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.frames import Begin, Hello, Incoming
+from fedsz.transport.frames import Begin, Control, Hello, Incoming
 from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.identity import Identity
 
@@ -22,6 +22,16 @@ from fedsz.transport.identity import Identity
 TIMED_BYTES: Final = 64 << 10
 NEWS_SECONDS: Final = 1.0  # between two events of an upload
 MOST_ERRORS: Final = 1 << 16  # kept of messages whose outcomes nobody has pulled
+
+
+class Line(Protocol):
+    """A connection, as the one who serves it writes to it."""
+
+    def put(self, item: Control | Delivery, /) -> None:
+        """Queue a frame, or a message, which is sent as long as it is not `Delivery.done`.
+
+        The connection ends with BYE, whatever else is queued.
+        """
 
 
 class Taken(Exception):
@@ -116,7 +126,7 @@ class Peer:
     client_id: str
     node_id: int
     session_key: bytes = b""  # of the process that was connected last
-    connection: Hashable | None = None
+    connection: Line | None = None
     pending: dict[str, Delivery] = field(default_factory=dict)
     upload: Upload | None = None  # in progress; without a sink it is read and dropped
     grace_ends: float | None = None  # while it may still return

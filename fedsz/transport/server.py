@@ -19,7 +19,7 @@ from fedsz.transport.events import Counters, EventKind, LinkEvent, NodeConfig, O
 from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
 from fedsz.transport.identity import Identities
 from fedsz.transport.peer import Delivery
-from fedsz.transport.server_session import Output, Send, ServerSession, Settle
+from fedsz.transport.server_session import ServerSession
 from fedsz.transport.shares import Shares
 from fedsz.transport.visitors import Visit, Visitors
 
@@ -90,7 +90,7 @@ class Connection:
 
 
 class Hub:
-    """Does what a `ServerSession` says, and tells it what happens."""
+    """Tells a `ServerSession` what happens, and gives it the time."""
 
     def __init__(
         self,
@@ -107,6 +107,7 @@ class Hub:
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
             open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
+            tell=self._tell,
             shares=shares,
             why_unfit=why_unfit,
         )
@@ -116,12 +117,12 @@ class Hub:
 
     def post(self, deliveries: list[Delivery]) -> None:
         """Send each message to its node; what cannot be sent has its outcome at once."""
-        self.do(self.session.post(deliveries, _now()))
+        self.session.post(deliveries, _now())
         self._set_alarm()
 
     def hasten(self, deliveries: list[Delivery], timeout: float) -> None:
         """Await these replies for so long from when they were asked for."""
-        self.do(self.session.hasten(deliveries, timeout, _now()))
+        self.session.hasten(deliveries, timeout, _now())
         self._set_alarm()
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
@@ -138,11 +139,8 @@ class Hub:
             self.session.connect(connection, self._identities.of(context))
         except LinkError as err:
             self.session.connect(connection)
-            self.do(self.session.refuse(connection, str(err)))
-
-        def sent(delivery: Delivery, wire_bytes: int) -> None:
-            self.do(self.session.sent(connection, delivery, wire_bytes))
-
+            self.session.refuse(connection, str(err))
+        sent = partial(self.session.sent, connection)
         # A client that neither reads nor writes does not hold up its end.
         work = (connection.send(sent), self._read(connection, visit))
         ends = (connection.ending.wait(), visit.turned_out.wait())
@@ -152,7 +150,7 @@ class Hub:
             if connection.bye is not None:
                 await asyncio.wait(tasks[: len(work)], timeout=_BYE_SECONDS)
         finally:
-            self.do(self.session.lost(connection, _now()))
+            self.session.lost(connection, _now())
             self._set_alarm()
             for task in tasks:
                 task.cancel()
@@ -165,30 +163,22 @@ class Hub:
             raw = await asyncio.wait_for(connection.read(), _HELLO_SECONDS)
         except TimeoutError:
             raw = None
-            self.do(self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s"))
+            self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s")
         self._visitors.identify(visit)
         while raw is not None:
-            self.do(self.session.receive(connection, raw, _now()))
+            self.session.receive(connection, raw, _now())
             raw = await connection.read() if self.session.serves(connection) else None
 
     async def turn_out_the_revoked(self) -> None:
         """End the connections of those that are revoked while they are here, for ever."""
         while True:
             await asyncio.sleep(_REVOCATION_SECONDS)
-            self.do(self.session.revoke(self._identities.revoked()))
+            self.session.revoke(self._identities.revoked())
 
-    def do(self, outputs: list[Output]) -> None:
-        """Do what the session says."""
-        for output in outputs:
-            match output:
-                case Send(Connection() as connection, item):
-                    connection.put(item)
-                case Settle(delivery, outcome):
-                    delivery.settle(delivery, outcome)
-                case LinkEvent(kind):
-                    self.counters.messages_sent += kind == EventKind.SENT
-                    self.counters.messages_received += kind == EventKind.RECEIVED
-                    tell(self._on_event, output)
+    def _tell(self, event: LinkEvent) -> None:
+        self.counters.messages_sent += event.kind == EventKind.SENT
+        self.counters.messages_received += event.kind == EventKind.RECEIVED
+        tell(self._on_event, event)
 
     def _set_alarm(self) -> None:
         """Call the session when the first of its time limits is over."""
@@ -199,7 +189,7 @@ class Hub:
         self._alarm = None if due is None else loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
-        self.do(self.session.tick(_now()))
+        self.session.tick(_now())
         self._set_alarm()
 
 

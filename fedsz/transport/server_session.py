@@ -1,15 +1,15 @@
 """The server's part of the protocol: what each client owes, has, and is told. No sockets.
 
 A `ServerSession` is a state machine. It is told what happens - messages posted, frames received,
-connections lost, time gone by - and returns what is to be done about it. It waits for nothing and
-reads no clock, so a test can take it through any order of events.
+connections lost, time gone by - and queues what is to be sent. It waits for nothing and reads no
+clock, so a test can take it through any order of events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 from flwr.app import Error
 
@@ -20,44 +20,25 @@ from fedsz.transport.events import EventKind, LinkEvent, NodeConfig
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Welcome
 from fedsz.transport.identity import Claims, Identity
 from fedsz.transport.node import node_id
-from fedsz.transport.peer import Delivery, Outcome, Peer, Stored, Taken, Upload
+from fedsz.transport.peer import Delivery, Line, Peer, Stored, Taken, Upload
 from fedsz.transport.shares import Claim, Shares
 
 MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
 _NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 
 
-class Send(NamedTuple):
-    """To do: queue an item on a connection, which ends with BYE whatever else is queued.
-
-    The frames of a `Delivery` are sent as long as it is not `done`.
-    """
-
-    connection: Hashable
-    item: Control | Delivery
-
-
-class Settle(NamedTuple):
-    """To do: call the delivery's ``settle``."""
-
-    delivery: Delivery
-    outcome: Outcome
-
-
-Output = Send | Settle | LinkEvent
-
-
 class ServerSession:
     """All clients of a server and the replies they owe.
 
-    A connection is whatever hashable object its owner knows it by. All times are seconds on one
-    monotonic clock. What a method returns is to be done in its order, before the next call.
+    All times are seconds on one monotonic clock. What a delivery's ``settle`` and ``tell`` do must
+    not call the session.
 
     Args:
         max_message_bytes: the largest reply accepted.
         reconnect_grace: seconds that a client has to come back.
         open_sink: makes a place for the bytes of one reply. The session closes those it drops; an
             OSError on writing fails the delivery.
+        tell: hears of each event.
         shares: who has which share of the data; None leaves that to the clients.
         why_unfit: returns why a client that says this of itself is refused, "" if it is not.
     """
@@ -68,6 +49,7 @@ class ServerSession:
         max_message_bytes: int,
         reconnect_grace: float,
         open_sink: Callable[[], IO[bytes]],
+        tell: Callable[[LinkEvent], None] = lambda _: None,
         shares: Shares | None = None,
         why_unfit: Callable[[NodeConfig], str] | None = None,
     ) -> None:
@@ -75,15 +57,14 @@ class ServerSession:
         self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
         self._max_message_bytes, self._open_sink = max_message_bytes, open_sink
         self._reconnect_grace, self._shares = reconnect_grace, shares
-        self._why_unfit = why_unfit
+        self._why_unfit, self._tell = why_unfit, tell
         self._peers: dict[int, Peer] = {}
-        self._connections: dict[Hashable, Peer | None] = {}  # None until HELLO
-        self._identities: dict[Hashable, Identity | None] = {}  # of the connections
+        self._connections: dict[Line, Peer | None] = {}  # None until HELLO
+        self._identities: dict[Line, Identity | None] = {}  # of the connections
         self._claims = Claims()
         self._closing: Bye | None = None
-        self._outputs: list[Output] = []
 
-    def post(self, deliveries: Iterable[Delivery], now: float) -> list[Output]:
+    def post(self, deliveries: Iterable[Delivery], now: float) -> None:
         """Send each message to its node; what cannot be sent has its outcome at once."""
         for delivery in deliveries:
             node = delivery.out.metadata.dst_node_id
@@ -91,30 +72,28 @@ class ServerSession:
             if peer is None or (peer.connection is None and peer.grace_ends is None):
                 who = f"node {node}" if peer is None else f"client {peer.client_id!r}"
                 error = Error(ErrorCode.NODE_UNAVAILABLE, f"{who} is not connected")
-                self._outputs.append(Settle(delivery, error))
+                delivery.settle(delivery, error)
                 continue
             delivery.client_id = peer.client_id
             delivery.expires = now + delivery.timeout
             peer.pending[delivery.message_id] = delivery
             self._send_requests(peer)
-        return self._flush()
 
-    def hasten(self, deliveries: Iterable[Delivery], timeout: float, now: float) -> list[Output]:
+    def hasten(self, deliveries: Iterable[Delivery], timeout: float, now: float) -> None:
         """Await these replies for so long from when they were asked for, not as long as before."""
         for delivery in deliveries:
             delivery.expires += timeout - delivery.timeout
             delivery.timeout = timeout
-        return self.tick(now)
+        self.tick(now)
 
-    def forget(self, deliveries: Iterable[Delivery]) -> list[Output]:
+    def forget(self, deliveries: Iterable[Delivery]) -> None:
         """Await these replies no longer, and tell nobody but the clients."""
         for delivery in deliveries:
             peer = self._peers.get(delivery.out.metadata.dst_node_id)
             if peer is not None and delivery.message_id in peer.pending:
                 self._release(peer, delivery, received=False)
-        return self._flush()
 
-    def shut(self, reason: str, *, failed: bool = False) -> list[Output]:
+    def shut(self, reason: str, *, failed: bool = False) -> None:
         """Give up what is pending and send all clients home, also those that come later.
 
         ``failed`` says that the run is not over, and that they may wait for it to go on.
@@ -124,14 +103,13 @@ class ServerSession:
             self._fail_all(peer, f"the server was closed before client {peer.client_id!r} replied")
             peer.grace_ends = None
             self._send(peer, self._closing)
-        return self._flush()
 
     def client_name(self, node: int) -> str:
         """Return what a client calls itself; its node id if it has never been here."""
         peer = self._peers.get(node)
         return str(node) if peer is None else peer.client_id
 
-    def connect(self, connection: Hashable, identity: Identity | None = None) -> None:
+    def connect(self, connection: Line, identity: Identity | None = None) -> None:
         """Note a new connection; its client is unknown until its first frame.
 
         With an ``identity`` that frame must have a client id that it proves.
@@ -139,14 +117,14 @@ class ServerSession:
         self._connections[connection] = None
         self._identities[connection] = identity
 
-    def serves(self, connection: Hashable) -> bool:
+    def serves(self, connection: Line) -> bool:
         """Return whether frames from it are still read: not once it is lost, replaced, refused."""
         return connection in self._connections
 
-    def receive(self, connection: Hashable, raw: bytes, now: float) -> list[Output]:
+    def receive(self, connection: Line, raw: bytes, now: float) -> None:
         """Take a frame; a client that breaks the rules is refused."""
         if connection not in self._connections:
-            return []
+            return
         peer = self._connections[connection]
         try:
             frame = frames.unpack(raw)
@@ -159,39 +137,35 @@ class ServerSession:
             else:
                 raise CorruptStream(f"a frame of type {raw[0]} out of place")
         except CorruptStream as err:
-            return self.refuse(connection, err.what)
-        return self._flush()
+            self.refuse(connection, err.what)
 
-    def sent(self, connection: Hashable, delivery: Delivery, wire_bytes: int) -> list[Output]:
+    def sent(self, connection: Line, delivery: Delivery, wire_bytes: int) -> None:
         """Note that all frames of a message are out."""
         peer = self._peers.get(delivery.out.metadata.dst_node_id)
         if peer is not None and peer.connection == connection:
             delivery.sent = True
-        return [LinkEvent(EventKind.SENT, delivery.client_id, delivery.message_id, wire_bytes)]
+        sent = EventKind.SENT
+        self._tell(LinkEvent(sent, delivery.client_id, delivery.message_id, wire_bytes))
 
-    def lost(self, connection: Hashable, now: float) -> list[Output]:
+    def lost(self, connection: Line, now: float) -> None:
         """Note that a connection is over; its client has a while to come back."""
         peer = self._drop(connection)
         if peer is not None:
             self._disconnect(peer, "server closed" if self._closing else "connection lost")
             peer.grace_ends = None if self._closing else now + self._reconnect_grace
-        return self._flush()
 
-    def refuse(self, connection: Hashable, reason: str) -> list[Output]:
+    def refuse(self, connection: Line, reason: str) -> None:
         """Send a client home for good; nothing is expected of it any more."""
         peer = self._turn_away(connection, reason, ByeKind.REFUSED)
         if peer is not None:
             self._disconnect(peer, reason)
             self._fail_all(peer, f"client {peer.client_id!r} was refused: {reason}")
-        return self._flush()
 
-    def revoke(self, serials: Collection[int]) -> list[Output]:
+    def revoke(self, serials: Collection[int]) -> None:
         """Send home all connections that have shown a proof of one of these serial numbers."""
-        outputs: list[Output] = []
         for connection, identity in list(self._identities.items()):
             if identity is not None and (reason := identity.why_revoked(serials)):
-                outputs += self.refuse(connection, reason)
-        return outputs
+                self.refuse(connection, reason)
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None while nothing is awaited."""
@@ -199,7 +173,7 @@ class ServerSession:
         graces = [p.grace_ends for p in self._peers.values() if p.grace_ends is not None]
         return min(expiries + graces, default=None)
 
-    def tick(self, now: float) -> list[Output]:
+    def tick(self, now: float) -> None:
         """Give up the replies and the clients whose time is over."""
         for peer in self._peers.values():
             who = f"client {peer.client_id!r}"
@@ -214,26 +188,22 @@ class ServerSession:
                 for delivery in list(peer.pending.values()):
                     reason = f"{who} left {delivery.mishap or peer.progress(delivery)} and {late}"
                     self._fail(peer, delivery, reason, ErrorCode.NODE_UNAVAILABLE)
-        return self._flush()
 
-    def _turn_away(self, connection: Hashable, reason: str, kind: ByeKind) -> Peer | None:
+    def _turn_away(self, connection: Line, reason: str, kind: ByeKind) -> Peer | None:
         """Say goodbye to a connection; return the client that it was admitted as."""
         peer = self._drop(connection)
-        event = LinkEvent(EventKind.REFUSED, peer.client_id if peer else "", detail=reason)
-        self._outputs += event, Send(connection, Bye(kind, reason))
+        who = peer.client_id if peer else ""
+        self._tell(LinkEvent(EventKind.REFUSED, who, detail=reason))
+        connection.put(Bye(kind, reason))
         return peer
 
-    def _drop(self, connection: Hashable) -> Peer | None:
+    def _drop(self, connection: Line) -> Peer | None:
         self._identities.pop(connection, None)
         return self._connections.pop(connection, None)
 
-    def _flush(self) -> list[Output]:
-        outputs, self._outputs = self._outputs, []
-        return outputs
-
     def _send(self, peer: Peer, item: Control | Delivery) -> None:
         if peer.connection is not None:
-            self._outputs.append(Send(peer.connection, item))
+            peer.connection.put(item)
 
     def _send_requests(self, peer: Peer) -> None:
         """Queue the requests that a connected client may have by now, the oldest ones."""
@@ -242,7 +212,7 @@ class ServerSession:
                 delivery.begun = True
                 self._send(peer, delivery)
 
-    def _admit(self, connection: Hashable, hello: Control | memoryview) -> None:
+    def _admit(self, connection: Line, hello: Control | memoryview) -> None:
         """Take a client; tell it and the sender what is still to do."""
         if not isinstance(hello, Hello):
             raise CorruptStream("the first frame is not HELLO")
@@ -280,8 +250,8 @@ class ServerSession:
             delivery.begun = delivery.message_id in have
             delivery.sent = delivery.sent and delivery.begun
         self._send_requests(peer)
-        joined = LinkEvent(EventKind.JOINED, peer.client_id, node_config=hello.node_config)
-        self._outputs.append(joined)
+        joined = EventKind.JOINED
+        self._tell(LinkEvent(joined, peer.client_id, node_config=hello.node_config))
         if self._closing is not None:
             self._send(peer, self._closing)
 
@@ -337,18 +307,18 @@ class ServerSession:
             self._fail(peer, peer.pending[upload.message_id], reason)
         if not upload.complete:
             if (news := upload.news(peer.client_id, now)) is not None:
-                self._outputs.append(news)
+                self._tell(news)
             return
         peer.upload = None
         known = self.bandwidths.get(peer.node_id, 0.0)
         self.bandwidths[peer.node_id] = upload.bandwidth(known, now)
         detail = "" if upload.sink else "dropped: nobody waits for this reply any more"
         received, cost = EventKind.RECEIVED, upload.wire_bytes
-        self._outputs.append(LinkEvent(received, peer.client_id, upload.message_id, cost, detail))
+        self._tell(LinkEvent(received, peer.client_id, upload.message_id, cost, detail))
         if upload.sink is not None:
             delivery = peer.pending[upload.message_id]
             self._release(peer, delivery, received=True)
-            self._outputs.append(Settle(delivery, Stored(upload.sink, upload.size)))
+            delivery.settle(delivery, Stored(upload.sink, upload.size))
 
     def _disconnect(self, peer: Peer, reason: str) -> None:
         peer.connection = None
@@ -358,7 +328,7 @@ class ServerSession:
         if peer.upload is not None:
             peer.upload.drop()
             peer.upload = None
-        self._outputs.append(LinkEvent(EventKind.LEFT, peer.client_id, detail=reason))
+        self._tell(LinkEvent(EventKind.LEFT, peer.client_id, detail=reason))
 
     def _fail_all(self, peer: Peer, reason: str) -> None:
         for delivery in list(peer.pending.values()):
@@ -366,8 +336,9 @@ class ServerSession:
 
     def _fail(self, peer: Peer, delivery: Delivery, reason: str, code: int = _NO_REPLY) -> None:
         self._release(peer, delivery, received=False)
-        event = LinkEvent(EventKind.FAILED, peer.client_id, delivery.message_id, detail=reason)
-        self._outputs += event, Settle(delivery, Error(code, reason))
+        failed, message_id = EventKind.FAILED, delivery.message_id
+        self._tell(LinkEvent(failed, peer.client_id, message_id, detail=reason))
+        delivery.settle(delivery, Error(code, reason))
 
     def _release(self, peer: Peer, delivery: Delivery, *, received: bool) -> None:
         """End an exchange; a connected client is told, so that it wastes no more on it."""
