@@ -21,11 +21,12 @@ import numpy as np
 from fedsz.arrays import NDArray, raw
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
+from fedsz.codecs.envelope import compare
 from fedsz.errors import CodecError
+from fedsz.spread import energy
 from fedsz.update.compress import compress
 from fedsz.update.decompress import decompress
 
-CHUNK: Final = 1 << 17  # elements compared at a time: 1 MB in float64
 SHORTEST: Final = 0.02  # seconds that a clock can be trusted with
 MOST_LOOPS: Final = 1000
 
@@ -81,25 +82,15 @@ class Item:
             return Deviation(0.0, 0.0, self.x.size)
         if decoded.shape != self.x.shape or decoded.dtype != self.x.dtype:
             raise CodecError(f"{self.name} came back as {decoded.dtype} {decoded.shape}")
-        flat, back = self.x.reshape(-1), decoded.reshape(-1)
-        largest, squares, count = 0.0, 0.0, 0
-        for start in range(0, flat.size, CHUNK):
-            x, y = flat[start : start + CHUNK], back[start : start + CHUNK]
-            wide = x.astype(np.float64)
-            finite = np.isfinite(wide)
-            with np.errstate(invalid="ignore"):
-                error = np.abs(wide - y)
-            if not finite.all():
-                if x[~finite].tobytes() != y[~finite].tobytes():
-                    raise CodecError(f"a NaN or infinity of {self.name} did not come back")
-                error = error[finite]
-            largest = max(largest, float(error.max(initial=0.0)))
-            squares += float(error @ error)
-            count += error.size
-        if self.coder.keeps_bound and not largest <= self.bound:
-            times = largest / self.bound
-            raise CodecError(f"an element of {self.name} moved by {times:.6g} times its bound")
-        return Deviation(largest / self.bound, squares, count)
+        x, y = self.x.reshape(-1), decoded.reshape(-1)
+        finite = np.isfinite(x)
+        if x[~finite].tobytes() != y[~finite].tobytes():
+            raise CodecError(f"a NaN or infinity of {self.name} did not come back")
+        lost, largest = compare(x, y, math.inf)
+        worst = (math.inf if lost.size else largest) / self.bound
+        if self.coder.keeps_bound and worst > 1:
+            raise CodecError(f"an element of {self.name} moved by {worst:.6g} times its bound")
+        return Deviation(worst, energy(y, x, double=True), int(finite.sum()))
 
 
 def coder_of(codec: Codec) -> Coder:
