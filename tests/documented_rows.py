@@ -312,10 +312,10 @@ def seconds_at_10_mbps() -> list[float]:
     for codec in ("uncompressed", "sz2", "uniform"):
         of = group(codec).updates
         plain = codec == "uncompressed"
-        transfer = median(8 * (u.raw if plain else u.sent) / 10e6 for u in of)
-        work = 0.0 if plain else median(u.encode + u.decode for u in of)
-        found.append(median(u.train for u in of) + transfer + work)
-    return [*found, median(u.train for u in group("uniform").updates)]
+        transfer = median(8 * (u.raw_bytes if plain else u.sent_bytes) / 10e6 for u in of)
+        work = 0.0 if plain else median(u.coding_seconds for u in of)
+        found.append(median(u.train_seconds for u in of) + transfer + work)
+    return [*found, median(u.train_seconds for u in group("uniform").updates)]
 
 
 def pays_below() -> list[float]:

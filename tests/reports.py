@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from fedsz.experiments.link_model import Link
 from fedsz.report.chart import Chart, Omitted, Table
 from fedsz.report.page import contents
 from fedsz.report.source import read_source
-from tests.sweeps import Rows, course
+from tests.sweeps import Rows, course, written
 
 FIGURES = (
     "accuracy-bytes", "accuracy-ratio", "accuracy-rounds", "accuracy-bound", "time-split",
@@ -55,3 +56,14 @@ def report_of(*sources: Path, reach: float | None = None) -> Report:
     tables = {item.name: item for item in items if isinstance(item, Table)}
     omitted = {item.title: item.why for item in items if isinstance(item, Omitted)}
     return Report(title, facts, charts, tables, omitted)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    """Writes rows to the file ``x.parquet``, or to that of a name."""
+
+    def write(*rows: Rows, name: str = "x") -> Path:
+        (tmp_path / f"{name}.parquet").unlink(missing_ok=True)
+        return written(tmp_path / f"{name}.parquet", [row for some in rows for row in some])
+
+    return write

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ ALEXNET = 228e6  # bytes, as Table I of the paper has it
 
 def way(codec: str, sent: float, encode: float, decode: float = 0.0, raw: float = 1e6) -> Choice:
     exact = codec == UNCOMPRESSED
-    return Choice(codec, None if exact else "rel:0.01", exact, raw, sent, encode, decode, raw)
+    bound = None if exact else "rel:0.01"
+    times = encode, decode
+    return Choice(
+        raw, sent, *times, codec=codec, error_bound=bound, exact=exact, measured_bytes=raw
+    )
 
 
 def plain(raw: float = 1e6) -> Choice:
@@ -123,9 +128,10 @@ def test_at_a_change_both_take_the_same_time(ways: list[Choice]) -> None:
 
 
 def test_only_what_keeps_the_bound_is_advised() -> None:
-    loose = Choice("loose", "rel:0.1", False, 1e6, 1e4, 0.01, 0.01, 1e6)
-    unbound = Choice("zfp:precision=4", None, False, 1e6, 1e3, 0.01, 0.01, 1e6)
-    exact = Choice("zstd", None, True, 1e6, 9e5, 0.01, 0.01, 1e6)
+    quick = partial(Choice, 1e6, encode_seconds=0.01, decode_seconds=0.01, measured_bytes=1e6)
+    loose = quick(1e4, codec="loose", error_bound="rel:0.1", exact=False)
+    unbound = quick(1e3, codec="zfp:precision=4", exact=False)
+    exact = quick(9e5, codec="zstd", exact=True)
     ways = [plain(), way("a", 2e5, 0.01), loose, unbound, exact]
 
     assert answer(ways, "rel:0.01", 1e6).best.codec == "a"

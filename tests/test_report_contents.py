@@ -15,30 +15,15 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from fedsz.errors import ConfigError
-from fedsz.experiments.link_model import Link
+from fedsz.experiments.link_model import Link, UpdateCost
 from fedsz.formatting import digits, points
-from fedsz.report import default_target, write_report
 from fedsz.report.rate_accuracy import NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
-from fedsz.report.runs import Setting, Spread, UpdateCost, settings_of
+from fedsz.report.runs import Setting, Spread, settings_of
 from fedsz.report.source import read_source
-from fedsz.report.times import compressed
-from fedsz.training.options import RunConfig
-from tests.reports import ENDS, OF_CNN, report_of, trial
-from tests.sweeps import MEGA, Rows, course, written
+from tests.reports import ENDS, OF_CNN, file, report_of, trial
+from tests.sweeps import MEGA, Rows, course
 
-NO_BASELINE = "there is no uncompressed run (raw) to compare with"
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[..., Path]:
-    """Writes rows to the file ``x.parquet``, or to that of a name."""
-
-    def write(*rows: Rows, name: str = "x") -> Path:
-        (tmp_path / f"{name}.parquet").unlink(missing_ok=True)
-        return written(tmp_path / f"{name}.parquet", [row for some in rows for row in some])
-
-    return write
+__all__ = ["file"]  # a fixture
 
 
 def settings_in(source: Path) -> list[Setting]:
@@ -267,193 +252,15 @@ def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(
 
 
 def test_times_are_those_of_the_link() -> None:
-    update = UpdateCost(raw=1000, sent=100, train=1.0, encode=0.2, decode=0.3)
+    update = UpdateCost(1000, 100, encode_seconds=0.2, decode_seconds=0.3)
 
-    assert compressed(update, Link(1000.0, 0.5)) == pytest.approx(0.2 + 0.5 + 0.8 + 0.3)
+    assert update.seconds(1000.0, 0.5) == pytest.approx(0.2 + 0.5 + 0.8 + 0.3)
     for latency in (0.0, 2.0):  # both take the same time
         link = Link(update.worth_below, latency)
-        assert compressed(update, link) == pytest.approx(link.seconds(update.raw))
-    assert dataclasses.replace(update, sent=1001).worth_below == 0
-    assert dataclasses.replace(update, encode=0.0, decode=0.0).worth_below == math.inf
-
-
-# Sweeps with holes
-
-
-def test_little_is_reported_too(file: Callable[..., Path]) -> None:
-    one = [{**row, "distributions": None} for row in trial("weights@0.1", seeds=1)]
-    found = report_of(file(one))
-
-    assert found.left_out["Weights"] == "the runs hold no distribution of weights"
-    assert "there is rel:0.1" in found.left_out["Accuracy over error bound"]
-    rounds = found.charts["cnn-digits-accuracy-rounds"]
-    assert "There is one seed, so no spread is shown." in rounds.caption
-    table = found.tables["cnn-digits-accuracies"]
-    assert "There is no uncompressed run" in table.caption
-    assert table.rows[0][3] == "–"
-
-
-def test_uncompressed_alone(file: Callable[..., Path]) -> None:
-    found = report_of(file(trial("raw")))
-
-    drawn = ("accuracy-bytes", "accuracy-rounds", "time-split", "weights")
-    assert list(found.charts) == [f"cnn-digits-{name}" for name in drawn]
-    for title in ("Time of an update over bandwidth", "Bytes to an accuracy"):
-        assert found.left_out[title] == "no run compresses"
-
-
-def test_a_run_without_rounds_failed(file: Callable[..., Path]) -> None:
-    (run,) = read_source(file([{**trial("raw", seeds=1)[0], "round": None}]))
-
-    assert run.error == "no round was recorded"
-
-
-@pytest.mark.parametrize(
-    "holes",
-    [
-        *(
-            {name: None}
-            for name in ("accuracy", "encode_seconds", "sent_up", "replies", "cores", "alpha")
-        ),
-        {"samples": None, "accuracy": math.nan, "loss": math.nan, "max_error": math.inf},
-    ],
-    ids=lambda holes: next(iter(holes)),
-)
-def test_numbers_that_are_not_there(holes: dict[str, Any], file: Callable[..., Path]) -> None:
-    from matplotlib.figure import Figure
-
-    few = trial("raw", "weights@0.01", "weights@0.1", seeds=1)
-    found = report_of(file([{**row, **holes} for row in few]))
-
-    for chart in found.charts.values():
-        for panel in chart.panels:
-            panel.draw(Figure().subplots())
-    assert "cnn-digits-accuracies" in found.tables
-
-
-def test_equal_numbers_have_no_law(file: Callable[..., Path]) -> None:
-    rows = [dict(row) for row in trial("raw", "weights@0.01", seeds=1)]
-    for row in rows:
-        flat = [{**d, "low": 0.5, "high": 0.5, "laws": []} for d in row.get("distributions") or []]
-        row["distributions"] = flat or None
-
-    why = report_of(file(rows)).left_out
-
-    assert "are equal" in why["Weights"]
-    assert "no run made an error" in why["Errors"]
-
-
-# Folders of runs, and what is no source
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `fedsz run` leaves behind, made in this process."""
-    from fedsz.flower import LocalGrid, make_client_app
-    from fedsz.training.federation import federate, prepare
-    from fedsz.training.run_folder import RunFolder
-
-    path = tmp_path_factory.mktemp("run") / "first"
-    config = RunConfig(update="delta", samples=160, test_samples=100, rounds=2, run_dir=str(path))
-    kept = RunFolder.create(config)
-    places = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
-    grid = LocalGrid(make_client_app(), places)
-    federate(grid, config, prepare(config), on_checkpoint=kept.keep)
-    kept.finish()
-    return path
-
-
-@pytest.fixture
-def going(folder: Path, tmp_path: Path) -> Path:
-    """A copy of the folder as it was before the run had ended, without its rounds."""
-    copy = tmp_path / "run"
-    copy.mkdir()
-    (copy / "config.toml").write_bytes((folder / "config.toml").read_bytes())
-    return copy
-
-
-def test_a_run_folder_has_what_there_is(folder: Path) -> None:
-    found = report_of(folder)
-
-    missing = ("accuracy-ratio", "accuracy-bound", "transfer-bound", "errors")
-    assert list(found.charts) == [name for name in OF_CNN if not name.endswith(missing)]
-    why = "it takes two bounds of a kind; there is rel:0.01"
-    steps = "a run's folder does not hold the steps that were sent"
-    assert found.left_out == {
-        "Bytes to an accuracy": NO_BASELINE,
-        "Errors": steps,
-        "Which law errors follow": steps,
-        "Accuracy over ratio, cnn on digits": NO_BASELINE,
-        "Accuracy over error bound": why,
-        "Time of an update over error bound": why,
-    }
-    said = found.charts["cnn-digits-accuracy-rounds"].provenance
-    assert "over 2 clients" in said
-    assert "machine not recorded" in said
-    assert found.title == "Run first"
-    assert default_target(folder) == folder / "report.html"
-
-
-def test_a_run_that_goes_on_has_what_there_is(folder: Path, going: Path) -> None:
-    lines = (folder / "rounds.jsonl").read_text().splitlines()
-    (going / "rounds.jsonl").write_text("\n".join([*lines[:2], lines[2][:40]]))
-
-    why = report_of(going).left_out["Weights"]
-
-    assert why == "there is no model.safetensors: the run has not ended"
-    (run,) = read_source(going)
-    assert [done.round for done in run.rounds] == [0, 1]
-
-    (going / "rounds.jsonl").write_text(lines[0])  # nobody has trained yet
-    (going / "model.safetensors").write_bytes(b"nonsense")
-    left_out = report_of(going).left_out
-    assert left_out["Where the time of a round goes"] == "no client sent an update"
-    assert left_out["Accuracy over rounds"] == "no round of training is recorded"
-    assert "cannot be read" in left_out["Weights"]
-
-
-def test_a_broken_run_folder(folder: Path, going: Path) -> None:
-    rounds = (folder / "rounds.jsonl").read_text()
-    for text, says in (("", "holds no finished round yet"), ("[1]\n", "line 1, is no round")):
-        (going / "rounds.jsonl").write_text(text + rounds if text else "")
-        with pytest.raises(ConfigError, match=says):
-            read_source(going)
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda p: p / "absent.parquet", "there is no .*absent.parquet"),
-        (lambda p: p, "is no run: it holds no config.toml"),
-        (lambda p: (p / "x.parquet", (p / "x.parquet").write_text("no"))[0], "no Parquet file"),
-        (lambda p: written(p / "x.parquet", []), "holds no runs yet"),
-    ],
-    ids=["absent", "other folder", "other file", "empty"],
-)
-def test_what_is_no_source(tmp_path: Path, make: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        read_source(make(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        *(({"bandwidths": of}, "bandwidth") for of in ((), (math.inf,), (0.0,), (-1.0,))),
-        *(({"reach": reach}, "accuracy to reach") for reach in (0.0, -1.0, 1.1, math.nan)),
-        ({"latency": -1.0}, "latency"),
-        ({"target": "."}, "is a folder"),
-        ({"target": "file/report.html"}, "cannot write"),
-        ({"scaling": "x.parquet"}, "holds table 'sweep' of version 2; this takes 'scaling'"),
-    ],
-)
-def test_numbers_and_files_that_no_report_takes(
-    options: dict[str, Any], says: str, file: Callable[..., Path], tmp_path: Path
-) -> None:
-    source = file([row for row in trial() if row.get("error")])
-    (tmp_path / "file").write_text("")
-    target = tmp_path / options.pop("target", "report.html")
-    if scaling := options.pop("scaling", ""):
-        options = {**options, "scaling": tmp_path / scaling}
-
-    with pytest.raises(ConfigError, match=says):
-        write_report(source, target, **options)
+        assert update.seconds(link.bandwidth, latency) == pytest.approx(
+            link.seconds(update.raw_bytes)
+        )
+    assert dataclasses.replace(update, sent_bytes=1001).worth_below == 0
+    assert (
+        dataclasses.replace(update, encode_seconds=0.0, decode_seconds=0.0).worth_below == math.inf
+    )

@@ -17,9 +17,10 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.control.transfer_time import transfer_seconds, worth_below
 from fedsz.experiments.error_distribution import Distribution, distribution
+from fedsz.experiments.link_model import UpdateCost
 from fedsz.formatting import bandwidth as rate
 from fedsz.report.distributions import histogram_panel
-from fedsz.report.runs import UNCOMPRESSED, UpdateCost
+from fedsz.report.runs import UNCOMPRESSED
 
 SLICE: Final = 500  # weights of Figure 2
 BANDWIDTHS: Final = np.logspace(6, 10.5, 61).tolist()  # 1 Mbps to 30 Gbps
@@ -108,8 +109,8 @@ def figure_7(measurements: Measurements) -> Comparison:
             times: dict[float, float] = {}
             for bound in config.bounds:
                 cost = measurements.update_cost(trained, codec, bound)
-                seconds = times[bound] = _seconds(cost, bandwidth)
-                uncompressed = transfer_seconds(0.0, cost.raw, bandwidth)
+                seconds = times[bound] = cost.seconds(bandwidth)
+                uncompressed = transfer_seconds(0.0, cost.raw_bytes, bandwidth)
                 known = model if (codec, bound) == ("sz2", RECOMMENDED_BOUND) else ""
                 saved, faster = uncompressed - seconds, uncompressed / seconds
                 of = (model, codec, f"{bound:g}")
@@ -133,8 +134,8 @@ def figure_8(measurements: Measurements) -> Comparison:
     trained = measurements.trained(model, config.first_dataset)
     bound = RECOMMENDED_BOUND
     costs = {c: measurements.update_cost(trained, spec, bound) for c, spec in CODECS.items()}
-    raw = costs[OURS].raw
-    drawn = {c: {b / 1e6: _seconds(cost, b) for b in BANDWIDTHS} for c, cost in costs.items()}
+    raw = costs[OURS].raw_bytes
+    drawn = {c: {b / 1e6: cost.seconds(b) for b in BANDWIDTHS} for c, cost in costs.items()}
     drawn[UNCOMPRESSED] = {b / 1e6: transfer_seconds(0.0, raw, b) for b in BANDWIDTHS}
     marks = {
         "500 Mbps, says the paper": published.WORTH_BELOW,
@@ -146,16 +147,12 @@ def figure_8(measurements: Measurements) -> Comparison:
     return Comparison(title, headings, lines, [trained.provenance], panels)
 
 
-def _seconds(cost: UpdateCost, bandwidth: float) -> float:
-    return transfer_seconds(cost.encode + cost.decode, cost.sent, bandwidth)
-
-
 def _crossovers(model: str, costs: Mapping[str, UpdateCost]) -> list[Line]:
     """Return up to which bandwidth each codec pays, with decompression and without."""
     lines = []
     for codec, cost in costs.items():
         of, printed = (model, codec), published.WORTH_BELOW if codec == "sz2" else None
-        alone = worth_below(cost.encode, cost.raw, cost.sent) / 1e6
+        alone = worth_below(cost.encode_seconds, cost.raw_bytes, cost.sent_bytes) / 1e6
         lines += [
             Line(of, "worth it below, without t_D", printed, alone, "Mbps"),
             Line(of, "worth it below", printed, cost.worth_below / 1e6, "Mbps"),
@@ -167,9 +164,9 @@ def _handovers(model: str, costs: Mapping[str, UpdateCost]) -> list[Line]:
     """Return up to which bandwidth SZ2 beats each other codec that is larger and faster."""
     sz2, lines = costs["sz2"], []
     for codec, other in costs.items():
-        longer = sz2.encode + sz2.decode - other.encode - other.decode
-        if other.sent > sz2.sent and longer > 0:
-            at = worth_below(longer, other.sent, sz2.sent) / 1e6
+        longer = sz2.coding_seconds - other.coding_seconds
+        if other.sent_bytes > sz2.sent_bytes and longer > 0:
+            at = worth_below(longer, other.sent_bytes, sz2.sent_bytes) / 1e6
             of, printed = (model, f"sz2 before {codec}"), published.SZ2_BEST_BELOW
             lines.append(Line(of, "smaller wins below", printed, at, "Mbps"))
     return lines

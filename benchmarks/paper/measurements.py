@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,12 +20,13 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments import bench
 from fedsz.experiments.environment import dataset_digest, environment, file_digest
+from fedsz.experiments.link_model import UpdateCost
 from fedsz.experiments.results import SWEEP, Results, read
 from fedsz.experiments.scheme import RAW, Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import PLURAL, SweepConfig, run_id
 from fedsz.experiments.sweep_worker import grid_of
-from fedsz.report.runs import Run, UpdateCost
+from fedsz.report.runs import Run
 from fedsz.report.source import runs_of
 from fedsz.training import datasets
 from fedsz.training.examples import Examples
@@ -167,7 +167,7 @@ class Measurements:
             decode.append(time.perf_counter() - start)
             encode.append(report.seconds)
         seconds = statistics.median(encode), statistics.median(decode)
-        return UpdateCost(report.raw_bytes, report.nbytes, math.nan, *seconds)
+        return UpdateCost(report.raw_bytes, report.nbytes, *seconds)
 
     def runs(
         self, models: Sequence[str], datasets: Sequence[str], codecs: Sequence[str],

@@ -20,7 +20,9 @@ from fedsz.experiments.scheme import RAW
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, settings_of
 
 # Parts of a client's round, and what an update's cost calls them.
-PARTS: Final = {"train": "train", "compress": "encode", "decompress": "decode"}
+PARTS: Final = {
+    "train": "train_seconds", "compress": "encode_seconds", "decompress": "decode_seconds",
+}  # fmt: skip
 
 
 def figure_4(measurements: Measurements) -> Comparison:

@@ -12,49 +12,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fedsz.control import transfer_time
+from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY, Row
+from fedsz.experiments.link_model import UpdateCost
 from fedsz.experiments.scheme import RAW
 
 UNCOMPRESSED: Final = "uncompressed"
 
 
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, kw_only=True)
+class Choice(UpdateCost):
     """A way to send an update."""
 
     codec: str  # as users write it, or `UNCOMPRESSED`
-    error_bound: str | None  # such as ``rel:0.01``; None where no bound steers the errors
+    error_bound: str | None = None  # such as ``rel:0.01``; None where no bound steers the errors
     exact: bool  # every bit arrives
-    raw_bytes: float  # of the update, S
-    sent_bytes: float  # of what is sent, S'
-    encode_seconds: float  # t_C
-    decode_seconds: float  # t_D
     # Of the update, those that were coded to find this out. The rest is taken to be like them.
     measured_bytes: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times smaller than the update it is."""
-        return self.raw_bytes / self.sent_bytes
-
-    @property
-    def coding_seconds(self) -> float:
-        """What it takes besides sending: t_C + t_D."""
-        return self.encode_seconds + self.decode_seconds
-
-    def seconds(self, bandwidth: float) -> float:
-        """Return what an update takes at so many bits a second."""
-        return transfer_time.transfer_seconds(self.coding_seconds, self.sent_bytes, bandwidth)
-
-    @property
-    def worth_below(self) -> float:
-        """The bandwidth, in bits a second, below which Eqn 1 holds; 0 where it never does."""
-        return transfer_time.worth_below(self.coding_seconds, self.raw_bytes, self.sent_bytes)
-
-    def is_worth(self, bandwidth: float) -> bool:
-        """Say whether it beats sending the update as it is, at so many bits a second."""
-        return bandwidth < self.worth_below
 
 
 @dataclass(frozen=True)
@@ -107,7 +81,7 @@ def envelope(ways: Sequence[Choice]) -> list[Stretch]:
 
     def crossing(flat: Choice) -> float:  # the bandwidth below which it is faster than `now`
         costs = flat.coding_seconds - now.coding_seconds
-        return transfer_time.worth_below(costs, now.sent_bytes, flat.sent_bytes)
+        return worth_below(costs, now.sent_bytes, flat.sent_bytes)
 
     # From x = 1/B = 0 on. What sends fewest bytes wins a tie: its line is the lower beyond.
     now = min(ways, key=lambda way: (way.coding_seconds, way.sent_bytes))
@@ -139,12 +113,12 @@ def _with_rest(row: Row, rest: Sequence[Row], raw_bytes: int) -> Choice:
 
 
 def _as_it_is(name: str, nbytes: int) -> Choice:
-    return Choice(name, None, True, nbytes, nbytes, 0.0, 0.0, nbytes)
+    return Choice(nbytes, nbytes, 0.0, 0.0, codec=name, exact=True, measured_bytes=nbytes)
 
 
 def _scaled(row: Row, raw_bytes: int, *, exact: bool = True) -> Choice:
     """Return a codec on ``raw_bytes``, of which it may have had a share."""
-    of, share = (row["codec"], row["error_bound"], exact), raw_bytes / row["raw_bytes"]
-    names = ("coded_bytes", "encode_seconds", "decode_seconds")
-    sent, encode, decode = (share * row[name] for name in names)
-    return Choice(*of, raw_bytes, sent, encode, decode, row["raw_bytes"])
+    share, names = raw_bytes / row["raw_bytes"], ("coded_bytes", "encode_seconds", "decode_seconds")
+    of = {"codec": row["codec"], "error_bound": row["error_bound"], "exact": exact}
+    costs = (share * row[name] for name in names)
+    return Choice(raw_bytes, *costs, **of, measured_bytes=row["raw_bytes"])

@@ -17,8 +17,8 @@ from scipy import stats
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
 from fedsz.control.record import RoundRecord
-from fedsz.control.transfer_time import worth_below
 from fedsz.experiments.error_distribution import Distribution
+from fedsz.experiments.link_model import UpdateCost
 from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
 from fedsz.formatting import NOTHING, count, digits, listed, points
 from fedsz.update.partition import PAPER
@@ -86,24 +86,10 @@ def difference(found: Spread | None) -> str:
 
 
 @dataclass(frozen=True)
-class UpdateCost:
-    """What one update of one client costs, on average over a run."""
+class Update(UpdateCost):
+    """One update of one client, on average over a run: its clients encode, the server decodes."""
 
-    raw: float  # bytes before compression
-    sent: float  # bytes after it
-    train: float  # seconds of the client; NaN if not recorded
-    encode: float  # seconds of the client
-    decode: float  # seconds of the server
-
-    @property
-    def ratio(self) -> float:
-        """How many times smaller compression makes it."""
-        return self.raw / self.sent
-
-    @property
-    def worth_below(self) -> float:
-        """The bandwidth in bits a second below which compressing pays."""
-        return worth_below(self.encode + self.decode, self.raw, self.sent)
+    train_seconds: float = math.nan  # of the client; NaN if not recorded
 
 
 @dataclass(frozen=True)
@@ -156,17 +142,17 @@ class Run:
         return max((r.max_error for r in self.trained), default=math.nan)
 
     @property
-    def update(self) -> UpdateCost | None:
+    def update(self) -> Update | None:
         """The mean of its rounds; None if no client sent an update, or it was not recorded."""
         replies = sum(r.replies for r in self.trained)
         if not replies:
             return None
-        names = ("raw_up", "sent_up", "train_seconds", "encode_seconds", "decode_seconds")
+        names = ("raw_up", "sent_up", "encode_seconds", "decode_seconds", "train_seconds")
         sums = (sum(getattr(r, name) for r in self.trained) for name in names)
-        raw, sent, train, encode, decode = (total / replies for total in sums)
+        raw, sent, encode, decode, train = (total / replies for total in sums)
         if not (raw > 0 and sent > 0 and math.isfinite(encode + decode)):
             return None
-        return UpdateCost(raw, sent, train or math.nan, encode, decode)
+        return Update(raw, sent, encode, decode, train or math.nan)
 
 
 class Group(NamedTuple):
@@ -182,7 +168,7 @@ class Group(NamedTuple):
         return self.label == UNCOMPRESSED
 
     @property
-    def updates(self) -> list[UpdateCost]:
+    def updates(self) -> list[Update]:
         """The mean update of each run that has one."""
         return [run.update for run in self.runs if run.update]
 
@@ -221,7 +207,7 @@ class Setting:
         return min(far, key=lambda b: (b.kind != "rel", far[b]), default=None)
 
     @property
-    def updates(self) -> list[UpdateCost]:
+    def updates(self) -> list[Update]:
         """The mean update of each run that has one."""
         return [run.update for run in self.runs if run.update]
 

@@ -9,7 +9,7 @@ from fedsz.experiments.link_model import Link
 from fedsz.formatting import NOTHING, digits, percent, points, seconds, size_in_digits
 from fedsz.report.chart import Omitted, Table
 from fedsz.report.runs import Run, Setting, Spread, named, spread
-from fedsz.report.times import NO_UPDATE, compressed, compressing_pays, named_link, uncompressed
+from fedsz.report.times import NO_UPDATE, compressing_pays, named_link, uncompressed
 
 
 def ratios(settings: Sequence[Setting]) -> Table:
@@ -64,20 +64,22 @@ def timings(setting: Setting, link: Link) -> Table | Omitted:
     title = "Time of an update"
     if not setting.updates:
         return Omitted(title, NO_UPDATE)
-    plain, names = uncompressed(setting, link), ("train", "encode", "decode", "sent", "raw")
+    plain = uncompressed(setting, link)
+    names = ("train_seconds", "encode_seconds", "decode_seconds", "sent_bytes", "raw_bytes")
     rows = []
     for group in setting.groups:
         if not group.updates:
             continue
         spreads = (Spread.of(getattr(update, name) for update in group.updates) for name in names)
         train, encode, decode, sent, raw = (x.middle if x else math.nan for x in spreads)
-        total = Spread.of(compressed(update, link) for update in group.updates) or plain
+        times = (update.seconds(link.bandwidth, link.latency) for update in group.updates)
+        total = Spread.of(times) or plain
         pays = compressing_pays(group.updates)
         if group.uncompressed:
             encode, decode, sent, total, pays = math.nan, math.nan, raw, plain, NOTHING
-        times = map(seconds, (train, encode, decode))
+        parts = map(seconds, (train, encode, decode))
         faster = digits(plain.middle / total.middle)
-        cells = (*times, size_in_digits(sent), spread(total, seconds), faster, pays)
+        cells = (*parts, size_in_digits(sent), spread(total, seconds), faster, pays)
         rows.append((group.label, named(group.bound), *cells))
     caption = (
         "Means over the updates of a run, then the median over seeds (least … greatest). The sum is"

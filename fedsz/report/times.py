@@ -22,7 +22,7 @@ from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth, seconds
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted, Panel
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, UpdateCost, named, spread
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, Update, named, spread
 from fedsz.report.style import LIGHT
 
 if TYPE_CHECKING:
@@ -36,19 +36,14 @@ BANDWIDTH: Final = series.Axis("bandwidth", bandwidth, log=True)
 NO_UPDATE: Final = "no client sent an update"
 
 
-def compressed(update: UpdateCost, link: Link) -> float:
-    """Return the seconds that an update takes on a link."""
-    return update.encode + link.seconds(update.sent) + update.decode
-
-
 def uncompressed(setting: Setting, link: Link) -> Spread:
     """Return the seconds of an update as it is; there must be a run with updates."""
-    found = Spread.of(link.seconds(update.raw) for update in setting.updates)
+    found = Spread.of(link.seconds(update.raw_bytes) for update in setting.updates)
     assert found is not None
     return found
 
 
-def compressing_pays(found: Sequence[UpdateCost]) -> str:
+def compressing_pays(found: Sequence[Update]) -> str:
     """Say at which bandwidths compressing pays."""
     where = Spread.of(update.worth_below for update in found)
     if where is None:
@@ -96,7 +91,7 @@ def bounds_chart(setting: Setting, styles: series.Styles, links: Sequence[Link])
     for link in links:
 
         def time(run: Run, link: Link = link) -> float:
-            return compressed(run.update, link) if run.update else math.nan
+            return run.update.seconds(link.bandwidth, link.latency) if run.update else math.nan
 
         name, plain = named_link(link), uncompressed(setting, link)
         panels += series.bounds_panels(setting, time, styles, series.TIME, name, plain)
@@ -123,11 +118,13 @@ def bandwidths_chart(
     low = min(NARROWEST, *(link.bandwidth for link in links))
     high = max(WIDEST, *(link.bandwidth for link in links))
     across = [Link(low * (high / low) ** (i / (STEPS - 1)), latency) for i in range(STEPS)]
-    raw = median(update.raw for update in setting.updates)
+    raw = median(update.raw_bytes for update in setting.updates)
     lines = {UNCOMPRESSED: series.series_of((link.bandwidth, link.seconds(raw)) for link in across)}
     for label, known in found.items():
         lines[label] = series.series_of(
-            (link.bandwidth, compressed(update, link)) for link in across for update in known
+            (link.bandwidth, update.seconds(link.bandwidth, link.latency))
+            for link in across
+            for update in known
         )
     says = "; ".join(f"{label} {compressing_pays(known)}" for label, known in found.items())
 
@@ -150,12 +147,14 @@ def bandwidths_chart(
     return Chart.of(setting, "transfer-bandwidth", title, caption, panel)
 
 
-def _phases(found: Sequence[UpdateCost], link: Link, plain: bool) -> dict[str, Spread]:
+def _phases(found: Sequence[Update], link: Link, plain: bool) -> dict[str, Spread]:
     columns = {
-        "training": [update.train for update in found],
-        "encode": [0.0 if plain else update.encode for update in found],
-        "transfer": [link.seconds(update.raw if plain else update.sent) for update in found],
-        "decode": [0.0 if plain else update.decode for update in found],
+        "training": [update.train_seconds for update in found],
+        "encode": [0.0 if plain else update.encode_seconds for update in found],
+        "transfer": [
+            link.seconds(update.raw_bytes if plain else update.sent_bytes) for update in found
+        ],
+        "decode": [0.0 if plain else update.decode_seconds for update in found],
     }
     columns["sum"] = np.nansum(list(columns.values()), axis=0).tolist()
     nothing = Spread((), math.nan, math.nan, math.nan, math.nan)
