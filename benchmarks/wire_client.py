@@ -66,7 +66,7 @@ class WireClient:
 
     def answer(self, request: Request) -> EncodedMessage:
         """Return the reply to a request."""
-        message = decode_message(request.buffer, request.size)
+        message = decode_message(request.source, request.size)
         return self._node.answer(message, limit=request.reply_limit)
 
     async def upload(self, call: Call, reply: EncodedMessage) -> None:

@@ -309,3 +309,5 @@ def test_the_protocol_stays_what_it_is() -> None:
     # Nor did a BYE say whether the run had failed.
     assert unpack(bytes.fromhex("0692a866696e6973686564a0")) == Bye(ByeKind.FINISHED, "")
     assert pack(Bye(ByeKind.FINISHED, "")).hex() == "0693a866696e6973686564a0c2"
+    # They end with the reason of a server that fails.
+    assert pack(Bye(ByeKind.REFUSED, "", failed=True)).hex() == "0693a772656675736564a0c3"

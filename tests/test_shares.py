@@ -80,21 +80,28 @@ steps = st.lists(
 )
 
 
+def history(*clients: str) -> list[tuple[str, str, int | None]]:
+    """Return steps: ``a1`` comes for share 1, ``a?`` for any; ``-a`` leaves for good."""
+    steps: list[tuple[str, str, int | None]] = []
+    for client in clients:
+        if client[0] == "-":
+            steps += [("leaves", client[1], None), *[("waits", "", None)] * 2]
+        else:
+            steps.append(("comes", client[0], int(client[1]) if client[1] != "?" else None))
+    return steps
+
+
+# Anybody may name any share, where clients need no proof: that of one that is away, too.
+@example(history("a0", "b1", "c2", "-b", "d1", "b1", "d1"))
+@example(history("a0", "b1", "c2", "-b", "d?", "b1", "d1"))
 # One that has taken another share leaves its own to the borrower.
-TAKEN_ANEW = [
-    *[("comes", "a", 0), ("leaves", "a", None), ("waits", "", None), ("waits", "", None)],
-    *[("comes", "b", 0), ("comes", "a", 1), ("leaves", "b", None), ("waits", "", None)],
-    *[("waits", "", None), ("comes", "c", 0), ("comes", "b", 0)],
-]
-
-
-@example(TAKEN_ANEW)
+@example(history("a0", "-a", "b0", "a1", "-b", "c0", "b0"))
 @given(steps)
-def test_no_two_live_clients_have_one_share(history: list[tuple[str, str, int | None]]) -> None:
+def test_no_two_live_clients_have_one_share(done: list[tuple[str, str, int | None]]) -> None:
     desk, links, shares = Desk(), {}, {}  # type: ignore[var-annotated]
     first: dict[Share, str] = {}  # whom each share belongs to,
     last: dict[Share, str] = {}  # and who had it last
-    for what, client_id, number in history:
+    for what, client_id, number in done:
         if what == "waits":
             desk.wait(GRACE / 2)
         elif what == "leaves" and client_id in links:
@@ -126,58 +133,28 @@ def test_no_two_live_clients_have_one_share(history: list[tuple[str, str, int | 
         assert len(held) == len(set(held))
 
 
-def test_a_client_gets_its_share_back_while_others_take_what_is_left() -> None:
+def test_a_client_gets_its_share_back_and_others_are_told_whose_it_is() -> None:
     desk = Desk()
     links = {name: desk.come(name) for name in "abc"}
     assert [answer.share for _, answer in links.values()] == [Share(i, COUNT) for i in range(COUNT)]
 
     desk.lose(links["b"][0])
-    _, spare = desk.come("spare")
-    assert isinstance(spare, Bye)
-    assert spare.reason == f"all {COUNT} shares of the data are taken"
+    none_left = Bye(ByeKind.TAKEN, f"all {COUNT} shares of the data are taken")
+    assert desk.come("spare")[1] == none_left
     assert desk.come("b")[1].share == Share(1, COUNT)
 
     desk.leave_for_good(links["c"][0])
     link, answer = desk.come("spare")
     assert answer.share == Share(2, COUNT)
     assert desk.come("c")[1].share == Share(2, COUNT)
-    assert not desk.serves(link)
-    assert isinstance(desk.come("spare")[1], Bye)
+    assert desk.lines[link].heard[1:] == [Bye(ByeKind.TAKEN, "client 'c' has its share again")]
+    assert desk.come("spare")[1] == none_left
 
-
-@pytest.mark.parametrize("named", [Share(1, COUNT), None], ids=["named", "asked for"])
-def test_who_takes_the_share_of_one_that_is_away_does_not_lock_it_out(named: Share | None) -> None:
-    """Where clients need no proof, anybody may name any share."""
-    desk = Desk()
-    desk.come("a", Share(0, COUNT))
-    away, _ = desk.come("b", Share(1, COUNT))
-    desk.come("c", Share(2, COUNT))
-    desk.leave_for_good(away)
-    stranger, answer = desk.come("stranger", named)
-    assert isinstance(answer, Welcome)
-
-    back, answer = desk.come("b", Share(1, COUNT))
-
-    assert isinstance(answer, Welcome)
-    bye = Bye(ByeKind.TAKEN, "client 'b' has its share again")
-    assert desk.lines[stranger].heard[1:] == [bye]
-    assert [desk.serves(link) for link in (stranger, back)] == [False, True]
-    assert (
-        desk.come("stranger", Share(1, COUNT))[1].reason == "share 1/3 of the data is client 'b''s"
-    )
-
-
-def test_two_clients_cannot_name_one_share() -> None:
-    desk = Desk()
-    desk.come("a", Share(1, COUNT))
-
-    _, second = desk.come("b", Share(1, COUNT))
-
-    assert isinstance(second, Bye)
-    assert (second.kind, second.reason) == (ByeKind.TAKEN, "share 1/3 of the data is client 'a''s")
-    assert isinstance(desk.come("c", Share(1, 2))[1], Welcome)  # of other shares nothing is known
-    assert isinstance(desk.come("d", Share(0, 1))[1], Welcome)  # all of its own data
-    assert isinstance(desk.come("e", Share(0, 1))[1], Welcome)
+    _, named = desk.come("d", Share(1, COUNT))
+    assert named == Bye(ByeKind.TAKEN, "share 1/3 of the data is client 'b''s")
+    assert isinstance(desk.come("e", Share(1, 2))[1], Welcome)  # of other shares nothing is known
+    assert isinstance(desk.come("f", Share(0, 1))[1], Welcome)  # all of its own data
+    assert isinstance(desk.come("g", Share(0, 1))[1], Welcome)
 
 
 @pytest.mark.parametrize("config", [{"partition-id": "0"}, {"partition-id": True}, {}])

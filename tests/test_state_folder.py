@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -18,7 +17,7 @@ from fedsz.errors import ConfigError
 from fedsz.flower import GrpcGrid
 from fedsz.flower.records import to_array
 from fedsz.transport.events import EventKind
-from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, pack
+from fedsz.transport.frames import PROTOCOL, Hello
 from fedsz.transport.state_folder import CLIENT_ID, KEY, SHARE, STATE, StateFolder
 from fedsz.whole_files import LOCK
 from tests.links import Client, free_port
@@ -139,18 +138,6 @@ def test_a_server_that_fails_is_waited_for_and_tells_why(
     assert client.thread.is_alive()
     client.stop.set()
     assert client.ended() is None
-
-
-def test_older_clients_end_with_the_reason() -> None:
-    class OldBye(msgspec.Struct, array_like=True):
-        kind: ByeKind
-        reason: str
-
-    sent = pack(Bye(ByeKind.REFUSED, "the server stopped: why", failed=True))
-
-    assert msgspec.msgpack.decode(sent[1:], type=OldBye) == OldBye(
-        ByeKind.REFUSED, "the server stopped: why"
-    )
 
 
 def test_a_process_has_the_session_key_of_the_one_before(tmp_path: Path) -> None:
