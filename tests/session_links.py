@@ -91,7 +91,7 @@ class Door:
             self.session.receive(line, raw, self.now)
         return line.heard[before:]
 
-    def knock(self, who: Any, hello: Hello, identity: Identity | None = None) -> list[Any]:
+    def knock(self, who: Any, hello: Hello, identity: Identity = ()) -> list[Any]:
         """Return what somebody is told who says HELLO."""
         self.session.connect(self.lines[who], identity)
         return self.says(who, pack(hello))
@@ -141,9 +141,10 @@ class Link:
         """Queue what the server sends."""
         if isinstance(item, Welcome):
             self.welcome = True
-            device = self.device
-            names = device.identity.names if device.identity else {device.client_id}
-            assert device.client_id in names, "a stranger was let in"
+            own = self.device.client_id
+            assert all(own in proof.names for proof in self.device.identity), (
+                "a stranger was let in"
+            )
         if isinstance(item, Bye):
             replaced = item.kind == ByeKind.REPLACED
             assert self.lossy or not replaced, "a live client was replaced"
@@ -154,7 +155,7 @@ class Link:
 class Device:
     """A process that runs a client: its session, its link, and what its app has done."""
 
-    def __init__(self, client_id: str, identity: Identity | None = None) -> None:
+    def __init__(self, client_id: str, identity: Identity = ()) -> None:
         self.client_id, self.identity = client_id, identity
         hello = Hello(PROTOCOL, client_id, {}, [], next(session_keys).to_bytes(16))
         self.session = ClientSession(hello, max_message_bytes=LIMIT)

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 
 from fedsz.transport import frames
 from fedsz.transport.frames import MAX_UNANSWERED, ByeKind
-from fedsz.transport.identity import Identity
+from fedsz.transport.identity import Identity, Proof
 from fedsz.transport.node import node_id
 from fedsz.transport.peer import Stored
 from tests.session_links import FRAMES, GRACE, Device, Sink, World
@@ -64,12 +64,12 @@ class Sessions(RuleBasedStateMachine):
         Sink.full = False
         self.chunks.stop()
 
-    def identity(self, client_id: str) -> Identity | None:
+    def identity(self, client_id: str) -> Identity:
         """Return what the next process of a client shows, if this server asks for it."""
         if not self.proven:
-            return None
+            return ()
         serial = self.serials[client_id]
-        return Identity("token", f"{serial:x}", frozenset((client_id,)), {serial: "token"})
+        return (Proof("token", serial, frozenset((client_id,)), f"{serial:x}"),)
 
     def linked(self) -> list[Device]:
         return [device for device in self.world.devices if device.link]

@@ -10,24 +10,22 @@ from fedsz.flower_compat import ErrorCode
 from fedsz.transport import server_session
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, pack
-from fedsz.transport.identity import Claims, Identity
+from fedsz.transport.identity import Claims, Identity, Proof
 from fedsz.transport.node import node_id
 from tests.session_links import GRACE, Door
 
 OWNER = Hello(PROTOCOL, "a", {}, [], b"the key of one process")
 OTHER = Hello(PROTOCOL, "a", {}, [], b"another key")
 OLD = Hello(PROTOCOL, "a", {}, [])  # of a release without keys
-CERTIFICATE = Identity("certificate", "1", frozenset(("a",)))
+CERTIFICATE = (Proof("certificate", 1, frozenset(("a",)), "1"),)
 IN_USE = "the client id 'a' is in use"
 
 
 @pytest.mark.parametrize("state", ["live", "away", "gone"])
-@pytest.mark.parametrize("identity", [None, CERTIFICATE], ids=["plaintext", "certificate"])
+@pytest.mark.parametrize("identity", [(), CERTIFICATE], ids=["plaintext", "certificate"])
 @pytest.mark.parametrize("second", [OWNER, OTHER, OLD], ids=["itself", "another", "an old one"])
 @pytest.mark.parametrize("first", [OWNER, OLD], ids=["with a key", "without"])
-def test_who_may_take_an_id(
-    state: str, identity: Identity | None, first: Hello, second: Hello
-) -> None:
+def test_who_may_take_an_id(state: str, identity: Identity, first: Hello, second: Hello) -> None:
     door = Door()
     door.knock("first", first, identity)
     if state != "live":
@@ -39,7 +37,7 @@ def test_who_may_take_an_id(
     heard, before = door.knock("second", second, identity), door.lines["first"].heard[1:]
 
     same = second.session_key != b"" and second == first
-    let_in = same or state == "gone" or (state == "away" and identity is not None)
+    let_in = same or state == "gone" or (state == "away" and identity != ())
     if let_in:
         assert isinstance(heard[0], Welcome)
     else:
@@ -66,17 +64,23 @@ def test_the_key_of_a_process_that_was_replaced_is_void() -> None:
 
 def test_an_identity_is_of_one_client() -> None:
     claims = Claims()
-    both = Identity("certificate", "1", frozenset(("a", "b")))
-    claims.check(both, "a")
-    claims.check(both, "a")  # it comes back
-    claims.check(both._replace(serial="2"), "b")  # another certificate
+    both, token = (
+        Proof("certificate", 1, frozenset(("a", "b")), "1"),
+        Proof("token", 1, frozenset("a"), "t"),
+    )
+    claims.check((both, token), "a")
+    claims.check((both,), "a")  # it comes back
+    claims.check((both._replace(mark="2"),), "b")  # another certificate
 
     with pytest.raises(CorruptStream, match="'b', but this certificate has joined as client 'a'"):
-        claims.check(both, "b")
+        claims.check((both,), "b")
     with pytest.raises(CorruptStream, match="is 'c' and the certificate that of 'a' or 'b'"):
-        claims.check(both, "c")
+        claims.check((both,), "c")
+    with pytest.raises(CorruptStream, match="is 'b' and the token that of 'a'"):
+        claims.check((both._replace(mark="3"), token), "b")
+    claims.check((both._replace(mark="3"),), "a")  # which a wrong token has not claimed
     with pytest.raises(CorruptStream, match="that of nobody"):
-        claims.check(Identity("certificate", "3", frozenset()), "a")
+        claims.check((Proof("certificate", 4, frozenset(), "4"),), "a")
 
 
 @pytest.mark.parametrize(

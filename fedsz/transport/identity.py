@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import grpc
@@ -23,48 +22,49 @@ _BEARER: Final = "Bearer "  # RFC 6750; what gRPC's access-token credentials wri
 T = TypeVar("T")
 
 
-class Identity(NamedTuple):
-    """Who a connection is, as one certificate or token proves."""
+class Proof(NamedTuple):
+    """What one certificate or token proves."""
 
-    proof: str  # which kind of proof: "certificate" or "token"
-    serial: str  # tells proofs apart
+    kind: str  # "certificate" or "token"
+    serial: int
     names: frozenset[str]  # the client ids that it may be used with
-    # By their serial numbers, the proofs that were shown: what each is, and whose.
-    shown: Mapping[int, str] = MappingProxyType({})
+    mark: str  # tells proofs apart: serial numbers of two authorities may be the same
 
-    def beside(self, other: Identity) -> Identity:
-        """Return who a connection is that has shown both proofs: what both say."""
-        shown = {**self.shown, **other.shown}
-        return self._replace(names=self.names & other.names, shown=shown)
 
-    def why_revoked(self, revoked: Collection[int]) -> str:
-        """Return which of its proofs is among serial numbers that are revoked; "" if none is."""
-        for serial, proof in self.shown.items():
-            if serial in revoked:
-                return f"the {proof}, serial number {serial:x}, is revoked"
-        return ""
+Identity = tuple[Proof, ...]  # all that a connection has shown; none where nobody asks
+
+
+def why_revoked(identity: Identity, revoked: Collection[int]) -> str:
+    """Return which proof is among serial numbers that are revoked; "" if none is."""
+    for proof in identity:
+        if proof.serial in revoked:
+            whose = ", ".join(sorted(proof.names))
+            return f"the {proof.kind} of {whose!r}, serial number {proof.serial:x}, is revoked"
+    return ""
 
 
 class Claims:
     """Which client each proof of identity has been used for: a certificate is one client."""
 
     def __init__(self) -> None:
-        self._client_ids: dict[str, str] = {}  # by serial
+        self._client_ids: dict[str, str] = {}  # by the mark of a proof
 
     def check(self, identity: Identity, client_id: str) -> None:
         """Note that an identity is used as ``client_id``.
 
         Raises:
-            CorruptStream: it is not of this client, or has been used as another one.
+            CorruptStream: a proof is not of this client, or has been used as another one.
         """
-        if client_id not in identity.names:
-            names = " or ".join(sorted(map(repr, identity.names))) or "nobody"
-            what = f"the client id is {client_id!r} and the {identity.proof} that of {names}"
-            raise CorruptStream(what)
-        first = self._client_ids.setdefault(identity.serial, client_id)
-        if first != client_id:
-            what = f"this {identity.proof} has joined as client {first!r} before"
-            raise CorruptStream(f"the client id is {client_id!r}, but {what}")
+        for proof in identity:
+            if client_id not in proof.names:
+                names = " or ".join(sorted(map(repr, proof.names))) or "nobody"
+                what = f"the client id is {client_id!r} and the {proof.kind} that of {names}"
+                raise CorruptStream(what)
+        for proof in identity:
+            first = self._client_ids.setdefault(proof.mark, client_id)
+            if first != client_id:
+                what = f"this {proof.kind} has joined as client {first!r} before"
+                raise CorruptStream(f"the client id is {client_id!r}, but {what}")
 
 
 class Identities:
@@ -97,23 +97,22 @@ class Identities:
         """Return the serial numbers that are revoked now."""
         return frozenset() if self._revoked is None else self._revoked.read()
 
-    def of(self, context: grpc.aio.ServicerContext) -> Identity | None:
-        """Return what a connection has proven; None if nobody asks for proof.
+    def of(self, context: grpc.aio.ServicerContext) -> Identity:
+        """Return what a connection has proven.
 
         Raises:
             LinkError: it lacks a proof, or one is wrong or revoked.
         """
-        identity = None if self._tokens is None else _token_of(context, self._tokens.read())
         (pem,) = context.auth_context().get("x509_pem_cert", (b"",))
-        if pem:
-            certificate = _certificate_in(pem)
-            identity = certificate if identity is None else certificate.beside(identity)
-        if identity is not None and (why := identity.why_revoked(self.revoked())):
+        by_certificate = (_certificate_in(pem),) if pem else ()
+        by_token = () if self._tokens is None else (_token_of(context, self._tokens.read()),)
+        identity = by_certificate + by_token
+        if why := why_revoked(identity, self.revoked()):
             raise LinkError(why)
         return identity
 
 
-def _token_of(context: grpc.aio.ServicerContext, hashes: Mapping[int, TokenHash]) -> Identity:
+def _token_of(context: grpc.aio.ServicerContext, hashes: Mapping[int, TokenHash]) -> Proof:
     sent = dict(context.invocation_metadata() or ()).get("authorization", "")
     if not sent:
         raise LinkError("this server takes clients with a token: give --token-file")
@@ -124,18 +123,17 @@ def _token_of(context: grpc.aio.ServicerContext, hashes: Mapping[int, TokenHash]
     known = hashes.get(token.serial)
     if known is None or not known.fits(token):
         raise LinkError("the token is not one that this server knows")
-    shown = {token.serial: f"token of {known.client_id!r}"}
-    return Identity("token", f"{token.serial:x}", frozenset((known.client_id,)), shown)
+    return Proof("token", token.serial, frozenset((known.client_id,)), f"{token.serial:x}")
 
 
-def _certificate_in(pem: bytes) -> Identity:
+def _certificate_in(pem: bytes) -> Proof:
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         names = certificate_names(certificate)
     except ValueError as err:  # which OpenSSL has let pass
         raise LinkError(f"the certificate cannot be read: {err}") from None
-    shown = {certificate.serial_number: f"certificate of {', '.join(sorted(names))!r}"}
-    return Identity("certificate", hashlib.sha256(pem).hexdigest(), names, shown)
+    mark = hashlib.sha256(pem).hexdigest()
+    return Proof("certificate", certificate.serial_number, names, mark)
 
 
 class _Watched(Generic[T]):

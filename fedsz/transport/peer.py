@@ -136,7 +136,7 @@ class Peer:
         """Whether it is connected, or may still return."""
         return self.connection is not None or self.grace_ends is not None
 
-    def gives_way_to(self, hello: Hello, identity: Identity | None) -> bool:
+    def gives_way_to(self, hello: Hello, identity: Identity) -> bool:
         """Return whether a connection may take this client's place.
 
         The process that was connected last may at any time: it lost its link before the server
@@ -145,7 +145,7 @@ class Peer:
         """
         if self.session_key and hmac.compare_digest(hello.session_key, self.session_key):
             return True
-        return self.connection is None and (identity is not None or self.grace_ends is None)
+        return self.connection is None and (bool(identity) or self.grace_ends is None)
 
     def upload_of(self, delivery: Delivery) -> Upload | None:
         """Return the upload in progress if it is the reply to this message."""

@@ -18,7 +18,7 @@ from fedsz.flower_compat import ErrorCode
 from fedsz.transport import frames
 from fedsz.transport.events import EventKind, LinkEvent, NodeConfig
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Welcome
-from fedsz.transport.identity import Claims, Identity
+from fedsz.transport.identity import Claims, Identity, why_revoked
 from fedsz.transport.node import node_id
 from fedsz.transport.peer import Delivery, Line, Peer, Stored, Taken, Upload
 from fedsz.transport.shares import Claim, Shares
@@ -60,7 +60,7 @@ class ServerSession:
         self._why_unfit, self._tell = why_unfit, tell
         self._peers: dict[int, Peer] = {}
         self._connections: dict[Line, Peer | None] = {}  # None until HELLO
-        self._identities: dict[Line, Identity | None] = {}  # of the connections
+        self._identities: dict[Line, Identity] = {}  # of the connections
         self._claims = Claims()
         self._closing: Bye | None = None
 
@@ -109,7 +109,7 @@ class ServerSession:
         peer = self._peers.get(node)
         return str(node) if peer is None else peer.client_id
 
-    def connect(self, connection: Line, identity: Identity | None = None) -> None:
+    def connect(self, connection: Line, identity: Identity = ()) -> None:
         """Note a new connection; its client is unknown until its first frame.
 
         With an ``identity`` that frame must have a client id that it proves.
@@ -164,7 +164,7 @@ class ServerSession:
     def revoke(self, serials: Collection[int]) -> None:
         """Send home all connections that have shown a proof of one of these serial numbers."""
         for connection, identity in list(self._identities.items()):
-            if identity is not None and (reason := identity.why_revoked(serials)):
+            if reason := why_revoked(identity, serials):
                 self.refuse(connection, reason)
 
     def next_deadline(self) -> float | None:
@@ -220,8 +220,7 @@ class ServerSession:
             ours = f"this server speaks {frames.PROTOCOL}"
             raise UnsupportedStream(f"protocol {hello.protocol}; {ours}")
         identity = self._identities[connection]
-        if identity is not None:
-            self._claims.check(identity, hello.client_id)
+        self._claims.check(identity, hello.client_id)
         if self._why_unfit is not None and (why := self._why_unfit(hello.node_config)):
             raise CorruptStream(f"{hello.client_id!r} cannot take part: {why}")
         node = node_id(hello.client_id)
