@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Self
 
@@ -24,12 +25,13 @@ from fedsz.transport.channel import (
     SERVICE,
     warn_of_plaintext,
 )
-from fedsz.transport.events import Counters, NodeConfig, OnEvent
+from fedsz.transport.events import Counters, NodeConfig, OnEvent, tell
 from fedsz.transport.grid_base import GridBase, open_reply
 from fedsz.transport.identity import Identities
 from fedsz.transport.peer import Delivery, Outcome, Settler, Stored, Unpulled
 from fedsz.transport.probe import PROBE_METHOD, Probes
-from fedsz.transport.server import Hub
+from fedsz.transport.server import Hub, spool
+from fedsz.transport.server_session import ServerSession
 from fedsz.transport.shares import Shares
 from fedsz.transport.visitors import Visitors, connections_for, raise_descriptor_limit
 
@@ -109,15 +111,16 @@ class GrpcGrid(GridBase):
         self._identities = identities or Identities()
         if self._identities.by_token and credentials is None:
             raise ConfigError("tokens need TLS: without it, anyone on the path can read them")
-        self._hub = Hub(
+        session = ServerSession(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
-            identities=self._identities,
-            on_event=on_event,
-            visitors=Visitors(most, max_connections_per_address or max(1, most // 2)),
+            open_sink=spool,
+            tell=partial(tell, on_event),
             shares=None if shares is None else Shares(shares),
             why_unfit=why_unfit,
         )
+        visitors = Visitors(most, max_connections_per_address or max(1, most // 2))
+        self._hub = Hub(session, self._identities, visitors)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
         # Over _loop: what is posted is posted before the end. The garbage collector may free a
@@ -134,7 +137,7 @@ class GrpcGrid(GridBase):
     @property
     def counters(self) -> Counters:
         """What has crossed the links so far; the difference of two snapshots tells of a round."""
-        return copy.copy(self._hub.counters)
+        return copy.copy(self._hub.session.counters)
 
     @property
     def bandwidths(self) -> Mapping[int, float]:

@@ -11,16 +11,16 @@ import logging
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from typing import IO
 
 import grpc
 
 from fedsz.errors import LinkError
-from fedsz.transport.events import Counters, EventKind, LinkEvent, NodeConfig, OnEvent, tell
+from fedsz.transport.events import Counters
 from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
 from fedsz.transport.identity import Identities
 from fedsz.transport.peer import Delivery
 from fedsz.transport.server_session import ServerSession
-from fedsz.transport.shares import Shares
 from fedsz.transport.visitors import Visit, Visitors
 
 logger = logging.getLogger(__name__)
@@ -89,30 +89,16 @@ class Connection:
         self._counters.wire_bytes_sent += wire_size(frame)
 
 
+def spool() -> IO[bytes]:
+    """Return a place for the bytes of one reply."""
+    return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)
+
+
 class Hub:
     """Tells a `ServerSession` what happens, and gives it the time."""
 
-    def __init__(
-        self,
-        *,
-        max_message_bytes: int,
-        reconnect_grace: float,
-        identities: Identities,
-        on_event: OnEvent | None,
-        visitors: Visitors,
-        shares: Shares | None = None,
-        why_unfit: Callable[[NodeConfig], str] | None = None,
-    ) -> None:
-        self.session = ServerSession(
-            max_message_bytes=max_message_bytes,
-            reconnect_grace=reconnect_grace,
-            open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
-            tell=self._tell,
-            shares=shares,
-            why_unfit=why_unfit,
-        )
-        self.counters = Counters()  # of what has crossed the links
-        self._identities, self._on_event, self._visitors = identities, on_event, visitors
+    def __init__(self, session: ServerSession, identities: Identities, visitors: Visitors) -> None:
+        self.session, self._identities, self._visitors = session, identities, visitors
         self._alarm: asyncio.TimerHandle | None = None
 
     def post(self, deliveries: list[Delivery]) -> None:
@@ -134,7 +120,7 @@ class Hub:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, visit.refused)
 
     async def _serve(self, visit: Visit, context: grpc.aio.ServicerContext) -> None:
-        connection = Connection(context, self.counters)
+        connection = Connection(context, self.session.counters)
         try:
             self.session.connect(connection, self._identities.of(context))
         except LinkError as err:
@@ -174,11 +160,6 @@ class Hub:
         while True:
             await asyncio.sleep(_REVOCATION_SECONDS)
             self.session.revoke(self._identities.revoked())
-
-    def _tell(self, event: LinkEvent) -> None:
-        self.counters.messages_sent += event.kind == EventKind.SENT
-        self.counters.messages_received += event.kind == EventKind.RECEIVED
-        tell(self._on_event, event)
 
     def _set_alarm(self) -> None:
         """Call the session when the first of its time limits is over."""

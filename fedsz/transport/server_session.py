@@ -16,7 +16,7 @@ from flwr.app import Error
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport import frames
-from fedsz.transport.events import EventKind, LinkEvent, NodeConfig
+from fedsz.transport.events import Counters, EventKind, LinkEvent, NodeConfig
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Welcome
 from fedsz.transport.identity import Claims, Identity, why_revoked
 from fedsz.transport.node import node_id
@@ -54,6 +54,7 @@ class ServerSession:
         why_unfit: Callable[[NodeConfig], str] | None = None,
     ) -> None:
         self.connected: tuple[int, ...] = ()  # node ids; replaced, never changed
+        self.counters = Counters()  # of what has crossed the links; others count the bytes
         self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
         self._max_message_bytes, self._open_sink = max_message_bytes, open_sink
         self._reconnect_grace, self._shares = reconnect_grace, shares
@@ -145,6 +146,7 @@ class ServerSession:
         if peer is not None and peer.connection == connection:
             delivery.sent = True
         sent = EventKind.SENT
+        self.counters.messages_sent += 1
         self._tell(LinkEvent(sent, delivery.client_id, delivery.message_id, wire_bytes))
 
     def lost(self, connection: Line, now: float) -> None:
@@ -313,6 +315,7 @@ class ServerSession:
         self.bandwidths[peer.node_id] = upload.bandwidth(known, now)
         detail = "" if upload.sink else "dropped: nobody waits for this reply any more"
         received, cost = EventKind.RECEIVED, upload.wire_bytes
+        self.counters.messages_received += 1
         self._tell(LinkEvent(received, peer.client_id, upload.message_id, cost, detail))
         if upload.sink is not None:
             delivery = peer.pending[upload.message_id]
