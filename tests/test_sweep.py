@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import SweepConfig, run_id
 from tests.test_cli import call, refuse
+from tests.test_fleet import alive
 
 pytestmark = pytest.mark.slow
 TINY = {
@@ -324,17 +325,8 @@ def children_of(pid: int) -> Iterator[int]:
         yield from map(int, (task / "children").read_text().split())
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def wait_until(holds: object, patience: float = 300.0) -> None:
-    assert callable(holds)
-    deadline = time.monotonic() + patience
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -29,6 +29,7 @@ NO_BYTES: Final = "the bytes of no run are recorded"
 SEEDS: Final = " Interval: 95 %, Student's t over the seeds."
 
 BYTES: Final = Axis("bytes up plus down", partial(tick, show=size_in_digits), log=True)
+POINTS: Final = Axis("points from uncompressed", "{:+.2f}".format)
 RATIO: Final = Axis("times fewer bytes, up plus down", "{:,.3g}".format, log=True)
 
 
@@ -81,7 +82,7 @@ def bytes_chart(setting: Setting, ways: Sequence[RateAccuracy]) -> Chart | Omitt
         return Omitted(title, NO_BYTES)
     y, zero = PERCENT, "There is no uncompressed run to compare with."
     if setting.baseline:
-        y = Axis("accuracy, points from uncompressed at the end", "{:+.2f}".format)
+        y = POINTS
         zero = (
             "Zero is the last accuracy of the uncompressed run of the same seed; what is farther"
             f" than {DEEP:g} points below is cut off."
@@ -126,9 +127,10 @@ def ratio_chart(setting: Setting, ways: Sequence[RateAccuracy]) -> Chart | Omitt
         " difference to the uncompressed run of the same seed."
         f"{SEEDS}{_grey(lines, ways)}{left if far else ''}"
     )
-    y = Axis("accuracy, points from uncompressed", "{:+.2f}".format)
     height = HEIGHT + ROW * min(len(lines), NAMED)
-    panel = series.lines_panel("", lines, _styles(ways), RATIO, y, height=height, more=near_zero)
+    panel = series.lines_panel(
+        "", lines, _styles(ways), RATIO, POINTS, height=height, more=near_zero
+    )
     return Chart.of(setting, "accuracy-ratio", title, caption, panel)
 
 
