@@ -130,7 +130,6 @@ ONE: dict[str, Any] = {
     "min_available_nodes": 1,
 }
 STRATEGIES = [flower.FedAvg, StreamingFedAvg, partial(FedBuff, buffer=1), FetchSgd]
-CODEC_NAMES = [c.name for c in CODECS if c.lossy and not c.missing()]
 CHAINS = [
     "feedback>topk:k=20%>ternary",
     "feedback>rotate>centroids",
@@ -141,26 +140,27 @@ CHAINS = [
     "qsgd",
     "sign",
 ]
+WAYS: list[tuple[Any, float, dict[str, Any]]] = [
+    *(
+        (strategy, 0.9, {"update": update, "error_bound": "abs:1e-3"})
+        for strategy in STRATEGIES
+        for update in ("weights", "delta", "delta+ef")
+    ),
+    *(
+        (StreamingFedAvg, 0.9, {"codec": codec.name, "error_bound": 1e-3})
+        for codec in CODECS
+        if codec.lossy and not codec.missing()
+    ),
+    *((STRATEGIES[i % 2], 0.1, {"update": chain}) for i, chain in enumerate(CHAINS)),
+]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("update", ["weights", "delta", "delta+ef"])
-def test_no_reply_counts_for_more_than_the_norm(strategy: Any, update: str) -> None:
+@pytest.mark.parametrize(("strategy", "least", "options"), WAYS)
+def test_no_reply_counts_for_more_than_the_norm(
+    strategy: Any, least: float, options: dict[str, Any]
+) -> None:
     app = App()
-    app.check(app.run(strategy(**ONE), update=update, error_bound="abs:1e-3"))
-
-
-@pytest.mark.parametrize("codec", CODEC_NAMES)
-def test_of_any_codec(codec: str) -> None:
-    app = App()
-    app.check(app.run(StreamingFedAvg(**ONE), 2, codec=codec, error_bound=1e-3))
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES[:2])
-@pytest.mark.parametrize("chain", CHAINS)
-def test_of_any_chain(chain: str, strategy: Any) -> None:
-    app = App()
-    app.check(app.run(strategy(**ONE), update=chain), least=0.1)
+    app.check(app.run(strategy(**ONE), 2, **options), least)
 
 
 @pytest.mark.parametrize("name", ["single", "half", "double", "brain"])
@@ -184,9 +184,9 @@ def test_a_scaled_step_keeps_its_norm_once_it_is_rounded(
     assert ((y - start) * (x - start) >= 0).all()
 
 
-def received(model: Model, start: Model, **options: Any) -> ReceivedUpdate:
-    update = ReceivedUpdate(record_of(model), sent=start, **options)
-    update.clip_to(C)
+def received(model: Model, start: Model, norm: float = C) -> ReceivedUpdate:
+    update = ReceivedUpdate(record_of(model), sent=start)
+    update.clip_to(norm)
     return update
 
 
@@ -216,16 +216,12 @@ def test_whole_numbers_take_their_part_of_the_norm() -> None:
     """They stay as they are, and floats have what is left; Flower's mods cannot scale them."""
     start = {"weight": np.zeros(100), "seen": np.arange(3)}
     after = {"weight": np.ones(100), "seen": np.arange(3) + np.array([0, 3, 0])}
-    update = ReceivedUpdate(record_of(after), sent=start)
-    update.clip_to(5.0)
-    arrays = update.arrays()
+    arrays = received(after, start, 5.0).arrays()
     assert np.linalg.norm(arrays["weight"]) == pytest.approx(4)
     assert norm_of(arrays, start) <= 5
 
-    update = ReceivedUpdate(record_of(after), sent=start)
-    update.clip_to(2.9)
     with pytest.raises(RefusedReply, match=r"whole numbers of its update is 3; the most is 2\.9"):
-        update.arrays()
+        received(after, start, 2.9).arrays()
 
 
 def test_what_cannot_be_clipped_is_refused() -> None:
@@ -286,23 +282,18 @@ def around(wrapper: Any, inner: Any = StreamingFedAvg, **options: Any) -> Any:
 
 @pytest.mark.parametrize("update", ["delta", "delta+ef", "feedback>topk:k=20%>ternary"])
 @pytest.mark.parametrize("inner", STRATEGIES[:2])
-def test_flowers_fixed_clipping(inner: Any, update: str) -> None:
-    wrapper = flower.DifferentialPrivacyClientSideFixedClipping
-    app = App(fixedclipping_mod)
-    strategy = around(wrapper, inner, clipping_norm=0.3)
-    options = {"update": update, "error_bound": "step:1"}
-    app.check(app.run(strategy, start=initial(counter=False), **options), least=0.2)
-    assert app.norms == [0.3] * 3
-
-
-@pytest.mark.parametrize("inner", STRATEGIES[:2])
-def test_flowers_adaptive_clipping(inner: Any) -> None:
+@pytest.mark.parametrize("name", ["Fixed", "Adaptive"])
+def test_flowers_client_side_clipping(name: str, inner: Any, update: str) -> None:
     """Norm bits arrive, and the norm that a round's messages say holds for its replies."""
-    wrapper = flower.DifferentialPrivacyClientSideAdaptiveClipping
-    app = App(adaptiveclipping_mod)
-    strategy = around(wrapper, inner, initial_clipping_norm=0.3, target_clipped_quantile=0.25)
-    app.check(app.run(strategy, start=initial(counter=False)), least=0.2)
-    growth = np.exp(-0.2 * (1 - 0.25))  # of what was clipped each time
+    wrapper = getattr(flower, f"DifferentialPrivacyClientSide{name}Clipping")
+    mod, norm, growth = fixedclipping_mod, {"clipping_norm": 0.3}, 1.0
+    if name == "Adaptive":
+        mod, norm = adaptiveclipping_mod, {"initial_clipping_norm": 0.3}
+        norm["target_clipped_quantile"] = 0.25
+        growth = np.exp(-0.2 * (1 - 0.25))  # of what was clipped each time
+    app, options = App(mod), {"update": update, "error_bound": "step:1"}
+    strategy = around(wrapper, inner, **norm)
+    app.check(app.run(strategy, start=initial(counter=False), **options), least=0.2)
     assert app.norms == pytest.approx([0.3, 0.3 * growth, 0.3 * growth**2])
 
 

@@ -134,25 +134,24 @@ def drawn(shared: Shared, k: int) -> set[int]:
     return set(found)
 
 
-@pytest.mark.parametrize(("size", "k"), [(1, 1), (50, 3), (50, 7), (50, 25), (50, 26), (50, 50)])
-def test_drawn_positions_are_the_first_different_ones(size: int, k: int) -> None:
-    shared = Shared(TensorSpec((size,), name="w"), seed=3)
-    others = 2 * k > size
-    expected = drawn(shared, size - k if others else k)
-    expected = set(range(size)) - expected if others else expected
-
-    found = subset(shared, k, own=False)
-
-    places = np.flatnonzero(found) if found.dtype == np.bool_ else found
+def places(found: np.ndarray, k: int, size: int) -> list[int]:
+    """Positions, which are a mask where they are many."""
     assert (found.dtype == np.bool_) == (MANY * k > size)
-    assert places.tolist() == sorted(expected)
+    return (np.flatnonzero(found) if found.dtype == np.bool_ else found).tolist()
 
 
-def test_many_are_drawn_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsz.methods.random_k.CHUNK", 64)
-    shared = Shared(TensorSpec((9000,), name="w"))
+@pytest.mark.parametrize(
+    ("size", "k"), [(1, 1), (50, 3), (50, 7), (50, 25), (50, 26), (50, 50), (9000, 3000)]
+)
+def test_drawn_positions_are_the_first_different_ones(
+    size: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsz.methods.random_k.CHUNK", 64)  # of 3,000, many are drawn at a time
+    shared = Shared(TensorSpec((size,), name="w"), seed=3)
+    expected = drawn(shared, min(k, size - k))
+    expected = set(range(size)) - expected if 2 * k > size else expected
 
-    assert set(np.flatnonzero(subset(shared, 3000, own=False))) == drawn(shared, 3000)
+    assert places(subset(shared, k, own=False), k, size) == sorted(expected)
 
 
 @pytest.mark.parametrize(("size", "k"), [(50, 3), (50, 7), (50, 49), (50, 50), (7, 5)])
@@ -161,10 +160,9 @@ def test_a_drawn_run_goes_on_at_the_start(size: int, k: int) -> None:
         shared = Shared(TensorSpec((size,), name="w"), seed=seed)
         (start,) = drawn(shared, 1)
 
-        found = run(shared, k, own=False)
-
-        places = np.flatnonzero(found) if found.dtype == np.bool_ else found
-        assert places.tolist() == sorted((start + i) % size for i in range(k))
+        assert places(run(shared, k, own=False), k, size) == sorted(
+            (start + i) % size for i in range(k)
+        )
 
 
 def numbers(mode: int, zigzag: Any, width: int = 0) -> bytes:

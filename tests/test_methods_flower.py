@@ -60,19 +60,9 @@ def distance(w: np.ndarray) -> float:
     return float(np.square(w - GOAL).sum() / np.square(GOAL).sum())
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "update",
-    [
-        "feedback>topk:k=10%>ternary",
-        "feedback>randk:k=20%,unbiased=0",
-        "feedback>topk:k=10%>uniform@std:1",
-        "vector?qsgd|*.weight?feedback>sign",
-        "feedback>powersgd:rank=4",
-        "dgc:momentum=0.5>topk:k=10%",
-        "drive",
-        "qsgd:bits=6,bucket=64",
-    ],
+    ["feedback>powersgd:rank=4", "vector?qsgd|*.weight?feedback>sign", "qsgd:bits=6,bucket=64"],
 )
 def test_feedback_on_clients_or_no_bias_brings_the_average_there(update: str) -> None:
     assert distance(trained(update, rounds=60)) < 0.1
@@ -157,15 +147,20 @@ def test_a_biased_chain_without_feedback_gives_one_warning(flower_log: list[str]
     ]
 
 
-def test_the_spellings_of_before_mean_what_they_did() -> None:
-    for update, differs, keeps in (
+@pytest.mark.parametrize(
+    ("update", "differs", "keeps"),
+    [
         ("weights", False, False),
         ("delta", True, False),
         ("delta+ef", True, True),
         ("delta>topk", True, False),
         ("delta>feedback>topk", True, True),
-    ):
-        config = CompressionConfig(update=update)
+    ],
+)
+def test_the_spellings_of_before_mean_what_they_did(
+    update: str, differs: bool, keeps: bool
+) -> None:
+    config = CompressionConfig(update=update)
 
-        assert (config.sends_differences, config.keeps_state) == (differs, keeps)
-    assert CompressionConfig(update="delta>topk:k=0.01") == CompressionConfig(update="topk")
+    assert (config.sends_differences, config.keeps_state) == (differs, keeps)
+    assert config == CompressionConfig(update=update.removeprefix("delta>"))

@@ -180,7 +180,7 @@ def test_equal_arguments_give_equal_bytes_and_state_survives_a_restart(text: str
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("text", cases(t for t in CHAINS if not parse(t).biased))
 def test_what_is_declared_unbiased_is(text: str) -> None:
-    transform, x, rounds = parse(text), ordinary(3, 40), 1500
+    transform, x, rounds = parse(text), ordinary(3, 40), 800
 
     decoded = [coded(transform, x, shared_of(x, round_=r))[1] for r in range(rounds)]
 
@@ -265,6 +265,7 @@ def test_a_gain_tells_the_energy_of_what_is_decoded(text: str) -> None:
 SETTLES = [
     *(f"feedback>{text}" for text in BIASED if text not in PAIRS),
     *(text for text in AROUND if not text.startswith("dgc")),
+    "dgc>topk:k=10%>ternary",
 ]
 
 
@@ -277,28 +278,11 @@ def test_feedback_around_a_biased_part_finds_the_minimum_of_a_quadratic(text: st
     spec = TensorSpec(target.shape, target.dtype, "fc.weight")
     start, rate = float(np.square(target).sum()), 0.005
 
-    for r in range(3000):
+    for r in range(1000):
         _, step, state = coded(transform, rate * (target - w), Shared(spec, 1, r + 1), state)
         w = w + step
 
     assert np.square(target - w).sum() < 0.02 * start
-
-
-@pytest.mark.parametrize("text", ["topk:k=20%", "qsgd:bits=8,bucket=0", "sign"])
-def test_differences_from_what_is_learnt_tell_a_receiver_a_constant(text: str) -> None:
-    x, rate = ordinary(8, 100), 1.0
-    transform = parse(f"difference:rate={rate}>{text}")
-    assert isinstance(transform, methods.Difference)
-    shared, theirs = shared_of(x), transform.init(shared_of(x).spec)
-    state: Any = None
-
-    for r in range(300):
-        _, decoded, state = coded(transform, x, shared_of(x, round_=r), state)
-        meant, theirs = transform.received(decoded, theirs)
-
-    assert shared.spec.shape == meant.shape
-    assert np.array_equal(theirs["shift"], state["shift"])
-    assert np.square(meant - x).sum() < 0.01 * np.square(x).sum()
 
 
 @given(text=st.sampled_from(CHAINS), data=st.data())

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.repository
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = DOCS / "methods.md", DOCS / "results" / "methods.md"
 CODE = re.compile(r"`([^`]+)`")
+COMMANDS = "run --update", "server --insecure --update", "sweep --ways"
 BAD = {
     "topk:k=0": "topk k must be a number of elements or a share",
     "ternary>topk": "topk cannot follow ternary",
@@ -39,6 +40,9 @@ def chains() -> list[str]:
     found = [match[1].replace("\\|", "|") for cell in cells if (match := CODE.fullmatch(cell))]
     found = [text.partition(" into ")[0] for text in found]
     return [text for text in dict.fromkeys(found) if not text.startswith("delta+ef")]
+
+
+WITH_DOWNLINKS = [f"difference>topk/{way}" for way in ("difference>topk:k=5%", "difference>sign")]
 
 
 def test_there_are_chains_in_the_tables() -> None:
@@ -60,22 +64,17 @@ def test_every_chain_is_an_update_of_a_run_on_the_command_line_and_in_a_file(
 
 
 def test_every_chain_is_a_way_of_a_sweep_and_read_back_from_it() -> None:
-    listed = SweepConfig.of({"ways": chains()})
-    with_commas = SweepConfig.of({"ways": ",".join(chains())})
+    ways = [*chains(), *WITH_DOWNLINKS]
+    listed, with_commas = (SweepConfig.of({"ways": each}) for each in (ways, ",".join(ways)))
 
     assert listed.runs == with_commas.runs
-    assert {run.update for run in listed.runs} == {str(chain_of(text)) for text in chains()}
+    told = {(run.update, run.downlink) for run in listed.runs if "difference" in run.downlink}
+    assert {"/".join(both) for both in told} == set(WITH_DOWNLINKS)
+    updates = {str(chain_of(text)) for text in (*chains(), "difference>topk")}
+    assert {run.update for run in listed.runs} == updates
     for run in listed.runs:
         (again,) = SweepConfig.of({"ways": str(Scheme.of_run(run))}).runs
         assert again.compression == run.compression
-
-
-@pytest.mark.parametrize("downlink", ["difference>topk:k=5%", "difference>sign"])
-def test_a_way_may_have_a_chain_downwards(downlink: str) -> None:
-    (run,) = SweepConfig.of({"ways": f"difference>topk/{downlink}"}).runs
-
-    assert (run.update, run.downlink) == ("difference>topk", downlink)
-    assert str(Scheme.of_run(run)) == f"difference>topk/{downlink}"
 
 
 def test_methods_are_listed_with_their_settings_and_a_line_each() -> None:
@@ -91,17 +90,13 @@ def test_methods_are_listed_with_their_settings_and_a_line_each() -> None:
     assert "uniform@std:1" in last
 
 
-@pytest.mark.parametrize(("text", "why"), BAD.items())
-@pytest.mark.parametrize("command", ["run --update", "server --insecure --update", "sweep --ways"])
-def test_a_chain_that_cannot_be_is_refused_in_one_line(command: str, text: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "text", "why"),
+    [
+        *((command, *bad) for command in COMMANDS for bad in BAD.items()),
+        ("run --downlink", "difference>qsgd", "write qsgd:unbiased=0"),
+        ("run --update sketch:fixed=1 --fetchsgd", "0", "FetchSGD's k must be a number"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(command: str, text: str, why: str) -> None:
     assert why in refuse(*command.split(), text)
-
-
-def test_a_downlink_that_cannot_be_is_refused_in_one_line() -> None:
-    assert "write qsgd:unbiased=0" in refuse("run", "--downlink", "difference>qsgd")
-
-
-def test_fetchsgd_has_no_warning_of_what_it_keeps() -> None:
-    refused = refuse("run", "--update", "sketch:fixed=1", "--fetchsgd", "0")
-
-    assert refused.startswith("FetchSGD's k must be a number of elements")

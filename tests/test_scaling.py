@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,27 +39,21 @@ def round_of(number: int, *, replies: int = 2, seconds: float = 10.0) -> RoundRe
 
 
 @pytest.mark.parametrize(
-    ("clients", "workers", "seconds"),
+    ("clients", "workers", "link", "seconds"),
     [
-        (1, 1, 2.5 + 0.3 + 1),
-        (4, 4, 2.5 + 4 * 0.3 + 1),
-        (4, 1, 4 * 2.5 + 4 * 0.3 + 1),
-        (5, 2, 3 * 2.5 + 5 * 0.3 + 1),
+        (1, 1, {}, 2.5 + 0.3 + 1),
+        (4, 4, {}, 2.5 + 4 * 0.3 + 1),
+        (4, 1, {}, 4 * 2.5 + 4 * 0.3 + 1),
+        (5, 2, {}, 3 * 2.5 + 5 * 0.3 + 1),
+        # 5 MB at 10 Mbps, one at a time or all at once
+        (8, 8, {"bandwidth": 10e6, "link": "own"}, 2.5 + 8 * 0.3 + 1 + 4),
+        (8, 8, {"bandwidth": 10e6, "link": "shared"}, 2.5 + 8 * 0.3 + 1 + 8 * 4),
     ],
 )
 def test_clients_work_in_turns_and_the_server_takes_one_after_another(
-    clients: int, workers: int, seconds: float
+    clients: int, workers: int, link: dict[str, Any], seconds: float
 ) -> None:
-    assert COSTS.seconds(clients, workers) == pytest.approx(seconds)
-
-
-def test_a_shared_link_carries_all_and_own_links_one_at_a_time() -> None:
-    alone = COSTS.seconds(8, 8)
-
-    own, shared = (COSTS.seconds(8, 8, bandwidth=10e6, link=link) for link in scaling.LINKS)
-
-    assert own - alone == pytest.approx(4.0)  # 5 MB at 10 Mbps
-    assert shared - alone == pytest.approx(8 * 4.0)
+    assert COSTS.seconds(clients, workers, **link) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

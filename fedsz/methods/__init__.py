@@ -29,9 +29,8 @@ from fedsz.methods.combinators import (
 )
 from fedsz.methods.feedback import Dgc, Ecx, Feedback
 from fedsz.methods.low_rank import Atomo, PowerSgd
-from fedsz.methods.natural import Natural
 from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
-from fedsz.methods.qsgd import Qsgd
+from fedsz.methods.qsgd import Natural, Qsgd
 from fedsz.methods.random_k import RandomK
 from fedsz.methods.rotation import Rotate
 from fedsz.methods.sign import Sign, SparseBinary, Ternary
