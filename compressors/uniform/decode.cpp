@@ -5,10 +5,10 @@
 #include <numeric>
 #include <optional>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "decoded_quads.hpp"
-#include "fetch.hpp"
 #include "low_bits.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
@@ -56,8 +56,8 @@ public:
 
     // Fills y, or puts its elements on top of those of a base.
     void decode(T* y, const T* base) {
+        if (mode_ == Mode::coded) ahead_ = {y, base};
         const auto put = [&](std::size_t, std::size_t at, std::size_t n, const Block& block) {
-            if (base) fetch(base + at, n);  // while these elements are made
             elements(at, n, block, y + at);
             if constexpr (std::is_same_v<T, C>)
                 if (base) loops_.accumulate(base + at, n, C(1), y + at);
@@ -65,15 +65,13 @@ public:
         if (mode_ == Mode::quads)
             run_quads(put);
         else
-            run(nullptr, [&](std::size_t chunk, std::size_t at, std::size_t n, const Block& block) {
-                fetch<true>(y + at + n, n);  // while the next tokens are decoded
-                put(chunk, at, n, block);
-            });
+            run(nullptr, put);
     }
 
     // Decodes all there is that may fail, and keeps what `add` needs of it: a byte an element at
     // most. base: what the energy is to be of the distance from, or null.
     void open(const T* base) {
+        if (mode_ == Mode::coded) ahead_ = {base, nullptr};
         std::vector<double> energies(chunks_.count());
         const double square = double(grid_.step) * double(grid_.step);
         const auto measure = [&](std::size_t chunk, std::size_t at, std::size_t n,
@@ -259,7 +257,7 @@ private:
                     chunk.blocks->decode(some);
                 else if (chunk.sparse)
                     chunk.sparse->decode(some);
-                turns[i] = {chunk.coder.get(), chunk.block.fractions, some};
+                turns[i] = {chunk.coder.get(), chunk.block.fractions, some, ahead(begin)};
             }
             if (by_runs()) TokenDecoder::decode(std::span(turns).first(chunks.size()));
             for (std::size_t i = 0; i < chunks.size(); ++i)
@@ -302,6 +300,14 @@ private:
         quads_->template add<E>(grid_, weight, sums, alone, each);
     }
 
+    // What is wanted with tokens at, at + 1, ...
+    Ahead ahead(std::size_t at) const {
+        const auto behind = [&](const T* x) {
+            return x ? reinterpret_cast<const char*>(x + at) : nullptr;
+        };
+        return {behind(ahead_.first), behind(ahead_.second), sizeof(T)};
+    }
+
     void start(std::size_t i, Chunk& chunk) const {
         const std::size_t begin = chunks_.begin(i), n = chunks_.length(i);
         if (mode_ == Mode::blocks) chunk.blocks.emplace(kernels_, parts_[i], n);
@@ -327,6 +333,7 @@ private:
     std::optional<ContextMap> map_;
     std::vector<Bytes> parts_;
     std::vector<Exception<E>> exceptions_;  // by position
+    std::pair<const T*, const T*> ahead_{};  // arrays that are wanted with tokens, or null
     RecycledBytes tokens_;  // once it is open; or
     std::optional<DecodedQuads> quads_;
     double energy_ = 0;

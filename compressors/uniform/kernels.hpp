@@ -137,6 +137,26 @@ struct ElementKernels {
 
 inline constexpr std::uint32_t kMagnitudeLimit = 1u << 18;
 
+// What is read and written once symbols have been decoded, so many bytes of each array for a symbol.
+// A cache may fetch it meanwhile: decoding waits for its states, and not for memory.
+struct Ahead {
+    const char *first = nullptr, *second = nullptr;  // or null
+    std::size_t bytes = 0;
+
+    // Asks for what belongs to n symbols behind the first `at`.
+    void fetch(std::size_t at, std::size_t n) const {
+        if (!first) return;
+        for (std::size_t byte = at * bytes; byte < (at + n) * bytes; byte += 64) {
+            __builtin_prefetch(first + byte);
+            if (second) __builtin_prefetch(second + byte);
+        }
+    }
+    void advance(std::size_t symbols) {
+        if (first) first += symbols * bytes;
+        if (second) second += symbols * bytes;
+    }
+};
+
 // A run that is being decoded: its kLanes states, the words that follow (of 16 bits each, at any
 // address), the table of each symbol, and where symbols go.
 struct RunState {
@@ -144,6 +164,7 @@ struct RunState {
     const std::uint8_t *words, *end;
     const std::uint8_t* contexts;
     std::uint8_t* symbols;
+    Ahead ahead;
 
     // How many groups of kLanes symbols have all the words that they can take.
     std::size_t safe_groups() const { return std::size_t(end - words) / (2 * kLanes); }

@@ -59,6 +59,7 @@ void decode_as(RunState* runs, const Slot* slots, unsigned bits, std::size_t gro
     for (std::size_t at = 0; at < groups * kLanes; at += kLanes) {
 #pragma GCC unroll 4
         for (unsigned run = 0; run < Count; ++run) {
+            runs[run].ahead.fetch(at, kLanes);
             __m256i symbol[kParts];
 #pragma GCC unroll 4
             for (unsigned part = 0; part < kParts; ++part) {

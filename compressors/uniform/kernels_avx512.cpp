@@ -34,6 +34,7 @@ void decode_as(RunState* runs, const Slot* slots, unsigned bits, std::size_t gro
     for (std::size_t at = 0; at < groups * kLanes; at += kLanes) {
 #pragma GCC unroll 4
         for (unsigned run = 0; run < Count; ++run) {
+            runs[run].ahead.fetch(at, kLanes);
 #pragma GCC unroll 2
             for (unsigned half = 0; half < 2; ++half) {
                 __m512i& own = state[run][half];

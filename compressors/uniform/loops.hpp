@@ -311,6 +311,7 @@ inline void advance(RunState& run, const std::uint8_t* words, std::size_t groups
     run.words = words;
     run.symbols += groups * kLanes;
     if (run.contexts) run.contexts += groups * kLanes;
+    run.ahead.advance(groups * kLanes);
 }
 
 // Calls decode.operator()<Count, Contexts>() for so many runs, with or without contexts.

@@ -133,7 +133,7 @@ RunDecoder::RunDecoder(const Kernels& kernels, unsigned lanes, Bytes bytes)
 
 void RunDecoder::decode(const SlotTables& tables, const std::uint8_t* contexts,
                         std::span<std::uint8_t> symbols) {
-    Turn turn{this, contexts, symbols};
+    Turn turn{this, contexts, symbols, {}};
     decode(tables, std::span(&turn, 1));
 }
 
@@ -148,6 +148,7 @@ void RunDecoder::one_by_one(const SlotTables& tables, Turn& turn, std::size_t co
                                      turn.contexts, some);
     turn.symbols = turn.symbols.subspan(count);
     if (turn.contexts) turn.contexts += count;
+    turn.ahead.advance(count);
 }
 
 void RunDecoder::in_groups(const SlotTables& tables, std::span<Turn> turns) {
@@ -157,9 +158,9 @@ void RunDecoder::in_groups(const SlotTables& tables, std::span<Turn> turns) {
         RunState states[kSideBySide];
         std::size_t groups = SIZE_MAX;
         for (std::size_t i = 0; i < turns.size(); ++i) {
-            const auto& [run, contexts, symbols] = turns[i];
+            const auto& [run, contexts, symbols, ahead] = turns[i];
             if (run->lane_ != 0) return;
-            states[i] = {run->states_, run->words_, run->end_, contexts, symbols.data()};
+            states[i] = {run->states_, run->words_, run->end_, contexts, symbols.data(), ahead};
             groups = std::min({groups, symbols.size() / kLanes, states[i].safe_groups()});
         }
         if (groups == 0) return;
@@ -167,6 +168,7 @@ void RunDecoder::in_groups(const SlotTables& tables, std::span<Turn> turns) {
         for (std::size_t i = 0; i < turns.size(); ++i) {
             turns[i].run->words_ = states[i].words;
             turns[i].contexts = states[i].contexts;
+            turns[i].ahead = states[i].ahead;
             turns[i].symbols = turns[i].symbols.subspan(groups * kLanes);
         }
     }

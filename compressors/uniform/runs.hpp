@@ -80,6 +80,7 @@ public:
         RunDecoder* run;
         const std::uint8_t* contexts;
         std::span<std::uint8_t> symbols;
+        Ahead ahead = {};
     };
     // As each by itself, but at the same time; contexts of all or of none are null. At most
     // kSideBySide.

@@ -161,7 +161,7 @@ void TokenDecoder::decode(std::span<const Turn> turns) {
     const TokenDecoder& any = *turns[0].coder;
     if (any.model_.contexts.by_plane()) {
         if (any.at_ == 0) decode_planes(turns);
-        for (const auto& [coder, fractions, tokens] : turns) {
+        for (const auto& [coder, fractions, tokens, ahead] : turns) {
             if (!tokens.empty()) std::memcpy(tokens.data(), &coder->ordered_[coder->at_], tokens.size());
             coder->at_ += tokens.size();
         }
@@ -169,12 +169,12 @@ void TokenDecoder::decode(std::span<const Turn> turns) {
     }
     RunTurns runs;
     for (std::size_t i = 0; i < turns.size(); ++i) {
-        const auto& [coder, fractions, tokens] = turns[i];
+        const auto& [coder, fractions, tokens, ahead] = turns[i];
         std::uint8_t* contexts = any.map_.trivial() ? nullptr : coder->contexts_.data();
         if (contexts)
             any.map_.fill(coder->begin_ + coder->at_, fractions,
                           std::span(contexts, tokens.size()));
-        runs[i] = {&*coder->run_, contexts, tokens};
+        runs[i] = {&*coder->run_, contexts, tokens, ahead};
         coder->at_ += tokens.size();
     }
     RunDecoder::decode(any.tables_, std::span(runs).first(turns.size()));
@@ -209,7 +209,8 @@ void TokenDecoder::decode_planes(std::span<const Turn> turns) {
                     any.map_.fill_plane(plane, coder.begin_ / planes + at, &coder.planes_[at],
                                         kernels, contexts);
                 runs[i] = {&*coder.run_, contexts.data(),
-                           std::span(coder.planes_).subspan(plane * kernels + (n ? at : 0), n)};
+                           std::span(coder.planes_).subspan(plane * kernels + (n ? at : 0), n),
+                           {}};
             }
             RunDecoder::decode(any.tables_, std::span(runs).first(turns.size()));
         }

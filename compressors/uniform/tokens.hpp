@@ -86,6 +86,7 @@ public:
         TokenDecoder* coder;
         const std::uint8_t* fractions;
         std::span<std::uint8_t> tokens;
+        Ahead ahead = {};
     };
     // At most kSideBySide of them; of chunks that have been started, of one tensor.
     static void decode(std::span<const Turn> turns);
