@@ -17,8 +17,8 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.flower import AdmissionRules, FedSZGrid, StreamingFedAvg
 from fedsz.flower.deadline import Deadlines
-from fedsz.flower.evaluation_metrics import EvaluationMetrics
 from fedsz.flower.records import KEY, to_array
+from fedsz.flower.round_book import EvaluationMetrics
 from fedsz.update.config import CompressionConfig
 from tests.federation import CLIENTS, Watched, app_of, grid_of, initial, moved, record_of
 

@@ -21,7 +21,6 @@ from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.admitted_record import AdmittedRecord
 from fedsz.flower.bench import Bench
 from fedsz.flower.differential_privacy import CLIPPED_AGAIN
-from fedsz.flower.limit_log import LimitLog
 from fedsz.flower.ordinary import MOST_WEIGHT, Latest, Move, Ordinary, largest_weight
 from fedsz.flower.packing import Outcome
 from fedsz.flower.received_update import ReceivedUpdate
@@ -96,7 +95,7 @@ class Admission:
     def __init__(self, rules: AdmissionRules) -> None:
         self.rules = rules
         self.bench = Bench()
-        self._ordinary, self._log = Ordinary(rules.norm_limit), LimitLog()
+        self._ordinary, self._log = Ordinary(rules.norm_limit), round_log.LimitLog()
         self._asked: set[int] = set()
         self._failed: set[int] = set()
         self._admitted: list[Admitted] = []

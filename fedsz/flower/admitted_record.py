@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
+from functools import cached_property
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
@@ -40,7 +41,7 @@ class AdmittedRecord(ArrayRecord):
     @property
     def is_sealed(self) -> bool:
         """Whether nobody has looked at its arrays."""
-        return self._decoded.arrays is None
+        return not self._decoded.is_decoded
 
     def copy(self) -> ArrayRecord:  # type: ignore[override] # what is decoded is sealed no more
         """Return a plain record of its arrays."""
@@ -48,36 +49,24 @@ class AdmittedRecord(ArrayRecord):
 
     def clear(self) -> None:
         """Free its arrays; those that are still sealed are not decoded for that."""
-        self._decoded.arrays = {}
+        self._decoded.data = {}
 
 
-class _Decoded(MutableMapping[str, Array]):
+class _Decoded(UserDict[str, Array]):
     """The arrays of an update by name, decoded when they are first asked for."""
 
     def __init__(self, update: ReceivedUpdate) -> None:
         self._update = update
-        self.arrays: dict[str, Array] | None = None
 
-    def _all(self) -> dict[str, Array]:
-        if self.arrays is None:
-            aside = aside_of(self._update.record)
-            self.arrays = dict(with_aside(to_record(self._update.arrays()), aside))
-        return self.arrays
+    @cached_property
+    def data(self) -> dict[str, Array]:  # type: ignore[override] # where all its methods look
+        aside = aside_of(self._update.record)
+        return dict(with_aside(to_record(self._update.arrays()), aside))
 
-    def __getitem__(self, name: str) -> Array:
-        return self._all()[name]
-
-    def __setitem__(self, name: str, array: Array) -> None:
-        self._all()[name] = array
-
-    def __delitem__(self, name: str) -> None:
-        del self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
+    @property
+    def is_decoded(self) -> bool:
+        """Whether somebody has asked for one."""
+        return "data" in self.__dict__
 
 
 def update_of(record: ArrayRecord) -> ReceivedUpdate:

@@ -106,8 +106,7 @@ class FedBuff(StreamingFedAvg):
             time.sleep(POLL_SECONDS)
         for number in range(num_rounds + 1):
             if number:
-                self.quorum.require()
-                self.quorum.wait()
+                self.quorum.begin()
                 replies = self._replies(grid, number, arrays, config, timeout)
                 averaged, metrics = self.aggregate_train(number, replies)
                 if averaged is not None:

@@ -284,7 +284,7 @@ class FedSZGrid(WrappedGrid):
         quorum = self._quorum if is_round(pushed) else None
         trains = is_training(pushed)
         if quorum and trains:
-            quorum.wait()
+            quorum.begin()
         replies = list(self.stream_replies(pushed, timeout=timeout))
         return self._of_quorum(quorum, replies, trains=trains) if quorum else replies
 

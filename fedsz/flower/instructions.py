@@ -62,13 +62,9 @@ class Instructions:
 
     def record(self) -> ConfigRecord:
         """Return the record that carries them."""
-        told: dict[str, Any] = {}
-        for name in CompressionConfig.__struct_fields__:
-            value = getattr(self.config, name)
-            if name in _PLAIN:
-                told[_PLAIN[name]] = value
-            elif name == "factors":
-                told |= {"factor-names": list(value), "factors": list(value.values())}
+        told: dict[str, Any] = {key: getattr(self.config, name) for name, key in _PLAIN.items()}
+        factors = self.config.factors
+        told |= {"factor-names": list(factors), "factors": list(factors.values())}
         held = {_HOLDS + key: digest for key, digest in self.holds.items()}
         told |= {"turn": self.turn, "run": self.run, "trains": self.trains}
         if self.counted is not None:

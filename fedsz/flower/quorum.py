@@ -49,7 +49,12 @@ class Quorum:
             rounds = f"{self._missed} rounds in a row do not count"
             raise TooFewReplies(f"{rounds}; the last got {self.why}")
 
-    def wait(self) -> None:
-        """Wait a moment after a round that does not count: whoever failed may fail at once."""
+    def begin(self) -> None:
+        """Begin a round: a moment after one that does not count, for whoever failed may fail again.
+
+        Raises:
+            TooFewReplies: as `require`.
+        """
+        self.require()
         if self._missed:
             time.sleep(PAUSE * 2 ** (self._missed - 1))

@@ -4,25 +4,64 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from flwr.app import Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fedsz.control.policy import Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.flower.admission import Admitted
-from fedsz.flower.evaluation_metrics import EvaluationMetrics
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_log import RoundLog
 from fedsz.flower.traffic import TrafficCounter
+from fedsz.flower_compat import records_in
 
 METRICS: Final = "accuracy", "loss"
 LISTED: Final = 10_000  # updates and failures of many rounds; nobody may ever take them
 
 logger = logging.getLogger(__name__)
+
+
+class EvaluationMetrics:
+    """Medians over clients of what looks like accuracy and like loss.
+
+    Flower names no metrics. One with "acc" in its name and a value in [0, 1] is taken for the
+    accuracy, one with "loss" in its name for the loss; the first of each in a reply. They steer
+    what all clients send, so no weight and no value of one client's moves them far.
+    """
+
+    def __init__(self) -> None:
+        self._accuracies: list[float] = []
+        self._losses: list[float] = []
+
+    def add(self, reply: Message) -> None:
+        """Take what a reply says, if it says something."""
+        said = {
+            name.lower(): float(value)
+            for record in records_in(reply.content, MetricRecord).values()
+            for name, value in record.items()
+            if isinstance(value, int | float)
+        }
+        accuracy = next((v for name, v in said.items() if "acc" in name and 0 <= v <= 1), None)
+        loss = next((v for name, v in said.items() if "loss" in name), None)
+        if accuracy is not None:
+            self._accuracies.append(accuracy)
+        if loss is not None:
+            self._losses.append(loss if math.isfinite(loss) else math.inf)
+
+    def take(self) -> tuple[float | None, float | None]:
+        """Return accuracy and loss since the last call, each None where no reply had it.
+
+        The loss is infinite if more than half of the replies have one that is not finite.
+        """
+        medians = _median(self._accuracies), _median(self._losses)
+        self._accuracies, self._losses = [], []
+        return medians
 
 
 class RoundBook:
@@ -148,3 +187,10 @@ class RoundBook:
     def note_training(self) -> None:
         """Note that a model has crossed, to be trained or back."""
         self._trained = self._untold = True
+
+
+def _median(values: Sequence[float]) -> float | None:
+    if not values:
+        return None
+    middle = statistics.median(values)
+    return middle if math.isfinite(middle) else statistics.median_low(values)

@@ -138,8 +138,7 @@ class StreamingFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the round's messages, which ask for replies that are still sealed."""
-        self.quorum.require()
-        self.quorum.wait()
+        self.quorum.begin()
         if arrays is self._average:
             self._first.clear()
         number = self.done + server_round
