@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
+from fedsz import codecs
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import Raw
@@ -269,7 +270,7 @@ class Packer:
         """Return what a client was told by a message."""
         content = asked.content
         config, models = content.instructions.config, content.models
-        allowed = {config.lossy_codec.name, config.lossless_codec.name}
+        allowed = {codecs.parse(text).name for text in (config.codec, config.lossless)}
         chain = config.chain
         return Ordered(
             content.layouts,
