@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsz.cli.options import Json
 from fedsz.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from fedsz.transport.authority import Authority
 
 app = typer.Typer(
     help="Make, rotate and revoke the certificates and tokens of a fleet.", no_args_is_help=True
@@ -24,6 +28,12 @@ Hosts = Annotated[
 Days = Annotated[int, typer.Option(help="Days that a certificate is valid.", min=1, max=36500)]
 
 KEYS = Path("keys")
+
+
+def _authority(folder: Path) -> Authority:
+    from fedsz.transport.authority import Authority
+
+    return Authority(folder)
 
 
 @app.command("init")
@@ -43,17 +53,13 @@ def init(*, host: Hosts, folder: Folder = KEYS, days: Days = 365) -> None:
 @app.command("server")
 def server(*, host: Hosts, folder: Folder = KEYS, days: Days = 365) -> None:
     """Make another certificate for the server: before the old one expires, or for other hosts."""
-    from fedsz.transport.authority import Authority
-
-    say(str(Authority(folder).certify_server(host, days)))
+    say(str(_authority(folder).certify_server(host, days)))
 
 
 @app.command("client")
 def client(client_ids: Ids, *, folder: Folder = KEYS, days: Days = 365) -> None:
     """Make a certificate for each client. A client that has one gets another."""
-    from fedsz.transport.authority import Authority
-
-    authority = Authority(folder)
+    authority = _authority(folder)
     for client_id in client_ids:
         say(str(authority.certify_client(client_id, days)))
 
@@ -61,9 +67,7 @@ def client(client_ids: Ids, *, folder: Folder = KEYS, days: Days = 365) -> None:
 @app.command("token")
 def token(client_ids: Ids, *, folder: Folder = KEYS) -> None:
     """Make a token for each client. A client that has one gets another."""
-    from fedsz.transport.authority import Authority
-
-    authority = Authority(folder)
+    authority = _authority(folder)
     for client_id in client_ids:
         say(str(authority.make_token(client_id)))
 
@@ -75,9 +79,7 @@ def revoke(
     folder: Folder = KEYS,
 ) -> None:
     """Revoke a certificate or token, or all of a client. A running server refuses it."""
-    from fedsz.transport.authority import Authority
-
-    authority = Authority(folder)
+    authority = _authority(folder)
     for each in what:
         for one in authority.revoke(each):
             say(f"revoked: {one.kind} {one.serial:x} of {one.name}")
@@ -87,12 +89,10 @@ def revoke(
 def list_issued(
     *,
     folder: Folder = KEYS,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    json: Json = False,
 ) -> None:
     """List the certificates and tokens, and say which are revoked."""
-    from fedsz.transport.authority import Authority
-
-    authority = Authority(folder)
+    authority = _authority(folder)
     gone = authority.revoked_serials()
     rows = [
         {**one._asdict(), "serial": f"{one.serial:x}", "revoked": one.serial in gone}

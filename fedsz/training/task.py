@@ -71,12 +71,11 @@ class Task(Protocol):
         """
 
 
+# Its methods, and what each takes.
 _PARAMETERS: Final = {
-    "build_model": (),
-    "load_share": ("index", "count"),
-    "load_test": (),
-    "train": ("model", "share"),
-    "evaluate": ("model", "test"),
+    name: tuple(inspect.signature(method).parameters)[1:]
+    for name, method in vars(Task).items()
+    if inspect.isfunction(method) and not name.startswith("_")
 }
 
 
@@ -115,7 +114,7 @@ class LoadedTask:
         except ConfigError as err:
             raise TaskError(f"{self.name}.build_model: {err}") from err
         if not arrays:
-            raise TaskError(f"{self.name}.build_model returned a model without arrays")
+            raise self._error("build_model", "returned a model without arrays")
         return model
 
     def load_share(self, index: int, count: int) -> Any:
@@ -133,9 +132,8 @@ class LoadedTask:
         examples = told.pop("examples", None)
         if examples is None or not examples >= 1 or not examples.is_integer():
             have = "nothing" if examples is None else f"{examples:g}"
-            raise TaskError(
-                f"{self.name}.train must return 'examples', a whole number from 1 on; got {have}"
-            )
+            what = "must return 'examples', a whole number from 1 on; got"
+            raise self._error("train", f"{what} {have}")
         return Trained(int(examples), told)
 
     def evaluate(self, model: Any, test: Any) -> Score:
@@ -143,12 +141,10 @@ class LoadedTask:
         told = self._numbers("evaluate", self._call("evaluate", model, test))
         if "loss" not in told:
             have = ", ".join(told) or "nothing"
-            raise TaskError(f"{self.name}.evaluate must return 'loss', a number; got {have}")
+            raise self._error("evaluate", f"must return 'loss', a number; got {have}")
         accuracy = told.get("accuracy")
         if accuracy is not None and not 0 <= accuracy <= 1:
-            raise TaskError(
-                f"{self.name}.evaluate must return 'accuracy' in [0, 1], got {accuracy:g}"
-            )
+            raise self._error("evaluate", f"must return 'accuracy' in [0, 1], got {accuracy:g}")
         return Score(told["loss"], accuracy)
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -158,21 +154,24 @@ class LoadedTask:
             raise
         except Exception as err:
             logger.info("%s.%s failed", self.name, method, exc_info=True)
-            raise TaskError(f"{self.name}.{method} failed: {_told(err)}") from err
+            raise self._error(method, f"failed: {_told(err)}") from err
 
     def _numbers(self, method: str, told: Any) -> dict[str, float]:
         """Return what a method reports, as plain numbers."""
         if not isinstance(told, Mapping):
             kind = type(told).__name__
-            raise TaskError(f"{self.name}.{method} must return a dict of numbers, got a {kind}")
+            raise self._error(method, f"must return a dict of numbers, got a {kind}")
         found = {}
         for key, value in told.items():
             try:
                 found[str(key)] = float(value.detach() if hasattr(value, "detach") else value)
             except (TypeError, ValueError):
-                what = f"{self.name}.{method} must return numbers"
-                raise TaskError(f"{what}, got {value!r:.80} for {key!r}") from None
+                what = f"must return numbers, got {value!r:.80} for {key!r}"
+                raise self._error(method, what) from None
         return found
+
+    def _error(self, method: str, what: str) -> TaskError:
+        return TaskError(f"{self.name}.{method} {what}")
 
 
 def load_task(config: RunConfig) -> LoadedTask:
