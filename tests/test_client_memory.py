@@ -32,9 +32,9 @@ def share(data_dir: Path, samples: int) -> Examples:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_client_trains_on_5000_images_in_350_mb(data_dir: Path) -> None:
     client_memory = pytest.importorskip("benchmarks.client_memory", reason="needs benchmarks")
-    found = client_memory.measure(data_dir, images=5000, rounds=3, limit=512 * MB)
+    found = client_memory.measure(data_dir, images=5000, rounds=2, limit=512 * MB)
 
-    assert len(found["peaks_MB"]) == 4  # the model before training, and three rounds
+    assert len(found["peaks_MB"]) == 3  # the model before training, and two rounds
     # Of the same libraries 77 or 135 MB are in memory, as the kernel caches files.
     assert 120 < found["peak_MB"] - found["files_MB"] <= 350 - 77
 
@@ -74,8 +74,9 @@ def test_images_come_in_the_order_that_was_asked_for(data_dir: Path) -> None:
 
     together = file.images(rows)
 
-    assert together == [file.images(rows[i : i + 1])[0] for i in range(4)]
-    assert together[0] == together[2] != together[1]
+    assert together[0] == together[2] == file.images(rows[:1])[0]
+    assert together[1:2] + together[3:] == file.images(rows[[1, 3]])
+    assert len(set(together)) == 3
 
 
 def test_a_reader_that_is_killed_is_one_line(
