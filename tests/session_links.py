@@ -158,15 +158,15 @@ class Device:
     def __init__(self, client_id: str, identity: Identity = ()) -> None:
         self.client_id, self.identity = client_id, identity
         hello = Hello(PROTOCOL, client_id, {}, [], next(session_keys).to_bytes(16))
-        self.session = ClientSession(hello, max_message_bytes=LIMIT)
+        self.session = ClientSession(
+            hello, max_message_bytes=LIMIT, send=self.send, tell=lambda _: None
+        )
         self.link: Link | None = None
         self.trained: Counter[str] = Counter()
 
-    def do(self, outputs: list[Any]) -> None:
-        for output in outputs:
-            if isinstance(output, EncodedMessage):
-                assert self.link is not None, "a reply without a connection"
-                self.link.outbox.append(output)
+    def send(self, reply: EncodedMessage) -> None:
+        assert self.link is not None, "a reply without a connection"
+        self.link.outbox.append(reply)
 
     def work(self) -> None:
         """Let the app answer its next request."""
@@ -177,13 +177,13 @@ class Device:
         body = request.source.read(request.size)
         assert body == b"the message " + request.message_id.encode()
         reply = encoded(request.message_id, reply_to(request.message_id, self.client_id))
-        self.do(self.session.hand_in(reply))
+        self.session.hand_in(reply)
 
     def hear(self) -> None:
         """Read one frame; leave when the server has said goodbye."""
         assert self.link is not None
         raw = self.link.down.popleft()
-        self.do(self.session.receive(raw))
+        self.session.receive(raw)
         frame = unpack(raw)
         if isinstance(frame, Ack):
             assert frame.message_id not in self.session._owed, "acknowledged, and still owed"

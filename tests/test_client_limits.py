@@ -190,15 +190,15 @@ def test_a_client_for_another_run_is_refused_when_it_joins(
         assert isinstance(answers[0], Welcome)
 
 
-def session_of(*arrived: str) -> ClientSession:
-    """Return a client that has been sent these requests."""
-    hello = Hello(PROTOCOL, "c", {}, [])
-    session = ClientSession(hello, max_message_bytes=1000)
+def link_of(*arrived: str) -> _Link:
+    """Return the link of a client that has been sent these requests."""
+    link = _Link("127.0.0.1:1", Hello(PROTOCOL, "c", {}, []), 1000, None, None, math.inf)
+    session = link.session
     session.connect()
     session.receive(pack(Welcome(2, 1000, [])))
     for message_id in arrived:
         send(session, message_id)
-    return session
+    return link
 
 
 def send(session: ClientSession, message_id: str) -> None:
@@ -207,7 +207,7 @@ def send(session: ClientSession, message_id: str) -> None:
 
 
 def test_a_server_that_sends_more_than_it_may_wait_for_is_refused() -> None:
-    session = session_of("a", "b")
+    session = link_of("a", "b").session
     send(session, "a")  # once more, as after a broken link
 
     with pytest.raises(CorruptStream, match="another request while 2 have no acknowledged reply"):
@@ -224,7 +224,7 @@ def test_a_server_that_sends_more_than_it_may_wait_for_is_refused() -> None:
 
 
 def test_what_the_server_has_given_up_takes_no_memory() -> None:
-    session = session_of()
+    session = link_of().session
     for number in range(20):
         send(session, f"m{number}")
         session.receive(pack(Ack(f"m{number}", received=False)))
@@ -238,13 +238,12 @@ def test_what_the_server_has_given_up_takes_no_memory() -> None:
 
 
 def test_a_reply_that_waits_behind_another_is_freed_once_it_is_not_wanted() -> None:
-    session = session_of("a")
-    link = _Link("127.0.0.1:1", session, None, None, math.inf)
+    link = link_of("a")
     reply = encoded("a", b"the reply")
     freed = weakref.ref(reply)
     link.hand_in(reply)
     del reply
-    session.receive(pack(Ack("a", received=False)))
+    link.session.receive(pack(Ack("a", received=False)))
     gc.collect()
 
     assert freed() is None

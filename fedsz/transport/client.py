@@ -28,7 +28,7 @@ from flwr.clientapp import ClientApp
 from fedsz.errors import ConfigError, CorruptStream, LinkError
 from fedsz.transport import channel, tls
 from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES
-from fedsz.transport.client_session import ClientSession, Output, Request
+from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent, percent_passed, tell
 from fedsz.transport.frames import CHUNK_BYTES, PROTOCOL, ByeKind, Hello, frames, pack, unpack
 from fedsz.transport.messages import EncodedMessage, decode_message
@@ -135,8 +135,9 @@ def run_client(
         if state_dir is not None:
             folder = stack.enter_context(StateFolder(state_dir))
             hello = folder.remember(hello, named=bool(client_id))
-        session = ClientSession(hello, max_message_bytes=max_message_bytes)
-        link = stack.enter_context(_Link(server, session, credentials, on_event, max_bits))
+        link = stack.enter_context(
+            _Link(server, hello, max_message_bytes, credentials, on_event, max_bits)
+        )
         node = Node(app, hello.node_config, run_config, folder)
         while stop is None or not stop.is_set():
             link.raise_if_over(max_wait)
@@ -152,7 +153,7 @@ def run_client(
             except CorruptStream as err:
                 raise LinkError(f"{server} sent a message that cannot be read: {err}") from err
             link.tell_work(message)
-            node.configure(session.node_config)
+            node.configure(link.session.node_config)
             link.hand_in(node.answer(message, limit=request.reply_limit))
             # Flower's records refer to each other in circles: the models that came and went would
             # stay beside the next ones.
@@ -166,13 +167,17 @@ class _Link:
     def __init__(
         self,
         server: str,
-        session: ClientSession,
+        hello: Hello,
+        max_message_bytes: int | Callable[[], int],
         credentials: grpc.ChannelCredentials | None,
         on_event: OnEvent | None,
         max_bits: float,
     ) -> None:
         self.finished = False  # the server has said that the run is over
-        self._server, self._session = server, session
+        self.session = ClientSession(
+            hello, max_message_bytes=max_message_bytes, send=self._send, tell=self._hear
+        )
+        self._server = server
         self._credentials, self._on_event = credentials, on_event
         self._failure: Exception | None = None
         self._alone_since: float | None = time.monotonic()
@@ -182,7 +187,7 @@ class _Link:
         self._up, self._down = (Pace(max_bits, self._closed) for _ in range(2))
         self._call: grpc.Call | None = None
         self._outbox: _Outbox = queue.SimpleQueue()  # of the connection
-        self._lock = threading.Lock()  # over _session, and what it says goes to _outbox
+        self._lock = threading.Lock()  # over session, and what it says goes to _outbox
         self._thread = threading.Thread(target=self._run, name="fedsz-link", daemon=True)
 
     def __enter__(self) -> Self:
@@ -207,7 +212,7 @@ class _Link:
     def next_request(self, seconds: float) -> Request | None:
         """Return the oldest request that waits; None if there is none within ``seconds``."""
         with self._lock:
-            request = self._session.take()
+            request = self.session.take()
         if request is None:
             self._news.wait(seconds)
             self._news.clear()
@@ -225,19 +230,17 @@ class _Link:
     def hand_in(self, reply: EncodedMessage) -> None:
         """Send a reply, now or as soon as there is a connection, until the server has it."""
         with self._lock:
-            self._do(self._session.hand_in(reply))
+            self.session.hand_in(reply)
 
-    def _do(self, outputs: list[Output]) -> None:
-        for output in outputs:
-            match output:
-                case EncodedMessage(message_id):
-                    self._outbox.put(self._upload(message_id))
-                case LinkEvent(kind):
-                    if kind == EventKind.JOINED:
-                        self._alone_since = None
-                    if kind == EventKind.RECEIVED:
-                        self._news.set()
-                    tell(self._on_event, output)
+    def _send(self, reply: EncodedMessage) -> None:
+        self._outbox.put(self._upload(reply.message_id))
+
+    def _hear(self, event: LinkEvent) -> None:
+        if event.kind == EventKind.JOINED:
+            self._alone_since = None
+        if event.kind == EventKind.RECEIVED:
+            self._news.set()
+        tell(self._on_event, event)
 
     def _upload(self, message_id: str) -> Iterator[bytes]:
         """Yield the frames of a reply for as long as the server wants it, and tell of them."""
@@ -255,7 +258,7 @@ class _Link:
 
     def _reply(self, message_id: str) -> EncodedMessage | None:
         with self._lock:
-            return self._session.reply(message_id)
+            return self.session.reply(message_id)
 
     def _run(self) -> None:
         try:
@@ -272,7 +275,7 @@ class _Link:
             self._converse()
             if self._closed.is_set():
                 return
-            bye = self._session.bye
+            bye = self.session.bye
             if bye is not None and bye.kind == ByeKind.FINISHED:
                 self.finished = True
                 self._tell(EventKind.LEFT, bye.reason)
@@ -297,7 +300,7 @@ class _Link:
         outbox: _Outbox = queue.SimpleQueue()
         with self._lock:
             self._outbox = outbox
-            outbox.put([self._session.connect()])
+            outbox.put([self.session.connect()])
         # gRPC takes all that is ever written to a stream from one iterator.
         written = chain.from_iterable(iter(outbox.get, None))
         with channel.open_channel(self._server, self._credentials) as opened:
@@ -317,7 +320,7 @@ class _Link:
                 raise LinkError(f"{self._server} breaks the protocol: {err.what}") from err
             finally:
                 with self._lock:
-                    self._session.disconnect()
+                    self.session.disconnect()
                 outbox.put(None)
                 call.cancel()
 
@@ -335,9 +338,9 @@ class _Link:
             return
         for raw in call:
             with self._lock:
-                self._do(self._session.receive(raw))
+                self.session.receive(raw)
             self._down.passed(len(raw))
-            if self._session.bye is not None:
+            if self.session.bye is not None:
                 # Let the server end the stream in good order, in a moment.
                 impatience = threading.Timer(_PART_SECONDS, call.cancel)
                 impatience.start()
@@ -349,7 +352,7 @@ class _Link:
         self._trouble = "the server closed the connection"
 
     def _tell(self, kind: EventKind, detail: str = "", **more: Any) -> None:
-        tell(self._on_event, LinkEvent(kind, self._session.client_id, detail=detail, **more))
+        tell(self._on_event, LinkEvent(kind, self.session.client_id, detail=detail, **more))
 
 
 class Pace:

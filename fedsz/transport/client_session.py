@@ -1,7 +1,7 @@
 """The client's part of the protocol: what it holds, works on and owes. No sockets.
 
 A `ClientSession` is a state machine like `ServerSession`: frames and replies go in, what is to be
-done comes out.
+sent and told comes out.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ class Request(NamedTuple):
     reply_limit: int  # bytes of the largest reply that the server takes
 
 
-# To do: send a reply for as long as it is owed; tell of an event, of which RECEIVED is a request.
-Output = EncodedMessage | LinkEvent
-
-
 class ClientSession:
     """What a client and its server know of each other, over any number of connections.
 
     It holds what the server waits for and nothing else: at most `MAX_UNANSWERED` requests or their
-    replies, and what is arriving. What a method returns is to be done in its order, before the next
-    call.
+    replies, and what is arriving.
+
+    Args:
+        hello: what the client says of itself.
+        max_message_bytes: the largest message taken; a function is asked for each.
+        send: takes a reply that is to be sent for as long as it is owed.
+        tell: hears of each event, of which RECEIVED is a request. Neither may call the session.
 
     Attributes:
         client_id: the client's.
@@ -44,11 +45,19 @@ class ClientSession:
         requests: those that wait for the app, by message id, the oldest first.
     """
 
-    def __init__(self, hello: frames.Hello, *, max_message_bytes: int | Callable[[], int]) -> None:
+    def __init__(
+        self,
+        hello: frames.Hello,
+        *,
+        max_message_bytes: int | Callable[[], int],
+        send: Callable[[EncodedMessage], object],
+        tell: Callable[[LinkEvent], object],
+    ) -> None:
         self.client_id = hello.client_id
         self.bye: frames.Bye | None = None
         self.requests: dict[str, Request] = {}
         self._hello, self._max_message_bytes = hello, max_message_bytes
+        self._send, self._tell = send, tell
         # Requests that have arrived whole, and the reply to each as soon as there is one. An entry
         # stays until the server acknowledges the reply or says that it does not want it any more.
         self._owed: dict[str, EncodedMessage | None] = {}
@@ -79,14 +88,14 @@ class ClientSession:
         """Return the reply to a request if there is one, and the server still waits for it."""
         return self._owed.get(message_id)
 
-    def hand_in(self, reply: EncodedMessage) -> list[Output]:
+    def hand_in(self, reply: EncodedMessage) -> None:
         """Take a reply; it goes out now or on the next connections, until the server has it."""
-        if reply.message_id not in self._owed:
-            return []
-        self._owed[reply.message_id] = reply
-        return [] if self._welcome is None else [reply]
+        if reply.message_id in self._owed:
+            self._owed[reply.message_id] = reply
+            if self._welcome is not None:
+                self._send(reply)
 
-    def receive(self, raw: bytes) -> list[Output]:
+    def receive(self, raw: bytes) -> None:
         """Take a frame.
 
         Raises:
@@ -96,28 +105,34 @@ class ClientSession:
         frame = frames.unpack(raw)
         if isinstance(frame, memoryview) and self._incoming is not None:
             self._incoming.feed(frame)
-            return self._arriving(self._incoming, len(frame))
-        if isinstance(frame, frames.Begin):
+            self._arriving(self._incoming, len(frame))
+        elif isinstance(frame, frames.Begin):
             self._require_room(frame.message_id)
             limit = self._max_message_bytes
             most = limit if isinstance(limit, int) else limit()
             self._incoming = frames.Incoming(frame, Buffer(), limit=most)
-            return self._arriving(self._incoming, 0)
-        if isinstance(frame, frames.Welcome):
-            self._take_share(frame.share)
-            self._welcome = frame
-            # Those that have a reply may have arrived: it is the acknowledgement that was lost.
-            late = [i for i, r in self._owed.items() if r is None and i not in frame.wanted]
-            self._owed = {i: self._owed[i] for i in frame.wanted if i in self._owed}
-            self.requests = {i: r for i, r in self.requests.items() if i in self._owed}
-            replies = [reply for reply in self._owed.values() if reply is not None]
-            return [*map(self._late, late), *replies, LinkEvent(EventKind.JOINED, self.client_id)]
-        if isinstance(frame, frames.Ack):
-            return self._acknowledged(frame)
-        if not isinstance(frame, frames.Bye):
+            self._arriving(self._incoming, 0)
+        elif isinstance(frame, frames.Welcome):
+            self._welcomed(frame)
+        elif isinstance(frame, frames.Ack):
+            self._acknowledged(frame)
+        elif isinstance(frame, frames.Bye):
+            self.bye = frame
+        else:
             raise CorruptStream(f"a frame of type {raw[0]} out of place")
-        self.bye = frame
-        return []
+
+    def _welcomed(self, welcome: frames.Welcome) -> None:
+        self._take_share(welcome.share)
+        self._welcome = welcome
+        # Those that have a reply may have arrived: it is the acknowledgement that was lost.
+        late = [i for i, r in self._owed.items() if r is None and i not in welcome.wanted]
+        self._owed = {i: self._owed[i] for i in welcome.wanted if i in self._owed}
+        self.requests = {i: r for i, r in self.requests.items() if i in self._owed}
+        for message_id in late:
+            self._tell_late(message_id)
+        for reply in filter(None, self._owed.values()):
+            self._send(reply)
+        self._tell(LinkEvent(EventKind.JOINED, self.client_id))
 
     def _require_room(self, message_id: str) -> None:
         """Raise CorruptStream if a server sends more requests than it may wait for."""
@@ -134,37 +149,36 @@ class ClientSession:
         config = {**self._hello.node_config, **share.as_config()}
         self._hello = msgspec.structs.replace(self._hello, node_config=config)
 
-    def _arriving(self, incoming: frames.Incoming, piece: int) -> list[Output]:
+    def _arriving(self, incoming: frames.Incoming, piece: int) -> None:
         """Take a message that is whole; else tell of it, at its start and at each percent."""
+        passed, size, message_id = incoming.received, incoming.size, incoming.message_id
         if incoming.complete:
-            return self._arrived(incoming)
-        passed, size = incoming.received, incoming.size
-        if passed and not percent_passed(passed, piece, size):
-            return []
-        receiving, message_id = EventKind.RECEIVING, incoming.message_id
-        return [LinkEvent(receiving, self.client_id, message_id, passed=passed, size=size)]
+            self._arrived(incoming)
+        elif not passed or percent_passed(passed, piece, size):
+            receiving = EventKind.RECEIVING
+            self._tell(LinkEvent(receiving, self.client_id, message_id, passed=passed, size=size))
 
-    def _arrived(self, incoming: frames.Incoming) -> list[Output]:
+    def _arrived(self, incoming: frames.Incoming) -> None:
         self._incoming = None
         message_id, source = incoming.message_id, incoming.sink
         if message_id in self._owed or source is None:
-            return []
+            return
         self._owed[message_id] = None
         limit = 0 if self._welcome is None else self._welcome.max_message_bytes
         self.requests[message_id] = Request(message_id, source, incoming.size, limit)
         received = EventKind.RECEIVED
-        return [LinkEvent(received, self.client_id, message_id, incoming.wire_bytes)]
+        self._tell(LinkEvent(received, self.client_id, message_id, incoming.wire_bytes))
 
-    def _acknowledged(self, ack: frames.Ack) -> list[Output]:
+    def _acknowledged(self, ack: frames.Ack) -> None:
         reply = self._owed.pop(ack.message_id, None)
         self.requests.pop(ack.message_id, None)
         if not ack.received:
-            return [self._late(ack.message_id)]
-        if reply is None:
-            return []
-        size = frames.message_wire_size(reply)
-        return [LinkEvent(EventKind.SENT, self.client_id, ack.message_id, size, reply.error)]
+            self._tell_late(ack.message_id)
+        elif reply is not None:
+            size = frames.message_wire_size(reply)
+            sent = EventKind.SENT
+            self._tell(LinkEvent(sent, self.client_id, ack.message_id, size, reply.error))
 
-    def _late(self, message_id: str) -> LinkEvent:
+    def _tell_late(self, message_id: str) -> None:
         detail = "too late, the server goes on without this reply"
-        return LinkEvent(EventKind.FAILED, self.client_id, message_id, detail=detail)
+        self._tell(LinkEvent(EventKind.FAILED, self.client_id, message_id, detail=detail))
