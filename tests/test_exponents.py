@@ -1,30 +1,19 @@
-"""`exponents`: any bytes come back, normal weights shrink, and forged planes are refused."""
+"""`exponents`: normal weights shrink, and forged planes are refused."""
 
 from __future__ import annotations
 
 import math
 import struct
-from contextlib import suppress
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedsz.codecs.exponents import FRAME, Exponents
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CorruptStream
 
 CODEC = Exponents()
-
-
-@given(st.binary(max_size=400), st.sampled_from([1, 2, 4, 8, 16, 3]))
-def test_any_bytes_come_back(data: bytes, itemsize: int) -> None:
-    packed = CODEC.pack(data, itemsize)
-
-    assert bytes(CODEC.unpack(packed, len(data))) == data
-    assert len(packed) <= len(data) + 1 + 4 * 8
 
 
 @pytest.mark.parametrize(
@@ -49,18 +38,6 @@ def test_frames_follow_each_other() -> None:
     assert bytes(CODEC.unpack(packed, x.nbytes)) == x.tobytes()
     with pytest.raises(CorruptStream):
         CODEC.unpack(packed, x.nbytes - 2)
-
-
-@given(st.data())
-def test_damage_is_refused_or_gives_as_many_bytes(data: st.DataObject) -> None:
-    x = (0.02 * np.random.default_rng(0).normal(size=500)).astype(np.float32)
-    packed = bytearray(CODEC.pack(x.tobytes(), 4))
-    packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
-    end = data.draw(st.integers(0, len(packed)))
-
-    for payload in (bytes(packed), bytes(packed[:end]), bytes(packed) + b"\0"):
-        with suppress(CorruptStream):
-            assert len(CODEC.unpack(payload, x.nbytes)) == x.nbytes
 
 
 @pytest.mark.parametrize("odd", [-1.0, 0.5, 256.0, math.nan, math.inf])

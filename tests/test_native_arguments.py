@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,40 +70,40 @@ def test_misaligned_arrays_are_coded_as_any(dtype: np.dtype) -> None:
         )
 
 
-def test_misaligned_arrays_are_coded_as_any_by_szx() -> None:
-    assert Szx().encode(misaligned(X), 0.1) == Szx().encode(X, 0.1)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_natives_refuse_misaligned_arrays(dtype: np.dtype) -> None:
     id_, x = DTYPE_IDS[dtype], weights(dtype)
     odd, payload = flat(misaligned(x)), Uniform().encode(x, 0.1)
     sums = np.zeros(x.shape, np.float64 if dtype == np.float64 else np.float32)
 
-    with pytest.raises(ValueError, match="x must be aligned"):
-        encode(odd, dtype=id_)
-    with pytest.raises(ValueError, match="y must be aligned"):
-        _uniform.decode(payload, id_, odd, 1, "")
-    with pytest.raises(ValueError, match="sums must be aligned"):
-        _uniform.accumulate(payload, id_, 1.0, flat(misaligned(sums)), 1, "")
+    refused = {
+        "x": [lambda: encode(odd, dtype=id_)],
+        "y": [lambda: _uniform.decode(payload, id_, odd, 1, "")],
+        "sums": [lambda: _uniform.accumulate(payload, id_, 1.0, flat(misaligned(sums)), 1, "")],
+    }
     if dtype.itemsize >= 4:
-        with pytest.raises(ValueError, match="base must be aligned"):
-            encode(flat(x), dtype=id_, base=odd)
-        with pytest.raises(ValueError, match="base must be aligned"):
-            _uniform.decode(payload, id_, flat(x), 1, "", odd)
-        with pytest.raises(ValueError, match="x must be aligned"):
-            _uniform.compare(odd, flat(x), id_, True, True, 1, "")
-        with pytest.raises(ValueError, match="base must be aligned"):
-            _uniform.compare(flat(x), odd, id_, True, True, 1, "")
-        with pytest.raises(ValueError, match="residual must be aligned"):
-            _uniform.compare(flat(x), flat(x), id_, True, True, 1, "", odd)
-        with pytest.raises(ValueError, match="residual must be aligned"):
-            encode(flat(x), dtype=id_, residual=odd)
-        with pytest.raises(ValueError, match="left must be aligned"):
-            encode(flat(x), dtype=id_, left=odd)
+        even, how = flat(x), (id_, True, True, 1, "")
+        refused["x"].append(lambda: _uniform.compare(odd, even, *how))
+        refused |= {
+            "base": [
+                lambda: encode(even, dtype=id_, base=odd),
+                lambda: _uniform.decode(payload, id_, even, 1, "", odd),
+                lambda: _uniform.compare(even, odd, *how),
+            ],
+            "residual": [
+                lambda: encode(even, dtype=id_, residual=odd),
+                lambda: _uniform.compare(even, even, *how, odd),
+            ],
+            "left": [lambda: encode(even, dtype=id_, left=odd)],
+        }
+    for name, calls in refused.items():
+        for call in calls:
+            with pytest.raises(ValueError, match=f"{name} must be aligned"):
+                call()
 
 
-def test_szx_refuses_misaligned_arrays() -> None:
+def test_misaligned_arrays_are_copied_for_szx() -> None:
+    assert Szx().encode(misaligned(X), 0.1) == Szx().encode(X, 0.1)
     with pytest.raises(ValueError, match="x must be aligned"):
         _szx.encode(misaligned(X).reshape(-1), 0.1)
 
@@ -158,64 +159,40 @@ def test_what_encode_refuses(changes: dict[str, Any], says: str) -> None:
         encode(OCTETS, **changes)
 
 
-def test_an_array_that_is_not_whole_elements_is_refused() -> None:
-    part = np.zeros(4322, np.uint8)
-
-    for refused in (
-        lambda: encode(part),
-        lambda: _uniform.decode(PAYLOAD, FLOAT32, part, 1, ""),
-        lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, part, 1, ""),
-        lambda: _uniform.accumulate(PAYLOAD, FLOAT16, 1.0, part, 1, ""),
-        lambda: _uniform.compare(part, part, FLOAT32, True, True, 1, ""),
-    ):
-        with pytest.raises(ValueError, match="4322 bytes are no whole number of 4-byte elements"):
-            refused()
+PART, SHORT, SUMS = np.zeros(4322, np.uint8), OCTETS[4:], np.zeros(X.size, np.float32)
+NOT_WHOLE = "4322 bytes are no whole number of 4-byte elements"
+THREADS, OTHER_SIZE = r"threads must lie in 1\.\.1024", "another size: 4316 bytes for 4320"
+# Nobody would see what is written to a copy of an array of another kind.
+OTHER_KIND = "incompatible function arguments"
 
 
-@pytest.mark.parametrize("threads", [0, 1025, 2**32 - 1])
-def test_threads_out_of_range(threads: int) -> None:
-    for refused in (
-        lambda: _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), threads, ""),
-        lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, OCTETS.copy(), threads, ""),
-        lambda: _uniform.compare(OCTETS, OCTETS, FLOAT32, True, True, threads, ""),
-    ):
-        with pytest.raises(ValueError, match=r"threads must lie in 1\.\.1024"):
-            refused()
-
-
-def test_bases_of_another_size() -> None:
-    short = OCTETS[4:]
-
-    with pytest.raises(ValueError, match="another size: 4316 bytes for 4320"):
-        _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), 1, "", short)
-    with pytest.raises(ValueError, match="another size: 4316 bytes for 4320"):
-        _uniform.compare(OCTETS, short, FLOAT32, True, True, 1, "")
-    with pytest.raises(ValueError, match="another size: 4316 bytes for 4320"):
-        _uniform.compare(OCTETS, OCTETS, FLOAT32, True, True, 1, "", short)
-    with pytest.raises(ValueError, match="another size: 4320 bytes for 4316"):
-        _uniform.compare(short, OCTETS, FLOAT32, True, True, 1, "")
-
-
-@pytest.mark.parametrize("bound", [-1.0, -0.001, np.nan])
-def test_bounds_that_szx_refuses(bound: float) -> None:
-    with pytest.raises(ValueError, match="bound must be 0 or more"):
-        _szx.encode(X.reshape(-1), bound)
-
-
-# Arrays of another kind: nobody would see what is written to a copy of them
-
-
-def test_other_kinds_of_arrays_are_refused() -> None:
-    sums = np.zeros(X.size, np.float32)
-
-    for refused in (
-        lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, sums, 1, ""),
-        lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, flat(sums)[::2], 1, ""),
-        lambda: _uniform.decode(PAYLOAD, FLOAT32, sums, 1, ""),
-        lambda: encode(X.reshape(-1)),
-        lambda: _szx.encode(X.reshape(-1).astype(np.float64), 0.1),
-        lambda: _szx.encode(X, 0.1),
-    ):
-        with pytest.raises(TypeError, match="incompatible function arguments"):
-            refused()
-    assert not sums.any()
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: encode(PART), NOT_WHOLE),
+        (lambda: _uniform.decode(PAYLOAD, FLOAT32, PART, 1, ""), NOT_WHOLE),
+        (lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, PART, 1, ""), NOT_WHOLE),
+        (lambda: _uniform.accumulate(PAYLOAD, FLOAT16, 1.0, PART, 1, ""), NOT_WHOLE),
+        (lambda: _uniform.compare(PART, PART, FLOAT32, True, True, 1, ""), NOT_WHOLE),
+        *((lambda n=n: _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), n, ""), THREADS)
+          for n in (0, 1025, 2**32 - 1)),
+        (lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, flat(SUMS), 0, ""), THREADS),
+        (lambda: _uniform.compare(OCTETS, OCTETS, FLOAT32, True, True, 1025, ""), THREADS),
+        (lambda: _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), 1, "", SHORT), OTHER_SIZE),
+        (lambda: _uniform.compare(OCTETS, SHORT, FLOAT32, True, True, 1, ""), OTHER_SIZE),
+        (lambda: _uniform.compare(OCTETS, OCTETS, FLOAT32, True, True, 1, "", SHORT), OTHER_SIZE),
+        (lambda: _uniform.compare(SHORT, OCTETS, FLOAT32, True, True, 1, ""), "4320 bytes"),
+        *((lambda bound=bound: _szx.encode(X.reshape(-1), bound), "bound must be 0 or more")
+          for bound in (-1.0, -0.001, np.nan)),
+        (lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, SUMS, 1, ""), OTHER_KIND),
+        (lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, flat(SUMS)[::2], 1, ""), OTHER_KIND),
+        (lambda: _uniform.decode(PAYLOAD, FLOAT32, SUMS, 1, ""), OTHER_KIND),
+        (lambda: encode(X.reshape(-1)), OTHER_KIND),
+        (lambda: _szx.encode(X.reshape(-1).astype(np.float64), 0.1), OTHER_KIND),
+        (lambda: _szx.encode(X, 0.1), OTHER_KIND),
+    ],
+)  # fmt: skip
+def test_what_the_natives_refuse(call: Callable[[], object], says: str) -> None:
+    with pytest.raises(TypeError if says == OTHER_KIND else ValueError, match=says):
+        call()
+    assert not SUMS.any()

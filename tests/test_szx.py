@@ -1,9 +1,8 @@
-"""SZx beyond what every codec is tested for: its payload, bad ones, hosts without subnormals."""
+"""SZx beyond what every codec is tested for: its payload, and bad ones."""
 
 from __future__ import annotations
 
 import struct
-import threading
 
 import numpy as np
 import pytest
@@ -134,76 +133,6 @@ def test_rounding_never_breaks_a_bound_near_the_last_bit(kind: str) -> None:
         assert error == encoded.max_error <= bound
 
 
-@pytest.mark.parametrize("scale", [1e-44, 1e-41, 1e-38, 1e-37])
-def test_a_host_that_flushes_subnormals_changes_nothing(scale: float) -> None:
-    torch = pytest.importorskip("torch")
-    x = normal(1000, scale)
-    bound = 0.01 * scale
-    payload = szx.encode(x, bound)
-    y = szx.decode(payload, x.shape)
-    assert errors(x, y).max() <= bound
-
-    if not torch.set_flush_denormal(True):
-        pytest.skip("this machine does not flush subnormals")
-    try:
-        assert np.float32(1e-30) * np.float32(1e-10) == 0  # it does
-        flushed_payload = szx.encode(x, bound)
-        flushed = szx.decode(payload, x.shape)
-        assert np.float32(1e-30) * np.float32(1e-10) == 0  # and it still does
-    finally:
-        torch.set_flush_denormal(False)
-
-    assert flushed_payload == payload
-    assert np.array_equal(flushed.view(np.uint32), y.view(np.uint32))
-
-
-def mixed() -> tuple[np.ndarray, bytes]:
-    """A small payload with every kind of block, and a last block of 3 elements."""
-    x = np.concatenate([normal(BLOCK, 1e-3), normal(BLOCK), normal(BLOCK, 1e9), normal(3, 1e3)])
-    x[BLOCK + 1] = np.nan
-    return x, szx.encode(x, 0.05)
-
-
-def test_every_truncation_is_refused() -> None:
-    x, payload = mixed()
-
-    for end in range(len(payload)):
-        with pytest.raises(CorruptStream, match="szx payload does not decode"):
-            szx.decode(payload[:end], x.shape)
-
-
-def test_bytes_after_the_end_are_refused() -> None:
-    x, payload = mixed()
-
-    for more in (1, 2, 3, 4, 5, 37, 1000):
-        with pytest.raises(CorruptStream, match="after the last block"):
-            szx.decode(payload + bytes(more), x.shape)
-
-
-def test_every_flipped_bit_is_refused_or_decodes() -> None:
-    x, payload = mixed()
-    refused = 0
-
-    for bit in range(8 * len(payload)):
-        damaged = bytearray(payload)
-        damaged[bit // 8] ^= 1 << bit % 8
-        try:
-            y = szx.decode(damaged, x.shape)
-        except CorruptStream:
-            refused += 1
-        else:
-            assert y.shape == x.shape
-    assert refused >= 8 + 8 + 2 * 8  # mode, bitmap, bits at the least
-
-
-def test_every_other_count_is_refused() -> None:
-    x, payload = mixed()
-
-    for n in {*range(2 * x.size), 2**31, 2**32 - 1, 2**60, 2**62, 2**63 - 1} - {x.size}:
-        with pytest.raises(CorruptStream):
-            szx.decode(payload, (n,))
-
-
 @pytest.mark.parametrize("head", [b"\0", b"\1", b"\2", b""])
 def test_counts_are_refused_before_memory_is_taken(head: bytes) -> None:
     for n in (10**9, 2**60):  # 2^60 elements could not be taken: MemoryError, not CorruptStream
@@ -245,26 +174,3 @@ def test_a_block_made_by_hand() -> None:
 def test_malformed_payloads(payload: bytes, n: int, says: str) -> None:
     with pytest.raises(CorruptStream, match=says):
         szx.decode(payload, (n,))
-
-
-def test_an_array_that_changes_meanwhile_harms_nobody() -> None:
-    x = np.zeros(200_000, np.float32)
-    noise, done = normal(x.size), threading.Event()
-
-    def change() -> None:
-        while not done.is_set():
-            x[:] = noise
-            x[:] = 0
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
-        for _ in range(100):
-            try:
-                payload = szx.encode(x, 1e-3)
-            except RuntimeError:  # it noticed
-                continue
-            szx.decode(payload, x.shape)
-    finally:
-        done.set()
-        thread.join()

@@ -1,7 +1,11 @@
-"""uniform beyond what every codec is tested for: its bound, and sizes."""
+"""uniform beyond what every codec is tested for: its bound, sizes, and equal bytes everywhere."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -10,16 +14,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsz
-from fedsz.codecs.uniform import Uniform
-from fedsz.errors import ConfigError
-from tests.strategies import LAYER, finite, layers, relative
-from tests.uniform_cases import DTYPES, bound_of, every_dtype, every_effort, largest_error, rng
+from fedsz.codecs import Codec, _uniform
+from fedsz.codecs.uniform import DTYPE_IDS, Uniform
+from fedsz.errors import CodecError, ConfigError, CorruptStream
+from tests.strategies import LAYER, bits_of, finite, layers, relative
+from tests.uniform_cases import (
+    DTYPES,
+    LEVELS,
+    SHAPES,
+    bound_of,
+    coarse,
+    decode_at,
+    encode_at,
+    every_dtype,
+    flat,
+    largest_error,
+    layer,
+    rng,
+    sums_for,
+)
+
+every_effort = pytest.mark.parametrize("effort", [0, 1, 3, 5, 7, 9])
 
 
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), effort=st.integers(0, 9), rel=relative)
-def test_every_effort_keeps_the_bound(
-    data: st.DataObject, dtype: np.dtype, effort: int, rel: float
-) -> None:
+def test_every_layer(data: st.DataObject, dtype: np.dtype, effort: int, rel: float) -> None:
     codec = Uniform(effort, threads=data.draw(st.sampled_from([1, 2, 7])))
     x = data.draw(layers(dtype))
     bound = bound_of(x, rel)
@@ -28,6 +47,9 @@ def test_every_effort_keeps_the_bound(
     y = codec.decode(encoded.payload, x.shape, dtype)
 
     assert largest_error(x, y) == encoded.max_error <= bound
+    for level in LEVELS:
+        assert encode_at(level, x, bound, effort) == encoded.payload
+        assert np.array_equal(bits_of(decode_at(level, encoded.payload, x)), bits_of(y))
 
 
 RANGES = [(0, 1), (0, 1e-40), (0, 1e38), (1, 1e-4), (-1e5, 1e-2), (1e-3, 1e-30)]  # middle, width
@@ -35,42 +57,36 @@ RANGES = [(0, 1), (0, 1e-40), (0, 1e38), (1, 1e-4), (-1e5, 1e-2), (1e-3, 1e-30)]
 
 @every_effort
 @every_dtype
-def test_extreme_ranges(effort: int, dtype: np.dtype) -> None:
-    for middle, width in RANGES:
-        x = finite(middle + width * rng().uniform(-1, 1, (40, 60)), dtype)
-        for rel in (1e-7, 1e-3, 0.5):
-            bound = bound_of(x, rel)
-            y = Uniform(effort).decode(Uniform(effort).encode(x, bound), x.shape, dtype)
-            assert largest_error(x, y) <= bound
+def test_extreme_ranges_and_bounds(effort: int, dtype: np.dtype) -> None:
+    codec = Uniform(effort)
+    cases = [
+        (x, bound_of(x, rel))
+        for middle, width in RANGES
+        for x in [finite(middle + width * rng().uniform(-1, 1, (40, 60)), dtype)]
+        for rel in (1e-7, 1e-3, 0.5)
+    ]
+    normal = rng().normal(size=(40, 60)).astype(dtype)
+    cases += [(normal, bound) for bound in (0.0, 5e-324, 1e-45, 1e300, np.inf)]
 
-
-@every_effort
-@every_dtype
-def test_extreme_bounds(effort: int, dtype: np.dtype) -> None:
-    x = rng().normal(size=(40, 60)).astype(dtype)
-
-    for bound in (0.0, 5e-324, 1e-45, 1e300, np.inf):
-        y = Uniform(effort).decode(Uniform(effort).encode(x, bound), x.shape, dtype)
-        assert largest_error(x, y) <= bound
+    for x, bound in cases:
+        assert largest_error(x, codec.decode(codec.encode(x, bound), x.shape, dtype)) <= bound
 
 
 @every_effort
 @pytest.mark.parametrize("outlier", [1e4, 1e30, np.inf, np.nan])
-@pytest.mark.parametrize("shape", [(24, 36), (100, 200)])
-def test_one_huge_element_costs_itself_alone(
-    effort: int, outlier: float, shape: tuple[int, int]
-) -> None:
-    x = rng().normal(size=shape).astype(np.float32)
-    plain = Uniform(effort).encode(x, 0.05)
-    x[17, 19] = outlier
+def test_one_huge_element_costs_itself_alone(effort: int, outlier: float) -> None:
+    for shape in ((24, 36), (100, 200)):
+        x = rng().normal(size=shape).astype(np.float32)
+        plain = Uniform(effort).encode(x, 0.05)
+        x[17, 19] = outlier
 
-    payload = Uniform(effort).encode(x, 0.05)
-    y = Uniform(effort).decode(payload, x.shape)
+        payload = Uniform(effort).encode(x, 0.05)
+        y = Uniform(effort).decode(payload, x.shape)
 
-    ordinary = np.abs(x) < 1e6
-    assert np.array_equal(y[~ordinary], x[~ordinary], equal_nan=True)
-    assert largest_error(x[ordinary], y[ordinary]) <= 0.05
-    assert len(payload) < 1.02 * len(plain) + 64
+        ordinary = np.abs(x) < 1e6
+        assert np.array_equal(y[~ordinary], x[~ordinary], equal_nan=True)
+        assert largest_error(x[ordinary], y[ordinary]) <= 0.05
+        assert len(payload) < 1.02 * len(plain) + 64
 
 
 @every_effort
@@ -97,3 +113,195 @@ def test_more_effort_makes_less() -> None:
 def test_settings_out_of_range(setting: str) -> None:
     with pytest.raises(ConfigError, match="must lie in 0"):
         fedsz.codecs.get(f"uniform:{setting}")
+
+
+# Payloads, elements and sums are the same, whatever machine or thread makes them
+
+
+@pytest.mark.sampled(48)
+@every_dtype
+@every_effort
+@pytest.mark.parametrize("name", SHAPES)
+def test_threads_and_instruction_sets_make_no_difference(
+    dtype: np.dtype, effort: int, name: str
+) -> None:
+    x = layer(name, dtype)
+    bounds = coarse(x), bound_of(x, 0.05), bound_of(x, 1e-4), 0.0
+    for bound, weight in zip(bounds, (0.7, 0.37, -123.0, 1.0), strict=True):
+        payload = encode_at(LEVELS[0], x, bound, effort)
+        y = decode_at(LEVELS[0], payload, x)
+        start = sums_for(x)
+        expected = start + y.astype(start.dtype) * start.dtype.type(weight)
+        for level, threads in [*((level, 1) for level in LEVELS), ("", 2), ("", 7)]:
+            assert encode_at(level, x, bound, effort, threads) == payload
+            decoded, sums = decode_at(level, payload, x, threads), start.copy()
+            assert np.array_equal(bits_of(decoded), bits_of(y))
+            _uniform.accumulate(payload, DTYPE_IDS[dtype], weight, flat(sums), threads, level)
+            assert np.array_equal(bits_of(sums), bits_of(expected))
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("shape", [(1 << 19,), (512, 1024), (256, 256, 3, 3), (64, 64, 11, 11)])
+@pytest.mark.parametrize("effort", [0, 1, 5, 9])
+def test_many_chunks_on_many_threads(shape: tuple[int, ...], effort: int) -> None:
+    rows, columns = shape[0], math.prod(shape[1:])
+    x = rng(0).normal(size=(rows, columns)) + rng(1).normal(size=(rows, 1)) @ rng(2).normal(
+        size=(1, columns)
+    )
+    x = x.astype(np.float32).reshape(shape)
+    x.reshape(-1)[::70_001] = np.nan
+    payload = encode_at("", x, 0.1, effort)
+    for threads in (2, 7):
+        assert encode_at("", x, 0.1, effort, threads) == payload
+        y = decode_at("", payload, x, threads)
+        assert np.array_equal(bits_of(y), bits_of(decode_at("", payload, x)))
+
+
+def test_calls_at_the_same_time_do_not_meet() -> None:
+    jobs = [(layer(name), effort) for name in SHAPES for effort in (0, 1, 5, 9)]
+
+    def coded(job: tuple[np.ndarray, int]) -> bytes:
+        x, effort = job
+        payload = Uniform(effort, threads=2).encode(x, 0.05)
+        assert Uniform(threads=2).decode(payload, x.shape).shape == x.shape
+        return payload
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(coded, jobs)) == [coded(job) for job in jobs]
+
+
+def test_payloads_and_arrays_may_lie_anywhere() -> None:
+    x = layer("odd")
+    payload = Uniform().encode(x, 0.05)
+    y = Uniform().decode(payload, x.shape)
+
+    for shift in range(1, 8):
+        moved = memoryview(bytes(shift) + payload)[shift:]
+        assert np.array_equal(Uniform().decode(moved, x.shape), y, equal_nan=True)
+    assert Uniform().encode(np.asfortranarray(x), 0.05) == payload
+    assert Uniform().encode(np.repeat(x, 2, axis=0)[::2], 0.05) == payload
+
+
+@contextmanager
+def flushing() -> Iterator[None]:
+    """A host that takes subnormals for zero, before and after."""
+    torch = pytest.importorskip("torch")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this machine does not flush subnormals")
+    try:
+        assert np.float32(1e-30) * np.float32(1e-10) == 0
+        yield
+        assert np.float32(1e-30) * np.float32(1e-10) == 0
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(
+    ("codec", "dtype"),
+    [
+        (fedsz.codecs.get("szx"), "f4"),
+        *((Uniform(effort, threads=threads), dtype)
+          for effort, threads in ((0, 1), (1, 2), (5, 1), (9, 2))
+          for dtype in ("f4", "f8", "f2")),
+    ],
+)  # fmt: skip
+def test_a_host_that_flushes_subnormals_changes_nothing(codec: Codec, dtype: str) -> None:
+    normal = rng(1).normal(size=(300, 400))
+    arrays = {scale: (normal * scale).astype(dtype) for scale in (1e-44, 1e-41, 1e-38, 1e-7, 1.0)}
+
+    def coded() -> Iterator[tuple[object, bytes, bytes]]:
+        for scale, x in arrays.items():
+            encoded = codec.encode_measured(x, 0.01 * scale)
+            sums = np.zeros(x.shape, "f8" if dtype == "f8" else "f4")
+            if isinstance(codec, Uniform):  # numpy adds up for others
+                codec.accumulate(encoded.payload, sums, 0.5, x.dtype)
+            y = codec.decode_as(encoded.payload, x.shape, x.dtype)
+            yield encoded, y.tobytes(), sums.tobytes()
+
+    plain = list(coded())
+    with flushing():
+        assert list(coded()) == plain
+
+
+# Adding up what payloads hold, without an array for it
+
+
+@every_dtype
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_energy_is_that_of_the_array(dtype: np.dtype, name: str) -> None:
+    x = layer(name, dtype)
+    x[~np.isfinite(x)] = 0
+    base = (x / 3).astype(dtype)
+    for bound in (bound_of(x, 1e-2), coarse(x)):
+        payload = Uniform().encode(x, bound)
+        y = Uniform().decode(payload, x.shape, dtype).astype(np.float64)
+        for start, apart in ((None, y), (flat(base), y - base.astype(np.float64))):
+            for level in LEVELS:
+                energies = {
+                    _uniform.Opened(payload, DTYPE_IDS[dtype], x.size, threads, level, start).energy
+                    for threads in (1, 3)
+                }
+                (energy,) = energies
+                assert energy == pytest.approx(float(np.square(apart).sum()), 1e-5)
+
+
+@every_dtype
+@pytest.mark.parametrize("effort", [0, 1, 5, 9])
+def test_a_damaged_payload_adds_nothing(dtype: np.dtype, effort: int) -> None:
+    refused = 0
+    for name in SHAPES:
+        x = layer(name, dtype)
+        x[~np.isfinite(x)] = 0
+        for bound in (bound_of(x, 1e-2), coarse(x)):
+            payload = Uniform(effort).encode(x, bound)
+            for threads, at in enumerate(rng(effort).integers(40, len(payload), 5), 1):
+                damaged = bytearray(payload)
+                damaged[at] ^= 1 << at % 8
+                sums = sums_for(x)
+                before = sums.copy()
+                try:
+                    Uniform(threads=threads).accumulate(bytes(damaged), sums, 0.5, dtype)
+                except CorruptStream:
+                    refused += 1
+                    assert np.array_equal(bits_of(sums), bits_of(before))
+    assert refused > (20 if effort else 0)
+
+
+def chunks_of(payload: bytes, count: int) -> tuple[int, list[int]]:
+    """Where the chunks of a payload without exceptions begin, and how long each is."""
+    for at in range(1000):
+        lengths = np.frombuffer(payload, "<u4", count, at).tolist()
+        begin = at + 4 * count
+        if begin + sum(lengths) == len(payload) - 1:
+            return begin, lengths
+    raise AssertionError(f"no {count} chunks")
+
+
+def test_a_chunk_that_ends_wrongly_stops_no_other_from_being_taken_back() -> None:
+    x = rng().normal(size=2**21).astype(np.float32)
+    payload = bytearray(Uniform(effort=1).encode(x, 0.05))
+    begin, lengths = chunks_of(payload, 32)
+    payload[begin + sum(lengths[:9]) - 1] ^= 16  # seen when all of that chunk has been added
+
+    before = sums_for(x)
+    for _ in range(50):  # in some of them threads add other chunks meanwhile
+        sums = before.copy()
+        with pytest.raises(CorruptStream, match="does not end where it should"):
+            Uniform(threads=4).accumulate(payload, sums, 100.0)
+        assert np.array_equal(bits_of(sums), bits_of(before))
+
+
+def test_sums_that_cannot_be_added_to_are_refused() -> None:
+    x = rng().normal(size=(24, 36)).astype(np.float32)
+    payload = Uniform().encode(x, 0.1)
+    aligned, fixed = np.zeros(x.shape, np.float32), np.zeros(x.shape, np.float32)
+    apart = np.zeros((24, 72), np.float32)[:, ::2]
+    misaligned = np.zeros(x.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(x.shape)
+    fixed.flags.writeable = False
+
+    for sums in (misaligned, fixed, np.asfortranarray(aligned), apart):
+        with pytest.raises(CodecError, match="C-contiguous, aligned and writeable"):
+            Uniform().accumulate(payload, sums, 1.0)
+        assert not sums.any()
+    with pytest.raises(CodecError, match="adds up in float32, not float64"):
+        Uniform().accumulate(payload, np.zeros(x.shape), 1.0)

@@ -1,4 +1,4 @@
-"""Payloads that uniform's encoder did not write are refused, or harm nobody."""
+"""Payloads that our codecs did not write are refused, or harm nobody."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -15,10 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedsz
+from fedsz.codecs import Codec
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform
 from fedsz.errors import CorruptStream
+from tests.peak_memory import status
 from tests.strategies import LAYER
 from tests.uniform_cases import DTYPES, rng
+from tests.uniform_oracle_codes import varint
+
+SZX = fedsz.codecs.get("szx")
 
 
 def small(seed: int = 0) -> np.ndarray:
@@ -46,6 +51,14 @@ def sparse(n: int) -> np.ndarray:
     return x
 
 
+def of_every_block() -> np.ndarray:
+    """An array with every kind of block that szx has, and a last block of 3 elements."""
+    x = np.concatenate([scale * rng(n).normal(size=n) for n, scale in ((128, 1e-3), (128, 1.0))])
+    x = np.concatenate([x, 1e9 * rng(2).normal(size=128), 1e3 * rng(3).normal(size=3)])
+    x[129] = np.nan
+    return x.astype(np.float32)
+
+
 def payload_of(x: np.ndarray, bound: float, effort: int) -> tuple[np.ndarray, bytes]:
     return x, Uniform(effort).encode(x, bound)
 
@@ -68,16 +81,23 @@ PAYLOADS = {
     "float16": payload_of(small().astype(np.float16), 0.1, 5),
     "bfloat16": payload_of(small().astype(ml_dtypes.bfloat16), 0.1, 5),
 }
-every_payload = pytest.mark.parametrize("name", PAYLOADS)
+SZX_PAYLOAD = of_every_block(), SZX.encode(of_every_block(), 0.05)
+every_payload = pytest.mark.parametrize(
+    "name", [*PAYLOADS, pytest.param("szx", marks=pytest.mark.always)]
+)
 
 
-def refused(payload: bytes, x: np.ndarray) -> bool:
+def case(name: str) -> tuple[Codec, np.ndarray, bytes]:
+    return (SZX, *SZX_PAYLOAD) if name == "szx" else (Uniform(threads=1), *PAYLOADS[name])
+
+
+def refused(codec: Codec, payload: bytes, x: np.ndarray) -> bool:
     """Whether both ways to decode refuse a payload; if not, neither does."""
     sums = np.zeros(x.shape, np.float64 if x.dtype == np.float64 else np.float32)
     outcomes = set()
     for decode in (
-        lambda: Uniform(threads=1).decode(payload, x.shape, x.dtype),
-        lambda: Uniform(threads=1).accumulate(payload, sums, 1.0, x.dtype),
+        lambda: codec.decode_as(payload, x.shape, x.dtype),
+        lambda: codec.accumulate(payload, sums, 1.0, x.dtype),
     ):
         try:
             decode()
@@ -97,68 +117,52 @@ def test_there_is_a_payload_of_every_kind() -> None:
     assert len(payload) < len(Uniform(3).encode(x, 0.1))
 
 
+@pytest.mark.sampled(6)
 @every_payload
-def test_every_truncation_is_refused(name: str) -> None:
-    x, payload = PAYLOADS[name]
+def test_truncations_and_bytes_after_the_end_are_refused(name: str) -> None:
+    codec, x, payload = case(name)
 
-    assert all(refused(payload[:end], x) for end in range(len(payload)))
-
-
-@every_payload
-def test_bytes_after_the_end_are_refused(name: str) -> None:
-    x, payload = PAYLOADS[name]
-
+    assert all(refused(codec, payload[:end], x) for end in range(len(payload)))
     for more in (1, 2, 3, 4, 5, 37, 1000):
-        assert refused(payload + bytes(more), x)
-        assert refused(payload + b"\xff" * more, x)
+        assert refused(codec, payload + bytes(more), x)
+        assert refused(codec, payload + b"\xff" * more, x)
 
 
 @pytest.mark.sampled(6)
 @every_payload
 def test_flipped_bits_are_refused_or_decode(name: str) -> None:
-    x, payload = PAYLOADS[name]
+    codec, x, payload = case(name)
+    count = 0
 
     for bit in range(0, 8 * len(payload), 1 if x.size < 5000 else 11):
         damaged = bytearray(payload)
         damaged[bit // 8] ^= 1 << bit % 8
         with np.errstate(all="ignore"):
-            refused(bytes(damaged), x)
+            count += refused(codec, bytes(damaged), x)
+    assert count >= 8 + 8 + 2 * 8 or codec != SZX  # mode, bitmap, bits at the least
 
 
-# A constant's payload is that of any other count, too.
-@pytest.mark.parametrize("name", [name for name in PAYLOADS if name != "constant"])
+@pytest.mark.sampled(6)
+@every_payload
 def test_every_other_count_is_refused(name: str) -> None:
-    x, payload = PAYLOADS[name]
+    codec, x, payload = case(name)
     same = range(x.size, x.size + 1)
     if name.startswith("blocks"):  # the last may have room for more
         same = range((x.size - 1) // 128 * 128 + 1, -(-x.size // 128) * 128 + 1)
-
     if name == "sparse":  # the last byte may have room for more
         same = range(x.size, 2 * x.size + 2)
+    if name == "constant":  # its payload is that of any other count, too
+        same = range(1, 2 * x.size + 2)
 
     step = 1 if x.size < 5000 else 61
     for n in {*range(2 * x.size + 2)[::step], x.size // 2, 2 * x.size} - {*same}:
-        assert refused(payload, np.empty(n, x.dtype))
-
-
-@every_payload
-def test_every_other_dtype_is_refused(name: str) -> None:
-    x, payload = PAYLOADS[name]
-
-    for dtype in DTYPES:
+        assert refused(codec, payload, np.empty(n, x.dtype))
+    for dtype in codec.dtypes:
         if dtype != x.dtype:
-            assert refused(payload, np.empty(x.shape, dtype))
+            assert refused(codec, payload, np.empty(x.shape, dtype))
 
 
 HUGE = [2**31, 2**33 + 1, 2**60, 2**64 - 1]
-
-
-def varint(value: int) -> bytes:
-    groups = []
-    while value >= 128:
-        groups.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*groups, value])
 
 
 @contextmanager
@@ -167,10 +171,8 @@ def little_memory() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    status = Path("/proc/self/status").read_text()
-    size = 1024 * int(status.partition("VmSize:")[2].split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (size + (256 << 20), before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + (256 << 20), before[1]))
     try:
         yield
     finally:
@@ -181,23 +183,30 @@ def little_memory() -> Iterator[None]:
 @every_payload
 def test_huge_numbers_take_no_memory(name: str) -> None:
     """Wherever a number may stand: one that the bytes have not paid for is not allocated."""
-    x, payload = PAYLOADS[name]
+    codec, x, payload = case(name)
 
     with little_memory(), np.errstate(all="ignore"):
         for at in range(len(payload)):
             for huge in HUGE:
                 written = varint(huge)
                 for end in (at + 1, at + len(written)):
-                    refused(payload[:at] + written + payload[end:], x)
+                    refused(codec, payload[:at] + written + payload[end:], x)
 
 
 @given(data=st.binary(max_size=300), dtype=st.sampled_from(DTYPES), mode=st.integers(0, 15))
 def test_noise_behind_a_mode_is_refused_or_decodes(data: bytes, dtype: np.dtype, mode: int) -> None:
     with np.errstate(all="ignore"):
-        refused(bytes([DTYPE_IDS[dtype] << 4 | mode]) + data, np.empty((30, 40), dtype))
+        refused(
+            Uniform(threads=1),
+            bytes([DTYPE_IDS[dtype] << 4 | mode]) + data,
+            np.empty((30, 40), dtype),
+        )
 
 
-def test_an_array_that_changes_meanwhile_harms_nobody() -> None:
+@pytest.mark.parametrize(
+    "codecs", [[SZX], [Uniform(effort, threads=2) for effort in range(10)]], ids=["szx", "uniform"]
+)
+def test_an_array_that_changes_meanwhile_harms_nobody(codecs: list[Codec]) -> None:
     x = np.zeros((400, 500), np.float32)
     noise, done = rng().normal(size=x.shape).astype(np.float32), threading.Event()
 
@@ -210,9 +219,9 @@ def test_an_array_that_changes_meanwhile_harms_nobody() -> None:
     thread.start()
     try:
         for i in range(100):
+            codec = codecs[i % len(codecs)]
             try:
-                payload = Uniform(i % 10, threads=2).encode(x, 1e-3)
-                Uniform(threads=2).decode(payload, x.shape)
+                codec.decode(codec.encode(x, 1e-3), x.shape)
             except (RuntimeError, CorruptStream):  # it noticed
                 continue
     finally:

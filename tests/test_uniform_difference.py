@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,58 +49,41 @@ def equal(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.all((bits_of(a) == bits_of(b)) | (np.isnan(a) & np.isnan(b))))
 
 
+@pytest.mark.sampled(36)
 @every_dtype
 @pytest.mark.parametrize("effort", [0, 1, 5, 9])
 @pytest.mark.parametrize("name", SHAPES)
-def test_payloads_are_those_of_an_array_of_differences(
-    dtype: np.dtype, effort: int, name: str
-) -> None:
-    x, base = pair(name, dtype)
-    difference = minus(x, base)
-    how = DTYPE_IDS[dtype], *matrix_shape(x.shape)
-    for bound in (0.0, 1e-4, 0.03, 2.0):
-        payload = Uniform(effort, threads=1).encode_measured(difference, bound)
-        y = plus(base, Uniform().decode(payload.payload, x.shape, dtype))
-        for level, threads in WAYS:
-            there = _uniform.encode(flat(x), *how, bound, effort, threads, level, flat(base))
-            back = np.empty_like(x)
-            _uniform.decode(payload[0], how[0], flat(back), threads, level, flat(base))
-            assert there[:2] == payload
-            assert equal(back, y)
-
-
-@every_dtype
-@pytest.mark.parametrize("effort", [0, 1, 5, 9])
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("against", ["base", "nothing"])
-def test_what_is_left_out_is_what_a_decoder_lacks(
-    dtype: np.dtype, effort: int, name: str, against: str
+@pytest.mark.parametrize("given", [("base",), ("residual",), ("base", "residual")])
+def test_payloads_and_what_they_lack_are_those_of_an_array_of_differences(
+    dtype: np.dtype, effort: int, name: str, given: tuple[str, ...]
 ) -> None:
     x, base = pair(name, dtype)
     residual = finite(0.05 * rng(2).laplace(size=x.shape), dtype)
     residual.reshape(-1)[[9, 1200]] = -np.inf, np.nan
-    origin = base if against == "base" else np.zeros_like(x)
     how = DTYPE_IDS[dtype], *matrix_shape(x.shape)
-    for bound, weight in ((0.0, 1.0), (0.03, 0.9), (2.0, 1.0)):
-        meant = plus(x, residual * dtype.type(weight))
-        d = minus(meant, base) if against == "base" else meant
-        encoded = Uniform(effort, threads=1).encode_measured(d, bound)
+    onto = flat(base) if "base" in given else None
+    for bound, weight in ((0.0, 1.0), (1e-4, 1.0), (0.03, 0.9), (2.0, 1.0)):
+        meant = plus(x, residual * dtype.type(weight)) if "residual" in given else x
+        coded = meant if onto is None else minus(meant, base)
+        encoded = Uniform(effort, threads=1).encode_measured(coded, bound)
         y = Uniform().decode(encoded.payload, x.shape, dtype)
-        lacking = minus(meant, plus(origin, y) if against == "base" else y)
-        sums = set()
+        arrives = y if onto is None else plus(base, y)
+        energies = set()
         for level, threads in WAYS:
-            left = np.full_like(x, 7)
-            payload, error, lost = _uniform.encode(
+            left, back = np.full_like(x, 7), np.empty_like(x)
+            payload, error, energy = _uniform.encode(
                 *(flat(x), *how, bound, effort, threads, level),
-                base=flat(base) if against == "base" else None,
-                residual=flat(residual),
+                base=onto,
+                residual=flat(residual) if "residual" in given else None,
                 weight=weight,
                 left=flat(left),
             )
             assert (payload, error) == encoded[:2]
-            assert equal(left, lacking)
-            sums.add(np.float64(lost).tobytes())
-        assert len(sums) == 1
+            assert equal(left, minus(meant, arrives))
+            _uniform.decode(payload, how[0], flat(back), threads, level, onto)
+            assert equal(back, arrives)
+            energies.add(np.float64(energy).tobytes())
+        assert len(energies) == 1
 
 
 @every_dtype
@@ -114,32 +96,27 @@ def test_the_energy_of_what_is_left_out(dtype: np.dtype) -> None:
     assert math.isclose(found, expected, rel_tol=1e-5 if dtype == np.float32 else 1e-12)
 
 
-@given(data=st.data(), dtype=st.sampled_from(WIDE), effort=st.integers(0, 9), rel=relative)
-def test_every_layer(data: st.DataObject, dtype: np.dtype, effort: int, rel: float) -> None:
-    x = data.draw(layers(dtype))
-    base = finite(x * (1 + 0.1 * rng().normal(size=x.shape)), dtype)
-    codec = Uniform(effort, threads=data.draw(st.sampled_from([1, 3])))
-    difference = minus(x, base)
-    bound = ErrorBound.rel(rel).absolute(x)
+@given(
+    data=st.data(),
+    codec=st.sampled_from(LOSSY) | st.builds(Uniform, st.integers(0, 9), threads=st.integers(1, 3)),
+    rel=relative,
+    seed=seeds,
+)
+def test_every_codec(data: st.DataObject, codec: Codec, rel: float, seed: int) -> None:
+    """On layers near to each other, and on ugly arrays."""
+    dtype, generator = data.draw(st.sampled_from(codec.dtypes)), np.random.default_rng(seed)
+    if data.draw(st.booleans()):
+        x = data.draw(layers(dtype))
+        base = finite(x * (1 + 0.1 * generator.normal(size=x.shape)), dtype)
+    else:
+        x = data.draw(specials(dtype))
+        base = generator.permuted(x.reshape(-1)).reshape(x.shape)
+    difference, bound = minus(x, base), ErrorBound.rel(rel).absolute(x)
 
     encoded = codec.encode_difference(x, base, bound)
     y = codec.decode_onto(encoded.payload, base)
 
-    assert encoded == codec.encode_measured(difference, bound)
-    assert equal(y, plus(base, codec.decode(encoded.payload, x.shape, dtype)))
-
-
-@given(data=st.data(), codec=st.sampled_from(LOSSY), seed=seeds)
-def test_every_codec_on_ugly_arrays(data: st.DataObject, codec: Codec, seed: int) -> None:
-    dtype = data.draw(st.sampled_from(codec.dtypes))
-    x = data.draw(specials(dtype))
-    base = np.random.default_rng(seed).permuted(x.reshape(-1)).reshape(x.shape)
-    difference = minus(x, base)
-
-    encoded = codec.encode_difference(x, base, 1e-3)
-    y = codec.decode_onto(encoded.payload, base)
-
-    alone = codec.encode_measured(difference, 1e-3)
+    alone = codec.encode_measured(difference, bound)
     if codec.name == "sz2":  # leaves bytes of its payload unset now and then, which mean nothing
         same = [codec.decode_as(e.payload, x.shape, dtype).astype(float) for e in (encoded, alone)]
         assert np.array_equal(*same, equal_nan=True)
@@ -150,17 +127,11 @@ def test_every_codec_on_ugly_arrays(data: st.DataObject, codec: Codec, seed: int
     assert np.array_equal(y.astype(np.float64), expected.astype(np.float64), equal_nan=True)
 
 
-def test_arrays_may_lie_anywhere() -> None:
+def test_arrays_may_lie_in_any_order() -> None:
     x, base = pair("odd", np.float32)
     encoded = Uniform().encode_measured(minus(x, base), 0.03)
     y = Uniform().decode_onto(encoded.payload, base)
 
-    for shift in (1, 2, 3):
-        room = np.empty(base.nbytes + shift, np.uint8)[shift:]
-        room[:] = flat(base)
-        moved = room.view(np.float32).reshape(base.shape)
-        assert Uniform().encode_difference(x, moved, 0.03) == encoded
-        assert equal(Uniform().decode_onto(encoded.payload, moved), y)
     strided = np.repeat(base, 2, axis=0)[::2]
     assert Uniform().encode_difference(np.asfortranarray(x), strided, 0.03) == encoded
     assert equal(Uniform().decode_onto(encoded.payload, strided), y)
@@ -188,18 +159,9 @@ def test_damaged_payloads_are_refused_as_ever(dtype: np.dtype, effort: int) -> N
 
 def test_bases_that_do_not_fit() -> None:
     x = np.ones((3, 4), np.float32)
-    payload = Uniform().encode(x, 0.1)
     for base in (x[:2], x.astype(np.float64), x.reshape(4, 3), x[:0]):
         with pytest.raises(CodecError, match="as a difference from"):
             Uniform().encode_difference(x, base, 0.1)
-    for base in (x[:2], x[:0]):
-        y = np.empty_like(x)
-        with pytest.raises(ValueError, match="another size"):
-            _uniform.decode(payload, 0, flat(y), 1, "", flat(base))
-        with pytest.raises(ValueError, match="another size"):
-            _uniform.compare(flat(x), flat(base), 0, True, True, 1, "")
-    with pytest.raises(ValueError, match="float32 or float64"):
-        _uniform.encode(flat(x), 2, 1, 24, 1, 1, 0.1, 5, 1, "", flat(x))
 
 
 # Comparing
@@ -305,11 +267,3 @@ def test_there_are_no_extremes_of_nothing() -> None:
 
     assert all(map(math.isnan, found[:4]))
     assert found[4:] == (0, 0, 0)
-
-
-def test_narrow_differences_are_of_their_own_dtype() -> None:
-    for dtype in (np.float16, ml_dtypes.bfloat16):
-        x, base = (rng(seed).normal(size=(40, 50)).astype(dtype) for seed in (0, 1))
-        encoded = Uniform().encode_difference(x, base, 0.01)
-        assert encoded == Uniform().encode_measured(x - base, 0.01)
-        assert Uniform().decode_onto(encoded.payload, base).dtype == dtype

@@ -15,7 +15,6 @@ from tests.strategies import LAYER, finite
 DTYPES = list(Uniform.dtypes)
 LEVELS = _uniform.levels()
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_effort = pytest.mark.parametrize("effort", range(10))
 
 
 def rng(seed: int = 0) -> np.random.Generator:
