@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 pytest.importorskip("benchmarks")
 
+from benchmarks.defaults import TASKS
 from tests import documented_rows as rows
 from tests import documented_text as texts
 from tests.conftest import ROOT
@@ -232,3 +233,8 @@ def test_every_measured_table_is_recomputed_or_marked(page: str) -> None:
     ]
 
     assert unknown == []
+
+
+def test_every_task_of_the_default_is_measured_over_seeds() -> None:
+    assert rows.defaults().keys() == TASKS.keys()
+    assert all(line.seeds >= 3 for line in rows.defaults().values())

@@ -17,9 +17,9 @@ from fedsz.experiments.results import SCALING, Results
 from fedsz.palette import COLOURS, GROUNDS
 from fedsz.report import write_report
 from fedsz.report.chart import Chart, Omitted
-from fedsz.report.scaling import scaling_figure
 from fedsz.report.series import log_axis
 from fedsz.report.style import files, line_styles
+from fedsz.report.times import scaling_figure
 from tests.reports import trial
 from tests.sweeps import written
 

@@ -14,7 +14,7 @@ from fedsz.errors import FedszError
 from fedsz.experiments.environment import cores
 from fedsz.experiments.results import SCALING, Results
 from fedsz.report.chart import Chart
-from fedsz.report.scaling import scaling_figure
+from fedsz.report.times import scaling_figure
 
 WEAK: Final = (1, 2, 4, 8, 16)  # clients
 STRONG: Final = 16  # clients that this machine measures strong scaling with

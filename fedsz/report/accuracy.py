@@ -1,19 +1,21 @@
-"""Accuracy over rounds and bounds (the paper's Figures 4 and 5), and over bytes up plus down."""
+"""Accuracy over rounds and bounds (the paper's Figures 4 and 5), over bytes, and bytes to it."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
 
-from fedsz.formatting import count, size_in_digits, tick
+from fedsz.formatting import count, digits, size_in_digits, tick
 from fedsz.report import series
-from fedsz.report.chart import Chart, Omitted
-from fedsz.report.rate_accuracy import LOSS, RateAccuracy, best
-from fedsz.report.runs import Setting, Spread, named
-from fedsz.report.series import PERCENT, Axis
+from fedsz.report.chart import Chart, Omitted, Panel
+from fedsz.report.rate_accuracy import LOSS, NEARLY, Compared, RateAccuracy, Reached, best
+from fedsz.report.runs import UNCOMPRESSED, Setting, Spread, machines, named
+from fedsz.report.series import GREY, PERCENT, Axis, log_axis
 from fedsz.report.style import LIGHT, line_styles
 
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 PANELS: Final = 6  # as many bounds as a page shows
 NAMED: Final = 8  # ways with a colour and a name of their own in a figure
 DEEP: Final = 25.0  # points below uncompressed at which the figure along the rounds ends
+FREQUENT: Final = 7  # ways that bytes to an accuracy are drawn of: as many as there are colours
+LETTERS: Final = 58  # of a setting's name that it has room for
+WAY: Final = 44  # letters of a way's name that its legend has room for
+LINE: Final = 0.4  # inches of a setting
+AXES: Final = 1.0  # inches of the axis and the legend
 BEYOND: Final = 2.0  # points that whiskers are seen beyond the means
 HEIGHT: Final = 3.4  # inches
 ROW: Final = 0.2  # inches of a name in a legend
@@ -132,6 +139,99 @@ def ratio_chart(setting: Setting, ways: Sequence[RateAccuracy]) -> Chart | Omitt
         "", lines, _styles(ways), RATIO, POINTS, height=height, more=near_zero
     )
     return Chart.of(setting, "accuracy-ratio", title, caption, panel)
+
+
+def reached_chart(compared: Compared, reach: float | None) -> Chart | Omitted:
+    """Draw how many times fewer bytes than uncompressed it takes to be nearly as accurate."""
+    title = "Bytes to an accuracy"
+    found = {
+        (setting.title, way.name): [_middle(reached) for reached in way.reached]
+        for setting, ways in compared
+        for way in ways
+        if way.name != UNCOMPRESSED
+    }
+    if not found:
+        return Omitted(title, "no run compresses")
+    if not any(setting.baseline for setting, _ in compared):
+        return Omitted(title, "there is no uncompressed run (raw) to compare with")
+    if not any(x > 0 for values in found.values() for x in values):
+        return Omitted(title, "no compressed run reached it by training")
+    settings = [setting.title for setting, _ in compared]
+    styles = line_styles(_most_frequent([way for _, way in found]))
+    columns = columns_to(reach)
+    says = "Times fewer bytes than uncompressed: " + "; ".join(
+        f"{setting}, {way}: {', '.join(_said(x) for x in values)} ({', '.join(columns)})"
+        for (setting, way), values in found.items()
+    )
+
+    def draw(ax: Axes) -> None:
+        drawn: set[str] = set()
+        for (setting, way), values in found.items():
+            style = styles.get(way, GREY)
+            y = settings.index(setting)
+            marked = zip(values, (style.colour, "none"), strict=False)
+            ends = [(x, fill) for x, fill in marked if x > 0]
+            ax.plot([x for x, _ in ends], [y] * len(ends), color=style.colour, linewidth=0.8)
+            for x, fill in ends:
+                ax.plot(x, y, style.marker or "o", color=style.colour, markerfacecolor=fill)
+            if way in styles and way not in drawn:
+                drawn.add(way)
+                ax.plot([], [], style.marker or "o", color=style.colour, label=_cut(way))
+        for y, setting in enumerate(settings):
+            above: dict[str, Any] = {"xytext": (2, 5), "textcoords": "offset points", "fontsize": 9}
+            where: Any = ("axes fraction", "data")
+            name = textwrap.shorten(setting, LETTERS, placeholder=" …")
+            note = ax.annotate(name, (0, y), xycoords=where, color=LIGHT["soft"], **above)
+            note.set_in_layout(False)
+        ax.set_xscale("log")
+        ax.set_xlabel("times fewer bytes, up plus down")
+        ax.set_yticks(range(len(settings)), [""] * len(settings))
+        ax.set_ylim(len(settings) - 0.5, -0.8)
+        ax.margins(x=0.08)
+        log_axis(ax.xaxis, lambda value: f"{value:,g}", 100)
+
+    marks = "" if reach else " Full marks: 95 %; hollow ones: 99 %."
+    caption = (
+        f"Bytes up plus down until {goals(reach)}, uncompressed over each way; medians over the"
+        f" seeds.{marks} A way that most seeds did not get there with has no mark."
+    )
+    provenance = machines([run for setting, _ in compared for run in setting.runs])
+    if len(compared) == 1:
+        provenance = compared[0][0].provenance
+    panel = Panel("", draw, says, AXES + LINE * len(settings))
+    return Chart("bytes-to-accuracy", title, caption, provenance, (panel,))
+
+
+def columns_to(reach: float | None) -> list[str]:
+    """Return what columns of bytes to an accuracy are called."""
+    return [f"bytes to {100 * part:g} %" for part in ((reach,) if reach else NEARLY)]
+
+
+def goals(reach: float | None) -> str:
+    """Return to which accuracies bytes are counted, in words."""
+    if reach:
+        return f"an accuracy of {100 * reach:g} %"
+    parts = " and ".join(f"{100 * part:g} %" for part in NEARLY)
+    return f"{parts} of the best accuracy of the uncompressed run of the same seed"
+
+
+def _middle(reached: Reached) -> float:
+    known = [x for x in reached.fewer if not math.isnan(x)]
+    return median(known) if known else 0.0
+
+
+def _cut(way: str) -> str:
+    return way if len(way) <= WAY else f"{way[: WAY - 1]}…"
+
+
+def _said(times: float) -> str:
+    return digits(times) if times > 0 else "not reached"
+
+
+def _most_frequent(ways: Sequence[str]) -> list[str]:
+    """Return the names that most settings have, at most `FREQUENT`, in their order."""
+    order = list(dict.fromkeys(ways))
+    return sorted(order, key=lambda way: (-ways.count(way), order.index(way)))[:FREQUENT]
 
 
 def _styles(ways: Sequence[RateAccuracy]) -> series.Styles:

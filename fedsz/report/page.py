@@ -10,11 +10,10 @@ from typing import Final
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import count, digits, listed
 from fedsz.palette import css
-from fedsz.report import accuracy, distributions, overview, tables, times
+from fedsz.report import accuracy, distributions, tables, times
 from fedsz.report.chart import Chart, Item, Omitted, Table
 from fedsz.report.rate_accuracy import Compared, RateAccuracy, rate_accuracies
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, difference, machines, settings_of
-from fedsz.report.scaling import Point, scaling_figure
 from fedsz.report.style import files, inline, line_styles
 from fedsz.whole_files import write_whole
 
@@ -34,7 +33,7 @@ def contents(
     sources: Sequence[Path],  # what the runs were read from
     runs: Sequence[Run],
     links: Sequence[Link],  # that times are calculated for; figures of one link take the first
-    scaling: Sequence[Point] | None,  # rows of a table of scaling
+    scaling: Sequence[times.Point] | None,  # rows of a table of scaling
     reach: float | None = None,  # accuracy that bytes are counted to; see `rate_accuracies`
 ) -> tuple[str, list[str], list[Section]]:
     """Return the title, the facts on top and the sections of a report."""
@@ -43,8 +42,8 @@ def contents(
     compared = [(setting, rate_accuracies(setting, reach)) for setting in settings]
     sections = []
     if settings:
-        sections.append(Section("overview", "Overview", [overview.table(compared, reach)]))
-        curves = [overview.reached_chart(compared, reach)]
+        sections.append(Section("overview", "Overview", [tables.ways(compared, reach)]))
+        curves = [accuracy.reached_chart(compared, reach)]
         for setting, ways in compared:
             curves += [accuracy.bytes_chart(setting, ways), accuracy.ratio_chart(setting, ways)]
         sections.append(Section("bytes", "Accuracy over bytes", curves))
@@ -65,7 +64,7 @@ def contents(
         ]
         sections.append(Section(setting.name, setting.title, items))
     if scaling is not None:
-        sections.append(Section("scaling-of-rounds", "Scaling", [scaling_figure(scaling)]))
+        sections.append(Section("scaling-of-rounds", "Scaling", [times.scaling_figure(scaling)]))
     if failed := tables.failures(runs):
         sections.append(Section("failed-runs", "Failed runs", [failed]))
     what = "Run" if all(source.is_dir() for source in sources) else "Sweep"
