@@ -68,7 +68,6 @@ def test_a_rule_by_shape_spares_batch_norm() -> None:
         ({"model": "cnn", "side": 3}, "side must be at least 4 pixels, got 3"),
         ({"model": "cnn", "rule": "size"}, "no partition rule 'size'"),
         ({"model": "cnn", "threshold": -1}, "threshold must be 0 or more"),
-        ({"model": "cnn", "classes": 0}, "num_classes and in_channels must be at least 1"),
     ],
 )
 def test_what_does_not_exist_is_refused(options: dict[str, object], says: str) -> None:
