@@ -22,6 +22,9 @@ class CompressedSum:
         head: one or more linear parts that send nothing but values, see `Chain.split`.
         shared: of the tensor; its ``sender`` does not matter.
 
+    Attributes:
+        total: the sum of what was sent, flat; None if nothing has been added.
+
     Raises:
         CodecError: the tensor has more elements than they decode.
     """
@@ -29,7 +32,7 @@ class CompressedSum:
     def __init__(self, head: Chain, shared: Shared) -> None:
         self._head, self._shared = head, shared
         self._gain = _gain(head, shared)
-        self._total: NDArray | None = None
+        self.total: NDArray | None = None
 
     @property
     def tells_energy(self) -> bool:
@@ -42,32 +45,21 @@ class CompressedSum:
 
     def add(self, values: Decoded, weight: float) -> None:
         """Add ``weight`` times the values of a sender."""
-        if self._total is None:
+        if self.total is None:
             spec = self._head.specs({}, self._shared.spec)[-1]
-            self._total = np.zeros(spec.shape, spec.dtype)
+            self.total = np.zeros(spec.shape, spec.dtype)
         with np.errstate(over="ignore", invalid="ignore"):  # of values that no element decodes
             if isinstance(values, Sparse):
-                values.add(self._total, weight)
+                values.add(self.total, weight)
             else:
-                add_scaled(values, weight, self._total)
-
-    @property
-    def sketch(self) -> Sketch | None:
-        """The part that has sent the values, if it is a sketch of fixed columns."""
-        first, *others = self._head.parts
-        return first if isinstance(first, Sketch) and first.fixed and not others else None
-
-    @property
-    def values(self) -> NDArray | None:
-        """The sum of what was sent, flat; None if nothing has been added."""
-        return self._total
+                add_scaled(values, weight, self.total)
 
     def decoded(self) -> Decoded | None:
         """Return the sum of the tensors; None if none has been added."""
-        if self._total is None:
+        if self.total is None:
             return None
         with np.errstate(over="ignore", invalid="ignore"):  # likewise
-            return self._head.decode({VALUES: self._total}, self._shared)
+            return self._head.decode({VALUES: self.total}, self._shared)
 
     def _energy(self, values: Decoded) -> float:
         """Return the sum of squares of what values decode to; inf if one of these may overflow."""
@@ -124,11 +116,12 @@ class CompressedSums:
 
     def take_sketches(self) -> Iterator[tuple[Sketch, Shared, NDArray]]:
         """Yield the sums of sketches of fixed columns, and keep them no longer."""
-        for key, total in list(self._sums.items()):
-            if (sketch := total.sketch) is not None:
-                del self._sums[key]
-                if total.values is not None:
-                    yield sketch, key[1], total.values
+        for head, shared in list(self._sums):
+            first, *others = head.parts
+            if isinstance(first, Sketch) and first.fixed and not others:
+                total = self._sums.pop((head, shared)).total
+                if total is not None:
+                    yield first, shared, total
 
     def add_to(self, sums: NDArray) -> None:
         """Add all of them, decoded, to ``sums``, as `fedsz.codecs.base.Opened.add` does."""

@@ -19,6 +19,8 @@ import numpy as np
 
 from fedsz.arrays import NDArray, chunks
 from fedsz.codecs.base import Residual
+from fedsz.methods.feedback import RESIDUAL
+from fedsz.methods.state import misfit
 from fedsz.update.config import CompressionConfig
 from fedsz.update.lossy import compared, narrow, wide
 from fedsz.update.reference import Reference
@@ -73,10 +75,11 @@ class ErrorFeedback(Mapping[str, NDArray]):
     @property
     def misfits(self) -> dict[str, str]:
         """By tensor, why its residual is not used."""
+        own = {name: (r, self._state.get(name)) for name, r in self._residual.items()}
         return {
-            name: f"residual is {r.dtype} {r.shape} and must be {_shown(self._state.get(name))}"
-            for name, r in self._residual.items()
-            if not _fits(r, self._state.get(name))
+            name: misfit({RESIDUAL: r}, {} if x is None else {RESIDUAL: x})
+            for name, (r, x) in own.items()
+            if not _fits(r, x)
         }
 
     def bounds(self, config: CompressionConfig, reference: Reference) -> dict[str, float]:
@@ -147,7 +150,3 @@ def _fits(residual: NDArray, x: NDArray | None) -> bool:
     return (
         x is not None and residual.shape == x.shape and residual.dtype in (x.dtype, wide(x.dtype))
     )
-
-
-def _shown(x: NDArray | None) -> str:
-    return "none" if x is None else f"{x.dtype} {x.shape}"
