@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, cannot
 from fedsz.transport.identity import read_serials
 from fedsz.transport.private_files import (
     Pathish,
@@ -109,13 +109,11 @@ class Authority:
         path = Path(folder)
         if (path / "ca.key").exists():
             raise ConfigError(f"{path} has an authority already")
-        try:
+        with cannot(f"write to {path}"):
             (path / "clients").mkdir(parents=True, exist_ok=True)
             for name in ("tokens", "revoked", "issued"):
                 (path / name).touch()
             (path / ".gitignore").write_text("*.key\n*.token\n")
-        except OSError as err:
-            raise ConfigError(f"cannot write to {path}: {err.strerror}") from err
         only_signs = x509.BasicConstraints(ca=True, path_length=0)
         until = datetime.timedelta(days=CA_DAYS)
         made = new_certificate(f"fedsz {secrets.token_hex(8)}", None, until, [only_signs])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, cannot
 
 Pathish = str | os.PathLike[str]
 T = TypeVar("T")
@@ -35,11 +35,9 @@ def write_private(path: Path, data: bytes) -> None:
     Raises:
         ConfigError: it exists, or cannot be written.
     """
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-    except OSError as err:
-        raise ConfigError(f"cannot write {path}: {err.strerror}") from err
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with cannot(f"write {path}"), os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)
 
 
 def read_file(path: Pathish) -> bytes:
