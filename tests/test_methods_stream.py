@@ -120,15 +120,12 @@ def test_headers_that_contradict_themselves(changes: dict[str, Any], why: str) -
         fedsz.inspect(stream(topk(), **changes))
 
 
-@pytest.mark.parametrize(("indices", "fits"), [([3, 4, 1999], True), ([3, 4, 2000], False)])
-def test_indices_beyond_the_tensor(indices: list[int], fits: bool) -> None:
-    blob = stream(topk(indices))
-    if fits:
-        found = fedsz.decompress(blob, as_numpy=True)["fc.weight"].reshape(-1)
-        assert np.array_equal(np.flatnonzero(found), indices)
-        return
+def test_indices_beyond_the_tensor() -> None:
+    found = fedsz.decompress(stream(topk([3, 4, 1999])), as_numpy=True)["fc.weight"].reshape(-1)
+
+    assert np.flatnonzero(found).tolist() == [3, 4, 1999]
     with pytest.raises(CorruptStream, match="out of range"):
-        fedsz.decompress(blob, as_numpy=True)
+        fedsz.decompress(stream(topk([3, 4, 2000])), as_numpy=True)
 
 
 def test_a_gap_that_is_no_number_of_63_bits_is_no_index() -> None:

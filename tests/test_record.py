@@ -14,7 +14,6 @@ from fedsz.control.record import (
     Decision,
     Failure,
     RoundRecord,
-    as_builtins,
 )
 from fedsz.control.round_numbers import numbers
 from fedsz.errors import FedszError
@@ -52,14 +51,8 @@ def test_a_line_holds_all_of_it() -> None:
     assert from_json(line) == RECORD
     told = json.loads(line)
     assert (told["event"], told["version"], told["ratio"]) == ("round", VERSION, 100.0)
-
-
-def test_a_line_without_replies_has_no_ratio() -> None:
-    assert as_builtins(RoundRecord(round=0))["ratio"] is None
-
-
-def test_numbers_that_are_none_are_not_written() -> None:
-    assert json.loads(to_json(RoundRecord(round=0, loss=math.nan)))["loss"] is None
+    nothing = json.loads(to_json(RoundRecord(round=0, loss=math.nan)))
+    assert nothing["ratio"] is nothing["loss"] is None
 
 
 def test_a_decision_of_an_older_release_is_completed_by_the_run() -> None:
