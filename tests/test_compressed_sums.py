@@ -75,7 +75,8 @@ def decoded_and_added(updates: list[ReceivedUpdate]) -> np.ndarray:
     return np.average(decoded, axis=0, weights=WEIGHTS)
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+# The last two do not add up or tell their norm, so they are decoded for each client.
+@pytest.mark.parametrize("chain", [*CHAINS, "randk:k=20%,own=1", "sketch:rows=3"])
 @pytest.mark.parametrize("settings", [{}, {"steps": True}], ids=["FedAvg", "FedBuff"])
 def test_the_sum_is_that_of_what_is_decoded(chain: str, settings: dict[str, bool]) -> None:
     updates = [reply(client, chain) for client in range(4)]
@@ -110,13 +111,6 @@ def test_replies_of_other_rounds_and_chains_have_sums_of_their_own() -> None:
         reply(2, "rotate"),
         reply(3, "topk"),
     ]
-
-    assert np.allclose(mean_of(updates), decoded_and_added(updates), atol=2e-5)
-
-
-@pytest.mark.parametrize("chain", ["randk:k=20%,own=1", "sketch:rows=3"])
-def test_what_does_not_add_up_or_tell_its_norm_is_decoded_for_each(chain: str) -> None:
-    updates = [reply(client, chain) for client in range(4)]
 
     assert np.allclose(mean_of(updates), decoded_and_added(updates), atol=2e-5)
 

@@ -58,10 +58,12 @@ def test_the_residual_is_what_was_meant_less_what_arrives(codec: Any, dtype: Any
     assert set(left) == {"fc.weight"}  # the rest arrived exactly
 
 
-@pytest.mark.parametrize("bound", ["std:0.5", "std:3", 1e-3])
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=lambda x: np.dtype(x).name)
-@given(seed=seeds)
-def test_half_precision_owes_its_residual_and_what_rounding_took(
+@given(
+    dtype=st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16]),
+    bound=st.sampled_from(["std:0.5", "std:3", 1e-3]),
+    seed=seeds,
+)
+def test_a_sum_over_rounds_arrives_but_for_its_residual_and_what_rounding_took(
     dtype: Any, bound: Any, seed: int
 ) -> None:
     rng, kind = np.random.default_rng(seed), np.dtype(dtype)
@@ -90,24 +92,6 @@ def test_a_residual_of_an_earlier_release_is_taken(dtype: Any) -> None:
     meant = ErrorFeedback(state, {"a.weight": np.full(5, 0.5, np.float32)})
 
     np.testing.assert_array_equal(meant["a.weight"], np.full(5, 2.5, dtype))
-
-
-@given(seeds)
-def test_a_sum_over_rounds_arrives_but_for_one_residual(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    base, residual = model(rng), {}
-    wanted, got = (np.zeros((40, 60)) for _ in range(2))
-    for _ in range(5):
-        step = rng.laplace(0, 0.01, (40, 60)).astype(np.float32)
-        state = {**base, "fc.weight": base["fc.weight"] + step}
-        meant = ErrorFeedback(state, residual)
-        arrived = sent(meant, base, "std:3")
-        residual = meant.left_out(arrived)
-        wanted += state["fc.weight"].astype(np.float64) - base["fc.weight"]
-        got += arrived["fc.weight"].astype(np.float64) - base["fc.weight"]
-
-    missing = residual.get("fc.weight", np.zeros((40, 60)))
-    assert np.abs(wanted - got - missing).max() < 1e-5
 
 
 @given(st.floats(0, 1), st.integers(1, 60))

@@ -62,6 +62,13 @@ def received(streams: Sequence[bytes], held: Reference | None = None) -> Referen
     return held
 
 
+def put(downlink: Broadcast, model: dict[str, np.ndarray]) -> Reference:
+    """Return what those who follow the broadcast hold."""
+    downlink.put(model, reference=True)
+    assert downlink.model is not None
+    return downlink.model
+
+
 def resumed(downlink: Broadcast, config: CompressionConfig) -> Broadcast:
     """What goes on from the checkpoint of a broadcast."""
     state = downlink.state()
@@ -90,10 +97,9 @@ def test_one_array_leads_where_the_chain_leads(
         if t == crash:
             downlink = resumed(downlink, config)
         downlink.steer(config)
-        downlink.put(model, reference=True)
+        meant = put(downlink, model)
         chain = received(downlink.streams(chain.digest if chain else b""), chain)
-        assert downlink.model is not None
-        assert chain.digest == downlink.model.digest
+        assert chain.digest == meant.digest
         for held in models:
             assert received(downlink.streams(held.digest), held).digest == chain.digest
         assert received(downlink.streams(b"")).digest == chain.digest
@@ -124,19 +130,16 @@ def walk(rounds: int, size: float = 0.01) -> Iterator[dict[str, np.ndarray]]:
 def test_who_holds_nothing_is_sent_no_more_than_the_points_cost() -> None:
     downlink = Broadcast(CONFIG)
     for model in walk(9):
-        downlink.put(model, reference=True)
+        last = put(downlink, model)
 
-    assert downlink.model is not None
-    lossless = fedsz.compress(downlink.model.arrays, codec="blosclz")
+    lossless = fedsz.compress(last.arrays, codec="blosclz")
     assert 2 * sum(map(len, downlink.streams(b""))) < len(lossless)
 
 
 def test_after_eighty_rounds_nobody_is_sent_more_than_the_whole_model() -> None:
     downlink, held = Broadcast(CONFIG), []
     for model in walk(80):
-        downlink.put(model, reference=True)
-        assert downlink.model is not None
-        held.append(downlink.model)
+        held.append(put(downlink, model))
         kept = downlink.state()
         assert kept is not None
         assert sum(len(step.stream) for step in kept.steps) <= HISTORY * downlink.raw_bytes
@@ -154,9 +157,7 @@ def test_a_named_bound_is_kept(bound: str) -> None:
     downlink, owed = Broadcast(CONFIG.replace(downlink=bound)), np.zeros((200, 100))
     for t, model in enumerate(walk(6)):
         meant = model["fc.weight"] + owed
-        downlink.put(model, reference=True)
-        assert downlink.model is not None
-        owed = meant - downlink.model.arrays["fc.weight"].astype(np.float64)
+        owed = meant - put(downlink, model).arrays["fc.weight"].astype(np.float64)
         if t:
             most = fedsz.ErrorBound.of(bound).absolute(meant)
             assert most / 4 < np.abs(owed).max() <= most * (1 + 1e-6)
@@ -169,14 +170,13 @@ def test_a_tensor_that_outgrows_its_lattice_gets_another_in_a_key_frame() -> Non
     model = {"fc.weight": rng.normal(size=(60, 50)).astype(np.float32)}
     lengths = []
     for size in (1e-3, 1e-3, 1e6, 1e6, 1e6):
-        downlink.put(model, reference=True)
-        assert downlink.model is not None
+        held = put(downlink, model)
         state = downlink.state()
         assert state is not None
         lengths.append(len(state.steps))
-        assert received(downlink.streams(b"")).digest == downlink.model.digest
+        assert received(downlink.streams(b"")).digest == held.digest
         assert set(state.steps[-1].grid) == {"fc.weight"}
-        start = downlink.model.arrays["fc.weight"]
+        start = held.arrays["fc.weight"]
         model = {"fc.weight": start + size * rng.normal(size=start.shape).astype(np.float32)}
 
     assert lengths == [1, 2, 3, 1, 2]

@@ -77,11 +77,12 @@ class Clients:
 
 
 class Server:
-    """A server that asks for rounds one at a time."""
+    """A server and its clients, which it asks for rounds one at a time."""
 
-    def __init__(self, clients: Clients, *, strategy: type[FedAvg] = StreamingFedAvg, **named: Any):
+    def __init__(self, *, strategy: type[FedAvg] = StreamingFedAvg, **named: Any):
+        self.clients = Clients()
         self.nodes = [{"partition-id": i} for i in range(CLIENTS)]
-        self.inner = LocalGrid(clients.app, self.nodes)
+        self.inner = LocalGrid(self.clients.app, self.nodes)
         named.setdefault("update", CHAIN)
         self.named = {"threshold": 0, **named}
         self.strategy = strategy
@@ -117,30 +118,31 @@ def distance(w: np.ndarray) -> float:
     return float(np.square(w - GOAL).sum() / np.square(GOAL).sum())
 
 
-def agree(clients: Clients, server: Server) -> bool:
+def agree(server: Server) -> bool:
     """Say whether each client's shift is what the server has of it, to the bit."""
+    clients = server.clients
     return len(server.shifts) == len(clients.contexts) and all(
         np.array_equal(shift["fc.weight"], clients.shift(client)["fc.weight"])
         for client, shift in server.shifts.items()
     )
 
 
-@pytest.mark.parametrize("strategy", [StreamingFedAvg, FedAvg])
-@pytest.mark.parametrize("update", [CHAIN, "difference:rate=0.2>qsgd"])
+@pytest.mark.parametrize(
+    ("update", "strategy"), [(CHAIN, FedAvg), ("difference:rate=0.2>qsgd", StreamingFedAvg)]
+)
 def test_shifts_bring_the_average_of_unlike_clients_there(
     update: str, strategy: type[FedAvg]
 ) -> None:
-    clients = Clients()
-    server = Server(clients, update=update, strategy=strategy)
+    server = Server(update=update, strategy=strategy)
 
     server.run(60)
 
-    assert agree(clients, server)
+    assert agree(server)
     assert distance(server.model) < 0.1
 
 
 def test_without_a_shift_the_same_chain_stays_behind() -> None:
-    apart = Server(Clients(), update="topk:k=10%")
+    apart = Server(update="topk:k=10%")
 
     apart.run(60)
 
@@ -149,7 +151,7 @@ def test_without_a_shift_the_same_chain_stays_behind() -> None:
 
 def test_both_strategies_make_the_same_model(monkeypatch: Any) -> None:
     monkeypatch.setattr("fedsz.flower.packing.secrets.token_bytes", lambda n: b"\1" * n)
-    servers = [Server(Clients(), strategy=strategy) for strategy in (StreamingFedAvg, FedAvg)]
+    servers = [Server(strategy=strategy) for strategy in (StreamingFedAvg, FedAvg)]
 
     for server in servers:
         server.run(4)
@@ -159,8 +161,7 @@ def test_both_strategies_make_the_same_model(monkeypatch: Any) -> None:
 
 
 def test_clients_that_were_not_asked_keep_their_shift() -> None:
-    clients = Clients()
-    server = Server(clients)
+    server = Server()
     server.run(2)
     before = server.shifts
 
@@ -169,23 +170,22 @@ def test_clients_that_were_not_asked_keep_their_shift() -> None:
     after = server.shifts
     moved = [i for i in before if not np.array_equal(before[i]["fc.weight"], after[i]["fc.weight"])]
     assert len(moved) == 1
-    assert agree(clients, server)
+    assert agree(server)
 
 
 def test_a_refused_reply_moves_no_shift_and_its_sender_goes_back() -> None:
-    clients = Clients()
-    server = Server(clients, rules=AdmissionRules(max_update_norm="refuse:10x"))
+    server = Server(rules=AdmissionRules(max_update_norm="refuse:10x"))
     server.run(3)
     before = server.shifts
 
-    clients.factors[0] = 1e4
+    server.clients.factors[0] = 1e4
     server.run()
     left_out = server.shifts[0]["fc.weight"]
     server.run()
 
     assert np.array_equal(left_out, before[0]["fc.weight"])
     assert not np.array_equal(server.shifts[0]["fc.weight"], left_out)
-    assert agree(clients, server)
+    assert agree(server)
     assert np.abs(server.model).max() < 10
 
 
@@ -195,8 +195,8 @@ def test_a_reply_is_kept_once_it_is_admitted_and_until_its_round_is_over(
 ) -> None:
     """Of those that are refused nothing is kept, and of others nothing in memory."""
     kept: list[set[int]] = []
-    clients, shifts = Clients(), Shifts()
-    server = Server(clients, strategy=strategy, shifts=shifts)
+    shifts = Shifts()
+    server = Server(strategy=strategy, shifts=shifts)
     nodes = sorted(server.inner.get_node_ids())
     counted = shifts.counted
 
@@ -209,7 +209,7 @@ def test_a_reply_is_kept_once_it_is_admitted_and_until_its_round_is_over(
 
     monkeypatch.setattr(shifts, "counted", looks)
     server.run(3)
-    clients.names[0] = "other.weight"
+    server.clients.names[0] = "other.weight"
     server.run()
 
     assert kept[-2:] == [set(nodes), set(nodes[1:])]
@@ -230,37 +230,34 @@ def test_replies_that_wait_come_back_from_a_file_and_without_room_from_memory(
 
 
 def test_a_clipped_reply_moves_the_shift_of_both_sides() -> None:
-    clients = Clients()
-    server = Server(clients, rules=AdmissionRules(max_update_norm="2x"))
+    server = Server(rules=AdmissionRules(max_update_norm="2x"))
     server.run(3)
 
-    clients.factors[0] = 1e3
+    server.clients.factors[0] = 1e3
     server.run()
     after = server.model
     server.run()
 
-    assert agree(clients, server)
+    assert agree(server)
     assert np.abs(after).max() < 1
 
 
 def test_a_server_that_goes_on_elsewhere_has_the_same_shifts() -> None:
-    clients = Clients()
-    server = Server(clients)
+    server = Server()
     server.run(3)
     before = {i: np.count_nonzero(shift["fc.weight"]) for i, shift in server.shifts.items()}
 
     server.restart()
-    restored = agree(clients, server)
+    restored = agree(server)
     server.run()
 
     assert restored
-    assert agree(clients, server)
+    assert agree(server)
     assert all(np.count_nonzero(server.shifts[i]["fc.weight"]) >= before[i] > 200 for i in before)
 
 
 def test_another_start_of_a_grid_knows_no_shift(caplog: pytest.LogCaptureFixture) -> None:
-    clients = Clients()
-    server = Server(clients, shifts=Shifts())
+    server = Server(shifts=Shifts())
     for _ in range(2):
         strategy = StreamingFedAvg(fraction_evaluate=0.0)
         first = record_of({"fc.weight": FIRST["fc.weight"]})
@@ -270,19 +267,18 @@ def test_another_start_of_a_grid_knows_no_shift(caplog: pytest.LogCaptureFixture
     learnt = [np.count_nonzero(shift["fc.weight"]) for shift in server.shifts.values()]
     assert len(learnt) == CLIENTS
     assert max(learnt) <= 3 * 200
-    assert agree(clients, server)
+    assert agree(server)
     assert not [line for line in caplog.records if line.levelname == "ERROR"]
 
 
 def test_a_client_that_has_lost_its_state_starts_anew() -> None:
-    clients = Clients()
-    server = Server(clients)
+    server = Server()
     server.run(3)
 
-    clients.contexts[1].state.clear()
+    server.clients.contexts[1].state.clear()
     server.run()
 
-    assert agree(clients, server)
+    assert agree(server)
     assert np.count_nonzero(server.shifts[1]["fc.weight"]) == 200
     assert np.count_nonzero(server.shifts[0]["fc.weight"]) > 200
 
@@ -293,14 +289,15 @@ def test_a_client_that_has_lost_its_state_starts_anew() -> None:
 def test_a_client_whose_shift_was_dropped_starts_anew(
     limits: Shifts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clients = Clients()
-    server = Server(clients, shifts=limits)
+    server = Server(shifts=limits)
 
     server.run(3)
 
     assert len(server.shifts) == 1
     assert "no room for the shifts of 2 clients" in caplog.text
-    assert all(np.count_nonzero(clients.shift(i)["fc.weight"]) >= 200 for i in range(CLIENTS))
+    assert all(
+        np.count_nonzero(server.clients.shift(i)["fc.weight"]) >= 200 for i in range(CLIENTS)
+    )
     assert 0 < distance(server.model) < 1
 
 
@@ -311,7 +308,7 @@ def test_a_sender_uses_no_shift_that_its_receiver_does_not_have() -> None:
 
 
 def test_replies_of_another_model_than_was_sent_have_no_shift() -> None:
-    server = Server(Clients(), same_model=False)
+    server = Server(same_model=False)
 
     server.run(2)
 
@@ -339,7 +336,7 @@ def test_a_model_that_rests_arrives_by_differences(chain: str) -> None:
 
 @pytest.mark.parametrize("update", [CHAIN, "feedback>topk:k=10%"])
 def test_one_object_serves_both_ways(update: str) -> None:
-    server = Server(Clients(), update=update, downlink=CHAIN)
+    server = Server(update=update, downlink=CHAIN)
 
     server.run(60)
 
@@ -349,7 +346,7 @@ def test_one_object_serves_both_ways(update: str) -> None:
 
 
 def test_a_downlink_by_a_chain_goes_on_in_another_process() -> None:
-    server = Server(Clients(), downlink="difference>rtopk")
+    server = Server(downlink="difference>rtopk")
     server.run(3)
     before = server.grid.take_traffic().sent_down
 

@@ -174,16 +174,13 @@ def test_what_no_stream_has_is_not_written() -> None:
         fedsz.compress({"x": x})
 
 
-@pytest.mark.parametrize("stored", [b"", b"\x00", b"\xc1" * 9, b"\x80", b"\xdf\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "stored", [b"", b"\0", b"\xc1" * 9, b"\x80", b"\xdf\xff\xff\xff\xff", b"\x91" * 1_000_000]
+)
 def test_headers_that_are_none(blob: bytes, stored: bytes) -> None:
     for body in (stored, zlib.compress(stored), zlib.compress(stored) + b"more"):
         with pytest.raises(CorruptStream):
             decode(seal(blob[:12], body, b""))
-
-
-def test_deep_nesting_is_refused(blob: bytes) -> None:
-    with pytest.raises(CorruptStream):
-        decode(seal(blob[:12], zlib.compress(b"\x91" * 1_000_000), b""))
 
 
 def test_version_99_is_refused_by_its_number(blob: bytes) -> None:

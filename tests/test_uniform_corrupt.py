@@ -186,7 +186,7 @@ def test_huge_numbers_take_no_memory(name: str) -> None:
     codec, x, payload = case(name)
 
     with little_memory(), np.errstate(all="ignore"):
-        for at in range(len(payload)):
+        for at in range(0, len(payload), 1 if x.size < 5000 else 7):
             for huge in HUGE:
                 written = varint(huge)
                 for end in (at + 1, at + len(written)):

@@ -21,6 +21,7 @@ from tests.strategies import bits_of, finite
 
 DTYPES = [np.dtype(x) for x in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
 CODERS = [codec.name for codec in CODECS if codec.missing() is None]
+CODERS += [f"uniform:effort={effort}" for effort in range(10)]
 BOUNDS = ["std:2", "1e-2", "abs:1e-3", "step:1", "abs:1e-12"]
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
@@ -102,6 +103,7 @@ def test_the_residual_is_that_of_the_decoded_stream(
     check(state, sent, {}, config)
 
 
+@pytest.mark.sampled(1, each=("codec",))
 @every_dtype
 @pytest.mark.parametrize("codec", CODERS)
 def test_every_codec(dtype: np.dtype, codec: str) -> None:
@@ -114,13 +116,7 @@ def test_every_codec(dtype: np.dtype, codec: str) -> None:
     assert encoder.arrived.tensors == 2
 
 
-@pytest.mark.parametrize("effort", range(10))
-def test_every_effort(effort: int) -> None:
-    state, sent, residual = update(DTYPES[0])
-
-    check(state, sent, residual, CompressionConfig(codec=f"uniform:effort={effort}"))
-
-
+@pytest.mark.sampled(12)
 @every_dtype
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("side", ["state", "sent", "residual"])
