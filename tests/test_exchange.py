@@ -18,18 +18,10 @@ from fedsz.flower import FedBuff, FedSZGrid, FetchSgd, StreamingFedAvg
 from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
 from tests.links import Server
-from tests.odd_grids import (
-    Odd,
-    error_first,
-    for_another,
-    in_its_own_name,
-    never,
-    superlink,
-    twice,
-)
+from tests.odd_grids import Odd, error_first, for_another, in_its_own_name, never, superlink, twice
 
 
-def trained(app: ClientApp, strategy: Any, grid: FedSZGrid, rounds: int = 3) -> Any:
+def trained(strategy: Any, grid: FedSZGrid, rounds: int = 3) -> Any:
     return strategy.start(
         grid=grid, initial_arrays=record_of(initial()), num_rounds=rounds, timeout=20
     )
@@ -217,7 +209,7 @@ def test_a_buffer_goes_on_without_nodes_that_vanish(answer: Any, named: list[Any
     gone, refused, *_ = inner.get_node_ids()
     grid = FedSZGrid(Odd(inner, {gone: answer}, refuses=[refused], named=named), "std:1")
 
-    trained(app_of(), FedBuff(fraction_evaluate=0, buffer=2), grid)
+    trained(FedBuff(fraction_evaluate=0, buffer=2), grid)
 
     traffic = grid.take_traffic()
     assert traffic.replies == 3 * 2
@@ -229,7 +221,7 @@ def test_sketches_pass_an_engine_that_answers_for_a_node_that_has_gone() -> None
     gone = inner.get_node_ids()[3]
     grid = FedSZGrid(Odd(inner, {gone: in_its_own_name}), update="sketch:rows=5,fixed=1")
 
-    trained(app_of(), FetchSgd(fraction_evaluate=0, k="5%"), grid)
+    trained(FetchSgd(fraction_evaluate=0, k="5%"), grid)
 
     assert grid.take_traffic().replies == 3 * (CLIENTS - 1)
 
@@ -264,7 +256,7 @@ def test_a_client_without_memory_is_helped_by_a_buffer() -> None:
     app: Any = Forgetful(app_of(), {2, 3})
     grid = FedSZGrid(Odd(grid_of(app)), "std:1", downlink="std:1")
 
-    trained(app, FedBuff(fraction_evaluate=0, buffer=CLIENTS), grid, rounds=4)
+    trained(FedBuff(fraction_evaluate=0, buffer=CLIENTS), grid, rounds=4)
 
     assert (grid.take_traffic().replies, app.done) == (4 * CLIENTS, {2, 3})
 
@@ -303,7 +295,7 @@ def test_replies_nobody_pulls_are_not_kept_for_ever() -> None:
 def test_a_run_that_only_evaluates_is_none_that_fails(strategy: type[FedAvg]) -> None:
     grid = FedSZGrid(grid_of(app_of()), rules="fleet")
 
-    result = trained(app_of(), strategy(fraction_train=0.0), grid, rounds=5)
+    result = trained(strategy(fraction_train=0.0), grid, rounds=5)
 
     assert len(result.evaluate_metrics_clientapp) == 5
 

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import (
-    ConfigRecord,
-    RecordDict,
-)
+from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg
 
 import fedsz

@@ -7,10 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from flwr.app import (
-    Array,
-    ArrayRecord,
-)
+from flwr.app import Array, ArrayRecord
 
 from fedsz.errors import CorruptStream, LimitExceeded
 from fedsz.flower.received_update import ReceivedUpdate
