@@ -12,7 +12,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
+from fedsz.experiments.sweep import rows_of
+from fedsz.experiments.sweep_plan import SweepConfig
+from fedsz.experiments.sweep_worker import Finished, execute
 from fedsz.report import default_target, write_report
 from fedsz.report.source import read_source
 from fedsz.training.options import RunConfig
@@ -89,7 +93,24 @@ def test_equal_numbers_have_no_law(file: Callable[..., Path]) -> None:
     assert "no run made an error" in why["Errors"]
 
 
-# Folders of runs, and what is no source
+# Runs as they are made, folders of them, and what is no source
+
+
+def test_what_a_run_tells_is_read_back(tmp_path: Path) -> None:
+    config = SweepConfig(ways="delta@std:1", samples=160, test_samples=100, clients=2, rounds=2)
+    (run,) = config.runs
+    rounds: list[RoundRecord] = []
+    laws = execute(run, "local", rounds.append)
+    rows = rows_of(run, config, rounds, Finished(laws), threads=1)
+
+    (back,) = read_source(written(tmp_path / "x.parquet", rows))
+
+    assert str(back.way) == "delta@std:1"
+    assert [found.what for found in laws] == ["weights", "error"]
+    assert list(back.distributions) == laws
+    told = ("round", "accuracy", "sent_up", "sent_down", "max_error")
+    for one, other in zip(back.rounds, rounds, strict=True):
+        assert [getattr(one, name) for name in told] == [getattr(other, name) for name in told]
 
 
 @pytest.fixture(scope="module")
