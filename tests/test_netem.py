@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -112,27 +111,6 @@ def test_a_packet_takes_its_frames_bytes() -> None:
     assert netem_link.on_wire(packet(1448, 1448)) == headers + 1448
     assert netem_link.on_wire(packet(1449, 1448)) == 2 * headers + 1449
     assert netem_link.on_wire(packet(14480, 1448)) == 10 * (headers + 1448)
-
-
-def test_packets_follow_each_other_at_the_bandwidth() -> None:
-    link = Link(8e3, 7.0)  # a byte takes a millisecond
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    with near, far:
-        far.setblocking(False)
-        way = netem_link._Way(far.fileno(), far.fileno())
-        for size in (100, 300, 200):
-            near.send(packet(size))
-        begin = time.monotonic()
-        way.take(link)
-        end = time.monotonic()
-
-        due = [moment for moment, _ in way.queue]
-
-        assert begin <= due[0] - 7 - 0.166 <= end
-        assert due[1] - due[0] == pytest.approx(0.366)
-        assert due[2] - due[1] == pytest.approx(0.266)
-        assert way.deliver() == 0
-        assert len(way.queue) == 3  # none is due
 
 
 @pytest.mark.parametrize(
