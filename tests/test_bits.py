@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz import codecs
 from fedsz.arrays import DTYPE_IDS, DTYPES
-from fedsz.errors import ConfigError, CorruptStream, ReferenceMismatch, UnsupportedStream
+from fedsz.errors import CorruptStream, ReferenceMismatch, UnsupportedStream
 from fedsz.stream import BITS, Part, Tensor, write
 from fedsz.stream.format import DIFFERENCES
 from fedsz.update import bit_difference as bits
@@ -162,19 +162,12 @@ def test_the_golden_stream_holds_nothing_else() -> None:
     assert {info.dtype for info in infos} == {dtype.name for dtype in DTYPES if dtype.kind != "c"}
 
 
-def test_nothing_is_added_to_the_wrong_model() -> None:
+def test_a_reference_that_lacks_a_tensor_is_refused_though_its_digest_fits() -> None:
     before, after = rest()
     blob = fedsz.compress(after, reference=before)
 
-    with pytest.raises(ReferenceMismatch, match=r"differences from model .*: pass it"):
-        fedsz.decompress(blob)
-    for wrong in (after, {}, {**before, "0.bias": before["0.bias"][:-1]}):
-        with pytest.raises(ReferenceMismatch, match="this is model"):
-            fedsz.decompress(blob, reference=wrong)
     short = {**before, "1.bias": before["1.bias"][:-1]}
     for lacking in (short, {n: x for n, x in before.items() if n != "1.bias"}):
-        with pytest.raises(ConfigError, match=r"the reference has .* for '1\.bias'"):
-            fedsz.compress(after, reference=lacking)
         reference = Reference(lacking)
         with pytest.raises(CorruptStream, match=r"from '1\.bias', which the reference lacks"):
             fedsz.decompress(forge(blob, reference=reference.digest), reference=reference)

@@ -76,21 +76,14 @@ def nearest_points(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 @given(key=keys, start=keys, count=sizes)
-def test_words(key: int, start: int, count: int) -> None:
-    drawn = np.zeros(count, np.uint64)
+def test_draws(key: int, start: int, count: int) -> None:
+    integers, numbers = np.zeros(count, np.uint64), np.zeros(count)
 
-    _methods.words(key, start, drawn)
+    _methods.words(key, start, integers)
+    _methods.uniforms(key, start, numbers)
 
-    assert np.array_equal(drawn, words(key, start, count))
-
-
-@given(key=keys, start=keys, count=sizes)
-def test_uniforms(key: int, start: int, count: int) -> None:
-    drawn = np.zeros(count)
-
-    _methods.uniforms(key, start, drawn)
-
-    assert np.array_equal(drawn, uniforms(key, start, count))
+    assert np.array_equal(integers, words(key, start, count))
+    assert np.array_equal(numbers, uniforms(key, start, count))
 
 
 @given(count=sizes, seed=st.integers(0, 99), scale=st.sampled_from([1e-9, 1.0, 1e6, 2.0**40]))
