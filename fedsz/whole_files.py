@@ -14,6 +14,8 @@ from fedsz.errors import ConfigError, cannot
 if TYPE_CHECKING:
     from fedsz.arrays import Buffer
 
+Pathish = str | os.PathLike[str]
+
 LOCK: Final = ".lock"
 
 
@@ -52,14 +54,14 @@ def append_line(path: Path, line: str) -> None:
         make_durable(file)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Pathish) -> bytes:
     """Return a file's bytes.
 
     Raises:
         ConfigError: it cannot be read.
     """
     with cannot(f"read {path}"):
-        return path.read_bytes()
+        return Path(path).read_bytes()
 
 
 def make_durable(file: IO[bytes]) -> None:

@@ -83,8 +83,11 @@ def test_under_tls_as_clients_are(tmp_path: Path) -> None:
         assert probe(server.address, credentials=good).down > 0
 
         stranger = channel_credentials(ours.ca, *theirs.issue("bad"))
-        for bad, why in ((None, "the server speaks TLS"), (stranger, "UNAVAILABLE")):
-            with pytest.raises(LinkError, match=f"no probe of {server.address}: {why}"):
+        for bad, why in (
+            (None, "link to {}: the server speaks TLS"),
+            (stranger, "probe of {}: UN"),
+        ):
+            with pytest.raises(LinkError, match=f"no {why.format(server.address)}"):
                 probe(server.address, credentials=bad)
 
 

@@ -15,13 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.transport.probe import probe
-from fedsz.transport.tls import (
-    Spoken,
-    channel_credentials,
-    mismatch,
-    server_credentials,
-    spoken_by,
-)
+from fedsz.transport.tls import channel_credentials, objection, server_credentials
 from tests.certificates import Authority, private_bytes
 from tests.links import LONG, Client, Server
 
@@ -113,11 +107,12 @@ def answered_by(answer: Callable[[socket.socket], object]) -> Iterator[str]:
 )
 def test_what_a_server_answers_to_tls_tells_whether_it_speaks_it(said: bytes) -> None:
     with answered_by(lambda link: link.recv(1 << 16) and link.sendall(said)) as server:
-        spoken = spoken_by(server)
-
-    assert spoken is (Spoken.PLAINTEXT if len(said) > 1 else None)
-    assert spoken_by(server) is None  # it is gone
-    assert mismatch(None, secure=True) == mismatch(None, secure=False) == ""
+        if len(said) > 1:
+            with pytest.raises(LinkError, match="the server speaks plaintext"):
+                objection(server, secure=True)
+        else:
+            assert objection(server, secure=True) == ""
+    assert objection(server, secure=True) == objection(server, secure=False) == ""  # it is gone
 
 
 @pytest.mark.parametrize("ends", ["reset", "required", "stays"])
@@ -141,10 +136,10 @@ def test_however_a_server_hangs_up_it_asks_for_a_certificate(
                 over.wait(LONG)
 
     with answered_by(answer) as server:
-        spoken = spoken_by(server)
+        says = objection(server, secure=True)
         over.set()
 
-    assert spoken is (Spoken.TLS if ends == "stays" else Spoken.TLS_WITH_CERTIFICATE)
+    assert says.startswith("; the server asks for a certificate") == (ends != "stays")
 
 
 def test_a_server_with_a_ca_takes_only_clients_it_signed(

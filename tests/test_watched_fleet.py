@@ -69,7 +69,7 @@ def test_a_port_in_use_ends_the_server_before_it_begins(tmp_path: Path, option: 
         (("--dashboard", "192.0.2.1"), "a dashboard on 192.0.2.1 needs --dashboard-token FILE"),
         (("--dashboard", "x:y"), "an address is HOST:PORT"),
         (("--track", "tensorbord"), "no tracker 'tensorbord' (did you mean 'tensorboard'"),
-        (("--dashboard", "0", "--dashboard-token", "absent"), "absent: No such file"),
+        (("--dashboard", "0", "--dashboard-token", "absent"), "cannot read absent: No such file"),
         # A dashboard without a value is on loopback: what follows is none.
         (("--dashboard", "--rounds", 0), NO_ROUNDS),
         (("--rounds", 0, "--dashboard"), NO_ROUNDS),

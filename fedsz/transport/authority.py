@@ -36,16 +36,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsz.errors import ConfigError, cannot
 from fedsz.transport.identity import read_serials
-from fedsz.transport.private_files import (
-    Pathish,
-    parse_lines,
-    read_file,
-    read_private,
-    write_private,
-)
+from fedsz.transport.private_files import parse_lines, read_private
 from fedsz.transport.tls import load_certificate
 from fedsz.transport.tokens import Token, TokenHash
-from fedsz.whole_files import write_whole
+from fedsz.whole_files import Pathish, read_bytes, write_whole
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -149,9 +143,9 @@ class Authority:
             raise ConfigError("a client id has at least one character")
         token = Token.new(client_id)
         path = _free(self._client(client_id), ".token")
-        self._note(Issued(token.serial, TOKEN, client_id, ""))
+        self._append(self._issued, Issued(token.serial, TOKEN, client_id, "").line())
         self._append(self.tokens, TokenHash.of(token).line())
-        write_private(path, token.text().encode() + b"\n")
+        write_whole(path, token.text().encode() + b"\n", private=True)
         return path
 
     def issued(self) -> list[Issued]:
@@ -193,7 +187,7 @@ class Authority:
         signed, key = new_certificate(name[:_NAME_LENGTH], signer, until, extensions)
         file = _free(path, ".pem")
         ends = f"{signed.not_valid_after_utc:%Y-%m-%d}"
-        self._note(Issued(signed.serial_number, kind, name, ends))
+        self._append(self._issued, Issued(signed.serial_number, kind, name, ends).line())
         _write_pair(file, signed, key)
         return file
 
@@ -201,12 +195,9 @@ class Authority:
         # Dots too: "..", and "a.2", which is what a second certificate of "a" is called.
         return self.folder / "clients" / quote(client_id, safe="").replace(".", "%2E")
 
-    def _note(self, one: Issued) -> None:
-        self._append(self._issued, one.line())
-
     def _append(self, path: Path, lines: str) -> None:
         """Add lines to a file that a server may be reading."""
-        write_whole(path, read_file(path) + lines.encode())
+        write_whole(path, read_bytes(path) + lines.encode())
 
 
 def _free(path: Path, suffix: str) -> Path:
@@ -267,5 +258,5 @@ def new_certificate(
 def _write_pair(path: Path, certificate: x509.Certificate, key: Key) -> None:
     """Write a certificate, and beside it its private key, which only its owner may read."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write_private(path.with_suffix(".key"), pem)
+    write_whole(path.with_suffix(".key"), pem, private=True)
     write_whole(path, certificate.public_bytes(Encoding.PEM))

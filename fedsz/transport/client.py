@@ -314,7 +314,8 @@ class _Link:
                     raise LinkError(f"no link to {self._server}: {trouble}") from err
                 # A server that has let this client in before does not change its mind.
                 if self._alone_since is not None:
-                    trouble += self._told_by_tls(err)
+                    secure = self._credentials is not None
+                    trouble += tls.objection(self._server, secure=secure)
                 self._trouble = trouble  # once it is all known: the app's side may give up with it
             except CorruptStream as err:
                 raise LinkError(f"{self._server} breaks the protocol: {err.what}") from err
@@ -323,15 +324,6 @@ class _Link:
                     self.session.disconnect()
                 outbox.put(None)
                 call.cancel()
-
-    def _told_by_tls(self, err: grpc.RpcError) -> str:
-        """Say what TLS has against this client; LinkError if only one end speaks it."""
-        spoken = tls.spoken_by(self._server)
-        if wrong := tls.mismatch(spoken, secure=self._credentials is not None):
-            raise LinkError(f"no link to {self._server}: {wrong}") from err
-        if spoken is tls.Spoken.TLS_WITH_CERTIFICATE:
-            return "; the server asks for a certificate that its --tls-ca has signed"
-        return ""
 
     def _listen(self, call: grpc.Call, outbox: _Outbox) -> None:
         if self._closed.is_set():

@@ -14,9 +14,10 @@ from cryptography.x509.oid import NameOID
 
 from fedsz.errors import ConfigError, CorruptStream, LinkError
 from fedsz.transport.channel import security
-from fedsz.transport.private_files import Pathish, parse_lines
+from fedsz.transport.private_files import parse_lines
 from fedsz.transport.tls import load_certificate
 from fedsz.transport.tokens import Token, TokenHash, read_hashes
+from fedsz.whole_files import Pathish
 
 _BEARER: Final = "Bearer "  # RFC 6750; what gRPC's access-token credentials write
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from fedsz.errors import LinkError
 from fedsz.transport.channel import SERVICE, check_address, explain, open_channel
 from fedsz.transport.frames import CHUNK_BYTES
 from fedsz.transport.identity import Identities
-from fedsz.transport.tls import mismatch, spoken_by
+from fedsz.transport.tls import objection
 from fedsz.transport.visitors import address_of
 
 PROBE_METHOD: Final = "Probe"
@@ -72,7 +72,7 @@ def probe(server: str, *, credentials: grpc.ChannelCredentials | None = None) ->
         try:
             return _Prober(call, outbox.put).measure()
         except grpc.RpcError as err:
-            why = mismatch(spoken_by(server), secure=credentials is not None) or explain(err)
+            why = explain(err) + objection(server, secure=credentials is not None)
             raise LinkError(f"no probe of {server}: {why}") from err
         except StopIteration:
             raise LinkError(f"no probe of {server}: it ended the stream early") from None

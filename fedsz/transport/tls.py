@@ -5,17 +5,24 @@ from __future__ import annotations
 import datetime
 import socket
 import ssl
-from enum import Enum
 from typing import Final
 
 import grpc
 from cryptography import x509
 
-from fedsz.errors import ConfigError
-from fedsz.transport.private_files import Pathish, read_file, read_private
+from fedsz.errors import ConfigError, LinkError
+from fedsz.transport.private_files import read_private
 from fedsz.transport.tokens import Token
+from fedsz.whole_files import Pathish, read_bytes
 
 _ANSWER_SECONDS: Final = 5.0
+_ASKS: Final = "; the server asks for a certificate that its --tls-ca has signed"
+_ONE_END: Final = (  # that speaks TLS: the client, or the server
+    "the server speaks plaintext and this client TLS: start the server with --tls-cert and"
+    " --tls-key, or this client with --insecure",
+    "the server speaks TLS and this client plaintext: start this client with --tls-ca and"
+    " without --insecure, or the server with --insecure",
+)
 
 
 def server_credentials(
@@ -75,78 +82,62 @@ def load_certificate(path: Pathish) -> x509.Certificate:
     Raises:
         ConfigError: there is none.
     """
-    pem = read_file(path)
+    pem = read_bytes(path)
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as err:
         raise ConfigError(f"{path} holds no certificate: {err}") from err
 
 
-class Spoken(Enum):
-    """What a server speaks, as far as it shows by a greeting."""
-
-    TLS = "TLS"
-    TLS_WITH_CERTIFICATE = "TLS, with clients that have a certificate"
-    PLAINTEXT = "plaintext"
-
-
-def spoken_by(server: str) -> Spoken | None:
-    """Greet ``host:port`` in TLS, without a certificate, and return what it speaks.
+def objection(server: str, *, secure: bool) -> str:
+    """Greet ``host:port`` in TLS, without a certificate, and return what its TLS asks for.
 
     gRPC does not say so: it tells of a wrong version, or of a closed socket. By TLS 1.3 a client
     takes part in the whole handshake before the server looks at its certificate, and hangs up.
 
+    Args:
+        server: that gRPC has failed to reach.
+        secure: whether the client speaks TLS.
+
     Returns:
-        None if it does not answer.
+        What to add to gRPC's words; "" if they say all that is known.
+
+    Raises:
+        LinkError: one end speaks TLS and the other plain text; says what to do.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # that takes any server, to look at it
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     host, _, port = server.rpartition(":")
+    says, speaks_tls = "", True
     try:
         plain = socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
-        link = context.wrap_socket(plain)
+        with context.wrap_socket(plain) as link:
+            says = "" if _stays(link) else _ASKS
     except ssl.SSLEOFError:
-        return None
-    except ssl.SSLError as err:  # it refuses by an alert, or its answer is none of TLS
-        return Spoken.TLS if "ALERT" in str(err.reason) else Spoken.PLAINTEXT
-    except (OSError, OverflowError, UnicodeError):  # no such port, no such name
-        return None
-    with link:
-        try:
-            return Spoken.TLS if link.recv(1) else Spoken.TLS_WITH_CERTIFICATE
-        except TimeoutError:
-            return Spoken.TLS
-        except OSError:  # it says why, or hangs up before it has read what the handshake sent
-            return Spoken.TLS_WITH_CERTIFICATE
-
-
-def mismatch(spoken: Spoken | None, *, secure: bool) -> str:
-    """Return what is wrong, and what to do, if one end speaks TLS and the other plain text.
-
-    Args:
-        spoken: by the server.
-        secure: whether the client speaks TLS.
-
-    Returns:
-        One line; "" if both speak the same, or if the server does not answer.
-    """
-    if spoken is None or secure == (spoken is not Spoken.PLAINTEXT):
         return ""
-    if secure:
-        return (
-            "the server speaks plaintext and this client TLS: start the server with --tls-cert and"
-            " --tls-key, or this client with --insecure"
-        )
-    return (
-        "the server speaks TLS and this client plaintext: start this client with --tls-ca and"
-        " without --insecure, or the server with --insecure"
-    )
+    except ssl.SSLError as err:  # it refuses by an alert, or its answer is none of TLS
+        speaks_tls = "ALERT" in str(err.reason)
+    except (OSError, OverflowError, UnicodeError):  # no such port, no such name
+        return ""
+    if speaks_tls != secure:
+        raise LinkError(f"no link to {server}: {_ONE_END[speaks_tls]}")
+    return says
+
+
+def _stays(link: ssl.SSLSocket) -> bool:
+    """Return whether a server keeps a connection that has shown no certificate."""
+    try:
+        return bool(link.recv(1))
+    except TimeoutError:
+        return True
+    except OSError:  # it says why, or hangs up before it has read what the handshake sent
+        return False
 
 
 def _pair(cert: Pathish, key: Pathish) -> tuple[bytes, bytes]:
     """Return the bytes of a key and of its certificate chain; gRPC would not say what is wrong."""
-    chain_bytes, key_bytes = read_file(cert), read_private(key)
+    chain_bytes, key_bytes = read_bytes(cert), read_private(key)
     if b"ENCRYPTED" in key_bytes:
         raise ConfigError(f"{key}: the private key is encrypted; gRPC cannot ask for a passphrase")
     try:
@@ -164,7 +155,7 @@ def _pair(cert: Pathish, key: Pathish) -> tuple[bytes, bytes]:
 
 def _authority(ca: Pathish) -> bytes:
     """Return the bytes of a file of CA certificates."""
-    raw = read_file(ca)
+    raw = read_bytes(ca)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=ca)
     except ssl.SSLError as err:

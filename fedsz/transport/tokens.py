@@ -16,7 +16,8 @@ from typing import Self
 from urllib.parse import quote, unquote
 
 from fedsz.errors import ConfigError
-from fedsz.transport.private_files import Pathish, parse_lines, read_private
+from fedsz.transport.private_files import parse_lines, read_private
+from fedsz.whole_files import Pathish
 
 _SERIAL_BYTES, _SECRET_BYTES, _SALT_BYTES = 8, 32, 16
 
