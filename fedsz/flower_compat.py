@@ -32,13 +32,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 # Of SecAgg+, the record that steers its steps.
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 
-# MetricRecord and ConfigRecord travel as Flower's protobufs: its types, its integer ranges.
-from flwr.common.serde import (
-    config_record_from_proto,
-    config_record_to_proto,
-    metric_record_from_proto,
-    metric_record_to_proto,
-)
+# Records travel as Flower's protobufs: its types, its integer ranges.
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
 # The envelope of a message: who sent what to whom, and the error if there was one.
 from flwr.common.serde_utils import (
@@ -48,8 +43,6 @@ from flwr.common.serde_utils import (
     metadata_to_proto,
 )
 from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.proto.recorddict_pb2 import Array as ProtoArray
-from flwr.proto.recorddict_pb2 import ArrayRecord as ProtoArrayRecord
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 # Under which a server's differential privacy says to what clients' updates are to be clipped.

@@ -12,14 +12,14 @@ from __future__ import annotations
 import mmap
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import groupby
+from itertools import chain, groupby
 from typing import IO, Annotated, Any, Final
 
 import msgspec
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
@@ -100,10 +100,19 @@ def encode_content(content: RecordDict) -> Content:
     """
     data: list[memoryview | Parked] = []
     on_disk: Mapping[tuple[str, str], Parked] = getattr(content, "parked", {})
+    bare = RecordDict(dict(content))
     try:
-        items = [_item(key, record, data, on_disk) for key, record in content.items()]
-        proto = compat.ProtoRecordDict(items=items)
-        head = msgspec.msgpack.encode((proto.SerializeToString(), [len(d) for d in data]))
+        for key, record in compat.records_in(content, ArrayRecord).items():
+            bare[key] = compat.make_record(
+                {
+                    name: compat.make_array(x.dtype, x.shape, x.stype, b"")
+                    for name, x in record.items()
+                }
+            )
+            for name, x in record.items():
+                data.append(on_disk.get((key, name)) or memoryview(x.data).cast("B"))
+        records = compat.recorddict_to_proto(bare).SerializeToString()
+        head = msgspec.msgpack.encode((records, [len(d) for d in data]))
     except (compat.EncodeError, TypeError, ValueError) as err:
         raise ConfigError(f"these records cannot be sent: {err}") from err
     if len(head) > MAX_HEAD_BYTES:
@@ -112,25 +121,6 @@ def encode_content(content: RecordDict) -> Content:
             "sent: put bulk data into an ArrayRecord"
         )
     return Content(head, tuple(data))
-
-
-def _item(
-    key: str,
-    record: ArrayRecord | MetricRecord | ConfigRecord,
-    data: list[memoryview | Parked],
-    on_disk: Mapping[tuple[str, str], Parked],
-) -> compat.ProtoRecordDict.Item:
-    item = compat.ProtoRecordDict.Item
-    if isinstance(record, MetricRecord):
-        return item(key=key, metric_record=compat.metric_record_to_proto(record))
-    if isinstance(record, ConfigRecord):
-        return item(key=key, config_record=compat.config_record_to_proto(record))
-    arrays = compat.ProtoArrayRecord()
-    for name, array in record.items():
-        value = compat.ProtoArray(dtype=array.dtype, shape=array.shape, stype=array.stype)
-        arrays.items.add(key=name, value=value)
-        data.append(on_disk.get((key, name)) or memoryview(array.data).cast("B"))
-    return item(key=key, array_record=arrays)
 
 
 def encode_message(
@@ -239,16 +229,15 @@ def decode_message(source: Source, size: int, most_fields: int = MOST_FIELDS) ->
         content = _read_content(content_bytes, reader, most_fields) if content_size else None
         if reader.left:
             raise CorruptStream(f"{reader.left} bytes too many", offset=reader.offset)
-        _require_printable([envelope.metadata.message_type, envelope.metadata.message_id])
+        about = envelope.metadata
+        _require_printable(about.message_type, about.message_id)
         if content is not None:  # files of our own may hold models whose tensors have any name
-            # Not by `array_records`: that makes a circle, and replies would stay until it is found.
-            arrays = (r for r in content.values() if isinstance(r, ArrayRecord))
-            _require_printable(name for record in arrays for name in record)
+            _require_printable(*content, *chain.from_iterable(content.values()))
         error = compat.error_from_proto(envelope.error) if envelope.HasField("error") else None
         if error is not None and error.reason:
             error = Error(error.code, one_line(error.reason))
         return compat.make_message(
-            metadata=compat.metadata_from_proto(envelope.metadata),
+            metadata=compat.metadata_from_proto(about),
             content=content,
             error=error,
         )
@@ -287,34 +276,20 @@ def _read_content(raw: bytes, reader: _Reader, most_fields: int | None = None) -
     records, sizes = decoder.decode(raw)
     if most_fields is not None:
         require_few_fields(records, compat.ProtoRecordDict.DESCRIPTOR, most_fields)
-    proto = compat.ProtoRecordDict.FromString(records)
-    count = sum(len(item.array_record.items) for item in proto.items)
-    if len(sizes) != count:
-        raise CorruptStream(f"{len(sizes)} lengths for {count} arrays", offset=reader.offset)
-    content = RecordDict()
-    lengths = iter(sizes)
-    _require_printable(item.key for item in proto.items)
-    for item in proto.items:
-        _require_printable(entry.key for entry in item.metric_record.items)
-        _require_printable(entry.key for entry in item.config_record.items)
-        kind = item.WhichOneof("value")
-        if kind == "array_record":
-            arrays = ArrayRecord()
-            for array in item.array_record.items:
-                data = reader.take(next(lengths), f"array {array.key!r}")
-                about = array.value
-                arrays[array.key] = Array(about.dtype, tuple(about.shape), about.stype, data)
-            content[item.key] = arrays
-        elif kind == "metric_record":
-            content[item.key] = compat.metric_record_from_proto(item.metric_record)
-        elif kind == "config_record":
-            content[item.key] = compat.config_record_from_proto(item.config_record)
-        else:
-            raise CorruptStream(f"record {item.key!r} has no known kind", offset=reader.offset)
+    content = compat.recorddict_from_proto(compat.ProtoRecordDict.FromString(records))
+    arrays = [
+        (name, array)
+        for record in compat.records_in(content, ArrayRecord).values()
+        for name, array in record.items()
+    ]
+    if len(sizes) != len(arrays):
+        raise CorruptStream(f"{len(sizes)} lengths for {len(arrays)} arrays", offset=reader.offset)
+    for size, (name, array) in zip(sizes, arrays, strict=True):
+        array.data = reader.take(size, f"array {name!r}")
     return content
 
 
-def _require_printable(names: Iterable[str]) -> None:
+def _require_printable(*names: str) -> None:
     """Refuse names that a log or a terminal must not be given."""
     for name in names:
         if len(name) > LINE or not name.isprintable():
