@@ -45,14 +45,13 @@ def main() -> None:
         metrics, one = Metrics(), record(1, given.clients)
         counted = cpu_seconds(lambda: [metrics.show(one) for _ in range(100)]) / 100
         print(f"metrics: {1e3 * counted:.2f} ms")
-        ask(folder, given.rounds + 1)
+        ask(folder)
 
 
-def ask(folder: Path, rounds: int) -> None:
+def ask(folder: Path) -> None:
     """Print how long the page's requests take, once its rounds have been read."""
     dashboard = Dashboard(folder)
-    while dashboard.run().count(b'"round":') < rounds:
-        time.sleep(0.1)
+    dashboard.run()
     with served(dashboard, "0") as url:
         link = http.client.HTTPConnection(url.split("/")[2])
         for path in ("/", "/api/run", "/api/clients"):

@@ -64,7 +64,7 @@ class Dashboard:
         self._follower: Follower | None = None
         self._ended = False
         if folder is not None:
-            self._follow(folder)
+            self._follower = Follower(folder)
 
     def show(self, event: Event) -> None:
         """Take an event of the run into the picture; from any thread."""
@@ -72,13 +72,11 @@ class Dashboard:
             if self._live:
                 self._live.take(event)
         if isinstance(event, Listening):
-            self._follow(Path(event.run_dir))
+            self._follower = Follower(Path(event.run_dir))
 
     def close(self) -> None:
-        """Read no more, and let browsers go."""
+        """Let browsers go."""
         self._ended = True
-        if self._follower:
-            self._follower.close()
 
     def app(self) -> Starlette:
         """Return the page as an application that anybody may ask; see `Access`."""
@@ -115,14 +113,10 @@ class Dashboard:
         known: dict[str, ClientSummary] = {}
         if follower := self._follower:
             with follower.lock:
-                known = {name: structs.replace(x) for name, x in follower.summary.clients.items()}
+                known = {name: structs.replace(x) for name, x in follower.poll().clients.items()}
         for name, state in states.items():
             known.setdefault(name, ClientSummary(name=name)).state = state
         return msgspec.json.encode([*known.values()])
-
-    def _follow(self, folder: Path) -> None:
-        self._follower = Follower(folder)
-        self._follower.start()
 
     def _rows(self, after: int) -> tuple[list[bytes], dict[str, Any]]:
         """Return the rows of rounds from ``after`` on, and the state of the run at that time."""
@@ -133,7 +127,7 @@ class Dashboard:
         if follower is None:
             return [], state
         with follower.lock:
-            summary = follower.summary
+            summary = follower.poll()
             rows = summary.rows[after:]
             state |= {
                 "name": follower.folder.name,
@@ -155,7 +149,7 @@ class Dashboard:
         told: dict[str, Any] = {}
         quiet = 0
         while not self._ended:
-            rows, state = self._rows(after)
+            rows, state = await asyncio.to_thread(self._rows, after)
             if generation != state["generation"]:
                 yield b"event: reset\ndata: {}\n\n"
                 return

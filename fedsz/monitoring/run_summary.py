@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fedsz.control.record import VERSION, ClientRecord, Failure, RoundRecord
+from fedsz.control.record import VERSION, RoundRecord
 from fedsz.control.round_numbers import NUMBERS
 from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import one_line
@@ -19,7 +19,6 @@ from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CHECKPOINT, CONFIG, ROUNDS
 from fedsz.update.config import DEFAULT
 
-PAUSE_SECONDS: Final = 0.5  # between looks at the file of rounds
 FAILED: Final = "failed"  # of what kind a failure is, where its record does not say
 MOST_NOTICES: Final = 20
 MOST_CLIENTS: Final = 10_000  # with a line of their own: clients of an open server choose names
@@ -70,10 +69,16 @@ class RunSummary:
         """Take in the next round."""
         for update in record.clients:
             if client := self._client(update.client or update.node):
-                _count_update(client, update, record.round)
+                client.replies += 1
+                client.last_round = record.round
+                client.bandwidth = update.bandwidth or client.bandwidth
+                client.sent_bytes += update.sent_bytes
+                client.kept, client.lag = update.kept, update.lag
         for failure in record.failures:
             if client := self._client(failure.client):
-                _count_failure(client, failure)
+                kind = failure.kind or FAILED
+                client.failures[kind] = client.failures.get(kind, 0) + 1
+                client.reason = one_line(failure.reason)
         self.rows.append(msgspec.json.encode(row_of(record)))
         if record.version > VERSION:
             self.note(
@@ -112,22 +117,8 @@ def row_of(record: RoundRecord) -> dict[str, Any]:
     return row
 
 
-def _count_update(client: ClientSummary, update: ClientRecord, number: int) -> None:
-    client.replies += 1
-    client.last_round = number
-    client.bandwidth = update.bandwidth or client.bandwidth
-    client.sent_bytes += update.sent_bytes
-    client.kept, client.lag = update.kept, update.lag
-
-
-def _count_failure(client: ClientSummary, failure: Failure) -> None:
-    kind = failure.kind or FAILED
-    client.failures[kind] = client.failures.get(kind, 0) + 1
-    client.reason = one_line(failure.reason)
-
-
 class Follower:
-    """Follows the run in a folder, finished or not, in a thread of its own.
+    """Follows the run in a folder, finished or not: reads what is new when it is asked.
 
     What cannot be read becomes a notice in the summary. If the file has become shorter it is that
     of another run, and the summary begins anew.
@@ -135,9 +126,9 @@ class Follower:
     Attributes:
         folder: the run's.
         config: its options; None where they cannot be read, as in folders of other releases.
-        summary: of the rounds so far.
+        summary: of the rounds that have been read.
         generation: how often the summary has begun anew.
-        lock: is held while the summary changes.
+        lock: to be held by who reads, or uses what was read.
 
     Raises:
         ConfigError: the folder holds no run.
@@ -151,8 +142,6 @@ class Follower:
         self.summary, self.generation, self.lock = RunSummary(), 0, threading.Lock()
         self._path = folder / ROUNDS
         self._offset = self._lines = 0  # of the file, that have been read
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="fedsz-follower", daemon=True)
         self._trouble = ""
         try:
             self.config = RunConfig.read(folder / CONFIG)
@@ -165,30 +154,22 @@ class Follower:
         """Whether the run is over: nothing will go on from here."""
         return bool(self.summary.rows) and not (self.folder / CHECKPOINT).exists()
 
-    def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Read no more."""
-        self._ended.set()
-
-    def poll(self) -> None:
-        """Read the lines that are whole and have not been read yet."""
+    def poll(self) -> RunSummary:
+        """Read the lines that are whole and have not been read yet; return the summary."""
         try:
             with self._path.open("rb") as file:
                 if file.seek(0, os.SEEK_END) < self._offset:
                     self._begin_anew()
                 file.seek(self._offset)
                 for line in file:
-                    if not line.endswith(b"\n") or self._ended.is_set():
-                        return
+                    if not line.endswith(b"\n"):
+                        break
                     self._offset += len(line)
                     self._lines += 1
                     self._take(line)
         except OSError as err:
-            with self.lock:
-                self.summary.note(f"cannot read {ROUNDS}: {err.strerror or err}")
+            self.summary.note(f"cannot read {ROUNDS}: {err.strerror or err}")
+        return self.summary
 
     def _take(self, line: bytes) -> None:
         base = self.config.compression if self.config else DEFAULT
@@ -196,21 +177,14 @@ class Follower:
             event = from_json(line, base)
         except FedszError:
             event = None
-        with self.lock:
-            if isinstance(event, RoundRecord):
-                self.summary.add(event)
-            else:
-                self.summary.note(f"line {self._lines} of {ROUNDS} is no round, and is left out")
+        if isinstance(event, RoundRecord):
+            self.summary.add(event)
+        else:
+            self.summary.note(f"line {self._lines} of {ROUNDS} is no round, and is left out")
 
     def _begin_anew(self) -> None:
-        with self.lock:
-            self._offset = self._lines = 0
-            self.summary = RunSummary()
-            self.generation += 1
-            if self._trouble:
-                self.summary.note(self._trouble)
-
-    def _follow(self) -> None:
-        while not self._ended.is_set():
-            self.poll()
-            self._ended.wait(PAUSE_SECONDS)
+        self._offset = self._lines = 0
+        self.summary = RunSummary()
+        self.generation += 1
+        if self._trouble:
+            self.summary.note(self._trouble)
