@@ -97,7 +97,9 @@ class Eblc:
             _, mean, deviation, length = HEADER.unpack_from(payload)
             bitmaps = payload[HEADER.size : HEADER.size + length]
             prediction = self._prediction(signs, mean, deviation, bitmaps, shape)
-            y = self._coder.decode_onto(payload[HEADER.size + length :], prediction)
+            y = self._coder.decode(
+                payload[HEADER.size + length :], shape, prediction.dtype, prediction
+            )
         self._remember(y)
         return y
 

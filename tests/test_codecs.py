@@ -59,7 +59,7 @@ def check(codec: Codec, x: np.ndarray, bound: float) -> tuple[bytes, np.ndarray]
     """Return a payload and what it decodes to, which is as near as it says, and exact elsewhere."""
     payload, error = codec.encode_measured(x, bound)
 
-    y = codec.decode_as(memoryview(payload), x.shape, x.dtype)
+    y = codec.decode(memoryview(payload), x.shape, x.dtype)
 
     assert (y.dtype, y.shape) == (x.dtype, x.shape)
     odd = ~np.isfinite(x)
@@ -81,7 +81,7 @@ def test_keeps_its_bound_and_accumulates_what_it_decodes(
     sums = finite(np.random.default_rng(x.size).normal(size=x.shape), wide)
     with np.errstate(all="ignore"):
         expected = sums + wide(weight) * y.astype(wide)
-        codec.accumulate(payload, sums, weight, dtype)
+        codec.open(payload, x.shape, dtype).add(sums, weight)
     assert np.array_equal(sums, expected, equal_nan=True)
 
 
@@ -137,7 +137,7 @@ def refuses_or_decodes(
     codec: Codec, payload: bytes, shape: tuple[int, ...], dtype: np.dtype
 ) -> None:
     with suppress(CorruptStream):
-        assert codec.decode_as(payload, shape, dtype).shape == shape
+        assert codec.decode(payload, shape, dtype).shape == shape
 
 
 @every_dtype

@@ -221,7 +221,7 @@ def test_multiples_of_a_step_come_back_to_the_bit(
     """What is no multiple comes back too."""
     x = np.array([*(n * step for n in numbers), *spoilt], dtype)
     payload = Uniform().encode_multiples(x, None, step)
-    y = Uniform().decode_as(payload, x.shape, x.dtype)
+    y = Uniform().decode(payload, x.shape, x.dtype)
 
     np.testing.assert_array_equal(y, x)
 

@@ -61,10 +61,10 @@ def test_misaligned_arrays_are_coded_as_any(dtype: np.dtype) -> None:
     assert Uniform().encode(misaligned(x), 0.1) == payload
     if dtype.itemsize >= 4:
         base = weights(dtype)[::-1]
-        onto = Uniform().decode_onto(payload, base)
-        difference = Uniform().encode_difference(x, base, 0.1)
-        assert Uniform().encode_difference(misaligned(x), misaligned(base), 0.1) == difference
-        assert np.array_equal(Uniform().decode_onto(payload, misaligned(base)), onto)
+        onto = Uniform().decode(payload, x.shape, x.dtype, base)
+        difference = Uniform().encode_measured(x, 0.1, base)
+        assert Uniform().encode_measured(misaligned(x), 0.1, misaligned(base)) == difference
+        assert np.array_equal(Uniform().decode(payload, x.shape, x.dtype, misaligned(base)), onto)
         assert compare(misaligned(x), misaligned(base), deviation=True) == compare(
             x, base, deviation=True
         )

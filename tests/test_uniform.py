@@ -214,8 +214,8 @@ def test_a_host_that_flushes_subnormals_changes_nothing(codec: Codec, dtype: str
             encoded = codec.encode_measured(x, 0.01 * scale)
             sums = np.zeros(x.shape, "f8" if dtype == "f8" else "f4")
             if isinstance(codec, Uniform):  # numpy adds up for others
-                codec.accumulate(encoded.payload, sums, 0.5, x.dtype)
-            y = codec.decode_as(encoded.payload, x.shape, x.dtype)
+                codec.open(encoded.payload, x.shape, x.dtype).add(sums, 0.5)
+            y = codec.decode(encoded.payload, x.shape, x.dtype)
             yield encoded, y.tobytes(), sums.tobytes()
 
     plain = list(coded())
@@ -260,7 +260,7 @@ def test_a_damaged_payload_adds_nothing(dtype: np.dtype, effort: int) -> None:
                 sums = sums_for(x)
                 before = sums.copy()
                 try:
-                    Uniform(threads=threads).accumulate(bytes(damaged), sums, 0.5, dtype)
+                    Uniform(threads=threads).open(bytes(damaged), x.shape, dtype).add(sums, 0.5)
                 except CorruptStream:
                     refused += 1
                     assert np.array_equal(bits_of(sums), bits_of(before))
@@ -287,7 +287,7 @@ def test_a_chunk_that_ends_wrongly_stops_no_other_from_being_taken_back() -> Non
     for _ in range(50):  # in some of them threads add other chunks meanwhile
         sums = before.copy()
         with pytest.raises(CorruptStream, match="does not end where it should"):
-            Uniform(threads=4).accumulate(payload, sums, 100.0)
+            Uniform(threads=4).open(payload, sums.shape).add(sums, 100.0)
         assert np.array_equal(bits_of(sums), bits_of(before))
 
 
@@ -301,7 +301,7 @@ def test_sums_that_cannot_be_added_to_are_refused() -> None:
 
     for sums in (misaligned, fixed, np.asfortranarray(aligned), apart):
         with pytest.raises(CodecError, match="C-contiguous, aligned and writeable"):
-            Uniform().accumulate(payload, sums, 1.0)
+            Uniform().open(payload, x.shape).add(sums, 1.0)
         assert not sums.any()
     with pytest.raises(CodecError, match="adds up in float32, not float64"):
-        Uniform().accumulate(payload, np.zeros(x.shape), 1.0)
+        Uniform().open(payload, x.shape).add(np.zeros(x.shape), 1.0)

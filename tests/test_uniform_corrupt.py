@@ -96,8 +96,8 @@ def refused(codec: Codec, payload: bytes, x: np.ndarray) -> bool:
     sums = np.zeros(x.shape, np.float64 if x.dtype == np.float64 else np.float32)
     outcomes = set()
     for decode in (
-        lambda: codec.decode_as(payload, x.shape, x.dtype),
-        lambda: codec.accumulate(payload, sums, 1.0, x.dtype),
+        lambda: codec.decode(payload, x.shape, x.dtype),
+        lambda: codec.open(payload, x.shape, x.dtype).add(sums, 1.0),
     ):
         try:
             decode()

@@ -113,16 +113,16 @@ def test_every_codec(data: st.DataObject, codec: Codec, rel: float, seed: int) -
         base = generator.permuted(x.reshape(-1)).reshape(x.shape)
     difference, bound = minus(x, base), ErrorBound.rel(rel).absolute(x)
 
-    encoded = codec.encode_difference(x, base, bound)
-    y = codec.decode_onto(encoded.payload, base)
+    encoded = codec.encode_measured(x, bound, base)
+    y = codec.decode(encoded.payload, x.shape, x.dtype, base)
 
     alone = codec.encode_measured(difference, bound)
     if codec.name == "sz2":  # leaves bytes of its payload unset now and then, which mean nothing
-        same = [codec.decode_as(e.payload, x.shape, dtype).astype(float) for e in (encoded, alone)]
+        same = [codec.decode(e.payload, x.shape, dtype).astype(float) for e in (encoded, alone)]
         assert np.array_equal(*same, equal_nan=True)
         alone = alone._replace(payload=encoded.payload)
     assert encoded == alone
-    expected = plus(base, codec.decode_as(encoded.payload, x.shape, dtype))
+    expected = plus(base, codec.decode(encoded.payload, x.shape, dtype))
     assert (y.dtype, y.shape) == (x.dtype, x.shape)
     assert np.array_equal(y.astype(np.float64), expected.astype(np.float64), equal_nan=True)
 
@@ -130,18 +130,18 @@ def test_every_codec(data: st.DataObject, codec: Codec, rel: float, seed: int) -
 def test_arrays_may_lie_in_any_order() -> None:
     x, base = pair("odd", np.float32)
     encoded = Uniform().encode_measured(minus(x, base), 0.03)
-    y = Uniform().decode_onto(encoded.payload, base)
+    y = Uniform().decode(encoded.payload, x.shape, x.dtype, base)
 
     strided = np.repeat(base, 2, axis=0)[::2]
-    assert Uniform().encode_difference(np.asfortranarray(x), strided, 0.03) == encoded
-    assert equal(Uniform().decode_onto(encoded.payload, strided), y)
+    assert Uniform().encode_measured(np.asfortranarray(x), 0.03, strided) == encoded
+    assert equal(Uniform().decode(encoded.payload, x.shape, x.dtype, strided), y)
 
 
 @every_dtype
 @pytest.mark.parametrize("effort", [0, 5])
 def test_damaged_payloads_are_refused_as_ever(dtype: np.dtype, effort: int) -> None:
     x, base = pair("small", dtype)
-    payload = Uniform(effort).encode_difference(x, base, 0.03).payload
+    payload = Uniform(effort).encode_measured(x, 0.03, base).payload
     refused = 0
     for at in rng().integers(0, len(payload), 300).tolist():
         damaged = bytearray(payload)
@@ -151,9 +151,9 @@ def test_damaged_payloads_are_refused_as_ever(dtype: np.dtype, effort: int) -> N
         except CorruptStream:
             refused += 1
             with pytest.raises(CorruptStream):
-                Uniform().decode_onto(bytes(damaged), base)
+                Uniform().decode(bytes(damaged), x.shape, x.dtype, base)
         else:
-            assert equal(Uniform().decode_onto(bytes(damaged), base), plus(base, y))
+            assert equal(Uniform().decode(bytes(damaged), x.shape, x.dtype, base), plus(base, y))
     assert refused > (30 if effort else 0)
 
 
@@ -161,7 +161,7 @@ def test_bases_that_do_not_fit() -> None:
     x = np.ones((3, 4), np.float32)
     for base in (x[:2], x.astype(np.float64), x.reshape(4, 3), x[:0]):
         with pytest.raises(CodecError, match="as a difference from"):
-            Uniform().encode_difference(x, base, 0.1)
+            Uniform().encode_measured(x, 0.1, base)
 
 
 # Comparing

@@ -53,10 +53,10 @@ def test_coding_takes_a_byte_and_a_half_an_element(
     counting = 2304 * shape[1] if effort == 9 else 0
 
     encoding, payload = growth(lambda: codec.encode(x, bound))
-    comparing, (step, _) = growth(lambda: codec.encode_difference(x, base, bound))
+    comparing, (step, _) = growth(lambda: codec.encode_measured(x, bound, base))
     # All that may fail is decoded first, so that a damaged payload adds nothing to the sums.
-    adding, _ = growth(lambda: codec.accumulate(payload, sums, 0.5))
-    decoding, _ = growth(lambda: codec.decode_onto(step, base))
+    adding, _ = growth(lambda: codec.open(payload, shape).add(sums, 0.5))
+    decoding, _ = growth(lambda: codec.decode(step, x.shape, x.dtype, base))
 
     assert encoding <= len(payload) + 1.5 * n + counting
     assert comparing <= len(step) + 1.5 * n + counting
@@ -108,7 +108,7 @@ def test_more_elements_than_31_or_32_bits_count(codec: Codec, n: int, dtype: typ
 
     payload = codec.encode(x, 1e-3)
     assert len(payload) < n // 20
-    y = codec.decode_as(payload, x.shape, x.dtype)
+    y = codec.decode(payload, x.shape, x.dtype)
 
     for part in (slice(n // 2 - 1000, n // 2 + 2000), slice(n - 2000, n)):
         assert largest_error(x[part], y[part]) <= 1e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
@@ -122,84 +123,57 @@ class Codec(ABC):
         """Whether the bound steers the codec; if not, its error is only measured."""
         return True
 
+    def encode(self, x: AnyArray, bound: float, base: AnyArray | None = None) -> bytes:
+        """Return the payload of ``x``; see `encode_measured` for the arguments."""
+        return self.encode_measured(x, bound, base).payload
+
     @abstractmethod
-    def encode_measured(self, x: AnyArray, bound: float) -> Encoded:
+    def encode_measured(self, x: AnyArray, bound: float, base: AnyArray | None = None) -> Encoded:
         """Return the payload of ``x`` and its largest error.
 
         Args:
             x: of one of `dtypes`, any shape. NaN and infinities come back exactly.
             bound: the absolute error allowed, in the unit of ``x``, 0 or more.
+            base: of its dtype and shape. With it, what is coded is x - base, rounded to that dtype,
+                and the bound is the difference's.
 
         Raises:
-            CodecError: ``x`` is of another dtype, or ``bound`` is negative or NaN.
+            CodecError: ``x`` or ``base`` is another one, or ``bound`` is negative or NaN.
         """
 
     @abstractmethod
-    def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:
-        """Return the float32 array of ``shape`` that ``payload`` holds.
+    def decode(
+        self,
+        payload: Buffer,
+        shape: Sequence[int],
+        dtype: np.dtype = FLOAT32,
+        base: AnyArray | None = None,
+    ) -> AnyArray:
+        """Return the array that ``payload`` holds.
+
+        Args:
+            payload: kept as it is.
+            shape: of the array.
+            dtype: of the array, one of `dtypes`.
+            base: of these. With it, the sum of both is returned, rounded to that dtype.
 
         Raises:
             CorruptStream: ``payload`` is not what this codec writes for that many elements.
         """
 
-    def decode_as(
+    def open(
         self,
         payload: Buffer,
         shape: Sequence[int],
-        dtype: np.dtype,  # noqa: ARG002
-    ) -> AnyArray:
-        """Return the array of ``shape`` and ``dtype``, one of `dtypes`; raises as `decode` does."""
-        return self.decode(payload, shape)
-
-    def encode_difference(self, x: AnyArray, base: AnyArray, bound: float) -> Encoded:
-        """Return what `encode_measured` does for x - base, both of one dtype and shape.
-
-        The difference is rounded to that dtype, and the bound is the difference's.
-        """
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self.encode_measured(np.asarray(np.subtract(x, base)), bound)
-
-    def decode_onto(self, payload: Buffer, base: AnyArray) -> AnyArray:
-        """Return base + the array of its dtype and shape that ``payload`` holds, in that dtype.
-
-        Raises:
-            CorruptStream: as `decode`.
-        """
-        y = self.decode_as(payload, base.shape, base.dtype)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(np.add(base, y))
-
-    def open(
-        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: AnyArray | None = None
+        dtype: np.dtype = FLOAT32,
+        base: AnyArray | None = None,
     ) -> Opened:
         """Decode a payload as far as it can fail, to be looked at and then added to sums.
 
-        Args:
-            payload: kept as it is.
-            shape: of the array that it holds.
-            dtype: of that, one of `dtypes`.
-            base: an array of those, if the energy of the difference from it is asked for.
-
-        Raises:
-            CorruptStream: as `decode`.
+        Takes and raises what `decode` does; with a ``base``, the energy is that of the difference
+        from it, and it is not added.
         """
-        return OpenedArray(self.decode_as(payload, shape, dtype), base)
-
-    def accumulate(
-        self, payload: Buffer, sums: AnyArray, weight: float, dtype: np.dtype = FLOAT32
-    ) -> None:
-        """Add ``weight`` times the array of ``dtype`` that ``payload`` holds to ``sums``.
-
-        See `Opened.add` for the arguments.
-
-        Raises:
-            CorruptStream: as in `decode`; no sum has changed.
-        """
-        self.open(payload, sums.shape, dtype).add(sums, weight)
-
-    def encode(self, x: AnyArray, bound: float) -> bytes:
-        """Return the payload of ``x``; see `encode_measured` for the arguments."""
-        return self.encode_measured(x, bound).payload
+        return OpenedArray(self.decode(payload, shape, dtype), base)
 
     def missing(self) -> str | None:
         """Say in a line why this codec cannot be used here; None if it can."""
@@ -215,13 +189,47 @@ class Codec(ABC):
             raise CodecUnavailable(reason)
 
 
-def check_input(x: AnyArray, bound: float, dtypes: Sequence[np.dtype] = (FLOAT32,)) -> None:
-    """Raise `CodecError` for an array of another dtype, or a bound that is negative or NaN."""
+class Float32Codec(Codec):
+    """A codec of float32 arrays; a subclass writes `write` and `read`, for arrays alone."""
+
+    @abstractmethod
+    def write(self, x: Array, bound: float) -> Encoded:
+        """Return the payload of ``x``, of any shape, and its largest error."""
+
+    @abstractmethod
+    def read(self, payload: Buffer, n: int) -> Array:
+        """Return the ``n`` elements of a payload, or raise `CorruptStream`."""
+
+    def encode_measured(  # noqa: D102
+        self, x: AnyArray, bound: float, base: AnyArray | None = None
+    ) -> Encoded:
+        check_input(x, bound, base, self.dtypes)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.write(x if base is None else np.asarray(np.subtract(x, base)), bound)
+
+    def decode(  # noqa: D102
+        self,
+        payload: Buffer,
+        shape: Sequence[int],
+        dtype: np.dtype = FLOAT32,  # noqa: ARG002
+        base: AnyArray | None = None,
+    ) -> AnyArray:
+        y = self.read(payload, math.prod(shape)).reshape(shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return y if base is None else np.asarray(np.add(base, y))
+
+
+def check_input(
+    x: AnyArray, bound: float, base: AnyArray | None, dtypes: Sequence[np.dtype]
+) -> None:
+    """Raise `CodecError` for what `Codec.encode_measured` does not take."""
     if x.dtype not in dtypes:
         have = ", ".join(dtype.name for dtype in dtypes)
         raise CodecError(f"an array of dtype {x.dtype}; this codec takes {have}")
     if not bound >= 0:
         raise CodecError(f"an absolute bound must be 0 or more, got {bound}")
+    if base is not None and (base.dtype, base.shape) != (x.dtype, x.shape):
+        raise CodecError(f"{x.dtype} {x.shape} as a difference from {base.dtype} {base.shape}")
 
 
 def flat(x: AnyArray) -> AnyArray:

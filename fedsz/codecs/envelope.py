@@ -14,17 +14,15 @@ Formats that are a few lines of numpy, and bound nothing, take the envelope for 
 
 from __future__ import annotations
 
-import math
 import sys
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from fedsz.arrays import Buffer
-from fedsz.codecs.base import Array, Codec, Encoded, check_input
+from fedsz.codecs.base import Array, Encoded, Float32Codec
 from fedsz.errors import CorruptStream
 from fedsz.spread import CHUNK, half_ulp
 
@@ -34,7 +32,7 @@ PATCH: Final = np.dtype([("position", "<u8"), ("value", "<f4")])
 ATTEMPTS: Final = 3  # each at half the bound of the one before
 
 
-class EnvelopeCodec(Codec):
+class EnvelopeCodec(Float32Codec):
     """A codec that wraps a foreign compressor; a subclass writes `compress` and `decompress`."""
 
     lossy = True
@@ -49,8 +47,7 @@ class EnvelopeCodec(Codec):
     def decompress(self, native: bytes, n: int) -> Array:
         """Return ``n`` elements. Hostile bytes may end the process: see `isolated`."""
 
-    def encode_measured(self, x: Array, bound: float) -> Encoded:  # noqa: D102
-        check_input(x, bound)
+    def write(self, x: Array, bound: float) -> Encoded:  # noqa: D102
         self.require()
         flat = np.ascontiguousarray(x).reshape(-1)
         finite = np.isfinite(flat)
@@ -73,13 +70,13 @@ class EnvelopeCodec(Codec):
                 return Encoded(seal(flat, positions, native), max_error)
         return store(flat)
 
-    def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:  # noqa: D102
-        view, n = memoryview(payload).cast("B"), math.prod(shape)
+    def read(self, payload: Buffer, n: int) -> Array:  # noqa: D102
+        view = memoryview(payload).cast("B")
         mode = view[0] if view else None
         if mode == STORED:
             if len(view) != 1 + 4 * n:
                 raise CorruptStream(f"stored payload of {len(view)} bytes for {n} elements")
-            return np.frombuffer(bytearray(view[1:]), "<f4").reshape(shape)
+            return np.frombuffer(bytearray(view[1:]), "<f4")
         if mode != CODED or len(view) < 5:
             raise CorruptStream(f"no {self.name} envelope: mode {mode}, {len(view)} bytes")
         patches, native = unseal(view[1:], n)
@@ -91,7 +88,7 @@ class EnvelopeCodec(Codec):
         else:
             y = self.decompress(native, n)
         y[patches["position"]] = patches["value"]
-        return y.reshape(shape)
+        return y
 
 
 def store(x: Array) -> Encoded:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import lzma
-import math
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from fedsz.arrays import Buffer
-from fedsz.codecs.base import Array, Codec, Encoded, check_input
+from fedsz.codecs.base import Array, Encoded, Float32Codec
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.spec_strings import setting
 
@@ -31,7 +29,7 @@ ZSTD_OUTPUT: Final = 1 << 20
 XZ_MEMORY: Final = 256 << 20  # a decoder for preset 9 takes 65 MiB
 
 
-class LosslessCodec(Codec):
+class LosslessCodec(Float32Codec):
     """A codec of bytes. As a codec of arrays it moves nothing, whatever the bound."""
 
     lossy = False
@@ -48,13 +46,11 @@ class LosslessCodec(Codec):
             CorruptStream: it holds something else.
         """
 
-    def encode_measured(self, x: Array, bound: float) -> Encoded:  # noqa: D102
-        check_input(x, bound)
-        return Encoded(self.pack(np.asarray(x, order="C").tobytes(), x.itemsize), 0.0)
+    def write(self, x: Array, bound: float) -> Encoded:  # noqa: ARG002, D102
+        return Encoded(self.pack(x.tobytes(), x.itemsize), 0.0)
 
-    def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:  # noqa: D102
-        data = bytearray(self.unpack(payload, 4 * math.prod(shape)))
-        return np.frombuffer(data, "<f4").reshape(shape)
+    def read(self, payload: Buffer, n: int) -> Array:  # noqa: D102
+        return np.frombuffer(bytearray(self.unpack(payload, 4 * n)), "<f4")
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedsz.arrays import Buffer
 from fedsz.codecs import _szx
-from fedsz.codecs.base import Array, Codec, Encoded, check_input, flat
+from fedsz.codecs.base import Array, Encoded, Float32Codec, flat
 from fedsz.errors import CorruptStream
 
 
 @dataclass(frozen=True)
-class Szx(Codec):
+class Szx(Float32Codec):
     """SZx (Yu et al., HPDC 2022): fast, and the least dense.
 
     Our own implementation; docs/format.md, "szx", is its payload. Every block is checked while it
@@ -25,12 +23,11 @@ class Szx(Codec):
     wire_id = 19
     lossy = True
 
-    def encode_measured(self, x: Array, bound: float) -> Encoded:  # noqa: D102
-        check_input(x, bound)
+    def write(self, x: Array, bound: float) -> Encoded:  # noqa: D102
         return Encoded(*_szx.encode(flat(x), bound))
 
-    def decode(self, payload: Buffer, shape: Sequence[int]) -> Array:  # noqa: D102
+    def read(self, payload: Buffer, n: int) -> Array:  # noqa: D102
         try:
-            return _szx.decode(payload, math.prod(shape)).reshape(shape)
+            return _szx.decode(payload, n)
         except _szx.CorruptPayload as err:
             raise CorruptStream(f"szx payload does not decode: {err}") from err

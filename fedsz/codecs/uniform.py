@@ -56,15 +56,8 @@ class Uniform(Codec):
     effort: int = setting(5, 0, 9)
     threads: int = setting(0, 0, MOST_THREADS)
 
-    def encode_measured(self, x: AnyArray, bound: float) -> Encoded:
-        return Encoded(*self._encode(x, None, bound)[:2])
-
-    def encode_difference(self, x: AnyArray, base: AnyArray, bound: float) -> Encoded:
-        if x.dtype not in WIDE:
-            return super().encode_difference(x, base, bound)
-        if (base.dtype, base.shape) != (x.dtype, x.shape):
-            raise CodecError(f"{x.dtype} {x.shape} as a difference from {base.dtype} {base.shape}")
-        return Encoded(*self._encode(x, base, bound)[:2])
+    def encode_measured(self, x: AnyArray, bound: float, base: AnyArray | None = None) -> Encoded:
+        return Encoded(*self.encode_update(x, base, bound)[:2])
 
     def encode_multiples(self, x: AnyArray, base: AnyArray | None, step: float) -> bytes:
         """Return a payload that decodes to x - base, or to x without a base, exactly.
@@ -79,15 +72,17 @@ class Uniform(Codec):
         Raises:
             CodecError: ``x`` is of another dtype, or ``step`` is negative or NaN.
         """
-        return self._encode(x, base, 0.0, step).payload
+        return self.encode_update(x, base, 0.0, step=step).payload
 
     def encode_update(
         self,
         x: AnyArray,
         base: AnyArray | None,
         bound: float,
-        residual: Residual | None,
-        left: AnyArray,
+        residual: Residual | None = None,
+        left: AnyArray | None = None,
+        *,
+        step: float = 0.0,
     ) -> EncodedUpdate:
         """Do as `encode_measured` of x + residual - base, and write what that leaves out.
 
@@ -95,25 +90,17 @@ class Uniform(Codec):
         m - (base + d'). All are rounded to the dtype of ``x``. No array is made of any.
 
         Args:
-            x: float32 or float64.
+            x: float32 or float64 with a residual, or where something is left out.
             base: of its dtype and shape; or None, for 0.
             bound: on d.
             residual: of its dtype and shape; or None, for 0.
-            left: where that goes, likewise; contiguous, in memory of its own.
+            left: where that goes, likewise; contiguous, in memory of its own. None if nowhere.
+            step: above 0, see `encode_multiples`; ``bound`` says nothing then.
         """
-        return self._encode(x, base, bound, residual=residual, left=left)
-
-    def _encode(
-        self,
-        x: AnyArray,
-        base: AnyArray | None,
-        bound: float,
-        step: float = 0.0,
-        residual: Residual | None = None,
-        left: AnyArray | None = None,
-    ) -> EncodedUpdate:
-        check_input(x, step or bound, self.dtypes)
-        threads = self.threads or threads_for(x.size)
+        check_input(x, step or bound, base, self.dtypes)
+        if base is not None and x.dtype not in WIDE:
+            with np.errstate(over="ignore", invalid="ignore"):
+                x, base = np.asarray(np.subtract(x, base)), None
         return EncodedUpdate(
             *_uniform.encode(
                 octets(x),
@@ -121,7 +108,7 @@ class Uniform(Codec):
                 *matrix_shape(x.shape),
                 bound=bound,
                 effort=self.effort,
-                threads=threads,
+                threads=self._threads(x.size),
                 level="",
                 base=None if base is None else octets(base),
                 step=step,
@@ -132,40 +119,41 @@ class Uniform(Codec):
         )
 
     def decode(
-        self, payload: Buffer, shape: Sequence[int], dtype: npt.DTypeLike = FLOAT32
+        self,
+        payload: Buffer,
+        shape: Sequence[int],
+        dtype: npt.DTypeLike = FLOAT32,
+        base: AnyArray | None = None,
     ) -> AnyArray:
-        return self._decode(payload, shape, np.dtype(dtype), None)
-
-    def decode_as(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> AnyArray:
-        return self._decode(payload, shape, dtype, None)
-
-    def decode_onto(self, payload: Buffer, base: AnyArray) -> AnyArray:
-        if base.dtype not in WIDE:
-            return super().decode_onto(payload, base)
-        return self._decode(payload, base.shape, base.dtype, base)
-
-    def _decode(
-        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: AnyArray | None
-    ) -> AnyArray:
-        n = math.prod(shape)
+        dtype, n = np.dtype(dtype), math.prod(shape)
+        onto = base if dtype in WIDE else None
         try:
             y = np.empty(n, dtype)
         except (MemoryError, ValueError) as err:
             raise CorruptStream(f"{n} elements are more than fit into memory") from err
-        threads, start = self.threads or threads_for(n), None if base is None else octets(base)
         with refusing_corrupt():
-            _uniform.decode(payload, DTYPE_IDS[dtype], y.view(np.uint8), threads, "", start)
-        return y.reshape(shape)
+            _uniform.decode(
+                *(payload, DTYPE_IDS[dtype], y.view(np.uint8), self._threads(n), ""),
+                None if onto is None else octets(onto),
+            )
+        y = y.reshape(shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return y if base is None or onto is not None else np.asarray(np.add(base, y))
 
     def open(
-        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: AnyArray | None = None
+        self,
+        payload: Buffer,
+        shape: Sequence[int],
+        dtype: np.dtype = FLOAT32,
+        base: AnyArray | None = None,
     ) -> Opened:
-        n = math.prod(shape)
-        start = None if base is None else octets(base)
-        threads = self.threads or threads_for(n)
+        n, start = math.prod(shape), None if base is None else octets(base)
         with refusing_corrupt():
-            opened = _uniform.Opened(payload, DTYPE_IDS[dtype], n, threads, "", start)
+            opened = _uniform.Opened(payload, DTYPE_IDS[dtype], n, self._threads(n), "", start)
         return OpenedTokens(opened, dtype)
+
+    def _threads(self, n: int) -> int:
+        return self.threads or threads_for(n)
 
 
 class OpenedTokens:

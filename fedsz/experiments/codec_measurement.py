@@ -110,7 +110,7 @@ def coder_of(codec: Codec) -> Coder:
 
     def decode(payload: bytes, x: NDArray) -> Any:
         if x.dtype in codec.dtypes:
-            return codec.decode_as(payload, x.shape, x.dtype)
+            return codec.decode(payload, x.shape, x.dtype)
         return decompress(payload, as_numpy=True)["weight"]
 
     return Coder(str(codec), encode, decode, codec.keeps_bound)

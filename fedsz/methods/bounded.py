@@ -84,7 +84,7 @@ class Bounded(Part):
             data = self.codec.unpack(payload, spec.size * spec.dtype.itemsize)
             return np.frombuffer(data, spec.dtype).reshape(spec.shape)
         dtype = spec.dtype if spec.dtype in self.codec.dtypes else SINGLE
-        return self.codec.decode_as(payload, spec.shape, dtype).astype(spec.dtype, copy=False)
+        return self.codec.decode(payload, spec.shape, dtype).astype(spec.dtype, copy=False)
 
     def _narrow(self, x: NDArray, bound: float) -> tuple[NDArray, float]:
         """Return values in a dtype that the codec takes, and what is left of the bound."""

@@ -147,7 +147,7 @@ def _unpack_numbers(data: Buffer, count: int, plain: int) -> tuple[NDArray | Non
     if mode == plain:
         return None, (_unpack_gaps if plain == GAPS else _unpack_fixed)(rest, count)
     _require(mode in _EXACT, f"numbers of mode {mode}")
-    floats = _BY_FREQUENCY.decode_as(rest, (count,), _EXACT[mode])
+    floats = _BY_FREQUENCY.decode(rest, (count,), _EXACT[mode])
     floats = floats if floats.base is None else floats.base  # which can be made smaller
 
     def rounded(here: slice) -> Integers:

@@ -238,19 +238,19 @@ class ChainDecoder:
         self.chain.require_affordable(self._shared(tensor.shape, tensor.dtype).spec)
         return replace(self, name=tensor.name)
 
-    def decode_as(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> NDArray:
-        """Return the array of ``shape`` that ``payload`` holds, of ``dtype`` or float32.
+    def decode(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
+    ) -> NDArray:
+        """Do as `fedsz.codecs.Codec.decode`; without a base, of ``dtype`` or float32.
 
         Raises:
-            CorruptStream: it holds something else.
+            CorruptStream: the payload holds something else.
             CodecUnavailable: a codec's library is not installed here.
         """
-        y = dense(self._decoded(payload, shape, dtype))
-        return y if y.flags.writeable else y.copy()  # a view of what was sent
-
-    def decode_onto(self, payload: Buffer, base: NDArray) -> NDArray:
-        """Return base + the array that ``payload`` holds; raises as `decode_as`."""
-        decoded = self._decoded(payload, base.shape, base.dtype)
+        decoded = self._decoded(payload, shape, dtype)
+        if base is None:
+            y = dense(decoded)
+            return y if y.flags.writeable else y.copy()  # a view of what was sent
         if not isinstance(decoded, Sparse):
             return moved(base, decoded)
         y = base.copy()
@@ -277,7 +277,7 @@ class ChainDecoder:
         None where there are no such parts, or where their values do not tell their norm.
 
         Raises:
-            CorruptStream, CodecUnavailable: as `decode_as`.
+            CorruptStream, CodecUnavailable: as `decode`.
             CodecError: the tensor has more elements than these parts decode.
         """
         head, tail = self.chain.split()

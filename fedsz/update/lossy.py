@@ -94,7 +94,7 @@ def encode_difference(
     if not spare > 0:
         return None
     if x.dtype == dtype and dtype in codec.dtypes:
-        encoded = codec.encode_difference(x, base, spare)
+        encoded = codec.encode_measured(x, spare, base)
         return Within(encoded.payload, bound, encoded.max_error + rounding)
     coded = encode_within(np.subtract(x, base, dtype=dtype), spare, codec)
     return coded and Within(coded.payload, bound, coded.max_error + rounding)
@@ -175,11 +175,10 @@ class Decoder(Protocol):
     def dtypes(self) -> tuple[np.dtype, ...]:
         """Those it decodes to."""
 
-    def decode_as(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> NDArray:
-        """Do as `Codec.decode_as`."""
-
-    def decode_onto(self, payload: Buffer, base: NDArray) -> NDArray:
-        """Do as `Codec.decode_onto`."""
+    def decode(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
+    ) -> NDArray:
+        """Do as `Codec.decode`."""
 
     def open(
         self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
@@ -218,11 +217,12 @@ class CodedTensor:
             CorruptStream: the payload is not what the header says.
             CodecUnavailable: the codec's library is not installed here.
         """
+        base = self.reference if self.is_native and self._coded_dtype == self.dtype else None
         with located(self.offset):
-            if self.reference is not None and self.is_native and self._coded_dtype == self.dtype:
-                return self.codec.decode_onto(self.payload, self.reference)
-            y = self.codec.decode_as(self.payload, self.shape, self._coded_dtype)
-        return narrow(y, self.dtype) if self.reference is None else moved(self.reference, y)
+            y = self.codec.decode(self.payload, self.shape, self._coded_dtype, base)
+        if self.reference is None or base is not None:
+            return narrow(y, self.dtype)
+        return moved(self.reference, y)
 
     def open(self, sent: NDArray | None = None) -> Opened:
         """Decode what the payload holds as far as it can fail; the reference is not added to it.

@@ -59,7 +59,7 @@ def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transf
         if not isinstance(difference, Difference) or x.reference is None:
             continue
         before = after.get(name, np.zeros(spec.shape, spec.dtype))
-        decoded = x.codec.decode_as(x.payload, spec.shape, spec.dtype)
+        decoded = x.codec.decode(x.payload, spec.shape, spec.dtype)
         after[name] = difference.received(decoded, {SHIFT: before})[1][SHIFT]
     return after
 
