@@ -89,9 +89,13 @@ def test_an_update_that_is_too_stale_is_refused_and_its_residual_goes_back() -> 
 
     assert [failure.kind for failure in slow.take_traffic().failures] == [Refusal.STALE]
     node, *others = slow.get_node_ids()
-    state = slow._packer.state()
-    assert state.asked[node] > state.counted.get(node, 0) == 0  # and it will be told so
-    assert all(state.counted[other] for other in others)
+    state = slow.state().config_records
+    asked, counted = (
+        dict(zip(state[name]["nodes"], state[name]["turns"], strict=True))
+        for name in ("asked", "counted")
+    )
+    assert asked[node] > counted.get(node, 0) == 0  # and it will be told so
+    assert all(counted[other] for other in others)
 
 
 def test_whoever_waits_for_all_averages_as_in_rounds() -> None:

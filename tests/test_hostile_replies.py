@@ -375,4 +375,4 @@ def test_what_is_ordinary_and_who_is_benched_outlast_a_crash() -> None:
     after.restore(before.state())
 
     assert before._admission.bench.until
-    assert after._admission.learned == before._admission.learned
+    assert after.state() == before.state()

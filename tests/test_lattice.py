@@ -14,18 +14,13 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.codecs import Uniform
 from fedsz.codecs.uniform import DTYPE_IDS
-from fedsz.flower.admission import Learned
-from fedsz.flower.bench import Bench
 from fedsz.flower.broadcast import HISTORY, Broadcast
-from fedsz.flower.grid_state import records_of, state_of
-from fedsz.flower.packing import PackerState
 from fedsz.update.config import CompressionConfig
 from fedsz.update.lattice import nearest, step_below
 from fedsz.update.reference import Reference
 
 CONFIG = CompressionConfig(threshold=0, downlink="step:1")
 BOUNDS = ("step:0.6", "step:1.5", "std:1", "1e-3", "abs:1e-4")
-LEARNED = Learned({}, [], {}, Bench())
 DTYPES = (np.float32, np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
 
 
@@ -71,11 +66,8 @@ def put(downlink: Broadcast, model: dict[str, np.ndarray]) -> Reference:
 
 def resumed(downlink: Broadcast, config: CompressionConfig) -> Broadcast:
     """What goes on from the checkpoint of a broadcast."""
-    state = downlink.state()
-    assert state is not None
-    records = records_of(PackerState(b"", 0, {}, {}, {}, {"arrays": state}, {}), LEARNED)
     again = Broadcast(config)
-    again.restore(state_of(records)[0].broadcasts["arrays"])
+    again.restore(downlink.state())
     return again
 
 
@@ -140,9 +132,7 @@ def test_after_eighty_rounds_nobody_is_sent_more_than_the_whole_model() -> None:
     downlink, held = Broadcast(CONFIG), []
     for model in walk(80):
         held.append(put(downlink, model))
-        kept = downlink.state()
-        assert kept is not None
-        assert sum(len(step.stream) for step in kept.steps) <= HISTORY * downlink.raw_bytes
+        assert sum(len(step.stream) for step in downlink.steps) <= HISTORY * downlink.raw_bytes
 
     whole = sum(map(len, downlink.streams(b"")))
     for model in (held[0], held[40], held[78]):
@@ -171,11 +161,9 @@ def test_a_tensor_that_outgrows_its_lattice_gets_another_in_a_key_frame() -> Non
     lengths = []
     for size in (1e-3, 1e-3, 1e6, 1e6, 1e6):
         held = put(downlink, model)
-        state = downlink.state()
-        assert state is not None
-        lengths.append(len(state.steps))
+        lengths.append(len(downlink.steps))
         assert received(downlink.streams(b"")).digest == held.digest
-        assert set(state.steps[-1].grid) == {"fc.weight"}
+        assert set(downlink.steps[-1].grid) == {"fc.weight"}
         start = held.arrays["fc.weight"]
         model = {"fc.weight": start + size * rng.normal(size=start.shape).astype(np.float32)}
 

@@ -151,9 +151,7 @@ def test_streams_of_earlier_rounds_lead_to_the_model_from_disk(
     if disk == "full":
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     downlink, models = broadcast_of(3)
-    state = downlink.state()
-    assert state is not None
-    large = [step.stream for step in state.steps if len(step.stream) >= PARKED_FROM]
+    large = [step.stream for step in downlink.steps if len(step.stream) >= PARKED_FROM]
 
     assert large
     assert all(isinstance(stream, Parked) is (disk == "there") for stream in large)

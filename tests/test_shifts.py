@@ -109,9 +109,9 @@ class Server:
     @property
     def shifts(self) -> dict[int, dict[str, np.ndarray]]:
         """What it has learnt, by the place of each client."""
-        known = self.grid._packer.state().shifts
-        places = {node: i for i, node in enumerate(sorted(self.inner.get_node_ids()))}
-        return {places[node]: dict(shifts["arrays"]) for node, shifts in known.items()}
+        known, nodes = self.grid.state(), sorted(self.inner.get_node_ids())
+        names = {i: f"shift.{node}.arrays" for i, node in enumerate(nodes)}
+        return {i: to_arrays(known[name]) for i, name in names.items() if name in known}
 
 
 def distance(w: np.ndarray) -> float:

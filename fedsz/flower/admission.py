@@ -11,18 +11,19 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedsz.errors import FedszError, RefusedReply
 from fedsz.flower import round_log
 from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.admitted_record import AdmittedRecord
+from fedsz.flower.asked import Outcome
 from fedsz.flower.bench import Bench
 from fedsz.flower.differential_privacy import CLIPPED_AGAIN
 from fedsz.flower.ordinary import MOST_WEIGHT, Latest, Move, Ordinary, largest_weight
-from fedsz.flower.packing import Outcome
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     EVALUATE,
@@ -101,15 +102,16 @@ class Admission:
         self._admitted: list[Admitted] = []
         self._clips = False  # whether the log says that replies are clipped again
 
-    @property
-    def learned(self) -> Learned:
-        """What another process goes on with, once a round is over."""
+    def state(self) -> ConfigRecord:
+        """Return what another process goes on with, once a round is over."""
         known = self._ordinary
         moves = {key: latest.known for key, latest in known.moves.items()}
-        return Learned(dict(known.forms), known.weights.known, moves, self.bench)
+        learned = Learned(dict(known.forms), known.weights.known, moves, self.bench)
+        return ConfigRecord({"json": msgspec.json.encode(learned).decode()})
 
-    def restore(self, known: Learned) -> None:
-        """Go on from what `learned` was."""
+    def restore(self, state: Any) -> None:
+        """Go on from what `state` returned, also in another process."""
+        known = msgspec.json.decode(state["json"], type=Learned)
         self._ordinary = Ordinary(self.rules.norm_limit)
         self._ordinary.forms, self._ordinary.weights = dict(known.forms), Latest(known.weights)
         self._ordinary.moves = {key: Latest(moves) for key, moves in known.moves.items()}
@@ -216,14 +218,13 @@ class Admission:
             FedszError: it must not count. The reply is as it was.
         """
         reply = outcome.reply
-        content, metadata = reply.content, reply.metadata
-        trains = metadata.message_type.startswith(TRAIN)
+        content, trains, node = reply.content, outcome.asked.trains, outcome.asked.node
         if _is_averaged(outcome):
             if self.rules.checks_metrics:
                 check_finite_metrics(content)
             if self.rules.same_metrics:
                 form = Form.of(content)
-                self._ordinary.form(metadata.message_type, form).check(form)
+                self._ordinary.form(reply.metadata.message_type, form).check(form)
         weight = self._weight(content)
         updates = self._updates(outcome)
         taken: dict[str, ArrayRecord] = {}
@@ -231,7 +232,7 @@ class Admission:
             if trains:
                 self._ordinary.limit(key, update)
             if sealed:
-                broadcasts = outcome.ordered.broadcasts
+                broadcasts = outcome.asked.content.broadcasts
                 only = next(iter(broadcasts), key) if len(broadcasts) == len(updates) == 1 else key
                 taken[key] = AdmittedRecord(update, broadcasts.get(only))
             else:
@@ -240,9 +241,9 @@ class Admission:
         report = ReplyReport.read(records_in(content, ConfigRecord).get(KEY))
         reply.content = replaced(content, taken, None)
         if weight is not None and trains:
-            self._ordinary.weighs(metadata.src_node_id, weight)
+            self._ordinary.weighs(node, weight)
             weight = self._cap(reply, weight)
-        admitted = Admitted(metadata.src_node_id, updates, report, trains, weight or 0.0)
+        admitted = Admitted(node, updates, report, trains, weight or 0.0)
         self._admitted.append(admitted)
         return admitted
 
@@ -251,11 +252,12 @@ class Admission:
 
         A record without arrays passes as it is, but not where those of the model are due.
         """
-        records, told = records_in(outcome.reply.content, ArrayRecord), outcome.ordered
-        trains = outcome.reply.metadata.message_type.startswith(TRAIN)
+        records, told = records_in(outcome.reply.content, ArrayRecord), outcome.asked.content
+        trains = outcome.asked.trains
         due = trains and not told.masks
-        expected = told.layouts if self.rules.same_model else {}
-        sent = told.sent if self.rules.same_model else {}
+        expected, sent = dict(told.layouts), dict(told.models)
+        if not self.rules.same_model:
+            expected, sent = {}, {}
         if len(records) == len(expected) == 1:
             # A client may call its model otherwise.
             expected = dict(zip(records, expected.values(), strict=True))
@@ -264,16 +266,16 @@ class Admission:
             key: ReceivedUpdate(
                 record,
                 expected.get(key),
-                told.references,
-                sent=sent.get(key, {}),
+                outcome.references,
+                sent=sent[key].arrays if key in sent else {},
                 codecs={*told.codecs, *self.rules.allow_codecs},
                 drawn=told.drawn,
             )
             for key, record in records.items()
             if is_sealed(record) or layout_of(record).shapes or (due and key in expected)
         }
-        if told.clipping_norm is not None:
-            self._clip(updates, told.clipping_norm)
+        if trains and (norm := told.clipping_norm) is not None:
+            self._clip(updates, norm)
         for update in updates.values() if trains else ():
             self._ordinary.watch(update)
         return updates
@@ -324,7 +326,7 @@ class Admission:
 def _is_averaged(outcome: Outcome) -> bool:
     """Say whether a reply is to a model, to be averaged; protocols have other exchanges."""
     by_type = outcome.reply.metadata.message_type.startswith((TRAIN, EVALUATE))
-    return by_type and bool(outcome.ordered.layouts)
+    return by_type and bool(outcome.asked.content.layouts)
 
 
 def _form_of(reply: Message) -> Form | None:

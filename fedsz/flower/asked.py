@@ -6,14 +6,15 @@ answers in its own name for a node that has gone, and Grids leave replies out or
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import Message, Metadata
 
 from fedsz.flower.records import TRAIN
 from fedsz.flower.sent_content import SentContent
+from fedsz.update.reference import Reference
 
 # Models that a node may be asked about at a time. A server that asks more has given up the first:
 # nobody pulls a reply to that, so nothing else would end what is kept for it.
@@ -68,6 +69,14 @@ class Asked:
             _message_type=self.metadata.message_type,
             _group_id=self.metadata.group_id,
         )
+
+
+class Outcome(NamedTuple):
+    """A reply, the message that it answers, and what it may be differences from, by digest."""
+
+    reply: Message
+    asked: Asked
+    references: Mapping[bytes, Reference]
 
 
 class Ledger:

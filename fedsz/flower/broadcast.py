@@ -18,9 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
+import numpy as np
+from flwr.app import ConfigRecord
+
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
+from fedsz.flower.records import sealed, streams_of, to_record, views_of
 from fedsz.methods import Transform
 from fedsz.transport.shelf import Parked, Shelf
 from fedsz.update.chained import ChainEncoder
@@ -42,6 +46,7 @@ HISTORY: Final = 2.0
 # Bytes of a stream that waits on disk between rounds: it is read again for few clients, or none.
 PARKED_FROM: Final = 1 << 20
 
+NO_STEP: Final = -1.0  # in records, of a tensor that is on no lattice
 
 Streams = Sequence[bytes | Parked]
 
@@ -61,25 +66,6 @@ class Step:
         return replace(self, stream=Shelf().put("a broadcast", self.stream) or self.stream)
 
 
-@dataclass(frozen=True)
-class BroadcastState:
-    """What a broadcast within a bound remembers.
-
-    Attributes:
-        model: what clients hold that have received the last one.
-        residual: by tensor, what the last one left out.
-        given: the digest of the model that was last put.
-        initial: the digest of a first model that clients may hold from the start, or b"".
-        steps: a key frame and all differences since.
-    """
-
-    model: Reference
-    residual: Mapping[str, NDArray]
-    given: bytes
-    initial: bytes
-    steps: tuple[Step, ...]
-
-
 class Broadcast:
     """One model as the clients of a run hold it.
 
@@ -93,6 +79,7 @@ class Broadcast:
             and nobody asked for a reference.
         raw_bytes: its size.
         initial: the digest of a first model that clients may hold from the start, or b"".
+        steps: a key frame and all differences since.
     """
 
     def __init__(
@@ -104,7 +91,7 @@ class Broadcast:
         self._feedback, self._shared_initial = feedback, shared_initial
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
         # By a step: what the model is above it, in one stream; by None: the model without loss.
         self._coded: dict[int | None, bytes] = {}
         self._older: tuple[int, Reference] | None = None  # the model of a step, last looked at
@@ -129,7 +116,7 @@ class Broadcast:
         ``reference`` says whether `model` is needed although the broadcast is exact.
         """
         if self._within is None:
-            self._steps, self._residual, self._given = [], {}, b""
+            self.steps, self._residual, self._given = [], {}, b""
             self.model = Reference(arrays) if reference else None
             source = self.model.arrays if self.model else arrays
             whole, report = compress_measured(source, self._exactly)
@@ -144,7 +131,7 @@ class Broadcast:
             self._begin_shared(given)
             return
         fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
-        before = self.model if fits and self._steps else None
+        before = self.model if fits and self.steps else None
         if self._chain is not None:
             self._add_difference(given, self._chain, before)
             return
@@ -159,7 +146,7 @@ class Broadcast:
         ordered, _ = compress_measured(self.model.arrays, self._exactly, first, steps=placed.grid)
         nothing_moved = dict.fromkeys(placed.grid, 0.0)
         self.initial = first.digest
-        self._steps = [
+        self.steps = [
             Step(whole, first.digest, placed.grid),
             Step(ordered, self.model.digest, nothing_moved),
         ]
@@ -172,12 +159,12 @@ class Broadcast:
         named = meant.bounds(config, before) if before else {}
         on_lattice = isinstance(config.lossy_codec, Uniform)
         bounds = bounds_of(meant, named, config, before) if on_lattice else {}
-        placed = place(meant, bounds, before, [step.grid for step in self._steps])
+        placed = place(meant, bounds, before, [step.grid for step in self.steps])
         if placed.overflows:  # a key frame, as fine as the difference would have been
             before, named = None, {name: bound for name, bound in bounds.items() if bound}
             placed = place(meant, bounds)
         if before is None:
-            self._steps = []
+            self.steps = []
         # A view of both, in the order of the model.
         points: Mapping[str, NDArray] = ChainMap(dict(placed.points), cast(Any, meant))
         stream, _ = compress_measured(points, config, before, bounds=named, steps=placed.grid)
@@ -189,45 +176,56 @@ class Broadcast:
         """Code what a model differs by from the one that clients hold; the first goes exactly."""
         self._residual = {}
         if before is None:
-            self._steps = []
+            self.steps = []
             stream, _ = compress_measured(given.arrays, self._exactly)
             self._take(stream, given, {})
             return
         # Drawn by the model itself, and so drawn again if the round is.
         seed = int.from_bytes(given.digest[:8], "little")
-        encoder = ChainEncoder(chain, seed=seed, round=len(self._steps))
+        encoder = ChainEncoder(chain, seed=seed, round=len(self.steps))
         stream, _ = compress_measured(given.arrays, self._exactly, before, encoder=encoder)
         self._take(stream, Reference(decompress(stream, reference=before, as_numpy=True)), {})
 
     def _take(self, stream: bytes, model: Reference, grid: Grid) -> None:
         """Note a step that leads to ``model``."""
         self.model = model
-        self._steps.append(Step(stream, model.digest, grid).parked())
-        if sum(len(step.stream) for step in self._steps) > HISTORY * self.raw_bytes:
-            self._forget(len(self._steps) // 2)
+        self.steps.append(Step(stream, model.digest, grid).parked())
+        if sum(len(step.stream) for step in self.steps) > HISTORY * self.raw_bytes:
+            self._forget(len(self.steps) // 2)
 
     def _forget(self, count: int) -> None:
         """Make a key frame of the step after the first ``count``, which are forgotten."""
-        grid = common_grid(step.grid for step in self._steps[: count + 1])
+        grid = common_grid(step.grid for step in self.steps[: count + 1])
         stream, _ = compress_measured(self._at(count).arrays, self._exactly, steps=grid)
-        self._steps[: count + 1] = [Step(stream, self._steps[count].digest, grid)]
+        self.steps[: count + 1] = [Step(stream, self.steps[count].digest, grid)]
         self._older = None
 
-    def state(self) -> BroadcastState | None:
-        """Return what the next broadcast depends on; None if it depends on nothing."""
+    def state(self) -> dict[str, Any]:
+        """Return what the next broadcast depends on, as records; nothing if on nothing."""
         if self.exact or self.model is None:
-            return None
-        return BroadcastState(
-            self.model, self._residual, self._given, self.initial, tuple(self._steps)
-        )
+            return {}
+        names, digests = list(self.model.arrays), [step.digest for step in self.steps]
+        told: dict[str, Any] = {"given": self._given, "initial": self.initial, "digests": digests}
+        grids = [[step.grid.get(name, NO_STEP) for name in names] for step in self.steps]
+        return {
+            "steps": ConfigRecord(told),
+            "streams": sealed([bytes(step.stream[:]) for step in self.steps]),
+            "grids": to_record({"steps": np.array(grids, np.float64)}),
+            "model": to_record(dict(self.model.arrays)),
+            "residual": to_record(dict(self._residual)),
+        }
 
-    def restore(self, state: BroadcastState) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned, also in another process."""
-        self.model = state.model
-        self.raw_bytes = sum(x.nbytes for x in state.model.arrays.values())
-        self._residual, self._given = dict(state.residual), state.given
-        self.initial = state.initial
-        self._steps = list(state.steps)
+        self.model, told = Reference(views_of(state["model"])), state["steps"]
+        self.raw_bytes = sum(x.nbytes for x in self.model.arrays.values())
+        self._residual = views_of(state["residual"])
+        self._given, self.initial = told["given"], told["initial"]
+        names, rows = list(self.model.arrays), views_of(state["grids"])["steps"].tolist()
+        placed = (zip(names, row, strict=True) for row in rows)
+        grids = ({name: step for name, step in row if step != NO_STEP} for row in placed)
+        steps = zip(streams_of(state["streams"]), told["digests"], grids, strict=True)
+        self.steps = [Step(*step) for step in steps]
 
     @property
     def exact(self) -> bool:
@@ -238,35 +236,35 @@ class Broadcast:
         """Free what can be had again: the model without loss, an older one, what waits on disk."""
         self._coded.pop(None, None)
         self._older = None
-        self._steps = [step.parked() for step in self._steps]
+        self.steps = [step.parked() for step in self.steps]
 
     def prepare(self, held: Iterable[bytes]) -> None:
         """Code what clients lack that hold these models, from the oldest on: each model once."""
-        ages = {step.digest: i for i, step in enumerate(self._steps)}
+        ages = {step.digest: i for i, step in enumerate(self.steps)}
         for digest in sorted(set(held) & set(ages), key=lambda digest: ages[digest]):
             self.streams(digest)
 
     def streams(self, held: bytes) -> Streams:
         """Return what a client needs, in this order, that holds model ``held``, a digest or b""."""
-        known = [i for i, step in enumerate(self._steps) if step.digest == held]
-        if known and known[-1] >= len(self._steps) - 2:
-            return [step.stream for step in self._steps[known[-1] + 1 :]]
+        known = [i for i, step in enumerate(self.steps) if step.digest == held]
+        if known and known[-1] >= len(self.steps) - 2:
+            return [step.stream for step in self.steps[known[-1] + 1 :]]
         ways: list[Streams] = [[self._since(None)]]
-        if self._steps:
+        if self.steps:
             since = self._fewest(known[-1] if known else 0)
-            ways.append(since if known else [self._steps[0].stream, *since])
+            ways.append(since if known else [self.steps[0].stream, *since])
         return min(ways, key=_size)
 
     def _fewest(self, first: int) -> Streams:
         """Return the streams since step ``first``, or one in their place if that is smaller."""
-        chain: Streams = [step.stream for step in self._steps[first + 1 :]]
+        chain: Streams = [step.stream for step in self.steps[first + 1 :]]
         return chain if len(chain) < 2 else min([self._since(first)], chain, key=_size)
 
     def _since(self, first: int | None) -> bytes:
         """Return the model without loss, or what it is above that of step ``first``."""
         if first not in self._coded:
             assert self.model is not None
-            steps = self._steps if first is None else self._steps[first + 1 :]
+            steps = self.steps if first is None else self.steps[first + 1 :]
             base = None if first is None else self._at(first)
             grid = common_grid(step.grid for step in steps)
             stream, _ = compress_measured(self.model.arrays, self._exactly, base, steps=grid)
@@ -278,7 +276,7 @@ class Broadcast:
         first, model = -1, None
         if self._older is not None and self._older[0] <= place:
             first, model = self._older
-        for step in self._steps[first + 1 : place + 1]:
+        for step in self.steps[first + 1 : place + 1]:
             stream = bytes(step.stream[:])
             model = Reference(decompress(stream, reference=model, as_numpy=True))
         assert model is not None

@@ -20,10 +20,10 @@ from flwr.serverapp import Grid
 from fedsz import flower_compat as compat
 from fedsz.errors import FedszError
 from fedsz.flower.admission import Admission
-from fedsz.flower.asked import Asked, Ledger
+from fedsz.flower.asked import Asked, Ledger, Outcome
 from fedsz.flower.deadline import Deadline, Deadlines
 from fedsz.flower.mod import keeps_model, lacks_model
-from fedsz.flower.packing import Outcome, Packed, Packer
+from fedsz.flower.packing import Packed, Packer
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, reason_of, told
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.wrapped_grid import WrappedGrid
@@ -225,7 +225,7 @@ class Exchange:
                     return None
                 self._ledger.drop(asked)
             asked.own(reply)
-            outcome = Outcome(reply, asked, self._packer.ordered(asked))
+            outcome = Outcome(reply, asked, self._packer.references(asked))
             if keeps_model(reply):
                 self._packer.received(asked)
             return outcome

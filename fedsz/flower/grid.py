@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -20,14 +20,13 @@ from fedsz.codecs import Codec
 from fedsz.control.policy import Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import AUTO, DEFAULT_TOLERANCE, FIXED, SENSITIVITY, SPREAD
-from fedsz.errors import ConfigError, RefusedReply
+from fedsz.errors import ConfigError, CorruptStream, RefusedReply
 from fedsz.flower.admission import Admission
 from fedsz.flower.admission_rules import FLEET, AdmissionRules
 from fedsz.flower.admitted_record import checked
 from fedsz.flower.deadline import Deadlines
 from fedsz.flower.differential_privacy import clipping_norm, without_feedback
 from fedsz.flower.exchange import Exchange
-from fedsz.flower.grid_state import records_of, state_of
 from fedsz.flower.packing import Packed, Packer
 from fedsz.flower.pushes import is_round, is_training, round_of
 from fedsz.flower.quorum import Quorum
@@ -40,6 +39,8 @@ from fedsz.update.config import DEFAULT, CompressionConfig
 
 # Flower shows what is logged below its own logger, also from inside of an app.
 logger = logging.getLogger("flwr.fedsz")
+
+_LEARNED: Final = "learned"  # the record of a state that is of admission
 
 
 class FedSZGrid(WrappedGrid):
@@ -171,7 +172,7 @@ class FedSZGrid(WrappedGrid):
 
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""
-        return records_of(self._packer.state(), self._admission.learned)
+        return RecordDict({**self._packer.state(), _LEARNED: self._admission.state()})
 
     def restore(self, state: RecordDict) -> None:
         """Go on after the round at whose end `state` was called, which `end_round` has ended.
@@ -179,9 +180,12 @@ class FedSZGrid(WrappedGrid):
         Raises:
             FedszError: ``state`` is no Grid's.
         """
-        packing, learned = state_of(state)
-        self._packer.restore(packing, self._book.decision.config)
-        self._admission.restore(learned)
+        records = dict(state)
+        try:
+            self._packer.restore(records, self._book.decision.config)
+            self._admission.restore(records[_LEARNED])
+        except (KeyError, TypeError, ValueError) as err:
+            raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
         self._book.ended = True
 
     def _set_up(

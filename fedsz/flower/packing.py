@@ -6,17 +6,14 @@ import copy
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedsz import codecs
 from fedsz import flower_compat as compat
-from fedsz.arrays import Layout, NDArray
-from fedsz.codecs import Raw
+from fedsz.arrays import Layout
 from fedsz.flower.asked import Asked
-from fedsz.flower.broadcast import Broadcast, BroadcastState
-from fedsz.flower.differential_privacy import clipping_norm
+from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
@@ -27,20 +24,16 @@ from fedsz.flower.records import (
     is_sealed,
     layout_of,
     streams_of,
+    to_record,
     views_of,
 )
 from fedsz.flower.sent_content import SentContent
 from fedsz.flower.shifts import KnownModels, Shifts
-from fedsz.methods import texts_sent
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
-from fedsz.update.lossless import BITS_CODEC
-from fedsz.update.reference import Reference
 from fedsz.update.shift import Shift
 from fedsz.update.step import step_spread
 
 FORGETFUL: Final = 2  # times that a client has lost its model, and is sent the whole from then on
-# What encoders fall back to, whatever codecs they are told to use.
-CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)
 
 
 @dataclass(frozen=True)
@@ -51,62 +44,6 @@ class Packed:
     content: SentContent
     raw_bytes: int
     sent_bytes: int
-
-
-@dataclass(frozen=True)
-class PackerState:
-    """What a `Packer` remembers from one round to the next.
-
-    Attributes:
-        run: tells clients which run their residuals are of.
-        turn: how many rounds of training have gone out.
-        held: by node and key of an ArrayRecord, the digest of the model that a client holds.
-        asked: by node, the last turn in which it was to train.
-        counted: by node, the last turn in which its reply counted.
-        broadcasts: by key, those within a bound.
-        shifts: by node and key, what has been learnt of clients.
-    """
-
-    run: bytes
-    turn: int
-    held: Mapping[int, Mapping[str, bytes]]
-    asked: Mapping[int, int]
-    counted: Mapping[int, int]
-    broadcasts: Mapping[str, BroadcastState]
-    shifts: Mapping[int, Mapping[str, Shift]]
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """What a client was told to send, as far as that is known.
-
-    Attributes:
-        layouts: by the keys of records, what they must look like.
-        references: by digest, what they may be differences from.
-        sent: by the keys of records, the models that it was sent.
-        codecs: the names of the codecs that its streams may use, and the texts of chains.
-        broadcasts: by the keys of records, what holds the model that clients are sent now.
-        drawn: the seed and the round that chains draw from; None if that is not known.
-        clipping_norm: what its update was to be clipped to, if so.
-        masks: whether it was to mask its update, which is no array then.
-    """
-
-    layouts: Mapping[str, Layout]
-    references: Mapping[bytes, Reference]
-    sent: Mapping[str, Mapping[str, NDArray]]
-    codecs: frozenset[str]
-    broadcasts: Mapping[str, Broadcast]
-    drawn: tuple[int, int] | None = None
-    clipping_norm: float | None = None
-    masks: bool = False
-
-
-class Outcome(NamedTuple):
-    """A reply, the message that it answers, and what its sender was told by that."""
-
-    reply: Message
-    asked: Asked
-    ordered: Ordered
 
 
 class Packer:
@@ -249,39 +186,50 @@ class Packer:
             content.pack_away()
         return packed
 
-    def state(self) -> PackerState:
-        """Return what the next push depends on, beside the model in it."""
-        known = {key: broadcast.state() for key, broadcast in self._broadcasts.items()}
-        broadcasts = {key: state for key, state in known.items() if state is not None}
-        asked, counted = dict(self._asked), dict(self._counted)
-        held, shifts = dict(self._held), self._shifts.state()
-        return PackerState(self._run, self._turn, held, asked, counted, broadcasts, shifts)
+    def state(self) -> dict[str, Any]:
+        """Return what the next push depends on beside the model in it, as records."""
+        records: dict[str, Any] = {"packer": ConfigRecord({"run": self._run, "turn": self._turn})}
+        records["asked"] = _by_node(turns=self._asked)
+        records["counted"] = _by_node(turns=self._counted)
+        for key in sorted({key for held in self._held.values() for key in held}):
+            held = {node: digests[key] for node, digests in self._held.items() if key in digests}
+            records[f"held.{key}"] = _by_node(digests=held)
+        for node, shifts in self._shifts.state().items():
+            records |= {f"shift.{node}.{key}": to_record(dict(x)) for key, x in shifts.items()}
+        for key, broadcast in self._broadcasts.items():
+            records |= {f"{name}.{key}": record for name, record in broadcast.state().items()}
+        return records
 
-    def restore(self, state: PackerState, config: CompressionConfig) -> None:
+    def restore(self, state: Mapping[str, Any], config: CompressionConfig) -> None:
         """Go on from what `state` returned, also in another process."""
-        self._run, self._turn, self._held = state.run, state.turn, dict(state.held)
-        self._asked, self._counted = dict(state.asked), dict(state.counted)
-        self._shifts.restore(state.shifts)
-        for key, known in state.broadcasts.items():
+        parts: dict[str, dict[str, Any]] = {}  # by the first part of a name, then the rest
+        for name, record in state.items():
+            kind, _, key = name.partition(".")
+            parts.setdefault(kind, {})[key] = record
+        self._run, self._turn = state["packer"]["run"], state["packer"]["turn"]
+        self._asked, self._counted = (
+            dict(zip(state[name]["nodes"], state[name]["turns"], strict=True))
+            for name in ("asked", "counted")
+        )
+        held: dict[int, dict[str, bytes]] = {}
+        for key, record in parts.get("held", {}).items():
+            for node, digest in zip(record["nodes"], record["digests"], strict=True):
+                held.setdefault(node, {})[key] = digest
+        self._held = dict(held)
+        shifts: dict[int, dict[str, Shift]] = {}
+        for name, record in parts.get("shift", {}).items():
+            node, _, key = name.partition(".")
+            shifts.setdefault(int(node), {})[key] = views_of(record)
+        self._shifts.restore(shifts)
+        for key in parts.get("steps", {}):
             self._broadcasts[key] = self._broadcast(config)
+            known = {name: part[key] for name, part in parts.items() if key in part}
             self._broadcasts[key].restore(known)
 
-    def ordered(self, asked: Asked) -> Ordered:
-        """Return what a client was told by a message."""
-        content = asked.content
-        config, models = content.instructions.config, content.models
-        allowed = {codecs.parse(text).name for text in (config.codec, config.lossless)}
-        chain = config.chain
-        return Ordered(
-            content.layouts,
-            KnownModels(_by_digest(content), tuple(self._shifts.of(asked.node).values())),
-            {key: model.arrays for key, model in models.items()},
-            frozenset(allowed.union(CODECS_OF_FALLBACKS, texts_sent(chain) if chain else ())),
-            content.broadcasts,
-            (content.instructions.seed, content.instructions.turn) if chain else None,
-            clipping_norm(content.others) if asked.trains else None,
-            compat.RECORD_KEY_CONFIGS in content.others,
-        )
+    def references(self, asked: Asked) -> KnownModels:
+        """Return what a reply to a message may be differences from."""
+        shifts = self._shifts.of(asked.node)
+        return KnownModels(asked.content.by_digest, tuple(shifts.values()))
 
     def counted(self, nodes: Iterable[int]) -> None:
         """Note that what these nodes were last asked to train has gone into the model."""
@@ -308,7 +256,7 @@ class Packer:
         if told.trains and told.config.learns_shifts and told.config.chain:
             found = {key: streams_of(record) for key, record in sent.items() if is_sealed(record)}
             streams = {key: each[0] for key, each in found.items() if each}
-            models = _by_digest(asked.content)
+            models = asked.content.by_digest
             self._shifts.admitted(asked.node, streams, models, told.config.chain)
 
     def whole(self, asked: Asked) -> Packed | None:
@@ -380,9 +328,10 @@ def _sent(pushed: Sequence[Message]) -> tuple[str, bytes]:
     return pushed[0].metadata.message_type, fingerprint(pushed[0].content)
 
 
-def _by_digest(content: SentContent) -> dict[bytes, Reference]:
-    """Return the models of a content by their digests."""
-    return {model.digest: model for model in content.models.values()}
+def _by_node(**values: Mapping[int, Any]) -> ConfigRecord:
+    """Return values by their nodes, as a record of two lists."""
+    ((name, by_node),) = values.items()
+    return ConfigRecord({"nodes": list(by_node), name: list(by_node.values())})
 
 
 def aside(config: CompressionConfig) -> CompressionConfig:

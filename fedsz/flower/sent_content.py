@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import RecordDict
 
+from fedsz import codecs
 from fedsz.arrays import Layout
+from fedsz.codecs import Raw
 from fedsz.flower.broadcast import Broadcast
+from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, to_record, with_aside
+from fedsz.flower_compat import RECORD_KEY_CONFIGS
+from fedsz.methods import texts_sent
 from fedsz.transport.messages import most_fields_of
 from fedsz.transport.replies import StreamedRequest
 from fedsz.transport.shelf import Parked
+from fedsz.update.lossless import BITS_CODEC
 from fedsz.update.reference import Reference
+
+# What encoders fall back to, whatever codecs they are told to use.
+CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,35 @@ class SentContent:
     def raw_bytes(self) -> int:
         """Size of its models."""
         return sum(broadcast.raw_bytes for broadcast in self.broadcasts.values())
+
+    @property
+    def by_digest(self) -> dict[bytes, Reference]:
+        """Its models, by their digests."""
+        return {model.digest: model for model in self.models.values()}
+
+    @property
+    def codecs(self) -> frozenset[str]:
+        """The names of the codecs that replies may use, and the texts of chains."""
+        config = self.instructions.config
+        allowed = {codecs.parse(text).name for text in (config.codec, config.lossless)}
+        chain = texts_sent(config.chain) if config.chain else ()
+        return frozenset(allowed.union(CODECS_OF_FALLBACKS, chain))
+
+    @property
+    def drawn(self) -> tuple[int, int] | None:
+        """The seed and the round that chains of replies draw from; None if they draw nothing."""
+        told = self.instructions
+        return (told.seed, told.turn) if told.config.chain else None
+
+    @property
+    def clipping_norm(self) -> float | None:
+        """What updates are to be clipped to, if so."""
+        return clipping_norm(self.others)
+
+    @property
+    def masks(self) -> bool:
+        """Whether clients are to mask their updates, which are no arrays then."""
+        return RECORD_KEY_CONFIGS in self.others
 
     def beside_others(self, content: RecordDict) -> SentContent:
         """Return the same for a message whose records without arrays are those of ``content``."""
