@@ -23,9 +23,10 @@ from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY as NOTE
 from fedsz.flower.records import streams_of, to_array
 from fedsz.flower.shifts import KnownModels
-from fedsz.methods import Shared, TensorSpec, parse
+from fedsz.methods import Difference, Shared, TensorSpec, parse
+from fedsz.methods.base import dense
 from fedsz.methods.payload import write
-from fedsz.methods.state import flat, misfit, nested
+from fedsz.methods.state import by_tensor, flat, misfit, path_of
 from fedsz.stream import CHAINED, Reader
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
@@ -144,26 +145,24 @@ class Methods:
     def __init__(self, update: str) -> None:
         self.transform = parse(update)
         self.states: dict[str, Any] = {}
+        self.shifts: dict[str, np.ndarray] = {}
 
     def payload(self, name: str, x: np.ndarray, turn: int) -> bytes:
         spec = TensorSpec(x.shape, x.dtype, name)
         shared = Shared(spec, int.from_bytes(RUN[:8], "little"), turn, SENDER)
         before = self.states.get(name) or self.transform.init(spec)
-        planes, self.states[name] = self.transform.encode(x, before, shared)
+        shift = self.shifts.get(name, np.zeros_like(x))
+        planes, self.states[name] = self.transform.encode(x - shift, before, shared)
         chain = self.transform.sent(spec)
         assert chain is not None
+        if isinstance(difference := self.transform.of(spec), Difference):
+            self.shifts[name] = difference.moved(shift, dense(chain.decode(planes, shared)))
         return write(chain, planes)
 
     def left(self, name: str) -> np.ndarray | None:
         """Return what feedback has left out of a tensor."""
-        return found(self.states[name], "residual")
-
-
-def found(state: Any, name: str) -> Any:
-    """Return the array of a name, wherever in a state it is."""
-    if name in state:
-        return state[name]
-    return found(state["inner"], name) if "inner" in state else None
+        path = path_of(self.states[name], "residual")
+        return self.states[name][path] if path else None
 
 
 @pytest.mark.sampled(25)
@@ -258,16 +257,16 @@ def test_records_are_flat_and_those_of_feedback_as_they_were() -> None:
     }
 
 
-def test_a_tree_comes_back_from_a_record_whatever_tensors_are_called() -> None:
+def test_a_state_comes_back_from_a_record_whatever_tensors_are_called() -> None:
     x = np.ones((2, 3), np.float32)
     states: dict[str, Any] = {
-        name: {"residual": x, "inner": {"0": {"factor": 2 * x}}}
+        name: {"residual": x, "inner.0.factor": 2 * x}
         for name in ("a", "a.b", "inner.0.factor/a", "/", "residual/residual")
     }
     here, told = ClientState(Context(1, 2, {}, RecordDict(), {})), Instructions(EXACTLY, 1)
 
     here.keep_residual(KEY, flat(states), told)
-    back = nested(here.residual(KEY, replace(told, turn=2))[0])
+    back = by_tensor(here.residual(KEY, replace(told, turn=2))[0])
 
     assert back.keys() == states.keys()
     assert all(misfit(back[name], states[name]) == "" for name in states)

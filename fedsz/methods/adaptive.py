@@ -12,7 +12,7 @@ from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Kind, Part, Planes, Shared, State, TensorSpec
 from fedsz.methods.combinators import Chain, Transform, Wrapper, parts_of
-from fedsz.methods.state import INNER, branch, within
+from fedsz.methods.state import branch, within
 from fedsz.spec_strings import Choice, setting
 from fedsz.spread import energy
 
@@ -68,7 +68,7 @@ class Adaptive(Wrapper):
         return self.inner.biased
 
     def init(self, spec: TensorSpec) -> State:
-        return {NORM: np.zeros(1), USUAL: np.zeros(1), **branch(INNER, self.inner.init(spec))}
+        return {NORM: np.zeros(1), USUAL: np.zeros(1), **super().init(spec)}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         norm, variance = math.sqrt(energy(x)), float(x.var(dtype=np.float64)) if x.size else 0.0
@@ -77,7 +77,7 @@ class Adaptive(Wrapper):
         planes, kept = keeping(self.inner, factor).encode(x, within(state), shared)
         usual += SMOOTHING * (variance - usual)
         own = {NORM: np.array([norm]), USUAL: np.array([usual])}
-        return planes, {**own, **branch(INNER, kept)}
+        return planes, {**own, **branch(kept)}
 
     def _factor(self, norm: float, before: float, variance: float, usual: float) -> float:
         """Return what k is multiplied by."""

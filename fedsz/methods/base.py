@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import check_settings, spelled
 from fedsz.spread import energy
 
-State = Mapping[str, Any]  # what a sender keeps from round to round, see fedsz.methods.state
+State = Mapping[str, NDArray]  # what a sender keeps, see fedsz.methods.state
 Planes = Mapping[str, NDArray]  # what it sends: planes, by their names
 
 VALUES: Final = "values"  # the plane that the next part of a chain codes

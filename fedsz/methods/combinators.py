@@ -6,7 +6,7 @@ import fnmatch
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from fedsz.methods.base import (
     dense,
     is_finite,
 )
-from fedsz.methods.state import INNER, branch, within
+from fedsz.methods.state import branch, within
 from fedsz.spec_strings import NO_SETTING, check_settings, setting, spelled
 
 MOST_PARTS: Final = 8  # of a chain, so that no stream asks for more work
@@ -34,7 +34,6 @@ MOST_WORK: Final = 40.0  # for each element, in the unit of `Part.work`
 FREE: Final = 1 << 8  # elements that a tensor counts as there, at least
 THEN: Final = ">"  # between the parts of a chain
 DIFFERENCE: Final = "difference"
-SHIFT: Final = "shift"
 
 
 class Transform(ABC):
@@ -47,7 +46,7 @@ class Transform(ABC):
 
     @abstractmethod
     def init(self, spec: TensorSpec) -> State:
-        """Return the state before the first round, a tree; see `fedsz.methods.state`."""
+        """Return the state before the first round; see `fedsz.methods.state`."""
 
     @abstractmethod
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
@@ -119,16 +118,16 @@ class Chain(Transform):
         return Chain(self.parts[:end]), Chain(self.parts[end:])
 
     def init(self, spec: TensorSpec) -> State:
-        return branch("0", self.parts[0].init(spec)) if self.parts else NOTHING
+        return branch(self.parts[0].init(spec), "0") if self.parts else NOTHING
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         planes: dict[str, NDArray] = {VALUES: x}
-        after: dict[str, Any] = {}
+        after: State = NOTHING
         spec = shared.spec
         for i, part in enumerate(self.parts):
-            before = state.get(str(i), NOTHING)
-            sent, kept = part.encode(planes.pop(VALUES), before, shared.of(spec))
-            after |= branch(str(i), kept)
+            own = within(state, str(i))
+            sent, kept = part.encode(planes.pop(VALUES), own, shared.of(spec))
+            after = {**after, **branch(kept, str(i))}
             planes |= {name if name == VALUES else f"{i}.{name}": sent[name] for name in sent}
             if VALUES in sent:
                 if not is_finite(sent[VALUES]):
@@ -215,11 +214,12 @@ class Wrapper(Transform):
         """False: what is left out of one round goes into the next."""
         return False
 
-    def decode(self, planes: Planes, shared: Shared) -> Decoded:
-        """Do as `Part.decode`."""
-        chain = self.sent(shared.spec)
-        assert chain is not None
-        return chain.decode(planes, shared)
+    def init(self, spec: TensorSpec) -> State:
+        return branch(self.inner.init(spec))
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+        planes, kept = self.inner.encode(x, within(state), shared)
+        return planes, branch(kept)
 
     def sent(self, spec: TensorSpec) -> Chain | None:
         return self.inner.sent(spec)
@@ -233,7 +233,8 @@ class Difference(Wrapper):
     to, the receiver has h + q, and both go on from h + rate q. With a biased ``inner`` and rate 1
     that is EF21; with an unbiased one of variance w and a rate of at most 1 / (1 + w), DIANA.
 
-    The receiver keeps h for each sender, see `received`.
+    Both keep h beside all other state, and move what x is a difference from by it: so a sender's
+    ``encode`` is given x - h. See `fedsz.update.shift`.
 
     Attributes:
         inner: what codes x - h.
@@ -248,19 +249,9 @@ class Difference(Wrapper):
 
     rate: float = setting(1.0, 0, 1, above=True)
 
-    def init(self, spec: TensorSpec) -> State:
-        inner = branch(INNER, self.inner.init(spec))
-        return {SHIFT: np.zeros(spec.shape, spec.dtype), **inner}
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
-        planes, kept = self.inner.encode(x - state[SHIFT], within(state), shared)
-        _, after = self.received(self.decode(planes, shared), state)
-        return planes, {**after, **branch(INNER, kept)}
-
-    def received(self, decoded: Decoded, state: State) -> tuple[NDArray, State]:
-        """Return what a sender has meant by what was decoded, and the receiver's state after it."""
-        shift, step = state[SHIFT], dense(decoded)
-        return shift + step, {SHIFT: shift + shift.dtype.type(self.rate) * step}
+    def moved(self, shift: NDArray, decoded: NDArray) -> NDArray:
+        """Return the shift after a round, from that before and what was decoded."""
+        return np.asarray(shift + shift.dtype.type(self.rate) * decoded)
 
 
 @dataclass(frozen=True)

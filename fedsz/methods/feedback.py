@@ -10,9 +10,8 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.codecs.base import Residual
 from fedsz.errors import ConfigError
-from fedsz.methods.base import Planes, Shared, Sparse, State, TensorSpec, subtract
+from fedsz.methods.base import Decoded, Planes, Shared, Sparse, State, TensorSpec, subtract
 from fedsz.methods.combinators import Wrapper, parts_of
-from fedsz.methods.state import INNER, branch, within
 from fedsz.spec_strings import setting
 from fedsz.spread import energy
 
@@ -54,15 +53,21 @@ class Feedback(Wrapper):
                 raise ConfigError(f"feedback around {part} grows without end{hint}")
 
     def init(self, spec: TensorSpec) -> State:
-        inner = branch(INNER, self.inner.init(spec))
-        return {RESIDUAL: np.zeros(spec.shape, spec.dtype), ROUND: np.zeros(1, np.int64), **inner}
+        nothing = np.zeros(spec.shape, spec.dtype)
+        return {RESIDUAL: nothing, ROUND: np.zeros(1, np.int64), **super().init(spec)}
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
         age = max(shared.round - int(state[ROUND][0]), 1)
         v = Residual(state[RESIDUAL], self.decay**age).added_to(x)
-        planes, kept = self.inner.encode(v, within(state), shared)
+        planes, kept = super().encode(v, state, shared)
         left = subtract(v, self.decode(planes, shared))
-        return planes, {RESIDUAL: left, ROUND: np.array([shared.round]), **branch(INNER, kept)}
+        return planes, {RESIDUAL: left, ROUND: np.array([shared.round]), **kept}
+
+    def decode(self, planes: Planes, shared: Shared) -> Decoded:
+        """Return what the receiver has of a tensor."""
+        chain = self.sent(shared.spec)
+        assert chain is not None
+        return chain.decode(planes, shared)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from fedsz import methods
 from fedsz.arrays import Buffer, NDArray
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
-from fedsz.methods import Difference, Shared, Sparse, State, TensorSpec, Transform
+from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform
 from fedsz.methods.base import (
     DTYPES,
     NOTHING,
@@ -25,22 +25,11 @@ from fedsz.methods.base import (
     is_finite,
     is_small,
 )
-from fedsz.methods.combinators import SHIFT, Chain
+from fedsz.methods.combinators import Chain
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.payload import read, write
-from fedsz.methods.state import (
-    INNER,
-    branch,
-    flat,
-    found,
-    leaves,
-    misfit,
-    nested,
-    replaced,
-    restored,
-    within,
-)
+from fedsz.methods.state import SHIFT, by_tensor, flat, misfit, path_of, restored
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, MOST_CHAINS, Tensor
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
@@ -79,7 +68,7 @@ class ChainEncoder:
     ) -> None:
         self._transform = transform
         self._drawn, self._sent = (seed, round, sender), sent
-        self._kept, self._state = nested(kept), dict[str, State]()
+        self._kept, self._state = by_tensor(kept), dict[str, State]()
         self.misfits = dict.fromkeys(self._kept, "no chain codes it")
         self.records: list[ChainRecord] = []
         self.max_error = 0.0
@@ -135,21 +124,19 @@ class ChainEncoder:
     def _coded(self, x: NDArray, nbytes: int, shared: Shared) -> _Coded | None:
         """Return what is sent of a finite difference, or of a tensor, and keep what that leaves."""
         spec, transform = shared.spec, self._transform.of(shared.spec)
-        differs = isinstance(transform, Difference)
-        transform = transform.inner if isinstance(transform, Difference) else transform
         chain = transform.sent(spec) if transform else None
         if transform is None or chain is None:
             return None
-        coded, before = None, self._before(spec, transform, differs=differs)
+        coded, before = None, self._before(spec, transform)
         try:
             chain.require_affordable(spec)
             with np.errstate(over="ignore", invalid="ignore"):
                 planes, after = transform.encode(x, before, shared)
             coded = _Coded(chain, planes, write(chain, planes))
             # Most parts decode some elements to more than they were.
-            if not all(map(is_small, (x, *_arrays(before)))):
+            if not all(map(is_small, (x, *before.values()))):
                 _finite(chain, planes, shared)
-                if not all(map(is_finite, _arrays(after))):
+                if not all(map(is_finite, after.values())):
                     raise CodecError(f"nothing finite is left of {spec.name!r} to keep")
         except CodecUnavailable:
             raise
@@ -158,44 +145,42 @@ class ChainEncoder:
         if coded and 10 * len(coded.payload) > 9 * nbytes:
             coded, after = None, restored(after, before, RESIDUAL)
         if after:
-            self._state[spec.name] = branch(INNER, after) if differs else after
+            self._state[spec.name] = after
         return coded
 
     def _keep_rounding(
         self, name: str, decoded: NDArray, arriving: NDArray, base: NDArray | None
     ) -> None:
         """Add to what feedback has left out what a narrower dtype rounds off."""
-        left = found(self._state.get(name, NOTHING), RESIDUAL)
-        if left is None or decoded.dtype == arriving.dtype:
+        state = self._state.get(name, NOTHING)
+        path = path_of(state, RESIDUAL)
+        if path is None or decoded.dtype == arriving.dtype:
             return
         difference = arriving if base is None else np.subtract(arriving, base, dtype=decoded.dtype)
-        kept = left + (decoded - difference.astype(decoded.dtype, copy=False))
-        self._state[name] = replaced(self._state[name], RESIDUAL, kept)
+        rounded = decoded - difference.astype(decoded.dtype, copy=False)
+        self._state[name] = {**state, path: state[path] + rounded}
 
     def _measure(self, entry: Entry, arriving: NDArray, sent: NDArray) -> None:
         """Note how much of a tensor arrives of what was meant: that, and what feedback left out."""
-        left = found(self._state.get(entry.name, NOTHING), RESIDUAL)
-        meant = entry.x if left is None else np.add(arriving, left, dtype=left.dtype)
+        state = self._state.get(entry.name, NOTHING)
+        path, meant = path_of(state, RESIDUAL), entry.x
+        if path is not None:
+            meant = np.add(arriving, state[path], dtype=state[path].dtype)
         arrived = Arrival.of(entry.x, sent, meant, arriving)
         self.steps[entry.name] = arrived.step
         if math.isfinite(arrived.step):
             self.arrived += arrived
 
-    def _before(self, spec: TensorSpec, transform: Transform, *, differs: bool) -> State:
+    def _before(self, spec: TensorSpec, transform: Transform) -> State:
         """Return what has been kept of a tensor, if it fits, or the state to begin with."""
         first = transform.init(spec)
-        kept = self._kept.get(spec.name)
-        if kept is None:
+        if self.misfits.pop(spec.name, None) is None:
             return first
-        needed = first
-        if differs:
-            kept = {name: x for name, x in kept.items() if name != SHIFT}
-            needed = branch(INNER, first)
-        self.misfits[spec.name] = misfit(kept, needed)
-        if self.misfits[spec.name]:
+        kept = {path: x for path, x in self._kept[spec.name].items() if path != SHIFT}
+        if why := misfit(kept, first):
+            self.misfits[spec.name] = why
             return first
-        del self.misfits[spec.name]
-        return within(kept) if differs else kept
+        return kept
 
 
 class _Coded(NamedTuple):
@@ -308,10 +293,6 @@ def _parsed(text: str) -> Chain:
     if not isinstance(transform, Chain):
         raise UnsupportedStream(f"{text!r} is no plain chain")
     return transform
-
-
-def _arrays(state: State) -> Iterator[NDArray]:
-    return (x for _, x in leaves(state))
 
 
 def _finite(chain: Chain, planes: Planes, shared: Shared) -> Decoded:

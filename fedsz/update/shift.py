@@ -14,8 +14,7 @@ import numpy as np
 
 from fedsz.arrays import Buffer, NDArray
 from fedsz.methods import Difference, TensorSpec, Transform
-from fedsz.methods.combinators import SHIFT
-from fedsz.methods.state import flat, leaves, nested
+from fedsz.methods.state import SHIFT, by_tensor, flat
 from fedsz.stream import Reader
 from fedsz.update.chained import ChainDecoder
 from fedsz.update.decompress import unpack
@@ -60,7 +59,7 @@ def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transf
             continue
         before = after.get(name, np.zeros(spec.shape, spec.dtype))
         decoded = x.codec.decode(x.payload, spec.shape, spec.dtype)
-        after[name] = difference.received(decoded, {SHIFT: before})[1][SHIFT]
+        after[name] = difference.moved(before, decoded)
     return after
 
 
@@ -71,8 +70,7 @@ def with_shift(kept: Mapping[str, NDArray], shift: Shift) -> dict[str, NDArray]:
 
 def agreed_shift(kept: Mapping[str, NDArray], digest: bytes | None) -> Shift:
     """Return the shift that a sender has kept; nothing if the receiver has another or none."""
-    known = {name: dict(leaves(state)).get((SHIFT,)) for name, state in nested(kept).items()}
-    shift = {name: x for name, x in known.items() if x is not None}
+    shift = {name: state[SHIFT] for name, state in by_tensor(kept).items() if SHIFT in state}
     return shift if digest and digest_of(shift) == digest else {}
 
 
