@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from fedsz.arrays import NDArray, as_arrays
 from fedsz.training import datasets, models
 from fedsz.training.examples import Examples
 from fedsz.training.loop import evaluate, train
+from fedsz.training.options import RunConfig
 
 CACHE = Path(__file__).resolve().parents[1] / "runs" / "arrays"
 DATASET = "cifar10"
@@ -114,19 +116,14 @@ def _make(name: str, cache: Path, data_dir: Path | None) -> dict[str, Any]:
     scaled = nn.Sequential(nn.Upsample((recipe.side, recipe.side), mode="bilinear"), model)
 
     def epoch(data: Examples, seed: int) -> dict[str, float]:
-        done = train(
-            scaled,
-            data,
-            epochs=1,
-            lr=recipe.lr,
-            momentum=MOMENTUM,
-            batch_size=BATCH,
-            seed=seed,
-        )
+        config = RunConfig(learning_rate=recipe.lr, momentum=MOMENTUM, batch_size=BATCH)
+        begin = time.perf_counter()
+        done = train(scaled, data, config, seed)
+        seconds = time.perf_counter() - begin
         result = {
-            "loss": round(done.loss, 4),
+            "loss": round(done["loss"], 4),
             "accuracy": round(evaluate(scaled, test)["accuracy"], 4),
-            "seconds": round(done.seconds, 1),
+            "seconds": round(seconds, 1),
         }
         print(f"{name}: {result}", file=sys.stderr, flush=True)
         return result

@@ -23,7 +23,6 @@ import argparse
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +37,7 @@ from fedsz.training import models
 from fedsz.training.datasets import Division, open_shares
 from fedsz.training.loop import train
 from fedsz.training.model_state import arrays_of, set_arrays
+from fedsz.training.options import RunConfig
 from fedsz.update.config import DEFAULT
 from fedsz.update.partition import PAPER, is_lossy
 
@@ -46,15 +46,7 @@ BOUNDS = ("rel:1e-2", "rel:3e-2")
 Updates = dict[tuple[int, str], NDArray]  # of a round: tensors by client and name
 
 
-@dataclass(frozen=True)
-class Training:
-    """How clients train: one epoch a round, of batches of this many images."""
-
-    batch: int
-    rate: float
-
-
-def updates(training: Training, options: argparse.Namespace) -> Iterator[Updates]:
+def updates(training: RunConfig, options: argparse.Namespace) -> Iterator[Updates]:
     """Yield what each client's training changes, round by round; the server averages exactly."""
     division = Division(CLIENTS, samples=options.samples, seed=options.seed)
     share_of = open_shares("cifar10", division, data_dir=options.data_dir)
@@ -65,15 +57,7 @@ def updates(training: Training, options: argparse.Namespace) -> Iterator[Updates
         steps = []
         for client, share in enumerate(shares):
             set_arrays(model, start)
-            train(
-                model,
-                share,
-                epochs=1,
-                lr=training.rate,
-                momentum=0.9,
-                batch_size=training.batch,
-                seed=options.seed + number * CLIENTS + client,
-            )
+            train(model, share, training, options.seed + number * CLIENTS + client)
             steps.append({name: x - start[name] for name, x in arrays_of(model).items()})
         start = {name: x + sum(step[name] for step in steps) / CLIENTS for name, x in start.items()}
         yield {
@@ -107,8 +91,8 @@ def ratio(
 
 
 TRAININGS = {
-    "an epoch of batches of 16": Training(16, 0.02),
-    "one step on the whole share": Training(1 << 20, 0.1),
+    "an epoch of batches of 16": RunConfig(batch_size=16, learning_rate=0.02),
+    "one step on the whole share": RunConfig(batch_size=1 << 20, learning_rate=0.1),
 }
 CODERS = {
     "sz3, with its own prediction": Sz3(algorithm="interp_lorenzo"),

@@ -17,6 +17,7 @@ from fedsz.errors import DataError
 from fedsz.training import datasets, loop, models, parquet_images
 from fedsz.training.encoded_images import EncodedImages
 from fedsz.training.examples import Examples
+from fedsz.training.options import RunConfig
 from tests.test_imports import modules_after
 
 MB = 1_000_000
@@ -61,7 +62,7 @@ def test_a_share_is_kept_as_files_and_trains_as_its_pixels_do(data_dir: Path) ->
     trained = []
     for images in (lazy, eager):
         model = models.build("cnn", num_classes=10, in_channels=3, seed=0)
-        loop.train(model, images, epochs=1, lr=0.1, momentum=0.9, batch_size=16, seed=5)
+        loop.train(model, images, RunConfig(learning_rate=0.1), 5)
         trained.append(model.state_dict())
 
     assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])

@@ -11,6 +11,7 @@ from fedsz.errors import ConfigError, DataError
 from fedsz.training import datasets, models
 from fedsz.training import loop as training
 from fedsz.training.examples import Examples
+from fedsz.training.options import RunConfig
 
 
 def noise(n: int, *, size: int = 8, channels: int = 1) -> Examples:
@@ -19,13 +20,12 @@ def noise(n: int, *, size: int = 8, channels: int = 1) -> Examples:
     return Examples(x, torch.arange(n) % 10)
 
 
-def train(model: nn.Module, data: Examples, **options: Any) -> dict[str, float]:
-    defaults = {"epochs": 1, "lr": 0.01, "momentum": 0.9, "batch_size": 32, "seed": 0}
-    return training.train(model, data, **(defaults | options))
+def train(model: nn.Module, data: Examples, seed: int = 0, **options: Any) -> dict[str, float]:
+    return training.train(model, data, RunConfig(**{"batch_size": 32, **options}), seed)
 
 
-def cnn(seed: int = 0) -> nn.Module:
-    return models.build("cnn", num_classes=10, in_channels=1, seed=seed)
+def network(name: str = "cnn") -> nn.Module:
+    return models.build(name, num_classes=10, in_channels=1)
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -35,7 +35,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 def test_cnn_learns_digits() -> None:
     data = datasets.open_shares("digits", datasets.Division(1), data_dir=None)(0)
     test = datasets.load_test("digits", data_dir=None)
-    model = cnn()
+    model = network()
     before = training.evaluate(model, test)
     first = train(model, data)
     last = train(model, data, epochs=4)
@@ -51,8 +51,8 @@ def test_cnn_learns_digits() -> None:
 @pytest.mark.parametrize("name", ["cnn", "mobilenetv2"])  # with dropout and without
 def test_a_seed_decides_the_result(name: str) -> None:
     def trained(seed: int) -> torch.Tensor:
-        model = models.build(name, num_classes=10, in_channels=1)
-        train(model, noise(12), batch_size=6, seed=seed)
+        model = network(name)
+        train(model, noise(12), seed, batch_size=6)
         return weights(model)
 
     before = torch.random.get_rng_state()
@@ -64,8 +64,8 @@ def test_a_seed_decides_the_result(name: str) -> None:
 
 def test_one_step_is_sgd_on_normalised_images() -> None:
     data = noise(6)
-    model, expected = cnn(), cnn()
-    result = train(model, data, lr=0.1)
+    model, expected = network(), network()
+    result = train(model, data, learning_rate=0.1)
     loss = nn.functional.cross_entropy(expected((data.x / 255 - 0.5) / 0.25), data.y)
     loss.backward()
 
@@ -79,7 +79,7 @@ def test_one_step_is_sgd_on_normalised_images() -> None:
 @pytest.mark.parametrize("name", ["cnn", "mobilenetv2"])
 def test_any_number_of_images_in_any_batches(name: str, batch_size: int, n: int) -> None:
     # MobileNetV2 shrinks 8x8 to 1x1, where BatchNorm cannot take an image alone.
-    model = models.build(name, num_classes=10, in_channels=1)
+    model = network(name)
     start = weights(model)
     result = train(model, noise(n), batch_size=batch_size)
 
@@ -91,7 +91,7 @@ def test_any_number_of_images_in_any_batches(name: str, batch_size: int, n: int)
 @pytest.mark.parametrize(("n", "batch_size", "steps"), [(64, 32, 2), (65, 32, 3), (10, 99, 1)])
 def test_an_epoch_shows_every_image_once_in_even_steps(n: int, batch_size: int, steps: int) -> None:
     shown: list[torch.Tensor] = []
-    model = cnn()
+    model = network()
     model.register_forward_pre_hook(lambda _, args: shown.append(args[0]))
     data = noise(n)
     train(model, data, batch_size=batch_size)
@@ -104,13 +104,13 @@ def test_an_epoch_shows_every_image_once_in_even_steps(n: int, batch_size: int, 
 
 
 def test_divergence_is_reported() -> None:
-    assert math.isnan(train(cnn(), noise(32), lr=1e30, epochs=3)["loss"])
+    assert math.isnan(train(network(), noise(32), learning_rate=1e6, epochs=9)["loss"])
 
 
 def test_evaluate_changes_nothing_and_does_not_depend_on_the_batch_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, data = models.build("mobilenetv2", num_classes=10, in_channels=1), noise(50)
+    model, data = network("mobilenetv2"), noise(50)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     model.train()
     whole = training.evaluate(model, data)
@@ -135,10 +135,10 @@ def test_evaluate_counts_right_answers() -> None:
 
 
 def test_what_cannot_be_trained_or_tested_on() -> None:
-    for lr in (0.0, math.nan):
-        with pytest.raises(ConfigError, match="need lr > 0, got"):
-            train(cnn(), noise(4), lr=lr)
+    for rate in (0.0, math.nan):
+        with pytest.raises(ConfigError, match="learning_rate must"):
+            train(network(), noise(4), learning_rate=rate)
     with pytest.raises(DataError, match="no examples to train on"):
-        train(cnn(), noise(0))
+        train(network(), noise(0))
     with pytest.raises(DataError, match="no examples to test on"):
-        training.evaluate(cnn(), noise(0))
+        training.evaluate(network(), noise(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import timeit
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
@@ -75,10 +76,8 @@ def _step_seconds(run: RunConfig) -> tuple[float, float]:
         x = torch.randint(0, 256, (count, *spec.shape), dtype=torch.uint8)
         return Examples(x, torch.arange(count) % spec.num_classes)
 
-    two_steps = partial(
-        loop.train, model, images(2 * run.batch_size), epochs=1, lr=1e-4, momentum=0.0,
-        batch_size=run.batch_size, seed=0, image_size=run.image_size,
-    )  # fmt: skip
+    gently = replace(run, epochs=1, learning_rate=1e-4, momentum=0.0)
+    two_steps = partial(loop.train, model, images(2 * run.batch_size), gently, 0)
     test = partial(loop.evaluate, model, images(TEST_BATCH), image_size=run.image_size)
     return _timed(two_steps) / 2, _timed(test)
 

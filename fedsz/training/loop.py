@@ -41,34 +41,14 @@ class TorchTask:
 
     def train(self, model: nn.Module, share: Examples) -> dict[str, float]:
         """Train as the run's options say; the seed is that of torch's global generator."""
-        config = self._config
-        return train(
-            model,
-            share,
-            epochs=config.epochs,
-            lr=config.learning_rate,
-            momentum=config.momentum,
-            batch_size=config.batch_size,
-            seed=torch.initial_seed() % 2**32,
-            image_size=config.image_size,
-        )
+        return train(model, share, self._config, torch.initial_seed() % 2**32)
 
     def evaluate(self, model: nn.Module, test: Examples) -> dict[str, float]:
         """Return what `evaluate` measures: the mean loss and, of classes, the accuracy."""
         return evaluate(model, test, image_size=self._config.image_size)
 
 
-def train(
-    model: nn.Module,
-    data: Examples,
-    *,
-    epochs: int,
-    lr: float,
-    momentum: float,
-    batch_size: int,
-    seed: int,
-    image_size: int = 0,
-) -> dict[str, float]:
+def train(model: nn.Module, data: Examples, config: RunConfig, seed: int) -> dict[str, float]:
     """Train ``model`` in place by SGD, on the device it is on.
 
     Args:
@@ -76,26 +56,19 @@ def train(
             [N, 1]; images come as float32 [N, C, H, W].
         data: what it learns. The loss is the cross-entropy of classes, or the squared error of
             numbers.
-        epochs: passes over ``data``, at least 1.
-        lr: step size, > 0.
-        momentum: in [0, 1); it starts from zero, since a client keeps no state between rounds.
-        batch_size: examples per step, at least 1. An epoch is divided evenly, so that its last step
-            is not much shorter; a step has 2 examples or more if there are as many.
+        config: has the epochs, learning rate, momentum, batch and image size. Momentum starts from
+            zero, since a client keeps no state between rounds. An epoch is divided evenly, so that
+            its last step is not much shorter; a step has 2 examples or more if there are as many.
         seed: decides the order of examples and what dropout drops. On the CPU the same call on the
             same model gives the same weights, unless another thread draws from torch's global
             generator meanwhile.
-        image_size: scales images to this many pixels a side, by bilinear interpolation; 0 leaves
-            them as they are.
 
     Returns:
         "loss", its mean in the last epoch, NaN if training diverged; and "examples", how many.
 
     Raises:
-        ConfigError: ``lr`` is 0.
         DataError: ``data`` is empty.
     """
-    if not lr > 0:
-        raise ConfigError(f"need lr > 0, got {lr}")
     if not len(data):
         raise DataError("no examples to train on")
 
@@ -112,18 +85,18 @@ def train(
     # Dropout draws from the global generator of the model's device: seeded, then put back.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        for _ in range(epochs):
+        for _ in range(config.epochs):
             loss_sum = 0.0
-            for rows in _batches(torch.randperm(len(data), generator=order), batch_size):
+            for rows in _batches(torch.randperm(len(data), generator=order), config.batch_size):
                 model.zero_grad()
-                outputs = model(_inputs(data.x[rows], device, image_size))
+                outputs = model(_inputs(data.x[rows], device, config.image_size))
                 loss = _loss(outputs, data.y[rows].to(device))
                 loss.backward()  # type: ignore[no-untyped-call]
                 with torch.no_grad():
                     for parameter, velocity in zip(parameters, velocities, strict=True):
                         if parameter.grad is not None:
-                            velocity.mul_(momentum).add_(parameter.grad)
-                            parameter.add_(velocity, alpha=-lr)
+                            velocity.mul_(config.momentum).add_(parameter.grad)
+                            parameter.add_(velocity, alpha=-config.learning_rate)
                 loss_sum += loss.item() * len(rows)
     return {"loss": loss_sum / len(data), "examples": len(data)}
 
@@ -131,7 +104,8 @@ def train(
 def evaluate(model: nn.Module, data: Examples, *, image_size: int = 0) -> dict[str, float]:
     """Test ``model``, on the device it is on; its weights and its mode stay as they are.
 
-    Arguments are as in `train`.
+    ``image_size`` scales images to so many pixels a side, by bilinear interpolation; 0 leaves them
+    as they are.
 
     Returns:
         "loss", the mean cross-entropy in nats, or the mean squared error where targets are numbers;

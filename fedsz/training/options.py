@@ -130,7 +130,7 @@ class RunConfig:
     batch_size: int = option(16, "Examples per SGD step.",
         LEARNING, TRAINING, low=1, high=1 << 20, sent=True, defines_run=True)
     learning_rate: float = option(0.01, "SGD learning rate.",
-        LEARNING, TRAINING, low=0, high=1e6, sent=True, defines_run=True)
+        LEARNING, TRAINING, low=1e-12, high=1e6, sent=True, defines_run=True)
     momentum: float = option(0.9, "SGD momentum.",
         LEARNING, TRAINING, low=0, high=0.9999, sent=True, defines_run=True)
     device: str = option("cpu", "Where to train and test: cpu, cuda or cuda:1, as torch names it.",
