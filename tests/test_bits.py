@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz import codecs
 from fedsz.arrays import DTYPE_IDS, DTYPES
-from fedsz.errors import CorruptStream, ReferenceMismatch, UnsupportedStream
+from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.stream import BITS, Part, Tensor, write
 from fedsz.stream.format import DIFFERENCES
 from fedsz.update import bit_difference as bits
@@ -171,22 +171,6 @@ def test_a_reference_that_lacks_a_tensor_is_refused_though_its_digest_fits() -> 
         reference = Reference(lacking)
         with pytest.raises(CorruptStream, match=r"from '1\.bias', which the reference lacks"):
             fedsz.decompress(forge(blob, reference=reference.digest), reference=reference)
-
-
-def test_every_prefix_and_every_flipped_byte_is_refused() -> None:
-    before, after = rest(n=200)
-    del before["big.bias"], after["big.bias"]
-    reference = Reference(before)
-    blob = fedsz.compress(after, reference=reference)
-    assert len(blob) < 3000
-
-    for at in range(len(blob)):
-        damaged = bytearray(blob)
-        damaged[at] ^= 0x55
-        with pytest.raises((CorruptStream, ReferenceMismatch)):
-            fedsz.decompress(bytes(damaged), reference=reference)
-        with pytest.raises(CorruptStream):
-            fedsz.decompress(blob[:at], reference=reference)
 
 
 LIES: dict[str, tuple[Callable[[], dict[str, Any]], type[Exception]]] = {

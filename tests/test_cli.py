@@ -258,3 +258,32 @@ def test_an_unreachable_server_is_one_line() -> None:
     connecting, waiting = done.stdout.splitlines()
     assert connecting == "connecting to 127.0.0.1:9"
     assert waiting.startswith("no link to 127.0.0.1:9: UNAVAILABLE: Connection refused; next try")
+
+
+THREADS, LINES = 8, 100
+PRINT = f"""
+import sys, threading
+from fedsz.cli.output import print_event, print_json
+from fedsz.training.events import Client
+
+sys.setswitchinterval(1e-6)
+LONG = 5000 * "x"  # two of these fill the buffer of a stream of text
+
+def tell():
+    for _ in range({LINES}):
+        print_event(Client(LONG, "joined", ""))
+        print_json([LONG])
+
+threads = [threading.Thread(target=tell) for _ in range({THREADS})]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_lines_of_several_threads_stay_apart() -> None:
+    done = subprocess.run([sys.executable, "-c", PRINT], capture_output=True, check=True)
+
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(told) == 2 * THREADS * LINES

@@ -17,10 +17,7 @@ from fedsz.training.datasets import DATASETS, PARTITIONERS, DatasetSpec, Divisio
 from fedsz.training.examples import Examples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    Split = Callable[..., Examples]
 
 in_folders = pytest.mark.parametrize(
     "spec", [spec for spec in DATASETS if spec.hub_id], ids=lambda spec: spec.name
@@ -70,17 +67,6 @@ def test_shares_are_disjoint_and_cover_the_subset(partitioner: str, samples: int
     if partitioner == "iid":
         assert {len(share) for share in shares} == {len(whole) // 5, -(-len(whole) // 5)}
         assert all(len(share.y.unique()) == 10 for share in shares)
-
-
-def test_shares_of_real_files_are_disjoint_and_cover_the_subset(data_dir: Path) -> None:
-    def load(count: int) -> list[tuple[bytes, int]]:
-        division = Division(count, "dirichlet", samples=100, seed=3)
-        shares = datasets.open_shares("cifar10", division, data_dir=data_dir)
-        return [key for i in range(count) for key in keys(shares(i))]
-
-    whole = load(1)
-    assert sorted(load(3)) == sorted(whole)
-    assert len(set(whole)) == 100
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
@@ -211,38 +197,41 @@ def test_files_written_by_other_tools(tmp_path: Path) -> None:
 # The hub
 
 
-def test_hub_set_without_a_test_split_has_a_fifth_held_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = datasets.get("caltech101")
-    path = tmp_path / "train.parquet"
-    write_images(path, spec, size=20, labels=[label for label in range(101) for _ in range(5)])
-    table = hf.Dataset.from_parquet(str(path))
-    asked = []
+def on_the_hub(
+    name: str, size: int, labels: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Have the hub hold images; return the list of the splits that are asked for."""
+    spec, asked = datasets.get(name), list[str]()
+    write_images(folder / "hub.parquet", spec, size=size, labels=labels)
+    table = hf.Dataset.from_parquet(str(folder / "hub.parquet"))
 
     def load_dataset(hub_id: str, *, split: str) -> hf.Dataset:
-        asked.append((hub_id, split))
+        assert hub_id == spec.hub_id
+        asked.append(split)
         return table
 
     monkeypatch.setattr(hf, "load_dataset", load_dataset)
+    return asked
+
+
+def test_hub_set_without_a_test_split_has_a_fifth_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = [label for label in range(101) for _ in range(5)]
+    asked = on_the_hub("caltech101", 20, labels, tmp_path, monkeypatch)
     shares = [datasets.open_shares("caltech101", Division(2), data_dir=None)(i) for i in range(2)]
     test = datasets.load_test("caltech101", data_dir=None)
 
-    assert set(asked) == {("flwrlabs/caltech101", "train")}
+    assert set(asked) == {"train"}
     assert sorted(test.y.tolist()) == list(range(101))
     assert len({key for images in (*shares, test) for key in keys(images)}) == 505
 
 
 def test_hub_set_with_a_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = datasets.get("cifar10")
-    write_images(tmp_path / "test.parquet", spec, size=32, labels=[0, 9])
-    table = hf.Dataset.from_parquet(str(tmp_path / "test.parquet"))
-    monkeypatch.setattr(
-        hf,
-        "load_dataset",
-        lambda hub_id, split: {("uoft-cs/cifar10", "test"): table}[hub_id, split],
-    )
+    asked = on_the_hub("cifar10", 32, [0, 9], tmp_path, monkeypatch)
+
     assert len(datasets.load_test("cifar10", data_dir=None)) == 2
+    assert asked == ["test"]
 
 
 @in_folders
@@ -261,32 +250,29 @@ def test_absent_hub_is_one_line_that_names_the_way_out(
 # Refusals
 
 
-@pytest.mark.parametrize("load", [digits, datasets.load_test], ids=["train", "test"])
-def test_more_samples_than_there_are(load: Split) -> None:
-    options = {} if load is digits else {"name": "digits", "data_dir": None}
-    with pytest.raises(ConfigError, match=r"samples must lie in \[1, (1437|360)\].* got 2000"):
-        load(**options, samples=2000)
-    with pytest.raises(ConfigError, match="got 0"):
-        load(**options, samples=0)
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "error", "message"),
     [
-        ({"partition": 5}, r"partition must lie in \[0, 5\), got 5"),
-        ({"partition": -1}, r"partition must lie in \[0, 5\), got -1"),
-        ({"num_partitions": 0}, "num_partitions must be at least 1, got 0"),
-        ({"partitioner": "idd"}, "no partitioner 'idd'; have iid, dirichlet"),
+        ({"partition": 5}, ConfigError, r"partition must lie in \[0, 5\), got 5"),
+        ({"partition": -1}, ConfigError, r"partition must lie in \[0, 5\), got -1"),
+        ({"num_partitions": 0}, ConfigError, "num_partitions must be at least 1, got 0"),
+        ({"partitioner": "idd"}, ConfigError, "no partitioner 'idd'; have iid, dirichlet"),
+        ({"samples": 2000}, ConfigError, r"samples must lie in \[1, 1437\].* got 2000"),
+        ({"samples": 0}, ConfigError, "got 0"),
+        ({"num_partitions": 6, "samples": 5}, DataError, "5 images of digits cannot fill 6 part"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_shares_that_cannot_be(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         digits(**options)
 
 
-def test_more_partitions_than_images() -> None:
-    with pytest.raises(DataError, match="5 images of digits cannot fill 6 partitions"):
-        digits(num_partitions=6, samples=5)
+@pytest.mark.parametrize("samples", [0, 2000])
+def test_more_test_images_than_there_are(samples: int) -> None:
+    with pytest.raises(ConfigError, match=rf"samples must lie in \[1, 360\].* got {samples}"):
+        datasets.load_test("digits", data_dir=None, samples=samples)
 
 
 def test_absent_folder_names_what_was_expected_where(tmp_path: Path) -> None:

@@ -36,17 +36,17 @@ OPTIONAL: Final = [name for extra, names in extras.EXTRAS.items() if extra for n
 ALONE: Final = f"import sys; sys.modules |= dict.fromkeys({[*OPTIONAL, 'h5py', 'pandas']!r})\n"
 
 
-def run(code: str, *arguments: object, path: Path | None = None) -> str:
-    """Return what a new interpreter prints for ``code``; packages in ``path`` come first."""
+def run(*arguments: object, path: Path | None = None, status: int = 0) -> str:
+    """Return what a new interpreter prints, or says of a mistake; ``path`` has packages of ours."""
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
         env=os.environ | ({"PYTHONPATH": str(path)} if path else {}),
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
 
 
 def project() -> dict[str, list[str]]:
@@ -168,7 +168,7 @@ def test_compressing_needs_no_extra(tmp_path: Path) -> None:
         "    except SystemExit as ended: assert not ended.code\n"
     )
     source = tmp_path / "m.safetensors"
-    printed = run(f"import os; os.chdir({str(tmp_path)!r})\n{code}", source)
+    printed = run("-c", f"import os; os.chdir({str(tmp_path)!r})\n{code}", source)
 
     own = ["raw", "blosclz", "zstd", "zlib", "gzip", "xz", "exponents"]
     own += ["szx", "uniform", "fp16", "int8"]
@@ -202,7 +202,7 @@ def test_a_command_without_its_extra_is_told_in_one_line() -> None:
         "        except SystemExit as ended: told[command] = [ended.code, stderr.getvalue()]\n"
         "print(json.dumps(told))\n"
     )
-    told = json.loads(run(code, *COMMANDS))
+    told = json.loads(run("-c", code, *COMMANDS))
 
     for command, extra in COMMANDS.items():
         status, line = told[command]
@@ -234,7 +234,7 @@ def test_what_is_asked_without_its_extra_is_a_fedsz_error(code: str, says: str |
         "except FedszError as err:\n    assert isinstance(err, ImportError)\n    print(err)\n"
     )
 
-    assert run(script, stream).strip().endswith(f"needs the package {says}" if says else "")
+    assert run("-c", script, stream).strip().endswith(f"needs the package {says}" if says else "")
 
 
 def package(folder: Path, name: str, source: str) -> Path:
@@ -260,36 +260,25 @@ def test_a_flower_that_does_not_fit_is_told_in_one_line(
         "try: import fedsz.flower\n"
         "except ImportError as err: print(type(err).__name__, err, sep=': ')"
     )
-    printed = run(code, path=package(tmp_path, "flwr", source)).strip()
+    printed = run("-c", code, path=package(tmp_path, "flwr", source)).strip()
 
     advice = r"pip install 'fedsz\[flower\]'"
     assert re.fullmatch(rf"MissingPackage: .*{says}.*: {advice}", printed), printed
 
 
-def refused(path: Path, *arguments: str) -> str:
-    """Return what a command says that ends with a mistake, with the packages of a folder first."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fedsz", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": str(path)},
-    )
-    assert done.returncode == 2
-    return done.stderr
+@pytest.mark.parametrize(
+    ("broken", "command", "says"),
+    [
+        ("msgspec", "inspect a.fsz", r"fedsz: .*nowhere_to_be_found': pip install fedsz\n"),
+        ("flwr", "server --insecure", r"fedsz: flwr .*nowhere_to_be_found.*'fedsz\[flower\]'\n"),
+    ],
+)
+def test_a_command_blames_what_is_broken_and_not_what_started_it(
+    broken: str, command: str, says: str, tmp_path: Path
+) -> None:
+    folder = package(tmp_path, broken, "import nowhere_to_be_found")
 
-
-def test_a_broken_installation_of_fedsz_itself_is_told_in_one_line(tmp_path: Path) -> None:
-    told = refused(package(tmp_path, "msgspec", "import nowhere_to_be_found"), "inspect", "a.fsz")
-
-    assert told.count("\n") == 1
-    assert told.endswith("No module named 'nowhere_to_be_found': pip install fedsz\n")
-
-
-def test_a_command_blames_what_is_broken_and_not_what_started_it(tmp_path: Path) -> None:
-    told = refused(package(tmp_path, "flwr", "import nowhere_to_be_found"), "server", "--insecure")
-
-    assert re.fullmatch(r"fedsz: flwr .*nowhere_to_be_found.*'fedsz\[flower\]'\n", told)
+    assert re.fullmatch(says, run("-m", "fedsz", *command.split(), path=folder, status=2))
 
 
 def test_imports_that_concern_no_extra_stay_what_they_are() -> None:
