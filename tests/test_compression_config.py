@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,12 @@ def test_options_keep_all_that_an_option_can_say(config: CompressionConfig) -> N
 def test_a_scheme_is_read_as_it_was_written(config: CompressionConfig) -> None:
     if config.codec == "raw":
         config = DEFAULT.replace(update="weights", codec="raw")
-    scheme = Scheme(config.replace(factors={}))
-    read, bound = parse(str(scheme), Scheme(config.replace(factors={}, error_bound="0.5")))
+    scheme = Scheme.of_config(config)
+    read, bound = parse(str(scheme), replace(scheme, error_bound="0.5"))
     assert str(read).partition("@")[0] == str(scheme).partition("@")[0]
     assert bound == (str(scheme.bound) if scheme.bound else "")
-    assert (read.config.update, read.config.codec) == (scheme.config.update, scheme.config.codec)
-    assert read.config.downlink == scheme.config.downlink
+    assert (read.update, read.codec) == (scheme.update, scheme.codec)
+    assert read.downlink == scheme.downlink
 
 
 def test_equal_choices_are_equal() -> None:

@@ -203,7 +203,7 @@ def test_the_sweeps_that_are_checked_in_go_on() -> None:
 def test_a_way_is_read_back_from_a_table() -> None:
     for row in read(RESULTS / "sweep.parquet", SWEEP).to_pylist()[::50]:
         way = Scheme.of_row(row)
-        assert (way.config.downlink, way.policy) == ("exact", "fixed")
+        assert (way.downlink, way.policy) == ("exact", "fixed")
         assert str(way.bound or "") == (row["error_bound"] or "").removeprefix("rel:")
 
 

@@ -138,7 +138,7 @@ def _whole(run: Run) -> bool:
 
 def _of(setting: Setting, codec: str, bound: float) -> list[Run]:
     """Return the runs of a codec, at a bound if one steers it, by seed."""
-    found = [run for run in setting.runs if run.way.config.codec == codec]
+    found = [run for run in setting.runs if run.way.codec == codec]
     found = [run for run in found if run.bound in (None, ErrorBound.rel(bound))]
     return sorted(found, key=lambda run: run.seed)
 
@@ -187,7 +187,7 @@ def _made_from(runs: Sequence[Run]) -> list[str]:
     for setting, _ in _settings(runs):
         of, way = setting.runs[0].conditions, setting.groups[-1].runs[0].way
         sgd = f"Batch {of['batch_size']}, learning rate {of['learning_rate']:g}"
-        what = f"clients send {way.config.update}, downlink {way.config.downlink}"
+        what = f"clients send {way.update}, downlink {way.downlink}"
         said.append(f"{setting.provenance} {sgd}; {what}, policy {way.policy}.")
     return said
 

@@ -105,8 +105,7 @@ def _named(run: RunConfig) -> dict[str, Any]:
         **{name: getattr(run, name) for name in ("seed", "dataset", "model")},
         "partition": partition_name(run.partitioner, run.alpha),
         "way": str(scheme),
-        **{name: getattr(scheme.config, name) for name in ("update", "codec")},
+        **{name: getattr(scheme, name) for name in ("update", "codec")},
         "error_bound": run.error_bound if scheme.bound else None,
-        "downlink": scheme.config.downlink,
-        "policy": scheme.policy,
+        **{name: getattr(scheme, name) for name in ("downlink", "policy")},
     }

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
-
-import msgspec
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.rule import AUTO, FIXED
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import chosen
 from fedsz.training.options import RunConfig
-from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig, codec_text
+from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig
 
 RAW: Final = "raw"  # the codec of what is not compressed
 DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
@@ -28,60 +27,63 @@ FORM: Final = (
 
 @dataclass(frozen=True)
 class Scheme:
-    """What a run does with its updates."""
+    """What a run does with its updates: the options of `RunConfig` that say so, by their names."""
 
-    config: CompressionConfig = DEFAULT  # as far as no policy decides otherwise
-    policy: str = FIXED  # that decides; "fixed" if the above is all
+    update: str = WEIGHTS  # all that was sent before there was a choice
+    codec: str = DEFAULT.codec  # a table may name one of a benchmark's, or of another release's
+    downlink: str = DEFAULT.downlink
+    decay: float = DEFAULT.decay
+    error_bound: str = DEFAULT.error_bound  # "" if it is not known, as of a table that names none
+    policy: str = FIXED  # that decides about the above; "fixed" if they are all
     tolerance: float = DEFAULTS.tolerance  # points of accuracy that a policy may cost
     fetchsgd: str = ""  # elements that the server applies of the summed sketches
     server_momentum: float = 0.0  # of these sums
 
     @classmethod
+    def of_config(cls, config: CompressionConfig, **more: Any) -> Self:
+        """Return the scheme of a config, ``more`` being what no config says."""
+        return cls(**{name: getattr(config, name) for name in (*STORED, "error_bound")}, **more)
+
+    @classmethod
     def of_run(cls, run: RunConfig) -> Self:
         """Return the scheme of a run."""
-        asked = run.compression, run.policy, run.tolerance, run.fetchsgd, run.server_momentum
-        return cls(*asked)
+        decided = {name: getattr(run, name) for name in (*DECIDED, *SERVER)}
+        return cls.of_config(run.compression, **decided)
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
         """Return the scheme of a run by a row of a sweep's table; older ones lack some of it."""
-        known = {name: value for name, value in row.items() if value is not None}
-        config: dict[str, Any] = {name: known[name] for name in STORED if name in known}
-        if "bound_kind" in known:
-            config["error_bound"] = str(ErrorBound(known["bound_kind"], known["bound_value"]))
-        # Weights were all that was sent before there was a choice.
-        whole = _replaced(CompressionConfig(update=WEIGHTS), config)
-        asked = {name: known[name] for name in (*DECIDED, *SERVER) if name in known}
-        return cls(whole, **asked)
+        names = (*STORED, *DECIDED, *SERVER)
+        known = {name: row[name] for name in names if row.get(name) is not None}
+        kind = row["bound_kind"]
+        return cls(**known, error_bound=str(ErrorBound(kind, row["bound_value"])) if kind else "")
 
     @property
     def bound(self) -> ErrorBound | None:
         """Of what clients send; None where no bound steers that."""
         from fedsz import codecs  # numpy and native libraries; --help needs none
 
-        try:
-            codec = codecs.parse(self.config.codec)
-        except ConfigError:  # see `_replaced`
-            return self.config.bound if self.config.error_bound else None
-        steered = codec.lossy and codec.keeps_bound and not asks_nothing(self.policy)
-        steered = steered and self.config.update in UPDATES  # a chain has bounds of its own
-        return self.config.bound if steered else None
+        # A chain has bounds of its own.
+        if not self.error_bound or self.update not in UPDATES or asks_nothing(self.policy):
+            return None
+        with suppress(ConfigError):  # nobody knows of a strange codec that it is not steered
+            codec = codecs.parse(self.codec)
+            if not (codec.lossy and codec.keeps_bound):
+                return None
+        return ErrorBound.of(self.error_bound)
 
     @property
     def plain(self) -> bool:
         """Whether weights go up, the model comes down as it is, and nothing is decided."""
-        return (self.config.update, self.config.downlink, self.policy) == (WEIGHTS, EXACT, FIXED)
+        return (self.update, self.downlink, self.policy) == (WEIGHTS, EXACT, FIXED)
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of `RunConfig` that say all this."""
-        options = {name: getattr(self.config, name) for name in STORED}
-        options |= {name: getattr(self, name) for name in (*DECIDED, *SERVER)}
-        if self.bound:
-            options["error_bound"] = self.config.error_bound
-        if self.config.codec == RAW:
-            options["lossless"] = RAW
-        return options
+        options = asdict(self)
+        if not self.bound:
+            del options["error_bound"]
+        return options | ({"lossless": RAW} if self.codec == RAW else {})
 
     @property
     def label(self) -> str:
@@ -93,11 +95,10 @@ class Scheme:
         return self._written(f"@{self.bound}" if self.bound else "")
 
     def _written(self, bound: str) -> str:
-        config = self.config
-        text = config.update if config.codec == DEFAULT.codec else f"{config.update}:{config.codec}"
-        text = (RAW if config.codec == RAW else text) + bound
-        if config.downlink != EXACT:
-            text += f"/{config.downlink}"
+        text = self.update if self.codec == DEFAULT.codec else f"{self.update}:{self.codec}"
+        text = (RAW if self.codec == RAW else text) + bound
+        if self.downlink != EXACT:
+            text += f"/{self.downlink}"
         if self.fetchsgd:
             momentum = f",momentum={self.server_momentum:g}" if self.server_momentum else ""
             text += f" into fetchsgd:k={self.fetchsgd}{momentum}"
@@ -108,26 +109,17 @@ class Scheme:
         return decides if asks_nothing(self.policy) and text == WEIGHTS else f"{text} by {decides}"
 
 
-def _replaced(base: CompressionConfig, changes: dict[str, Any]) -> CompressionConfig:
-    """Return a config as a table tells it; its codec may be a benchmark's or another release's.
-
-    Of such a codec nobody knows whether it keeps a bound: without one, its error_bound is "".
-    """
-    try:
-        codec_text(changes.get("codec", base.codec))
-    except ConfigError:
-        unknown = {name: changes.pop(name, "") for name in ("codec", "error_bound")}
-        config = base.replace(**changes)
-        for name, text in unknown.items():
-            msgspec.structs.force_setattr(config, name, text)
-        return config
-    return base.replace(**changes)
-
-
 # Of a config, what a scheme writes besides the bound; a table has a column for each.
 STORED: Final = ("update", "codec", "downlink", "decay")
 DECIDED: Final = ("policy", "tolerance")  # and besides a config,
 SERVER: Final = ("fetchsgd", "server_momentum")  # by options of a run of the same names
+
+_SENT: Final = "|".join(map(re.escape, sorted((RAW, *UPDATES), key=len, reverse=True)))
+_WRITTEN: Final = re.compile(
+    rf"(?:(?P<update>{_SENT})(?::(?P<codec>[^@/]+?))?(?:@(?P<bounds>[^/]+?))?|(?P<chain>[^/]+?))"
+    r"(?:/(?P<downlink>.+?))?(?: +by +(?P<policy>[^@]+?)(?:@(?P<points>.*?))?)?"
+    r"(?: +into +(?P<server>.+))?"
+)
 
 
 def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
@@ -138,46 +130,46 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
     Raises:
         ConfigError: it is not of that form, or names what does not exist.
     """
-    sent, into, server = (part.strip() for part in f" {text} ".partition(" into "))
-    what, by, decides = (part.strip() for part in f" {sent} ".partition(" by "))
-    if not by and re.match(rf"{AUTO}([@+:]|$)", what):
-        what, by, decides = WEIGHTS, "by", what
-    front, slash, downlink = what.partition("/")
-    update, colon, codec = front.partition("@")[0].partition(":")
-    at, bounds = front.partition("@")[1:]
-    if update not in (RAW, *UPDATES):
-        update, colon, codec, at, bounds = front, "", "", "", ""
-    policy, of, points = decides.partition("@")
-    written = (colon, codec), (at, bounds), (slash, downlink), (by, policy)
-    if update not in (RAW, *UPDATES):
+    found = _WRITTEN.fullmatch(re.sub(rf"^(?={AUTO}([@+:]|$))", f"{WEIGHTS} by ", text.strip()))
+    if found is None:
+        raise ConfigError(f"no scheme {text!r}; have {FORM}")
+    said = {name: part for name, part in found.groupdict().items() if part is not None}
+    if "chain" in said:
         from fedsz import methods  # numpy and native libraries; --help needs none
 
         try:
-            methods.parse(update)
+            methods.parse(said["chain"])
         except ConfigError as err:
             raise ConfigError(f"no scheme {text!r}; have {FORM}: {err}") from None
-    if any(bool(mark) != bool(part) for mark, part in written):
-        raise ConfigError(f"no scheme {text!r}; have {FORM}")
     try:
-        tolerance = float(points) if of else usual.tolerance
+        tolerance = float(said.get("points", usual.tolerance))
     except ValueError:
-        raise ConfigError(f"no scheme {text!r}: {points!r} is no number of points") from None
-    raw = RAW in (update, codec)
-    config = usual.config.replace(
-        update=WEIGHTS if raw else update,
-        codec=RAW if raw else codec or usual.config.codec,
-        downlink=downlink or (EXACT if raw else usual.config.downlink),
+        raise ConfigError(
+            f"no scheme {text!r}: {said['points']!r} is no number of points"
+        ) from None
+    raw = RAW in (said.get("update"), said.get("codec"))
+    if raw:
+        said |= {"update": WEIGHTS, "codec": RAW}
+        usual = replace(usual, downlink=EXACT, policy=FIXED)
+    config = CompressionConfig(
+        update=said.get("update") or said["chain"],
+        codec=said.get("codec", usual.codec),
+        downlink=said.get("downlink", usual.downlink),
+        decay=usual.decay,
+        error_bound=usual.error_bound,
     )
-    decided = policy or (FIXED if raw else usual.policy)
-    scheme = Scheme(config, decided, tolerance, *(_server(server, config) if into else ()))
-    if bounds and scheme.bound is None:
+    decided: dict[str, Any] = {"policy": said.get("policy", usual.policy), "tolerance": tolerance}
+    if "server" in said:
+        decided |= _server(said["server"], config)
+    scheme = Scheme.of_config(config, **decided)
+    if "bounds" in said and scheme.bound is None:
         raise ConfigError("its codec takes no bound")
     if raw and scheme.policy != FIXED:
         raise ConfigError(f"{RAW} leaves a policy nothing to decide")
-    return scheme, bounds
+    return scheme, said.get("bounds", "")
 
 
-def _server(text: str, config: CompressionConfig) -> tuple[str, float]:
+def _server(text: str, config: CompressionConfig) -> dict[str, Any]:
     """Return which elements a server applies of the sketches that it feeds back, and its momentum.
 
     Raises:
@@ -188,15 +180,14 @@ def _server(text: str, config: CompressionConfig) -> tuple[str, float]:
     server = chosen("server", text, [SketchedFeedback()])
     if not feeds(config.chain):
         raise ConfigError(f"{server.name} needs sketch:rows=5,fixed=1, got {config.update!r}")
-    return str(server.k), server.momentum
+    return dict(zip(SERVER, (str(server.k), server.momentum), strict=True))
 
 
 def at(scheme: Scheme, bounds: tuple[ErrorBound, ...]) -> list[Scheme]:
     """Return a scheme at each bound, or once if none steers it."""
     if scheme.bound is None:
         return [scheme]
-    configs = [scheme.config.replace(error_bound=str(bound)) for bound in bounds]
-    return [replace(scheme, config=config) for config in configs]
+    return [replace(scheme, error_bound=str(bound)) for bound in bounds]
 
 
 def asks_nothing(policy: str) -> bool:

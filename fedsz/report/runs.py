@@ -226,12 +226,12 @@ class Setting:
         if run.uncompressed:
             return UNCOMPRESSED
         way = run.way
-        name = str(way) if bound else way.config.codec if way.plain else way.label
+        name = str(way) if bound else way.codec if way.plain else way.label
         others = [r for r in self.runs if not r.uncompressed]
         if len({r.lossless for r in others}) > 1:
             name += f" + {run.lossless}"
-        decay = way.config.decay
-        if decay != 1.0 and len({r.way.config.decay for r in others}) > 1:
+        decay = way.decay
+        if decay != 1.0 and len({r.way.decay for r in others}) > 1:
             name += f" (decay {decay:g})"
         # A policy that leaves nothing to the options decides on this too.
         chosen = run.lossy != USUAL_TENSORS and not asks_nothing(run.way.policy)
