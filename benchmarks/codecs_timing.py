@@ -238,12 +238,11 @@ def weigh(name: str, level: str, nbytes: int, pipe: Connection) -> None:
 
     def beyond(call: Callable[[], Any], size: Callable[[Any], int]) -> float:
         sz2.libc().malloc_trim(0)  # what is free would pass for memory that nobody needs
-        growth = Memory()
-        growth.mark()
-        result = call()
-        growth.look()
-        assert growth.growth is not None
-        return (growth.growth - size(result)) / item.x.size
+        memory = Memory()
+        with memory.watched():
+            result = call()
+        assert memory.growth is not None
+        return (memory.growth - size(result)) / item.x.size
 
     compress = beyond(item.encode, len)
     payload = item.encode()

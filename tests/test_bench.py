@@ -13,17 +13,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedsz.arrays import DTYPE_IDS
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import CODECS, Raw, parse
-from fedsz.codecs.sz3 import Sz3
+from fedsz.codecs import CODECS, parse
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError, ConfigError
 from fedsz.experiments.bench import Row, digest, initial_weights, measure, written
-from fedsz.experiments.bench_worker import BenchJob, measured, middle
+from fedsz.experiments.bench_worker import BenchJob, measured
 from fedsz.experiments.codec_measurement import Item, coder_of
 from fedsz.experiments.results import BENCH, Results, read
 from tests.test_cli import call, refuse
@@ -187,17 +184,6 @@ def test_what_is_wrong_is_said_before_anything_is_measured(
     assert not told
 
 
-def test_a_codec_whose_library_is_missing_has_rows_that_say_so(
-    state: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Sz3, "library", "no_such_package")
-    missing, there = quick(state, "sz3", "szx")
-
-    assert "codec 'sz3' needs the package 'no_such_package'" in missing["error"]
-    assert missing["ratio"] is None
-    assert there["error"] is None
-
-
 def test_a_process_that_dies_costs_its_row(
     state: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,31 +217,8 @@ def test_a_codec_that_is_too_slow_takes_part_of_the_data_and_says_so() -> None:
     (row,) = quick({"weight": big}, "xz", seconds=0.2)
 
     assert 1 << 20 <= row["raw_bytes"] < big.nbytes
-    assert row["elements"] == row["raw_bytes"] / 4
+    assert row["elements"] == row["raw_bytes"] / 4  # whole elements
     assert row["ratio"] > 1
-
-
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    itemsizes=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=6, max_size=6),
-    share=st.floats(0, 1),
-)
-def test_the_middle_is_contiguous_and_whole_elements(
-    sizes: list[int], itemsizes: list[int], share: float
-) -> None:
-    data, blocks, coder = bytearray(), [], coder_of(Raw())
-    for n, itemsize in zip(sizes, itemsizes, strict=False):
-        part = bytes(np.random.default_rng(len(data)).integers(0, 256, n * itemsize, np.uint8))
-        data += part
-        blocks.append(Item("", np.frombuffer(part, f"V{itemsize}"), None, coder))
-    wanted = int(share * len(data))
-    cut = middle(blocks, wanted)
-
-    joined = b"".join(item.x.tobytes() for item in cut)
-    assert joined in bytes(data)
-    assert abs(len(joined) - wanted) < 8
-    if wanted == len(data):
-        assert joined == data
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc to ask")
@@ -267,7 +230,7 @@ def test_memory_is_that_of_the_codec(state: dict[str, Any]) -> None:
     # In a process of its own: in this one, others free and take memory meanwhile.
     program = (
         "import numpy as np; from fedsz.experiments.codec_measurement import Memory;"
-        "memory = Memory(); memory.mark(); kept = np.ones(64 << 20, np.uint8); memory.look();"
+        "memory = Memory()\nwith memory.watched(): kept = np.ones(64 << 20, np.uint8)\n"
         "print(memory.growth / kept.nbytes)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from fedsz.experiments.link_model import Link, UpdateCost
 from fedsz.formatting import digits, points
 from fedsz.report.rate_accuracy import NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
 from fedsz.report.runs import Setting, Spread, settings_of
@@ -248,19 +246,4 @@ def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(
     assert fact(close, worse) == (
         "weights:szx@0.3 sends 1.82 times fewer bytes over whole runs (10.0 up, 1.00 down), the"
         " fewest of 3 schemes."
-    )
-
-
-def test_times_are_those_of_the_link() -> None:
-    update = UpdateCost(1000, 100, encode_seconds=0.2, decode_seconds=0.3)
-
-    assert update.seconds(1000.0, 0.5) == pytest.approx(0.2 + 0.5 + 0.8 + 0.3)
-    for latency in (0.0, 2.0):  # both take the same time
-        link = Link(update.worth_below, latency)
-        assert update.seconds(link.bandwidth, latency) == pytest.approx(
-            link.seconds(update.raw_bytes)
-        )
-    assert dataclasses.replace(update, sent_bytes=1001).worth_below == 0
-    assert (
-        dataclasses.replace(update, encode_seconds=0.0, decode_seconds=0.0).worth_below == math.inf
     )

@@ -15,7 +15,6 @@ import pytest
 
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.environment import environment
-from fedsz.experiments.error_distribution import distribution
 from fedsz.experiments.results import BENCH, SWEEP, TABLES, Results, read
 from tests.conftest import ROOT
 
@@ -41,20 +40,6 @@ def test_rows_are_there_as_soon_as_they_are_added(tmp_path: Path) -> None:
     assert rows[0]["fedsz_version"] == environment()["fedsz_version"]
     assert rows[0]["error"] is None
     assert sorted(p.name for p in path.parent.iterdir()) == ["sweep.parquet"]
-
-
-def test_nested_columns(tmp_path: Path) -> None:
-    import msgspec
-    import numpy as np
-
-    found = distribution(np.linspace(-1, 1, 1000), "weights", "fc.weight")
-    with Results(tmp_path / "x.parquet", SWEEP) as results:
-        results.add([row(distributions=[msgspec.to_builtins(found)])])
-
-    (back,) = read(tmp_path / "x.parquet").to_pylist()
-    (kept,) = back["distributions"]
-    assert kept["counts"] == found.counts
-    assert [law["name"] for law in kept["laws"]] == ["laplace", "uniform", "normal"]
 
 
 def test_other_readers_understand_it(tmp_path: Path) -> None:

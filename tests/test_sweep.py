@@ -18,7 +18,7 @@ from fedsz.experiments.results import SWEEP, Results, read
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import SweepConfig, run_id
-from tests.test_cli import call, refuse
+from tests.test_cli import call
 from tests.test_fleet import alive
 
 pytestmark = pytest.mark.slow
@@ -249,20 +249,23 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
 
 
 def test_a_run_may_be_a_fleet_of_processes(tmp_path: Path) -> None:
+    """And the command tells of each run, and of all in the end."""
     config = tiny(tmp_path / "x.parquet", codecs="raw", rounds=1, grid="grpc")
+    missing = ("--datasets", "digits,cifar10", "--data-dir", tmp_path)
 
-    assert call("sweep", *flags(config)).returncode == 0
+    done = call("sweep", *flags(config), *missing)
+
+    assert done.returncode == 0
+    told, good, failed = done.stderr.splitlines()
+    assert told.startswith("2 runs: about ")
+    assert good.startswith("1 of 2: cnn digits raw seed 0: accuracy ")
+    assert failed.startswith("2 of 2: cnn cifar10 raw seed 0: failed: ")
+    assert "raw" in done.stdout
     rows = read(Path(config.results)).to_pylist()
-    assert [(row["grid"], row["error"], row["round"]) for row in rows] == [
+    assert [(row["grid"], row["error"], row["round"]) for row in rows[:2]] == [
         ("grpc", None, 0), ("grpc", None, 1),
     ]  # fmt: skip
     assert rows[1]["replies"] == 2
-
-
-def test_two_sweeps_on_one_file(tmp_path: Path) -> None:
-    config = tiny(tmp_path / "x.parquet", codecs="raw")
-    with Results(Path(config.results), SWEEP):
-        assert "is being written by another process" in refuse("sweep", *flags(config))
 
 
 def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
@@ -281,34 +284,6 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     assert "6 runs: about" in shown.stdout
     assert shown.stdout.count("dirichlet:0.1") == 3
     assert not Path(config.results).exists()
-
-
-def test_the_screen(tmp_path: Path) -> None:
-    config = tiny(tmp_path / "x.parquet", codecs="raw,uniform", error_bounds="1e-2", rounds=1)
-
-    missing = ("--datasets", "digits,cifar10", "--data-dir", tmp_path)
-    done = call("sweep", *flags(config), *missing)
-
-    assert done.returncode == 0
-    assert "cnn cifar10 raw seed 0: failed: DataError: " in done.stderr
-    first, *finished = done.stderr.splitlines()
-    assert first.startswith("4 runs: about ")
-    assert first.endswith(" and 2 of unknown length")
-    assert [line.partition(":")[0] for line in finished] == [f"{i} of 4" for i in (1, 2, 3, 4)]
-    assert "x smaller up" in finished[1]
-    assert "x both ways" in finished[1]
-    assert "weights@0.01" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--jobs", "0"], "jobs must lie in"),
-        (["--ways", "sketch into fetchsgd"], "fetchsgd needs sketch:rows=5,fixed=1, got 'sketch'"),
-    ],
-)
-def test_what_is_refused(arguments: list[str], says: str) -> None:
-    assert says in refuse("sweep", *arguments)
 
 
 def workers_of(pid: int) -> list[int]:

@@ -63,7 +63,7 @@ def measure(
         bounds: for the lossy ones.
         repeats: timed passes, after one that warms up and checks every element.
         seconds: for all passes of a row. Slow codecs make fewer, one at least; a lossless codec for
-            which that is still too long is given the middle of the data, as `raw_bytes` says.
+            which that is still too long is given a share of the data, as `raw_bytes` says.
         threads: that a codec may use, where it does not say so itself; 0 for one on each core.
         rule: which tensors may be lossy; see `fedsz.update.partition.is_lossy`.
         threshold: tensors of up to this many elements never are.

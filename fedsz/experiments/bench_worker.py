@@ -48,7 +48,7 @@ def measured(job: BenchJob, arrays: Sequence[NDArray]) -> dict[str, Any]:
     """Return what a job measures, under the names of a result table's columns.
 
     A lossless codec that is too slow for two passes over everything in ``job.seconds`` is given a
-    share from the middle, for which all passes fit.
+    share of each block, for which all passes fit.
 
     Raises:
         FedszError: the codec cannot, or breaks its promise.
@@ -116,26 +116,20 @@ def blocks(arrays: Sequence[NDArray], codec: LosslessCodec) -> list[Item]:
 
 
 def affordable(items: list[Item], job: BenchJob) -> list[Item]:
-    """Return the blocks, or as much from their middle as there is time for."""
+    """Return the blocks, or as much of each as there is time for."""
     total = sum(item.x.nbytes for item in items)
     if total <= SAMPLE:
         return items
-    pace = sum(timed_pass(middle(items, SAMPLE)).values()) / SAMPLE
+    pace = sum(timed_pass(middle(items, SAMPLE / total)).values()) / SAMPLE
     if 2 * total * pace <= job.seconds:
         return items
-    return middle(items, max(int(job.seconds / pace / (1 + job.repeats)), SAMPLE))
+    return middle(items, min(max(job.seconds / pace / (1 + job.repeats), SAMPLE) / total, 1.0))
 
 
-def middle(items: Sequence[Item], nbytes: int) -> list[Item]:
-    """Return the middle ``nbytes`` of what flat items hold, cut between elements."""
-    at = (sum(item.x.nbytes for item in items) - nbytes) // 2  # counted from the item's start
-    cut = []
-    for item in items:
-        low, high = (max(edge, 0) // item.x.itemsize for edge in (at, at + nbytes))
-        if item.x[low:high].size:
-            cut.append(replace(item, x=item.x[low:high]))
-        at -= item.x.nbytes
-    return cut
+def middle(items: Sequence[Item], share: float) -> list[Item]:
+    """Return a share of each flat item, from its middle."""
+    ends = [(item, math.floor((1 - share) * item.x.size / 2)) for item in items]
+    return [replace(item, x=item.x[end : item.x.size - end]) for item, end in ends]
 
 
 def main() -> None:

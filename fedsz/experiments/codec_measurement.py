@@ -10,8 +10,8 @@ import math
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -123,8 +123,11 @@ class Memory:
     psutil knows what is resident now, but neither peaks nor how to begin them anew; /proc does.
 
     Attributes:
-        growth: in bytes, between marks and looks; None where the system does not tell. Linux does.
+        growth: in bytes, at most, in blocks that were `watched`; None where the system does not
+            tell. Linux does.
     """
+
+    growth: int | None = 0
 
     def __init__(self) -> None:
         self._processes = [Path("/proc/self")]
@@ -132,32 +135,27 @@ class Memory:
             with suppress(OSError):  # of a thread that has just ended
                 self._processes += [Path("/proc", child) for child in children.read_text().split()]
         self._before = self._sum("VmRSS")
-        self.growth = None if self._before is None else 0
 
-    def mark(self) -> None:
-        """Forget the peaks so far."""
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Take the peaks within the block into account."""
         try:
             for process in self._processes:
-                (process / "clear_refs").write_text("5")
+                (process / "clear_refs").write_text("5")  # forgets the peaks so far
         except OSError:
             self.growth = None
+        yield
+        if self.growth is not None:
+            self.growth = max(self.growth, self._sum("VmHWM") - self._before)
 
-    def look(self) -> None:
-        """Take the peaks since the mark into account."""
-        peak = self._sum("VmHWM")
-        if peak is None or self._before is None or self.growth is None:
-            self.growth = None
-        else:
-            self.growth = max(self.growth, peak - self._before)
-
-    def _sum(self, field: str) -> int | None:
-        """Return a field of /proc/PID/status, in bytes; None where the system has none."""
-        try:
-            texts = [(process / "status").read_text() for process in self._processes]
-        except OSError:
-            return None
-        found = [re.search(rf"^{field}:\s*(\d+) kB", text, re.MULTILINE) for text in texts]
-        return sum(int(match[1]) << 10 for match in found if match) if all(found) else None
+    def _sum(self, field: str) -> int:
+        """Return a field of /proc/PID/status, in bytes; 0 where the system has none."""
+        total = 0
+        for process in self._processes:
+            with suppress(OSError):
+                text = (process / "status").read_text()
+                total += sum(map(int, re.findall(rf"^{field}:\s*(\d+) kB", text, re.MULTILINE)))
+        return total << 10
 
 
 class First(NamedTuple):
@@ -192,12 +190,11 @@ def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = 
     seconds, deviations = 0.0, []
     payloads = []  # kept, as in a stream
     for item in items:
-        memory.mark()
-        start = time.perf_counter()
-        payload = item.encode()
-        decoded = item.decode(payload)
-        seconds += time.perf_counter() - start
-        memory.look()
+        with memory.watched():
+            start = time.perf_counter()
+            payload = item.encode()
+            decoded = item.decode(payload)
+            seconds += time.perf_counter() - start
         payloads.append(payload)
         deviations.append(item.check(decoded))
         if look:

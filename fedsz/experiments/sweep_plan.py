@@ -149,7 +149,7 @@ class SweepConfig(RunConfig):
                 text = RAW if spec == RAW else f"{self.update}:{spec}"
                 yield from at(parse(text, usual)[0], bounds)
             return
-        for part in _items(self.ways, "ways"):
+        for part in names(self.ways, "ways"):
             try:
                 scheme, own = parse(part, usual)
                 yield from at(scheme, error_bounds(own) if own else bounds)
@@ -183,12 +183,20 @@ def settings_of(spec: str) -> str:
 
 
 def names(text: str, what: str) -> tuple[str, ...]:
-    """Return the names in a comma list, each once.
+    """Return the names in a comma list, each once; a setting belongs to what is before it.
 
     Raises:
         ConfigError: there is none.
     """
-    return tuple(dict.fromkeys(_parts(text, what)))
+    items: list[str] = []
+    for part in map(str.strip, text.split(",")):
+        if not part:
+            raise ConfigError(f"{what} must be names separated by commas, got {text!r}")
+        if re.match(r"\w+=", part) and items and ":" in items[-1]:
+            items[-1] += f",{part}"
+        else:
+            items.append(part)
+    return tuple(dict.fromkeys(items))
 
 
 def codecs(text: str) -> tuple[str, ...]:
@@ -198,7 +206,7 @@ def codecs(text: str) -> tuple[str, ...]:
         ConfigError: there is none, or one that does not exist.
     """
     # One whose library is missing stays: its runs fail, each with a row that says so.
-    return tuple(dict.fromkeys(map(codec_text, _items(text, "codecs"))))
+    return tuple(dict.fromkeys(map(codec_text, names(text, "codecs"))))
 
 
 def partitions(text: str, alpha: float) -> list[tuple[str, float]]:
@@ -245,21 +253,3 @@ def error_bounds(text: str) -> tuple[ErrorBound, ...]:
         least = Decimal(repr(low.value))
         bounds += [ErrorBound(low.kind, float(least.scaleb(k))) for k in range(decades + 1)]
     return tuple(dict.fromkeys(bounds))
-
-
-def _parts(text: str, what: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(parts):
-        raise ConfigError(f"{what} must be names separated by commas, got {text!r}")
-    return parts
-
-
-def _items(text: str, what: str) -> list[str]:
-    """Return what stands between commas, each once; a setting belongs to what is before it."""
-    items: list[str] = []
-    for part in _parts(text, what):
-        if re.match(r"\w+=", part) and items and ":" in items[-1]:
-            items[-1] += f",{part}"
-        else:
-            items.append(part)
-    return list(dict.fromkeys(items))

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.control.record import RoundRecord
 from fedsz.experiments.scheme import Scheme
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread
 
@@ -64,10 +63,7 @@ def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAc
     Bytes are counted to the accuracy ``reach``, 0 to 1; if it is None, to `NEARLY` all of the best
     of the uncompressed run, seed by seed.
     """
-    ways: dict[str, list[Run]] = {}
-    for run in sorted(setting.runs, key=lambda run: run.seed):
-        ways.setdefault(setting.label(run, bound=True), []).append(run)
-    found = [_rate_accuracy(setting, name, runs, reach) for name, runs in ways.items()]
+    found = [_rate_accuracy(setting, group.runs, reach) for group in setting.groups]
     return sorted(found, key=lambda way: (way.name != UNCOMPRESSED, way.smallness, way.name))
 
 
@@ -91,9 +87,8 @@ def best(ways: Sequence[RateAccuracy], number: int) -> list[str]:
     return [way.name for way in ways if way.name in chosen]
 
 
-def _rate_accuracy(
-    setting: Setting, name: str, runs: Sequence[Run], reach: float | None
-) -> RateAccuracy:
+def _rate_accuracy(setting: Setting, runs: Sequence[Run], reach: float | None) -> RateAccuracy:
+    name = setting.label(runs[0], bound=True)
     plain = {run.seed: run for run in setting.baseline}
     usual = [run for run in setting.runs if run.way == USUAL_WAY]
     (raw_up, raw_down), (up, down) = _moved(runs)
@@ -125,16 +120,10 @@ def _reached(runs: Sequence[Run], plain: Mapping[int, Run], goals: Mapping[int, 
     return Reached(sent, tuple(fewer))
 
 
-def _sent(run: Run, done: RoundRecord) -> tuple[float, float]:
-    """Return the bytes up and down of a round; uncompressed, without any header."""
-    if run.uncompressed:
-        return done.raw_up, done.raw_down
-    return done.sent_up, done.sent_down
-
-
 def _moved(runs: Sequence[Run]) -> list[list[float]]:
     """Return the bytes of all rounds before compression, up and down, and the same after it."""
-    done = [((r.raw_up, r.raw_down), _sent(run, r)) for run in runs for r in run.trained]
+    trained = [r for run in runs for r in run.trained]
+    done = [((r.raw_up, r.raw_down), (r.sent_up, r.sent_down)) for r in trained]
     found: list[list[float]] = np.reshape(done, (-1, 2, 2)).sum(axis=0).tolist()
     return found
 
@@ -144,7 +133,8 @@ def _ratio(raw: float, sent: float) -> float:
 
 
 def _spent(run: Run) -> list[float]:
-    return list(accumulate(sum(_sent(run, done)) if done.round else 0.0 for done in run.rounds))
+    first = [0.0] * (len(run.rounds) - len(run.trained))  # round 0
+    return list(accumulate([*first, *(float(r.sent_up + r.sent_down) for r in run.trained)]))
 
 
 def _course(runs: Sequence[Run], plain: Mapping[int, Run]) -> tuple[tuple[float, float], ...]:

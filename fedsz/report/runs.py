@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import math
@@ -12,6 +13,7 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple, Self
 
+from msgspec.structs import replace
 from scipy import stats
 
 from fedsz.bounds import KINDS, ErrorBound
@@ -91,6 +93,13 @@ class Update(UpdateCost):
 
     train_seconds: float = math.nan  # of the client; NaN if not recorded
 
+    @property
+    def plain(self) -> Self:
+        """The same update as it is, uncompressed."""
+        return dataclasses.replace(
+            self, sent_bytes=self.raw_bytes, encode_seconds=0.0, decode_seconds=0.0
+        )
+
 
 @dataclass(frozen=True)
 class Run:
@@ -102,7 +111,7 @@ class Run:
     seed: int
     conditions: Mapping[str, Any]  # the values of `CONDITIONS`, by name
     rounds: tuple[RoundRecord, ...]  # in order; none for a run that failed
-    distributions: tuple[Distribution, ...]  # of the largest lossy tensor's weights and error
+    distributions: tuple[Distribution, ...] = ()  # of the largest lossy tensor's weights and error
     missing: str = ""  # why there are no distributions
     error: str = ""  # why it failed
     machine: str = ""  # processor and system
@@ -131,10 +140,17 @@ class Run:
         """After the last round."""
         return self.accuracies[-1]
 
-    @property
+    @cached_property
     def trained(self) -> list[RoundRecord]:
-        """The rounds but for round 0, in which nothing is sent."""
-        return [r for r in self.rounds if r.round]
+        """The rounds but for round 0, in which nothing is sent.
+
+        Uncompressed, a round has no headers, and coding it takes no time.
+        """
+        rounds = [r for r in self.rounds if r.round]
+        if not self.uncompressed:
+            return rounds
+        free = {"encode_seconds": 0.0, "decode_seconds": 0.0}
+        return [replace(r, sent_up=r.raw_up, sent_down=r.raw_down, **free) for r in rounds]
 
     @property
     def max_error(self) -> float:

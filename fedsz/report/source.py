@@ -24,7 +24,9 @@ from fedsz.update.config import WEIGHTS
 
 Rows = list[Mapping[str, Any]]
 
-USUAL: Final = {"task": RunConfig.task, "clients_per_round": 0}
+USUAL: Final = {
+    "task": RunConfig.task, "clients_per_round": 0, "seed": 0, "lossless": "unknown",
+}  # fmt: skip
 MEASURED: Final = NUMBERS.keys() - {"failures", "ratio"}
 
 
@@ -67,26 +69,25 @@ def _run_of(rows: Rows) -> Run:
     last = max(rows, key=lambda row: -1 if row["round"] is None else row["round"])
     found = [item for row in rows for item in row["distributions"] or () if item is not None]
     rounds = [_round_of(row) for row in rows if row["round"] is not None]
-    usual: dict[str, Any] = {"seed": 0, "lossless": "unknown"}
-    usual |= {"machine": "", "cores": 0, "threads": 0}
-    return Run(
-        way=Scheme.of_row(last),
-        lossy=f"{last['rule']}>{last['threshold']}",
-        conditions=_conditions(last),
-        rounds=tuple(sorted(rounds, key=lambda done: done.round)),
+    return _made(
+        last,
+        Scheme.of_row(last),
+        tuple(sorted(rounds, key=lambda done: done.round)),
         distributions=msgspec.convert(found, tuple[Distribution, ...]),
         error=last["error"] or ("" if rounds else "no round was recorded"),
         version=last["fedsz_version"] or "",
         time=last["time"],
-        **{name: last[name] or value for name, value in usual.items()},
+        **{name: last[name] for name in ("machine", "cores", "threads") if last[name]},
     )
 
 
-def _conditions(of: Mapping[str, Any]) -> dict[str, Any]:
+def _made(of: Mapping[str, Any], way: Scheme, rounds: tuple[RoundRecord, ...], **more: Any) -> Run:
+    """Return a run by its options, as a row or a folder has them; older rows lack some."""
     known = {**of, "partition": partition_name(of["partitioner"], of["alpha"])}
-    # Older rows do not say these.
     known |= {name: of[name] or value for name, value in USUAL.items()}
-    return {name: known[name] for name in CONDITIONS}
+    conditions = {name: known[name] for name in CONDITIONS}
+    lossy = f"{of['rule']}>{of['threshold']}"
+    return Run(way, known["lossless"], lossy, known["seed"], conditions, rounds, **more)
 
 
 def _round_of(row: Mapping[str, Any]) -> RoundRecord:
@@ -107,23 +108,14 @@ def _read_folder(folder: Path) -> Run:
     rounds = tuple(read_rounds(folder, config.compression))
     if not rounds:
         raise ConfigError(f"{folder} holds no finished round yet")
-    found, missing = _look(folder / MODEL, config)
+    laws, missing = _look(folder / MODEL, config)
     # How many clients there were, not how many `fedsz run` was told to start.
     clients = max(done.replies + len(done.failures) for done in rounds)
     if config.clients_per_round:
         clients = max(clients, config.clients)
     known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
     known["initial"] = Path(config.initial).name
-    return Run(
-        way=Scheme.of_run(config),
-        lossless=config.lossless,
-        lossy=f"{config.rule}>{config.threshold}",
-        seed=config.seed,
-        conditions=_conditions(known),
-        rounds=rounds,
-        distributions=found,
-        missing=missing,
-    )
+    return _made(known, Scheme.of_run(config), rounds, distributions=laws, missing=missing)
 
 
 def _look(path: Path, config: RunConfig) -> tuple[tuple[Distribution, ...], str]:

@@ -92,18 +92,18 @@ def timings(setting: Setting, link: Link) -> Table | Omitted:
     if not setting.updates:
         return Omitted(title, NO_UPDATE)
     plain = uncompressed(setting, link)
-    names = ("train_seconds", "encode_seconds", "decode_seconds", "sent_bytes", "raw_bytes")
+    names = ("train_seconds", "encode_seconds", "decode_seconds", "sent_bytes")
     rows = []
     for group in setting.groups:
         if not group.updates:
             continue
         spreads = (Spread.of(getattr(update, name) for update in group.updates) for name in names)
-        train, encode, decode, sent, raw = (x.middle if x else math.nan for x in spreads)
+        train, encode, decode, sent = (x.middle if x else math.nan for x in spreads)
         times = (update.seconds(link.bandwidth, link.latency) for update in group.updates)
         total = Spread.of(times) or plain
         pays = compressing_pays(group.updates)
         if group.uncompressed:
-            encode, decode, sent, total, pays = math.nan, math.nan, raw, plain, NOTHING
+            encode, decode, pays = math.nan, math.nan, NOTHING
         parts = map(seconds, (train, encode, decode))
         faster = digits(plain.middle / total.middle)
         cells = (*parts, size_in_digits(sent), spread(total, seconds), faster, pays)

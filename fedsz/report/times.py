@@ -41,7 +41,6 @@ SCALINGS: Final = {
     "weak": ("clients", "Weak scaling: more clients"),
     "strong": ("workers", "Strong scaling: more workers"),
 }
-TOLD: Final = ("model", "dataset", "codec", "error_bound", "samples_per_client")
 LINKS: Final = {"own": "a link each", "shared": "one link for all"}
 
 MEASURED: Final = "measured"  # how; else "calculated"
@@ -76,8 +75,8 @@ def split_chart(setting: Setting, link: Link) -> Chart | Omitted:
     if not setting.updates:
         return Omitted(title, NO_UPDATE)
     found = {group.label: group.updates for group in setting.at(setting.usual) if group.updates}
-    found = {UNCOMPRESSED: setting.updates} | found
-    bars = {label: _phases(known, link, label == UNCOMPRESSED) for label, known in found.items()}
+    found = {UNCOMPRESSED: [update.plain for update in setting.updates]} | found
+    bars = {label: _phases(known, link) for label, known in found.items()}
     trained = any(math.isfinite(phases["training"].middle) for phases in bars.values())
     says = "; ".join(
         f"{label}: " + ", ".join(f"{what} {seconds(v.middle)}" for what, v in phases.items())
@@ -160,14 +159,12 @@ def bandwidths_chart(
     return Chart.of(setting, "transfer-bandwidth", title, caption, panel)
 
 
-def _phases(found: Sequence[Update], link: Link, plain: bool) -> dict[str, Spread]:
+def _phases(found: Sequence[Update], link: Link) -> dict[str, Spread]:
     columns = {
         "training": [update.train_seconds for update in found],
-        "encode": [0.0 if plain else update.encode_seconds for update in found],
-        "transfer": [
-            link.seconds(update.raw_bytes if plain else update.sent_bytes) for update in found
-        ],
-        "decode": [0.0 if plain else update.decode_seconds for update in found],
+        "encode": [update.encode_seconds for update in found],
+        "transfer": [link.seconds(update.sent_bytes) for update in found],
+        "decode": [update.decode_seconds for update in found],
     }
     columns["sum"] = np.nansum(list(columns.values()), axis=0).tolist()
     nothing = Spread((), math.nan, math.nan, math.nan, math.nan)
@@ -236,14 +233,12 @@ def scaling_figure(points: Iterable[Point]) -> Chart | Omitted:
 
 
 def _scaling_panel(title: str, points: Sequence[Point], axis: str) -> Panel:
-    names = [*TOLD, "clients"] if axis == "workers" else TOLD
-    differing = [name for name in names if len({point.get(name) for point in points}) > 1]
+    several = axis == "workers" and len({point["clients"] for point in points}) > 1
     values: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for point in points:
         what = [str(point["how"])]
         what += [LINKS[point["link"]]] if point.get("link") in LINKS else []
-        told = {name: str(point.get(name)) for name in differing}
-        what += [f"{value} {name}" if name == "clients" else value for name, value in told.items()]
+        what += [f"{point['clients']} clients"] if several else []
         values[", ".join(what)].append((point[axis], point["seconds"]))
     styles = {}
     for i, label in enumerate(values):
