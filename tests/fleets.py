@@ -23,7 +23,6 @@ LIMIT = 60.0  # seconds; what is awaited comes much sooner, or the test has fail
 # Of numpy alone, for torch's import takes each process two seconds.
 TASK = "tests.resume_task:Regression"
 HELD = "tests.resume_task:HeldRegression"
-WIDE = "tests.resume_task:WideRegression"
 PLACE = ("--insecure", "--task", TASK)
 
 

@@ -14,17 +14,15 @@ import numpy as np
 class Regression:
     """Linear regression; every client has data of its own."""
 
-    outputs = 50
-
     def build_model(self) -> dict[str, np.ndarray]:
-        weights = np.full((60, self.outputs), random.gauss(), np.float32)
-        return {"w": weights, "b": np.zeros(self.outputs, np.float32)}
+        weights = np.full((60, 50), random.gauss(), np.float32)
+        return {"w": weights, "b": np.zeros(50, np.float32)}
 
     def load_share(self, index: int, count: int) -> Any:
         rng = np.random.default_rng(index)
         x = rng.normal(size=(200, 60)).astype(np.float32)
-        truth = np.linspace(-1, 1, 60 * self.outputs, dtype=np.float32)
-        return x, x @ truth.reshape(60, self.outputs)
+        truth = np.linspace(-1, 1, 60 * 50, dtype=np.float32)
+        return x, x @ truth.reshape(60, 50)
 
     def load_test(self) -> Any:
         return self.load_share(99, 100)
@@ -65,9 +63,3 @@ class ServersAlone(Regression):
     def __init__(self) -> None:
         if "client" in sys.argv:
             raise ValueError("no data on this machine")
-
-
-class WideRegression(Regression):
-    """One whose replies a server keeps in files."""
-
-    outputs = 2000

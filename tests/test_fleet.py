@@ -129,26 +129,6 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_clients_of_a_name_in_use_or_of_another_task_are_refused_when_they_join(
-    fleet: Fleet,
-) -> None:
-    """tests/test_client_limits.py has what else a client may have been started for."""
-    server = fleet.server("--rounds", 1, "--min-clients", 2)
-    first = fleet.client(server.port, 0, 2)
-    server.wait_for(lambda event: event.get("what") == "joined")
-    join = ("--insecure", "--server", f"127.0.0.1:{server.port}", "--max-wait", 1, "--partition")
-
-    assert "/0/2' is in use" in refused(*join, "0/2", "--task", TASK)
-    says = f"this client has task 'tabular', the server asks for '{TASK}'"
-    assert refused(*join, "1/2", "--task", "tabular").endswith(says)
-    assert server.rounds() == []  # it waits for one that can take part
-    second = fleet.client(server.port, 1, 2)
-
-    assert server.process.wait(LIMIT) == 0
-    assert (first.wait(LIMIT), second.wait(LIMIT)) == (0, 0)
-    assert server.rounds()[-1]["failures"] == []
-
-
 def test_a_run_whose_clients_cannot_start_ends_with_their_reason(fleet: Fleet) -> None:
     run = fleet.start("run", "--task", "tests.resume_task:ServersAlone", "--clients", 1)
 

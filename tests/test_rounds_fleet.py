@@ -1,13 +1,18 @@
-"""Rounds of real processes: a client that only fails, one that is stopped, and a buffer."""
+"""Rounds of real processes: a client that only fails, a hostile one, and a buffer."""
 
 from __future__ import annotations
 
 import signal
 
+import numpy as np
 import pytest
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
+from fedsz.flower import FedSZMod
+from fedsz.flower.records import to_record
 from tests.fleets import HELD, LIMIT, Fleet
-from tests.links import free_port
+from tests.links import Client, free_port
 
 pytestmark = pytest.mark.slow
 FAILING = "tests.resume_task:FailingRegression"
@@ -28,23 +33,29 @@ def test_a_client_that_only_fails_ends_the_run_with_an_error(fleet: Fleet) -> No
     assert "the server stopped" in client.communicate(timeout=LIMIT)[0]
 
 
-def test_a_stopped_client_is_left_out_and_may_go_on(fleet: Fleet) -> None:
-    options = ("--rounds", 100_000, "--round-timeout", 1e6)
-    server = fleet.server("--min-clients", 2, *options)
-    clients = [fleet.client(server.port, i, 2) for i in range(2)]
-    server.wait_for_round(1)
-    clients[1].send_signal(signal.SIGSTOP)
+def test_a_server_finishes_without_a_hostile_client(fleet: Fleet) -> None:
+    """tests/test_hostile_replies.py has other attacks, in one process."""
+    app = ClientApp(mods=[FedSZMod()])
 
-    without = server.wait_for(lambda event: bool(event.get("failures")))
-    (failure,) = without["failures"]
-    assert failure["client"].endswith("1/2")
-    assert without["replies"] == 1
-    clients[1].send_signal(signal.SIGCONT)
-    server.wait_for(
-        lambda event: event.get("round", 0) > without["round"] and event["replies"] == 2
-    )
-    clients[1].kill()
-    assert "too late, the server goes on without this reply" in clients[1].communicate()[0]
+    @app.train()
+    def train(message: Message, _: Context) -> Message:
+        arrays = message.content["arrays"].items()
+        huge = to_record({name: np.full_like(x.numpy(), 1e38) for name, x in arrays})
+        metrics = MetricRecord({"train-loss": 0.1, "train-seconds": 1.0, "num-examples": 100})
+        return Message(RecordDict({"arrays": huge, "metrics": metrics}), reply_to=message)
+
+    server = fleet.server("--rounds", 5, "--min-clients", 4)
+    for i in range(3):
+        fleet.client(server.port, i, 3)
+    hostile = Client(f"127.0.0.1:{server.port}", "hostile", app, max_wait=30)
+
+    assert server.process.wait(LIMIT) == 0
+    hostile.ended()
+    start, *rounds = server.rounds()
+    assert [one["replies"] for one in rounds] == [3] * 5
+    assert all(one["failures"][0]["client"] == "hostile" for one in rounds)
+    assert rounds[3]["failures"][0]["kind"] == "benched"
+    assert rounds[-1]["loss"] < start["loss"] / 2
 
 
 def test_a_run_with_a_buffer_is_resumed_and_waits_for_no_stopped_client(fleet: Fleet) -> None:

@@ -17,13 +17,11 @@ from fedsz.errors import LinkError
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, Welcome
 from fedsz.transport.shares import Shares
-from fedsz.transport.state_folder import CLIENT_ID, SHARE, StateFolder
-from tests.fleets import LIMIT, WIDE
-from tests.links import LONG, Client
+from fedsz.transport.state_folder import SHARE, StateFolder
+from tests.links import Client
 from tests.session_links import GRACE, Door
 
 if TYPE_CHECKING:
-    from tests.fleets import Fleet
     from tests.links import Serve
 
 COUNT = 3
@@ -209,35 +207,3 @@ def test_a_server_that_gives_no_shares_is_no_use_to_a_client_without(serve: Serv
 
     assert isinstance(error, LinkError)
     assert str(error) == "the server gives no shares of the data: name one by --partition I/N"
-
-
-@pytest.mark.slow
-def test_a_client_killed_in_mid_upload_comes_back_with_its_share(
-    fleet: Fleet, tmp_path: Path
-) -> None:
-    # Without compression an update has several chunks. A deadline by what the others took would
-    # pass before a busy machine has started the client again.
-    run = ("--rounds", 2, "--min-clients", 2, "--codec", "raw")
-    server = fleet.server(*run, "--reconnect-grace", LONG, "--deadline-factor", 0, task=WIDE)
-    auto = ("--partition", "auto", "--server", f"127.0.0.1:{server.port}", "--task", WIDE)
-
-    def client(name: str, *more: str) -> Any:
-        return fleet.start("client", "--insecure", *auto, "--state-dir", tmp_path / name, *more)
-
-    clients, victim = [client("steady")], client("victim", "--limit-rate", "2mbps")
-    own, share = (tmp_path / "victim" / name for name in (CLIENT_ID, SHARE))
-    event = server.wait_for(
-        lambda event: event["event"] == "receiving" and event["client_id"] == own.read_text()
-    )
-    assert 0 < event["passed"] < event["size"]
-    given = share.read_text()
-    victim.kill()
-    victim.wait()
-    clients.append(client("victim", "--limit-rate", "20mbps"))
-    server.wait_for_round(1)
-    assert share.read_text() == given
-
-    assert [process.wait(LIMIT) for process in (*clients, server.process)] == [0, 0, 0]
-    names = [event["client_id"] for event in server.events if event.get("what") == "joined"]
-    assert (len(names), len(set(names))) == (3, 2)
-    assert [record["replies"] for record in server.rounds() if record["round"]] == [2, 2]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from fedsz.transport.events import EventKind
 from fedsz.transport.frames import PROTOCOL, Hello
 from fedsz.transport.state_folder import CLIENT_ID, KEY, SHARE, STATE, StateFolder
 from fedsz.whole_files import LOCK
+from tests.conftest import files_of_at_most
 from tests.links import Client, free_port
 
 if TYPE_CHECKING:
@@ -66,22 +66,10 @@ def test_a_damaged_state_is_not_used(tmp_path: Path, damaged: Callable[[bytes], 
         assert folder.read(RUN, NODE) == RecordDict()
 
 
-@contextmanager
-def small_files(most: int) -> Iterator[None]:
-    """Let no file of this process grow beyond so many bytes, as on a full disk."""
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_a_state_that_cannot_be_written_leaves_no_older_one(tmp_path: Path) -> None:
     with StateFolder(tmp_path) as folder:
         folder.write(RUN, NODE, state())
-        with small_files(1000):
+        with files_of_at_most(1000):
             folder.write(RUN, NODE, state())
 
         assert folder.read(RUN, NODE) == RecordDict()
@@ -100,7 +88,7 @@ def test_a_full_tmpdir_fails_a_reply_and_not_the_server(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = serve()
     server.client("a")
-    with small_files(100_000):
+    with files_of_at_most(100_000):
         (reply,) = server.ask(size=100_000)
     (later,) = server.ask(size=100_000)
 
