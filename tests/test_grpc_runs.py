@@ -134,20 +134,11 @@ def test_replies_that_the_garbage_collector_frees_hold_nobody_up(
     go.set()
 
 
-def test_replies_stream_as_they_come_until_the_stream_is_closed(serve: Serve) -> None:
+def test_replies_stream_as_they_come(serve: Serve) -> None:
     server, go = serve(), threading.Event()
-    slow = server.client("slow", waiting_app(go))
+    server.client("slow", waiting_app(go))
     server.client("quick")
     replies = server.stream()
     assert next(replies).metadata.src_node_id == node_id("quick")
     go.set()
     assert [reply.metadata.src_node_id for reply in replies] == [node_id("slow")]
-    go.clear()
-
-    replies = server.stream()
-    next(replies)
-    slow.events.wait(EventKind.RECEIVED, n=2)
-    replies.close()
-    slow.events.wait(EventKind.FAILED)
-    go.set()
-    assert server.events.count(EventKind.RECEIVED) == 3
