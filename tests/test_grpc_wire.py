@@ -6,54 +6,20 @@ import contextlib
 import io
 import math
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Error,
-    Message,
-    Metadata,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
-from fedsz.transport import frames as grpc_wire
-from fedsz.transport import messages as message_bytes
-from fedsz.transport.frames import (
-    CHUNK_BYTES,
-    MAX_FRAME_BYTES,
-    Ack,
-    Begin,
-    Bye,
-    ByeKind,
-    Hello,
-    Incoming,
-    Welcome,
-    frames,
-    message_wire_size,
-    pack,
-    unpack,
-    wire_size,
-)
-from fedsz.transport.messages import (
-    Buffer,
-    EncodedMessage,
-    decode_message,
-    encode_content,
-    encode_message,
-)
+from fedsz.transport import frames, messages
+from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Hello, Incoming, Welcome, pack, unpack
+from fedsz.transport.messages import Buffer, decode_message, encode_content, encode_message
 
-if TYPE_CHECKING:
-    from fedsz.transport.frames import Control
-
-METADATA = Metadata(
+CHUNK = frames.CHUNK_BYTES
+METADATA = compat.Metadata(
     run_id=2**63 + 5,
     message_id="request",
     src_node_id=1,
@@ -101,7 +67,7 @@ CONTENTS = {
     "no arrays": RecordDict({"metrics": MetricRecord({"n": 1})}),
 }
 
-CONTROLS: list[Control] = [
+CONTROLS: list[frames.Control] = [
     Hello(1, "pi-3", {"partition-id": 3, "site": "lab", "share": 0.5, "gpu": False}, ["a", "b"]),
     Welcome(2**62, 4 << 30, ["a"]),
     Begin("a", 1 << 40),
@@ -110,13 +76,12 @@ CONTROLS: list[Control] = [
 ]
 
 
-def to_message(content: RecordDict | None = None, error: Error | None = None) -> Message:
-    content = RecordDict() if content is None and error is None else content
-    return compat.make_message(METADATA, content=content, error=error)
+def to_message(content: RecordDict | None = None) -> Message:
+    return compat.make_message(METADATA, content=RecordDict() if content is None else content)
 
 
-def join(encoded: EncodedMessage) -> bytes:
-    return b"".join(encoded.segments)
+def bytes_of(message: Message) -> bytes:
+    return b"".join(map(bytes, encode_message(message, "request").segments))
 
 
 def decode(raw: bytes) -> Message:
@@ -126,12 +91,11 @@ def decode(raw: bytes) -> Message:
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 def test_content_round_trip(content: RecordDict) -> None:
     before = {k: dict(v) for k, v in content.items()}
-    encoded = encode_message(to_message(content), "request")
-    raw = join(encoded)
+    raw = bytes_of(to_message(content))
     source = io.BytesIO(raw + b"the next message")
     message = decode_message(source, len(raw))
 
-    assert source.tell() == encoded.size == len(raw)
+    assert source.tell() == len(raw)
     assert message.content == content
     assert list(message.content) == list(content)  # their order, too
     assert vars(message.metadata) == vars(METADATA)
@@ -141,7 +105,7 @@ def test_content_round_trip(content: RecordDict) -> None:
 
 @pytest.mark.parametrize("reason", ["ValueError: no data", None])
 def test_error_round_trip(reason: str | None) -> None:
-    message = decode(join(encode_message(to_message(error=Error(2, reason)), "request")))
+    message = decode(bytes_of(compat.make_message(METADATA, error=Error(2, reason))))
 
     assert message.error == Error(2, reason)
     assert not message.has_content()
@@ -163,7 +127,7 @@ def test_a_buffer_reads_across_pieces_and_blocks(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Buffer, "_BLOCK_BYTES", block)
-    raw = join(encode_message(to_message(EVERY_KIND), "request"))
+    raw = bytes_of(to_message(EVERY_KIND))
     buffer = Buffer()
     for start in range(0, len(raw), 7):
         buffer.write(memoryview(raw)[start : start + 7])
@@ -174,7 +138,7 @@ def test_a_buffer_reads_across_pieces_and_blocks(
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 def test_damaged_messages_are_refused_or_decode(content: RecordDict) -> None:
-    raw = join(encode_message(to_message(content), "request"))
+    raw = bytes_of(to_message(content))
     for size in range(len(raw)):
         with pytest.raises(CorruptStream):
             decode(raw[:size])
@@ -209,8 +173,8 @@ def test_neither_content_nor_error_is_refused() -> None:
 
 def test_what_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     bulky = RecordDict({"config": ConfigRecord({"blob": bytes(2000)})})
-    raw = join(encode_message(to_message(bulky), "request"))
-    monkeypatch.setattr(message_bytes, "MAX_HEAD_BYTES", 1000)
+    raw = bytes_of(to_message(bulky))
+    monkeypatch.setattr(messages, "MAX_HEAD_BYTES", 1000)
 
     with pytest.raises(ConfigError, match="put bulk data into an ArrayRecord"):
         encode_content(bulky)
@@ -222,7 +186,9 @@ def test_what_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("frame", CONTROLS, ids=lambda f: type(f).__name__)
-def test_control_frames_round_trip_and_damaged_ones_are_refused_or_read(frame: Control) -> None:
+def test_control_frames_round_trip_and_damaged_ones_are_refused_or_read(
+    frame: frames.Control,
+) -> None:
     raw = pack(frame)
     assert unpack(raw) == frame
     for size in range(len(raw)):
@@ -257,12 +223,12 @@ def test_frames_out_of_range_are_refused(raw: bytes) -> None:
         unpack(raw)
 
 
-@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 200, CHUNK_BYTES, 3 * CHUNK_BYTES + 1])
+@pytest.mark.parametrize("size", [0, 1, CHUNK - 200, CHUNK, 3 * CHUNK + 1])
 def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
     arrays = ArrayRecord({f"{i}": Array("uint8", (size,), "raw", bytes(size)) for i in range(3)})
     content = encode_content(RecordDict({"arrays": arrays}))
     encoded = encode_message(to_message(), "request", content)
-    begin, *data = raws = list(frames(encoded))
+    begin, *data = raws = list(frames.frames(encoded))
     announced = unpack(begin)
     assert isinstance(announced, Begin)
     incoming = Incoming(announced, buffer := Buffer(), limit=encoded.size)
@@ -274,12 +240,12 @@ def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
 
     assert incoming.complete
     assert decode_message(buffer, incoming.size).content["arrays"] == arrays
-    assert max(map(len, raws)) <= CHUNK_BYTES + 1 < MAX_FRAME_BYTES
-    assert all(len(raw) == CHUNK_BYTES + 1 for raw in data[:-1])
-    total = sum(map(wire_size, raws))
-    assert incoming.wire_bytes == message_wire_size(encoded) == total
+    assert max(map(len, raws)) <= CHUNK + 1 < frames.MAX_FRAME_BYTES
+    assert all(len(raw) == CHUNK + 1 for raw in data[:-1])
+    total = sum(map(frames.wire_size, raws))
+    assert incoming.wire_bytes == frames.message_wire_size(encoded) == total
     parked = encode_message(to_message(), "request", content.parked())
-    assert list(frames(parked)) == raws  # from disk
+    assert list(frames.frames(parked)) == raws  # from disk
     assert [b"".join(x) for x in parked.chunks(977)] == [b"".join(x) for x in encoded.chunks(977)]
 
 
@@ -295,7 +261,7 @@ def test_an_arrival_takes_what_was_announced_and_no_more() -> None:
 
 def test_the_protocol_stays_what_it_is() -> None:
     """Old clients speak these bytes; a change needs a new PROTOCOL."""
-    assert grpc_wire.PROTOCOL == 1
+    assert frames.PROTOCOL == 1
     # Releases before session keys end after the message ids; each side reads the other's.
     assert unpack(bytes.fromhex("019401a16381a1700191a16d")) == Hello(1, "c", {"p": 1}, ["m"])
     # Releases before shares end after these; a client that asks for none reads as it did.
