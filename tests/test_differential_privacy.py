@@ -295,12 +295,3 @@ def test_flowers_client_side_clipping(name: str, inner: Any, update: str) -> Non
     strategy = around(wrapper, inner, **norm)
     app.check(app.run(strategy, start=initial(counter=False), **options), least=0.2)
     assert app.norms == pytest.approx([0.3, 0.3 * growth, 0.3 * growth**2])
-
-
-@pytest.mark.parametrize("name", ["Fixed", "Adaptive"])
-def test_flowers_server_side_clipping(name: str) -> None:
-    wrapper = getattr(flower, f"DifferentialPrivacyServerSide{name}Clipping")
-    norm = {"clipping_norm" if name == "Fixed" else "initial_clipping_norm": 0.3}
-    app, start = App(), initial(counter=False)
-    (after,) = app.run(around(wrapper, **norm), 1, start)
-    assert norm_of(after, start) == pytest.approx(0.3, rel=1e-2)

@@ -14,7 +14,6 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedsz.flower import LocalGrid
-from tests.flower_engine import flwr_run, superlink
 
 pytestmark = [pytest.mark.repository, pytest.mark.slow]
 
@@ -56,19 +55,6 @@ def uploaded(output: str) -> tuple[int, int]:
     """The bytes that were sent up, and those of the arrays."""
     sent, raw = re.findall(r"^up ([\d,]+) of ([\d,]+) bytes", output, re.M)[0]
     return int(sent.replace(",", "")), int(raw.replace(",", ""))
-
-
-@pytest.mark.sampled(0)  # the next test has the app, and the tutorial of Flower's apps the engine
-def test_pytorch_by_flwr_run(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs flwr[simulation]")
-    with superlink(tmp_path):
-        output = flwr_run(
-            EXAMPLES / "pytorch_quickstart", tmp_path, nodes=2, num_server_rounds=2, local_epochs=4
-        )
-
-    assert accuracies(output)[-1] > 0.8
-    sent, raw = uploaded(output)
-    assert 0 < 4 * sent < raw
 
 
 @pytest.mark.parametrize("example", ["pytorch_quickstart"], indirect=True)

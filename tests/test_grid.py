@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any
 
 import numpy as np
@@ -68,22 +67,25 @@ def stream_of(content: RecordDict) -> bytes:
 
 def test_one_stream_crosses_the_wire_each_way() -> None:
     grid = Watched(grid_of(app_of()))
-    state = record_of(initial())
+    ours, state = FedSZGrid(grid, BOUND), record_of(initial())
+    messages = list(FedAvg().configure_train(1, state, ConfigRecord(), ours))
+    contents = [message.content for message in messages]
 
-    FedAvg(fraction_evaluate=0).start(FedSZGrid(grid, BOUND), state, num_rounds=1)
+    assert len(list(ours.send_and_receive(messages))) == CLIENTS
 
     assert len(grid.down) == len(grid.up) == CLIENTS
     down, up = (fedsz.inspect(stream_of(contents[0])) for contents in (grid.down, grid.up))
     assert all(tensor.bound is None for tensor in down.tensors)
     assert [tensor.codec for tensor in up.tensors if tensor.bound] == ["uniform", "uniform"]
-    assert not is_sealed(state)  # the round's shared record is not written into
+    assert all(m.content is content for m, content in zip(messages, contents, strict=True))
+    assert not is_sealed(contents[0].array_records["arrays"])  # nor is it written into
     assert len({id(content) for content in grid.down}) == 1  # and is packed once
 
 
 def test_traffic_is_counted() -> None:
     grid = FedSZGrid(inner := Watched(grid_of(app_of())), BOUND, codec="zfp")
 
-    FedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=1)
+    run(FedAvg(fraction_evaluate=0), grid)
     traffic = grid.take_traffic()
 
     raw = sum(x.nbytes for x in initial().values())
@@ -102,23 +104,20 @@ def test_traffic_is_counted() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (
-            lambda a: {**a, "fc.weight": a["fc.weight"][:, :9]},
-            r"'fc.weight' has shape \(60, 9\) where the model has \(60, 50\)",
-        ),
-        (
-            lambda a: {name: x for name, x in a.items() if name != "fc.bias"},
-            r"'fc.bias' of shape \(60,\) is missing",
-        ),
-        (lambda a: {**a, "head": np.zeros(2)}, r"'head' of shape \(2,\) is not in the model"),
+        ({"fc.weight": np.ones((60, 9))}, "has shape (60, 9) where the model has (60, 50)"),
+        ({"fc.bias": None}, "'fc.bias' of shape (60,) is missing"),
+        ({"head": np.zeros(2)}, "'head' of shape (2,) is not in the model"),
     ],
     ids=["shape", "missing", "additional"],
-)  # fmt: skip
+)
 def test_another_model_is_left_out_and_named(
     strategy: type[FedAvg], change: Any, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = app_of(lambda i, arrays: change(arrays) if i == 1 else arrays)
-    grid = FedSZGrid(grid_of(app), BOUND)
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        changed = arrays | change if client == 1 else arrays
+        return {name: x for name, x in changed.items() if x is not None}
+
+    grid = FedSZGrid(grid_of(app_of(edit)), BOUND)
 
     with caplog.at_level(logging.WARNING, "fedsz"):
         result = run(strategy(fraction_evaluate=0), grid)
@@ -126,7 +125,7 @@ def test_another_model_is_left_out_and_named(
     traffic = grid.take_traffic()
     assert traffic.replies == CLIENTS - 1
     (reason,) = (failure.reason for failure in traffic.failures)
-    assert re.search(says, reason)
+    assert says in reason
     assert reason in caplog.text
     weight = to_arrays(result.arrays)["fc.weight"]
     assert np.abs(weight - initial()["fc.weight"]).max() <= bound_of(initial()["fc.weight"]) + 1e-6
@@ -144,20 +143,6 @@ def test_clients_may_answer_with_something_else_where_that_is_asked_for(same_mod
     assert names == ([] if same_model else ["adapter.weight"])
 
 
-def test_the_strategys_messages_stay_as_they_are() -> None:
-    grid = FedSZGrid(grid_of(app_of()), BOUND)
-    messages = list(FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid))
-    contents = [message.content for message in messages]
-
-    replies = list(grid.send_and_receive(messages))
-
-    assert len(replies) == CLIENTS
-    assert all(
-        message.content is content for message, content in zip(messages, contents, strict=True)
-    )
-    assert not is_sealed(contents[0].array_records["arrays"])
-
-
 def test_a_client_without_the_mod_still_takes_part_without_a_fedszgrid() -> None:
     assert run(FedAvg(), grid_of(app_of())).arrays is not None
 
@@ -173,16 +158,7 @@ def test_a_codec_that_a_client_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert "CodecUnavailable: codec 'zfp' needs the package" in failures[0].reason
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"error_bound": 0},
-        {"error_bound": float("nan")},
-        {"codec": "sz4"},
-        {"lossless": "sz2"},
-        {"rule": "some"},
-    ],
-)
+@pytest.mark.parametrize("options", [{"codec": "sz4"}, {"lossless": "sz2"}, {"rule": "some"}])
 def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         FedSZGrid(grid_of(app_of()), **options)
@@ -194,9 +170,7 @@ def test_settings_reach_the_clients() -> None:
         inner, "abs:0.05", codec="zfp:precision=11", lossless="zstd:level=9", rule="ndim"
     )
 
-    _ = list(
-        grid.stream_replies(FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid))
-    )
+    run(FedAvg(fraction_evaluate=0), grid)
 
     note = inner.down[0].config_records[KEY]
     sent = dict(note)

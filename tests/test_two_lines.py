@@ -87,26 +87,6 @@ def test_no_update_of_a_plain_app_is_clipped() -> None:
     assert np.abs(plain - wrapped).max() <= 0.1  # a millionth of its range, which is 2e4
 
 
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda x: x * np.float32(np.nan), "failed"),  # the client says so itself
-        (lambda x: x[:-1], "model"),
-    ],
-)
-def test_what_is_no_update_is_refused(change: Any, kind: str) -> None:
-    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if client == 1:
-            arrays["fc.weight"] = change(arrays["fc.weight"])
-        return arrays
-
-    grid = FedSZGrid(grid_of(app_of(edit)))
-
-    run(FedAvg(fraction_evaluate=0), grid)
-
-    assert [failure.kind for failure in grid.take_traffic().failures] == [kind]
-
-
 def test_rules_are_one_word_away_and_another_word_is_an_error() -> None:
     assert AdmissionRules.of("fleet") == AdmissionRules()
     with pytest.raises(ConfigError, match="rules must be 'fleet', AdmissionRules or None, got 'f"):
