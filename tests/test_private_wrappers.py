@@ -41,9 +41,10 @@ from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, FetchSgd, LocalGrid, Stre
 from fedsz.flower.wrapped_grid import WrappedGrid
 from tests import federation
 from tests.federation import record_of, to_arrays
+from tests.test_differential_privacy import ONE, C, moved, norm_of
+from tests.test_differential_privacy import initial as floats
 
-CLIENTS = 5
-C = 0.5  # the clipping norm; clients' steps have norms of 0.3 to 2.1
+CLIENTS = 5  # whose steps have norms of 0.3 to 2.1, where C is the clipping norm
 
 FIXED = {"noise_multiplier": 1e-9, "clipping_norm": C}
 ADAPTIVE = {"noise_multiplier": 1e-9, "initial_clipping_norm": C, "clipped_count_stddev": 0.01}
@@ -57,19 +58,11 @@ each_wrapper = pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda w: w.__na
 
 
 def initial() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {
-        "fc.weight": rng.normal(size=(60, 50)).astype(np.float32),
-        "fc.bias": rng.normal(size=60).astype(np.float32),
-    }
+    return {name: x for name, x in floats().items() if name in ("single", "bias")}
 
 
 def trained(arrays: dict[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(client)
-    steps = {name: rng.normal(size=x.shape) for name, x in arrays.items()}
-    norm = np.sqrt(sum(np.square(step).sum() for step in steps.values()))
-    scale = (0.3 + 0.45 * client) / norm
-    return {name: (x + scale * steps[name]).astype(x.dtype) for name, x in arrays.items()}
+    return moved(arrays, client, norm=0.3 + 0.45 * client)
 
 
 def app_of(mods: Iterable[Any] = (), edit: Any = trained, before: Iterable[Any] = ()) -> ClientApp:
@@ -121,7 +114,7 @@ def test_streaming_ends_as_flowers_fedavg_does(wrapper: Any, update: str) -> Non
     streaming = run(private(wrapper, StreamingFedAvg(fraction_evaluate=0)), grids[1])
 
     assert all(np.allclose(plain[name], streaming[name], rtol=0, atol=1e-5) for name in plain)
-    assert not np.allclose(plain["fc.weight"], initial()["fc.weight"], atol=1e-3)
+    assert not np.allclose(plain["single"], initial()["single"], atol=1e-3)
     assert [grid.take_traffic().failures for grid in grids] == [[], []]
 
 
@@ -166,7 +159,7 @@ def test_noise_reaches_counters() -> None:
     strategy = DifferentialPrivacyClientSideFixedClipping(
         StreamingFedAvg(fraction_evaluate=0), 0.1, 100.0, CLIENTS
     )
-    app = app_of([fixedclipping_mod], lambda x, _: {**x, "fc.bias": x["fc.bias"] + 1})
+    app = app_of([fixedclipping_mod], lambda x, _: {**x, "bias": x["bias"] + 1})
     after = run(strategy, grid_of(app), 1, counted)
 
     noise = after["batches"] - np.arange(3)
@@ -182,8 +175,8 @@ class Looking(StreamingFedAvg):
         for reply in looked_at:
             (record,) = reply.content.array_records.values()
             assert list(record) == list(initial()) == list(record.copy())
-            half = (record["fc.bias"].numpy() + initial()["fc.bias"]) / 2
-            record["fc.bias"] = next(iter(ArrayRecord([half]).values()))
+            half = (record["bias"].numpy() + initial()["bias"]) / 2
+            record["bias"] = next(iter(ArrayRecord([half]).values()))
         return super().aggregate_train(server_round, looked_at)
 
 
@@ -194,9 +187,9 @@ def test_what_was_put_into_a_record_counts() -> None:
     looked = run(Looking(fraction_evaluate=0), grids[1], rounds=1)
 
     start = initial()
-    assert np.allclose(looked["fc.weight"], plain["fc.weight"], atol=1e-6)
-    half = (plain["fc.bias"] - start["fc.bias"]) / 2
-    assert np.allclose(looked["fc.bias"] - start["fc.bias"], half, atol=1e-6)
+    assert np.allclose(looked["single"], plain["single"], atol=1e-6)
+    half = (plain["bias"] - start["bias"]) / 2
+    assert np.allclose(looked["bias"] - start["bias"], half, atol=1e-6)
 
 
 def test_a_reply_that_does_not_decode_is_refused_before_anybody_looks_at_it() -> None:
@@ -206,7 +199,7 @@ def test_a_reply_that_does_not_decode_is_refused_before_anybody_looks_at_it() ->
     after = run(Looking(fraction_evaluate=0), grid, rounds=1)
 
     start = initial()
-    assert np.allclose(after["fc.weight"], start["fc.weight"], atol=0.1)
+    assert np.allclose(after["single"], start["single"], atol=0.1)
     assert [failure.kind for failure in grid.take_traffic().failures] == ["not finite"]
 
 
@@ -244,7 +237,6 @@ class Kept:
         return reply
 
 
-ONE = {"fraction_evaluate": 0, "min_train_nodes": 1, "min_available_nodes": 1}
 FED_BACK = {"update": "delta+ef", "error_bound": "step:2"}
 
 
@@ -266,7 +258,7 @@ def test_a_residual_is_of_what_has_left_local_differential_privacy() -> None:
         for left, sent, residual in zip(kept.left, replies[1:], after, strict=False):
             owed = owed + left[name] - sent[name]
             assert np.allclose(residual.get(name, 0), owed, atol=1e-6)
-    assert all(np.abs(residual["fc.weight"]).max() > 1e-3 for residual in after)
+    assert all(np.abs(residual["single"]).max() > 1e-3 for residual in after)
 
 
 def test_what_a_client_sends_and_keeps_is_a_function_of_what_leaves_its_mods() -> None:
@@ -292,39 +284,37 @@ def test_what_a_client_sends_and_keeps_is_a_function_of_what_leaves_its_mods() -
     assert any("reply" in key for key in states[0])
 
 
-LEGACY = {
-    "fixed": legacy.DifferentialPrivacyClientSideFixedClipping,
-    "adaptive": legacy.DifferentialPrivacyClientSideAdaptiveClipping,
-    "DPFedAvg": legacy.DPFedAvgFixed,
-}
-LEGACY_OPTIONS = {
-    "fixed": {"clipping_norm": C},
-    "adaptive": {"initial_clipping_norm": C, "clip_norm_lr": 1e-9},
-    "DPFedAvg": {"clip_norm": C},
-}
-LEGACY_MODS = {
-    "fixed": [legacy_mods.fixedclipping_mod],
-    "adaptive": [legacy_mods.adaptiveclipping_mod],
-    "DPFedAvg": [],
-}
-
-
-@pytest.mark.parametrize("name", LEGACY)
-def test_legacy_apps_keep_to_the_norm(name: str) -> None:
+@pytest.mark.parametrize(
+    ("wrapper", "norm", "mods"),
+    [
+        (
+            legacy.DifferentialPrivacyClientSideFixedClipping,
+            {"clipping_norm": C},
+            [legacy_mods.fixedclipping_mod],
+        ),
+        (
+            legacy.DifferentialPrivacyClientSideAdaptiveClipping,
+            {"initial_clipping_norm": C, "clip_norm_lr": 1e-9},
+            [legacy_mods.adaptiveclipping_mod],
+        ),
+        (legacy.DPFedAvgFixed, {"clip_norm": C}, []),
+    ],
+)
+def test_legacy_apps_keep_to_the_norm(wrapper: Any, norm: dict[str, Any], mods: list[Any]) -> None:
     received, after = [], []
+    is_dpfedavg = wrapper is legacy.DPFedAvgFixed
 
     class Legacy(NumPyClient):
         def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> Any:
-            received.append([x.copy() for x in parameters])
-            model = dict(zip(initial(), parameters, strict=True))
-            return list(trained(model, len(received)).values()), 1, {}
+            received.append(dict(zip(initial(), map(np.copy, parameters), strict=True)))
+            return list(trained(received[-1], len(received)).values()), 1, {}
 
     def client(_: Context) -> Any:
         inner = Legacy()
-        return (DPFedAvgNumPyClient(inner) if name == "DPFedAvg" else inner).to_client()
+        return (DPFedAvgNumPyClient(inner) if is_dpfedavg else inner).to_client()
 
     def keep(number: int, weights: list[np.ndarray], config: dict[str, Any]) -> None:
-        after.append(weights)
+        after.append(dict(zip(initial(), weights, strict=True)))
 
     inner = legacy.FedAvg(
         fraction_evaluate=0.0,
@@ -333,28 +323,23 @@ def test_legacy_apps_keep_to_the_norm(name: str) -> None:
         initial_parameters=ndarrays_to_parameters(list(initial().values())),
         evaluate_fn=keep,
     )
-    options = {"num_sampled_clients": 1, "noise_multiplier": 0.0, **LEGACY_OPTIONS[name]}
-    app = ClientApp(client_fn=client, mods=[FedSZMod(), *LEGACY_MODS[name]])
+    strategy = wrapper(inner, num_sampled_clients=1, noise_multiplier=0.0, **norm)
+    app = ClientApp(client_fn=client, mods=[FedSZMod(), *mods])
     grid = FedSZGrid(LocalGrid(app, [{}]), **FED_BACK)
     context = Context(grid.run.run_id, 1, {}, RecordDict(), {})
-    config = ServerConfig(num_rounds=3)
-    around = LegacyContext(context, config=config, strategy=LEGACY[name](inner, **options))
+    around = LegacyContext(context, config=ServerConfig(num_rounds=3), strategy=strategy)
     DefaultWorkflow()(grid, around)
 
     assert grid.take_traffic().failures == []
-    norms = [
-        np.sqrt(sum(np.square(x.astype(float) - y).sum() for x, y in zip(a, b, strict=True)))
-        for a, b in zip(after[1:], received, strict=True)
-    ]
+    norms = [norm_of(*both) for both in zip(after[1:], received, strict=True)]
     assert len(norms) == 3
     assert max(norms) <= C
     assert min(norms) > 0.2 * C
 
 
-MISPLACED = [fixedclipping_mod, adaptiveclipping_mod, LocalDpMod(C, 0.1, 1.0, 0.01)]
-
-
-@pytest.mark.parametrize("mod", MISPLACED, ids=["fixed", "adaptive", "local"])
+@pytest.mark.parametrize(
+    "mod", [fixedclipping_mod, adaptiveclipping_mod, LocalDpMod(C, 0.1, 1.0, 0.01)]
+)
 def test_a_mod_before_fedszs_is_told_in_one_line(mod: Any) -> None:
     grid = FedSZGrid(LocalGrid(app_of(before=[mod]), [{"partition-id": 0}]))
     run(private(DifferentialPrivacyClientSideFixedClipping, FedAvg(**ONE)), grid, 1)
