@@ -156,24 +156,24 @@ def limits(rounds: list[list[float]], monkeypatch: pytest.MonkeyPatch) -> list[f
     return found
 
 
-def test_slow_devices_come_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three clients take a second, two honest ones twelve: they are not left out for ever."""
-    found = limits([[1.0, 1.0, 1.0, 12.0, 12.0]] * 8, monkeypatch)
-
-    assert found == [3.0, 6.0, 12.0, *[24.0] * 5]
+OTHERS = [1.0] * 4
 
 
-def test_who_answers_just_in_time_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of six wait until just before each deadline."""
-    rounds = [[1.0, 1.0, 1.0, 1.0, 1.1, 1.1]] + [[1.0, 1.0, 1.0, 1.0, 2.9, 2.9]] * 9
-
-    assert set(limits(rounds, monkeypatch)[1:]) == {3.0}
-
-
-def test_who_never_answers_makes_rounds_no_longer_than_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = limits([[1.0, 1.0, 1.0, 1.0, math.inf]] * 9, monkeypatch)
-
-    assert max(found) == 3.0 * LONGEST_STRETCH
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        # Three clients take a second, two honest ones twelve: they are not left out for ever.
+        ([[1.0, 1.0, 1.0, 12.0, 12.0]] * 8, [3.0, 6.0, 12.0, *[24.0] * 5]),
+        # Two wait until just before each deadline.
+        ([[*OTHERS, 1.1, 1.1], *[[*OTHERS, 2.9, 2.9]] * 9], [3.3, *[3.0] * 9]),
+        # One never answers.
+        ([[*OTHERS, math.inf]] * 5, [3.0, 6.0, 12.0, 24.0, 24.0]),
+    ],
+)
+def test_who_moves_a_deadline(
+    rounds: list[list[float]], expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert limits(rounds, monkeypatch) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("factor", "quorum"), [(0.5, 1), (math.nan, 1), (2.0, 0)])

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsz.flower import FedBuff, FedSZGrid, FetchSgd, StreamingFedAvg
+from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
 from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
 from tests.links import Server
@@ -29,23 +29,17 @@ def trained(strategy: Any, grid: FedSZGrid, rounds: int = 3) -> Any:
 
 def waiting(grid: FedSZGrid, rounds: int) -> int:
     """FedAvg, which waits for all; return how many updates have counted."""
-    counted = []
-
-    class Counting(FedAvg):
-        def aggregate_train(self, server_round: int, replies: Any) -> Any:
-            replies = list(replies)
-            counted.append(sum(not reply.has_error() for reply in replies))
-            return super().aggregate_train(server_round, replies)
-
-    Counting(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=rounds, timeout=20)
-    return sum(counted)
+    strategy, counted = FedAvg(fraction_evaluate=0), []
+    strategy.train_metrics_aggr_fn = lambda contents, _: counted.extend(contents) or MetricRecord()
+    trained(strategy, grid, rounds)
+    return len(counted)
 
 
 def streaming(grid: FedSZGrid, rounds: int) -> int:
     """StreamingFedAvg, which takes replies as they come."""
     strategy, counted = StreamingFedAvg(fraction_evaluate=0), []
     strategy.on_update = counted.append
-    strategy.start(grid, record_of(initial()), num_rounds=rounds, timeout=20)
+    trained(strategy, grid, rounds)
     return len(counted)
 
 
@@ -71,11 +65,7 @@ def pushing(grid: FedSZGrid, rounds: int) -> int:
     return counted
 
 
-WAYS: dict[str, Callable[[FedSZGrid, int], int]] = {
-    "waiting": waiting,
-    "streaming": streaming,
-    "pushing": pushing,
-}
+WAYS = {"waiting": waiting, "streaming": streaming, "pushing": pushing}
 
 
 @contextmanager
@@ -127,13 +117,15 @@ def test_an_app_that_fails_is_booked_to_its_node(engine: str, way: str) -> None:
     assert all("not today" in failure.reason for failure in failures)
 
 
-ODD: dict[str, Any] = {
-    "in its own name": in_its_own_name,
-    "twice": twice,
-    "an error first": error_first,
-    "never": never,
+ODD: dict[str, tuple[Any, bool]] = {  # what a Grid does for a node, and whether that fails
+    "in its own name": ({"answers": in_its_own_name}, True),
+    "twice": ({"answers": twice}, False),
+    "an error first": ({"answers": error_first}, True),
+    "never": ({"answers": never}, True),
+    "not taken, None": ({"named": [None]}, True),
+    "not taken, empty": ({"named": [""]}, True),
+    "not taken, left out": ({"named": []}, True),
 }
-FAILS = {"in its own name", "an error first", "never"}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -141,15 +133,17 @@ FAILS = {"in its own name", "an error first", "never"}
 def test_odd_answers_are_booked_to_who_was_asked(name: str, way: str) -> None:
     inner = grid_of(app_of())
     odd = inner.get_node_ids()[1]
-    grid = FedSZGrid(Odd(inner, {odd: ODD[name]}), "std:1", rules="fleet")
+    does, fails = ODD[name]
+    refuses = [odd] if "named" in does else []
+    answers = {odd: does["answers"]} if "answers" in does else {}
+    grid = FedSZGrid(Odd(inner, answers, refuses, does.get("named")), "std:1", rules="fleet")
 
-    counted = WAYS[way](grid, 2)
+    assert WAYS[way](grid, 2) == 2 * (CLIENTS - fails)
 
-    fails = name in FAILS
-    assert counted == 2 * (CLIENTS - fails)
     booked = [failure.client for failure in grid.take_traffic().failures]
     if not (name == "never" and way == "pushing"):  # an app that gives up does not say so
         assert booked == ([str(odd)] * 2 if fails else [])
+        assert len(grid._exchange) == 0
     grid.end_round()
     assert set(grid._admission.bench.failed) == {int(node) for node in booked}
 
@@ -167,19 +161,6 @@ def test_a_reply_for_another_node_counts_for_who_was_asked(way: str) -> None:
 
     assert sorted(nodes) == sorted(3 * [str(node) for node in inner.get_node_ids()])
     assert grid.take_traffic().failures == []
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("named", [[None], [""], []], ids=["None", "empty", "left out"])
-def test_what_an_engine_does_not_take_has_an_outcome_too(named: list[Any], way: str) -> None:
-    inner = grid_of(app_of())
-    refused = inner.get_node_ids()[2]
-    grid = FedSZGrid(Odd(inner, refuses=[refused], named=named), "std:1")
-
-    assert WAYS[way](grid, 2) == 2 * (CLIENTS - 1)
-
-    assert [failure.client for failure in grid.take_traffic().failures] == [str(refused)] * 2
-    assert len(grid._exchange) == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -214,16 +195,6 @@ def test_a_buffer_goes_on_without_nodes_that_vanish(answer: Any, named: list[Any
     traffic = grid.take_traffic()
     assert traffic.replies == 3 * 2
     assert {failure.client for failure in traffic.failures} == {str(gone), str(refused)}
-
-
-def test_sketches_pass_an_engine_that_answers_for_a_node_that_has_gone() -> None:
-    inner = grid_of(app_of())
-    gone = inner.get_node_ids()[3]
-    grid = FedSZGrid(Odd(inner, {gone: in_its_own_name}), update="sketch:rows=5,fixed=1")
-
-    trained(FetchSgd(fraction_evaluate=0, k="5%"), grid)
-
-    assert grid.take_traffic().replies == 3 * (CLIENTS - 1)
 
 
 class Forgetful:

@@ -14,7 +14,7 @@ from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
+from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
 from tests.test_clipping import steps_norm
 from tests.test_hostile_replies import REFUSED
 from tests.test_quorum import equal, failing
@@ -104,10 +104,8 @@ def test_whoever_waits_for_all_averages_as_in_rounds() -> None:
 
     ours = trained(FedSZGrid(grid_of(app_of()), **options), 4, buffer=CLIENTS)
 
-    rounds = StreamingFedAvg(fraction_evaluate=0).start(
-        FedSZGrid(grid_of(app_of()), **options), record_of(initial()), num_rounds=4
-    )
-    theirs = to_arrays(rounds.arrays)
+    grid = FedSZGrid(grid_of(app_of()), **options)
+    theirs = to_arrays(run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=4).arrays)
     assert all(np.allclose(ours[name], theirs[name], atol=1e-2) for name in theirs)
 
 

@@ -180,5 +180,3 @@ def test_what_comes_otherwise_is_averaged_as_ever() -> None:
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="momentum"):
         FetchSgd(momentum=1.0)
-    with pytest.raises(ConfigError, match="number of elements"):
-        FetchSgd(k=0)

@@ -89,7 +89,6 @@ class Ledger:
     def __init__(self) -> None:
         self._unnamed: list[Asked] = []  # had no id when last looked at
         self._named: dict[str, list[Asked]] = {}  # by the inner Grid's id
-        self._pushed: dict[str, Asked] = {}  # by the app's
         self._of_node: dict[int, list[Asked]] = {}
 
     def __len__(self) -> int:
@@ -110,11 +109,11 @@ class Ledger:
         """Note the id that a push has returned: the app is told that of the first push."""
         asked.inner_id = inner_id
         asked.message_id = asked.message_id or inner_id
-        self._pushed[asked.message_id] = asked
 
     def pushed(self, message_ids: Iterable[str]) -> list[Asked]:
         """Return what is out of the messages that an app knows by these ids."""
-        return [self._pushed[i] for i in message_ids if i in self._pushed]
+        wanted = set(message_ids)
+        return [one for of in self._of_node.values() for one in of if one.message_id in wanted]
 
     def settle(self, reply: Message) -> Asked | None:
         """Return what a reply answers, which is out no more; None if nothing out is answered.
@@ -140,7 +139,6 @@ class Ledger:
     def drop(self, asked: Asked) -> None:
         """Await no outcome of a message any more: a reply that still comes answers nothing."""
         asked.out = False
-        self._pushed.pop(asked.message_id, None)
         if asked in self._unnamed:
             self._unnamed.remove(asked)
         _remove(asked, self._named, asked.current_id)

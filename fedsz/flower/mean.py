@@ -14,7 +14,7 @@ from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import RefusedReply
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
-from fedsz.flower.refusal import NormSum, Refusal, refusing_failures
+from fedsz.flower.refusal import Norm, Refusal, refusing_failures
 from fedsz.flower_compat import make_record
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.update.chained import ChainDecoder
@@ -92,16 +92,17 @@ class Mean:
     def _opened(self, update: ReceivedUpdate) -> list[_OpenedTensor]:
         """Decode an update as far as that can fail, and judge it."""
         opened: list[_OpenedTensor] = []
-        norm, clipped = NormSum(), update.clipping_norm is not None
+        clipped = update.clipping_norm is not None
         for name, x in iter(update.arrays().items()) if clipped else update.unpacked():
             with update.clock:
                 sums = self._sums.get(name)
                 wide = sum_dtype(x.dtype) if sums is None else sums.dtype
                 compressed = self._compressed.setdefault(name, CompressedSums())
                 opened.append(_open(name, x, update.sent(name, x), wide, compressed))
-                norm.add(x.dtype, opened[-1].values.energy)
         if not clipped:
-            update.judge(norm.total())
+            with update.clock:
+                norm = Norm.of((tensor.dtype, tensor.values.energy) for tensor in opened)
+            update.judge(norm)
         return opened
 
     def _add_start(self, tensor: _OpenedTensor, weight: float, scale: float) -> None:

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord
 from fedsz.arrays import Layout, NDArray
 from fedsz.errors import CorruptStream, FedszError, RefusedReply
 from fedsz.flower.records import aside_of, from_array, is_sealed, layout_of, streams_of
-from fedsz.flower.refusal import Norm, NormSum, Refusal
+from fedsz.flower.refusal import WHOLE, Norm, Refusal
 from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
@@ -25,7 +25,6 @@ from fedsz.update.decompress import owned, unpack
 from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference, require_reference
 
-WHOLE: Final = "iub"  # kinds of dtypes of whole numbers and bools
 LEAST_SCALE: Final = 1e-20  # an update that must be clipped to less is refused
 
 
@@ -205,21 +204,19 @@ class ReceivedUpdate:
 
     def measured(self) -> Norm:
         """Return the norm of its step, having decoded all of it; raises as iterating does."""
-        norm = NormSum()
-        for name, x in self.unpacked():
-            with self.clock:
-                if isinstance(x, CodedTensor) and self.clipping_norm is None:
-                    norm.add(x.dtype, x.open(self.sent(name, x)).energy)
-                else:
-                    decoded = x.decode() if isinstance(x, CodedTensor) else x
-                    norm.add(x.dtype, self._energy(name, decoded))
-        return norm.total()
+        return Norm.of((x.dtype, self._energy(name, x)) for name, x in self.unpacked())
 
-    def _energy(self, name: str, x: NDArray) -> float:
+    def _energy(self, name: str, x: NDArray | CodedTensor) -> float:
         start, exact = self.sent(name, x), self.clipping_norm is not None
-        if exact and start is None:
-            raise RefusedReply(Refusal.MODEL, f"{name!r} cannot be clipped: its start is not known")
-        return energy(x, start, double=exact)
+        with self.clock:
+            if isinstance(x, CodedTensor):
+                if not exact:
+                    return x.open(start).energy
+                x = x.decode()
+            if exact and start is None:
+                why = f"{name!r} cannot be clipped: its start is not known"
+                raise RefusedReply(Refusal.MODEL, why)
+            return energy(x, start, double=exact)
 
     def judge(self, norm: Norm) -> None:
         """Take the norm of its step, and set `clipped` or refuse it if that is above the limit.
@@ -271,11 +268,8 @@ class ReceivedUpdate:
 
     def arrays(self) -> dict[str, NDArray]:
         """Return all arrays, in the sender's order; raises as iterating and `judge` do."""
-        decoded, norm = dict(self), NormSum()
-        with self.clock:
-            for name, x in decoded.items():
-                norm.add(x.dtype, self._energy(name, x))
-        self.judge(norm.total())
+        decoded = dict(self)
+        self.judge(Norm.of((x.dtype, self._energy(name, x)) for name, x in decoded.items()))
         if self.scale < 1 or self.holds_whole:
             with self.clock:
                 for name, x in decoded.items():

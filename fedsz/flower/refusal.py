@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -88,6 +88,9 @@ def refusing_failures() -> Iterator[None]:
 OF_ITS_TIME: Final = (Refusal.QUORUM, Refusal.NORM, Refusal.STALE, Refusal.RECORDS)
 
 
+WHOLE: Final = "iub"  # kinds of dtypes of whole numbers and bools
+
+
 class Norm(NamedTuple):
     """The Euclidean norms of an update: of its floats, and of its whole numbers and bools.
 
@@ -109,20 +112,13 @@ class Norm(NamedTuple):
                 text = f"the norm{what} of its update is {norm:.4g}; the most is {most:.4g}"
                 raise RefusedReply(Refusal.NORM, text)
 
-
-class NormSum:
-    """Adds up the energies of an update's tensors."""
-
-    def __init__(self) -> None:
-        self._floats = self._whole = 0.0
-
-    def add(self, dtype: np.dtype, energy: float) -> None:
-        """Add a tensor's."""
-        if dtype.kind in "iub":
-            self._whole += energy
-        else:
-            self._floats += energy
-
-    def total(self) -> Norm:
-        """Return the norm of all that was added."""
-        return Norm(math.sqrt(self._floats), math.sqrt(self._whole))
+    @classmethod
+    def of(cls, energies: Iterable[tuple[np.dtype, float]]) -> Norm:
+        """Return that of an update whose tensors have these dtypes and energies."""
+        floats = whole = 0.0
+        for dtype, energy in energies:
+            if dtype.kind in WHOLE:
+                whole += energy
+            else:
+                floats += energy
+        return cls(math.sqrt(floats), math.sqrt(whole))

@@ -1,13 +1,21 @@
 """A Grid around a Grid."""
 
-# ruff: noqa: D102 - the methods are those of Flower's `Grid`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
+
+
+def _passed_on(name: str) -> Any:
+    """Return a method that does what the inner Grid's does."""
+
+    def method(grid: WrappedGrid, *arguments: Any, **named: Any) -> Any:
+        return getattr(grid.inner, name)(*arguments, **named)
+
+    return method
 
 
 class WrappedGrid(Grid):
@@ -16,39 +24,14 @@ class WrappedGrid(Grid):
     def __init__(self, inner: Grid) -> None:
         self.inner = inner
 
-    def set_run(self, run: Any) -> None:
-        self.inner.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self.inner.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return self.inner.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self.inner.get_node_ids()
-
-    def get_nodes(self) -> Iterable[Any]:
-        return self.inner.get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self.inner.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self.inner.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        return self.inner.send_and_receive(messages, timeout=timeout)
+    set_run = _passed_on("set_run")
+    run = property(lambda grid: grid.inner.run)
+    create_message = _passed_on("create_message")
+    get_node_ids = _passed_on("get_node_ids")
+    get_nodes = _passed_on("get_nodes")
+    push_messages = _passed_on("push_messages")
+    pull_messages = _passed_on("pull_messages")
+    send_and_receive = _passed_on("send_and_receive")
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
