@@ -18,6 +18,7 @@ from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import RunFolder
 from tests.conftest import ROOT
+from tests.links import Heard
 
 LIMIT = 60.0  # seconds; what is awaited comes much sooner, or the test has failed
 # Of numpy alone, for torch's import takes each process two seconds.
@@ -91,28 +92,22 @@ class Fleet:
             process.communicate()
 
 
-class Server:
+class Server(Heard[dict[str, Any]]):
     """A server process and the events it told."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.events: list[dict[str, Any]] = []
-        self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
+        super().__init__()
+        self.process, self.events = process, self.seen
+        threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._news:
-                self.events.append(json.loads(line))
-                self._news.notify_all()
+            self.hear(json.loads(line))
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        with self._news:
-            seen = self._news.wait_for(lambda: next(filter(wanted, self.events), None), LIMIT)
-        assert seen, self.events
-        return seen
+        found: dict[str, Any] = self.until(lambda: next(filter(wanted, self.events), None))
+        return found
 
     def wait_for_round(self, number: int) -> dict[str, Any]:
         return self.wait_for(lambda event: event["event"] == "round" and event["round"] == number)

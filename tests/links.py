@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import grpc
 import numpy as np
@@ -39,6 +39,7 @@ class Closable(Protocol):
 
 
 T = TypeVar("T", bound=Closable)
+E = TypeVar("E")
 
 
 @app.train()
@@ -59,28 +60,46 @@ def fail(message: Message, context: Context) -> Message:
     raise ValueError("no such thing")
 
 
-class Events:
-    """Keeps what happened on a link, so that tests can wait for it; ``show`` has seen it first."""
+class Heard(Generic[E]):
+    """Keeps what happened, so that tests can wait for it."""
 
-    def __init__(self, show: OnEvent = lambda _: None) -> None:
-        self._show = show
-        self.seen: list[LinkEvent] = []
+    def __init__(self) -> None:
+        self.seen: list[E] = []
         self._news = threading.Condition()
 
-    def __call__(self, event: LinkEvent) -> None:
-        self._show(event)
+    def hear(self, event: E) -> None:
         with self._news:
             self.seen.append(event)
             self._news.notify_all()
 
+    def until(self, happened: Callable[[], Any]) -> Any:
+        """Return what is true of what happened, as soon as it is."""
+        with self._news:
+            found = self._news.wait_for(happened, LONG)
+        assert found, self.seen[-9:]
+        return found
+
+
+class Events(Heard[LinkEvent]):
+    """What happened on a link; ``show`` has seen it first."""
+
+    def __init__(self, show: OnEvent = lambda _: None) -> None:
+        super().__init__()
+        self._show = show
+
+    def __call__(self, event: LinkEvent) -> None:
+        self._show(event)
+        self.hear(event)
+
+    def of(self, kind: EventKind, client_id: str | None = None) -> list[LinkEvent]:
+        return [e for e in self.seen if e.kind == kind and client_id in (None, e.client_id)]
+
     def count(self, kind: EventKind, client_id: str | None = None) -> int:
-        return sum(e.kind == kind and client_id in (None, e.client_id) for e in self.seen)
+        return len(self.of(kind, client_id))
 
     def wait(self, kind: EventKind, client_id: str | None = None, n: int = 1) -> LinkEvent:
-        with self._news:
-            came = self._news.wait_for(lambda: self.count(kind, client_id) >= n, LONG)
-        assert came, self.seen[-9:]
-        return [e for e in self.seen if e.kind == kind and client_id in (None, e.client_id)][-1]
+        self.until(lambda: self.count(kind, client_id) >= n)
+        return self.of(kind, client_id)[-1]
 
 
 class Client:

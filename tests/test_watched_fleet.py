@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 from pathlib import Path
@@ -14,8 +13,9 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
-from tests.links import LONG, free_port
+from tests.links import free_port
 from tests.test_cli import call, refuse
+from tests.watched_runs import ask, port_of
 
 if TYPE_CHECKING:
     from tests.fleets import Fleet
@@ -25,12 +25,6 @@ SERVER = ("server", "--insecure", "--port", 0)
 NO_ROUNDS = "rounds must lie in 1..1e+06, got 0"
 
 
-def get(port: int, path: str) -> bytes:
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
-    link.request("GET", path)
-    return link.getresponse().read()
-
-
 def test_a_server_shows_its_run(fleet: Fleet) -> None:
     metrics = free_port()
     server = fleet.server(
@@ -38,16 +32,16 @@ def test_a_server_shows_its_run(fleet: Fleet) -> None:
         "--track", "tensorboard", "--run-dir", "run",
     )  # fmt: skip
     watched = server.wait_for(lambda event: event.get("what") == "dashboard")
-    page = int(watched["url"].rstrip("/").rpartition(":")[2])
+    page = port_of(watched["url"])
     server.wait_for(lambda event: event["event"] == "listening")
-    assert get(metrics, "/readyz") == b"waiting for clients: 0 of 1\n"
-    assert json.loads(get(page, "/api/run"))["state"]["text"] == "waiting for clients: 0 of 1"
+    assert ask(metrics, "/readyz").body == b"waiting for clients: 0 of 1\n"
+    assert json.loads(ask(page, "/api/run").body)["state"]["text"] == "waiting for clients: 0 of 1"
 
     fleet.client(server.port, 0, 1)
     told = server.wait_for(lambda event: event["event"] == "round" and event["round"] == 1)
     shown: list[dict[str, Any]] = []
     while len(shown) < 2:
-        shown = json.loads(get(page, "/api/run"))["rounds"]
+        shown = json.loads(ask(page, "/api/run").body)["rounds"]
 
     assert shown[1]["loss"] == told["loss"] > 0
     assert told["links"][0]["client"].endswith("/0/1")

@@ -13,8 +13,8 @@ from fedsz.training.events import to_json
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CHECKPOINT, CONFIG, ROUNDS
 from fedsz.update.config import CompressionConfig
+from tests.links import LONG
 
-LONG = 60.0  # seconds until an answer that does not come has failed a test
 MODEL_BYTES = 1_200_000
 
 
