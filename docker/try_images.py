@@ -12,6 +12,7 @@ client is killed in mid-upload and started again with its state. Needs root.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -68,18 +69,19 @@ def run(images: Path, client_image: str, rounds: int) -> None:
     wait_for(log, "client", what="joined")
     print(f"server: first client served {time.monotonic() - server.begun:.1f} s after its start")
     wait_for(log, "round", round=0)
-    slow_id = (states[0] / "client-id").read_text()
-    half = wait_for(log, "receiving", client_id=slow_id)
+    kept = json.loads((states[0] / "client.json").read_text())
+    half = wait_for(log, "receiving", client_id=kept["drawn_id"])
     print(
         f"health: server {server.ask('python3', '/usr/lib/fedsz/health.py', 'server')}, client "
         f"{fleet[1].ask('python3', '/usr/lib/fedsz/health.py', 'client')} (0 is healthy)"
     )
-    share = (states[0] / "share").read_text()
-    print(f"client0: killed in mid-upload, {half['passed']} of {half['size']} bytes, share {share}")
+    passed, share = f"{half['passed']} of {half['size']} bytes", kept["share"]
+    print(f"client0: killed in mid-upload, {passed}, share {share}")
     print(f"client0: exit status {fleet[0].send('KILL')}")
     fleet[0] = client(0)
     wait_for(log, "round", round=1)
-    print(f"client0: started again, share {(states[0] / 'share').read_text()}")
+    again = json.loads((states[0] / "client.json").read_text())
+    print(f"client0: started again, share {again['share']}")
     statuses = [one.wait(600) for one in fleet]
     print(f"exit statuses: server {server.wait(600)}, clients {statuses}")
     for event in events(log):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from fedsz.errors import LinkError
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, Welcome
 from fedsz.transport.shares import Shares
-from fedsz.transport.state_folder import SHARE, StateFolder
+from fedsz.transport.state_folder import CLIENT, StateFolder
 from tests.links import Client
 from tests.session_links import GRACE, Door
 
@@ -182,23 +183,16 @@ def test_a_process_has_the_share_and_the_name_of_the_one_before(
 
 
 def test_clients_train_on_the_shares_they_were_given_anew(serve: Serve, tmp_path: Path) -> None:
+    asks = Hello(PROTOCOL, "b", {}, [], bytes(16), wants_share=True)
     with StateFolder(tmp_path) as folder:
+        folder.remember(asks, named=True)
         folder.keep_share({"partition-id": 1, "num-partitions": 2})
     server = serve(shares=2)
     server.client("a", reporter, node_config={"partition-id": 1, "num-partitions": 2})
     server.client("b", reporter, wants_share=True, state_dir=tmp_path)
 
     assert shares_of(server) == {"a": (1, 2), "b": (0, 2)}
-    assert (tmp_path / SHARE).read_text() == "0/2"
-
-
-@pytest.mark.parametrize("kept", [b"", b"5", b"3/2", b"\xff", b"9" * 5000 + b"/1"])
-def test_a_damaged_share_is_forgotten(tmp_path: Path, kept: bytes) -> None:
-    (tmp_path / SHARE).write_bytes(kept)
-    with StateFolder(tmp_path) as folder:
-        hello = Hello(PROTOCOL, "a", {}, [], b"k" * 16, wants_share=True)
-
-        assert folder.remember(hello, named=True).node_config == {}
+    assert json.loads((tmp_path / CLIENT).read_text())["share"] == [0, 2]
 
 
 def test_a_server_that_gives_no_shares_is_no_use_to_a_client_without(serve: Serve) -> None:

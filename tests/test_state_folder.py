@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from msgspec import structs
 
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError
@@ -17,7 +18,7 @@ from fedsz.flower import GrpcGrid
 from fedsz.flower.records import to_array
 from fedsz.transport.events import EventKind
 from fedsz.transport.frames import PROTOCOL, Hello
-from fedsz.transport.state_folder import CLIENT_ID, KEY, SHARE, STATE, StateFolder
+from fedsz.transport.state_folder import CLIENT, STATE, StateFolder
 from fedsz.whole_files import LOCK
 from tests.conftest import files_of_at_most
 from tests.links import Client, free_port
@@ -128,24 +129,41 @@ def test_a_server_that_fails_is_waited_for_and_tells_why(
     assert client.ended() is None
 
 
-def test_a_process_has_the_session_key_of_the_one_before(tmp_path: Path) -> None:
+def hello_of(key: bytes, client_id: str = "a") -> Hello:
+    return Hello(PROTOCOL, client_id, {}, [], key, wants_share=True)
+
+
+def test_a_process_says_what_the_one_before_said(tmp_path: Path) -> None:
+    first, second = hello_of(b"1" * 16, "drawn"), hello_of(b"2" * 16, "drawn again")
+    share = Share(1, 2).as_config()
     with StateFolder(tmp_path) as folder:
-        assert folder.session_key(b"1" * 16) == b"1" * 16
+        assert folder.remember(first, named=False) == first
+        folder.keep_share(share)
     with StateFolder(tmp_path) as folder:
-        assert folder.session_key(b"2" * 16) == b"1" * 16
+        assert folder.remember(second, named=False) == structs.replace(first, node_config=share)
+        named = folder.remember(hello_of(b"3" * 16, "own"), named=True)
+        assert (named.client_id, named.session_key) == ("own", b"1" * 16)
         folder.clear()
-        assert folder.session_key(b"3" * 16) == b"3" * 16
-        (tmp_path / KEY).write_bytes(b"")  # a loss of power came before its bytes were there
-        assert folder.session_key(b"4" * 16) == b"4" * 16
+        assert folder.remember(second, named=False) == second
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [b"", b"\xff", b"{}", b'{"session_key":"AAAA"}', b'{"session_key":"%b","share":[3,2]}'],
+)
+def test_what_is_remembered_and_damaged_is_forgotten(tmp_path: Path, kept: bytes) -> None:
+    path = tmp_path / CLIENT
+    path.write_bytes(kept.replace(b"%b", b"MTIzNDU2Nzg5MDEyMzQ1Ng=="))  # 16 bytes
+    path.chmod(0o600)
+    with StateFolder(tmp_path) as folder:
+        assert folder.remember(hello_of(b"k" * 16), named=True) == hello_of(b"k" * 16)
 
 
 def test_all_files_of_a_client_are_its_owners_alone(tmp_path: Path) -> None:
-    hello = Hello(PROTOCOL, "drawn", {}, [], b"1" * 16, wants_share=True)
     with StateFolder(tmp_path) as folder:
         folder.write(RUN, NODE, state())
-        folder.remember(hello, named=False)
-        folder.keep_share(Share(0, 2).as_config())
+        folder.remember(hello_of(b"1" * 16), named=False)
 
     written = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert written.pop(LOCK) is not None  # empty
-    assert written == dict.fromkeys((STATE, KEY, CLIENT_ID, SHARE), 0o600)
+    assert written == dict.fromkeys((STATE, CLIENT), 0o600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 from flwr.app import ConfigRecord, RecordDict, UserConfig
@@ -20,11 +20,17 @@ from fedsz.whole_files import lock_folder, remove_parts, write_whole
 logger = logging.getLogger(__name__)
 
 STATE: Final = "state"
-KEY: Final = "session-key"
-CLIENT_ID: Final = "client-id"  # that was drawn
-SHARE: Final = "share"  # of the data, that the server gave
+CLIENT: Final = "client.json"
 _ABOUT: Final = "fedsz.client"
-_LONGEST: Final = 256  # characters of what is remembered
+_Text = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class Remembered(msgspec.Struct):
+    """What a client's next process says of itself, as it stands in the folder."""
+
+    session_key: bytes
+    drawn_id: _Text = ""  # where the client has no name of its own
+    share: Share | None = None  # of the data, that the server gave
 
 
 class StateFolder:
@@ -40,6 +46,7 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path / STATE
+        self._remembered: Remembered
         self._lock = lock_folder(path, "client")
         remove_parts(self.path)
 
@@ -77,51 +84,44 @@ class StateFolder:
         Raises:
             ConfigError: the folder cannot be written, or others can read the key.
         """
-        key = self.session_key(hello.session_key)
-        client_id = hello.client_id if named else self._kept(CLIENT_ID) or hello.client_id
+        kept = self._remembered = self._read_client(hello)
         if not named:
-            write_whole(self.path.with_name(CLIENT_ID), client_id.encode(), private=True)
+            kept.drawn_id = kept.drawn_id or hello.client_id
+        self._write_client()
         config = hello.node_config
-        if hello.wants_share and (share := Share.parse(self._kept(SHARE))) is not None:
-            config = {**config, **share.as_config()}
-        changed = {"session_key": key, "client_id": client_id, "node_config": config}
+        if hello.wants_share and kept.share is not None:
+            config = {**config, **kept.share.as_config()}
+        client_id = hello.client_id if named else kept.drawn_id
+        changed = {"session_key": kept.session_key, "client_id": client_id, "node_config": config}
         return msgspec.structs.replace(hello, **changed)
 
     def keep_share(self, node_config: UserConfig) -> None:
         """Remember the share of the data that the server gave."""
-        share = Share.of(node_config)
+        self._remembered.share = Share.of(node_config)
         try:
-            write_whole(self.path.with_name(SHARE), str(share or "").encode(), private=True)
+            self._write_client()
         except ConfigError as err:
             logger.error("%s; after a crash this client asks for any share", err)
 
-    def _kept(self, name: str) -> str:
-        """Return the text of a file; "" if it is missing or no line of text."""
-        try:
-            text = self.path.with_name(name).read_text("utf-8")
-        except (OSError, UnicodeDecodeError):
-            return ""
-        return text if text.isprintable() and len(text) <= _LONGEST else ""
+    def _read_client(self, hello: Hello) -> Remembered:
+        """Return what is in the folder, if that makes sense; else only the key of ``hello``."""
+        path = self.path.with_name(CLIENT)
+        with contextlib.suppress(msgspec.DecodeError):
+            raw = read_private(path) if path.exists() else b""
+            kept = msgspec.json.decode(raw, type=Remembered)
+            possible = kept.share is None or kept.share.is_possible
+            if len(kept.session_key) == len(hello.session_key) and possible:
+                return kept
+        return Remembered(hello.session_key)
 
-    def session_key(self, fresh: bytes) -> bytes:
-        """Return the key of the process before, whose place this one may take; or make one.
-
-        Args:
-            fresh: what is kept if there is none, or none that can be one.
-
-        Raises:
-            ConfigError: it cannot be written, or others can read it.
-        """
-        path = self.path.with_name(KEY)
-        kept = read_private(path) if path.exists() else b""
-        if len(kept) == len(fresh):
-            return kept
-        write_whole(path, fresh, private=True)
-        return fresh
+    def _write_client(self) -> None:
+        write_whole(
+            self.path.with_name(CLIENT), msgspec.json.encode(self._remembered), private=True
+        )
 
     def clear(self) -> None:
         """Remove the state, and all that is remembered with it."""
-        for name in (STATE, KEY, CLIENT_ID, SHARE):
+        for name in (STATE, CLIENT):
             with contextlib.suppress(FileNotFoundError):
                 self.path.with_name(name).unlink()
 
