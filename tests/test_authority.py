@@ -12,6 +12,7 @@ from cryptography import x509
 from fedsz.errors import ConfigError
 from fedsz.transport.authority import Authority
 from fedsz.transport.identity import own_name, read_serials
+from fedsz.transport.private_files import line_of
 from fedsz.transport.tokens import Token, TokenHash, read_hashes
 from tests.test_cli import call, refuse
 
@@ -126,7 +127,7 @@ def test_a_hash_fits_its_token_alone(tmp_path: Path) -> None:
     token, path = Token.new("a"), tmp_path / "tokens"
     hashes = [TokenHash.of(token) for _ in range(2)]
     assert hashes[0].digest != hashes[1].digest  # each has its salt
-    path.write_text(hashes[0].line())
+    path.write_bytes(line_of(hashes[0]))
     (known,) = read_hashes(path).values()
 
     assert known.fits(token)

@@ -6,7 +6,7 @@
     clients/ID.token        a client's token, in place of a certificate
     tokens                  their hashes, for the server
     revoked                 serial numbers that are valid no longer, for the server
-    issued                  a line for each certificate and token: serial number, kind, id, end
+    issued                  a line of JSON for each certificate and token
 
 A second certificate or token of the same client is ID.2.pem, ID.2.token: both are valid until the
 first is revoked.
@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -36,7 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsz.errors import ConfigError, cannot
 from fedsz.transport.identity import read_serials
-from fedsz.transport.private_files import parse_lines, read_private
+from fedsz.transport.private_files import line_of, parse_lines, read_private, reads
 from fedsz.transport.tls import load_certificate
 from fedsz.transport.tokens import Token, TokenHash
 from fedsz.whole_files import Pathish, read_bytes, write_whole
@@ -57,17 +57,6 @@ class Issued(NamedTuple):
     kind: str  # CERTIFICATE, TOKEN or SERVER
     name: str  # of the client; the server's first host
     expires: str  # a date; "" for never
-
-    @classmethod
-    def parse(cls, line: str) -> Issued:
-        """Return what `line` has written; ValueError if it is none."""
-        serial, kind, name, *expires = line.split(" ")
-        return cls(int(serial, 16), kind, unquote(name), *expires or [""])
-
-    def line(self) -> str:
-        """Return it as a line of the file of all that was issued."""
-        fields = (f"{self.serial:x}", self.kind, quote(self.name, safe=""), self.expires)
-        return " ".join(fields).rstrip() + "\n"
 
 
 class Authority:
@@ -143,14 +132,14 @@ class Authority:
             raise ConfigError("a client id has at least one character")
         token = Token.new(client_id)
         path = _free(self._client(client_id), ".token")
-        self._append(self._issued, Issued(token.serial, TOKEN, client_id, "").line())
-        self._append(self.tokens, TokenHash.of(token).line())
+        self._append(self._issued, line_of(Issued(token.serial, TOKEN, client_id, "")))
+        self._append(self.tokens, line_of(TokenHash.of(token)))
         write_whole(path, token.text().encode() + b"\n", private=True)
         return path
 
     def issued(self) -> list[Issued]:
         """Return all that has been issued, in order."""
-        return parse_lines(self._issued, Issued.parse, "nothing that was issued")
+        return parse_lines(self._issued, reads(Issued), "nothing that was issued")
 
     def revoked_serials(self) -> frozenset[int]:
         """Return the serial numbers that are valid no longer."""
@@ -169,7 +158,7 @@ class Authority:
         if not found:
             raise ConfigError(f"nothing valid has the client id or the serial number {what!r}")
         lines = [f"{one.serial:x}  # {one.kind} {quote(one.name, safe='')}\n" for one in found]
-        self._append(self.revoked, "".join(lines))
+        self._append(self.revoked, "".join(lines).encode())
         return found
 
     def _certify(
@@ -187,7 +176,7 @@ class Authority:
         signed, key = new_certificate(name[:_NAME_LENGTH], signer, until, extensions)
         file = _free(path, ".pem")
         ends = f"{signed.not_valid_after_utc:%Y-%m-%d}"
-        self._append(self._issued, Issued(signed.serial_number, kind, name, ends).line())
+        self._append(self._issued, line_of(Issued(signed.serial_number, kind, name, ends)))
         _write_pair(file, signed, key)
         return file
 
@@ -195,9 +184,9 @@ class Authority:
         # Dots too: "..", and "a.2", which is what a second certificate of "a" is called.
         return self.folder / "clients" / quote(client_id, safe="").replace(".", "%2E")
 
-    def _append(self, path: Path, lines: str) -> None:
+    def _append(self, path: Path, lines: bytes) -> None:
         """Add lines to a file that a server may be reading."""
-        write_whole(path, read_bytes(path) + lines.encode())
+        write_whole(path, read_bytes(path) + lines)
 
 
 def _free(path: Path, suffix: str) -> Path:

@@ -8,10 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from fedsz.errors import ConfigError
 from fedsz.whole_files import Pathish, read_bytes
 
 T = TypeVar("T")
+
+
+def line_of(what: object) -> bytes:
+    """Return a line of JSON, which `parse_lines` reads with `reads`."""
+    return msgspec.json.encode(what) + b"\n"
+
+
+def reads(kind: type[T]) -> Callable[[str], T]:
+    """Return a function that reads a line of JSON."""
+    return msgspec.json.Decoder(kind).decode
 
 
 def read_private(path: Pathish) -> bytes:
@@ -44,6 +56,6 @@ def parse_lines(path: Pathish, parse: Callable[[str], T], otherwise: str) -> lis
     for number, line in enumerate(read_bytes(path).decode(errors="replace").splitlines(), 1):
         try:
             found.append(parse(line))
-        except ValueError:
+        except (ValueError, msgspec.DecodeError):
             raise ConfigError(f"{path}, line {number}, is {otherwise}") from None
     return found

@@ -16,7 +16,7 @@ from typing import Self
 from urllib.parse import quote, unquote
 
 from fedsz.errors import ConfigError
-from fedsz.transport.private_files import parse_lines, read_private
+from fedsz.transport.private_files import parse_lines, read_private, reads
 from fedsz.whole_files import Pathish
 
 _SERIAL_BYTES, _SECRET_BYTES, _SALT_BYTES = 8, 32, 16
@@ -85,24 +85,9 @@ class TokenHash:
         salt = secrets.token_bytes(_SALT_BYTES)
         return cls(token.client_id, token.serial, salt, _digest(salt, token.secret))
 
-    @classmethod
-    def parse(cls, line: str) -> Self:
-        """Return the hash that `line` has written.
-
-        Raises:
-            ValueError: it is none.
-        """
-        name, serial, salt, digest = line.split(":")
-        return cls(unquote(name), int(serial, 16), bytes.fromhex(salt), bytes.fromhex(digest))
-
     def fits(self, token: Token) -> bool:
         """Return whether this is the token's hash, in a time that does not tell how nearly."""
         return hmac.compare_digest(_digest(self.salt, token.secret), self.digest)
-
-    def line(self) -> str:
-        """Return it as a line of a file."""
-        name = quote(self.client_id, safe="")
-        return f"{name}:{self.serial:x}:{self.salt.hex()}:{self.digest.hex()}\n"
 
 
 def read_hashes(path: Path) -> dict[int, TokenHash]:
@@ -111,9 +96,8 @@ def read_hashes(path: Path) -> dict[int, TokenHash]:
     Raises:
         ConfigError: it cannot be read, or has a line that is no hash.
     """
-    return {
-        known.serial: known for known in parse_lines(path, TokenHash.parse, "no hash of a token")
-    }
+    hashes = parse_lines(path, reads(TokenHash), "no hash of a token")
+    return {known.serial: known for known in hashes}
 
 
 def _digest(salt: bytes, secret: bytes) -> bytes:
