@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
@@ -216,7 +217,7 @@ def saturate(x: NDArray, dtype: np.dtype) -> None:
     """
     if dtype.kind in "bc" or (dtype.itemsize >= x.itemsize and dtype.kind not in "iu"):
         return
-    about: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    about: Any = np.iinfo(dtype) if dtype.kind in "iu" else finfo(dtype)
     low, high = x.dtype.type(about.min), x.dtype.type(about.max)
     if float(high) > int(about.max):  # no float is 2^63 - 1, and the next one is beyond
         high = np.nextafter(high, x.dtype.type(0))
@@ -226,13 +227,24 @@ def saturate(x: NDArray, dtype: np.dtype) -> None:
         np.clip(part, low, high, out=part, where=np.isfinite(part))
 
 
-def chunks(size: int) -> Iterator[slice]:
+def wide(dtype: np.dtype) -> np.dtype:
+    """Return the dtype that differences of a floating ``dtype``, and sums, are made in."""
+    return dtype if dtype == DTYPES[1] else DTYPES[0]
+
+
+@lru_cache
+def finfo(dtype: np.dtype) -> Any:
+    """Return numpy's `finfo`, for bfloat16 too."""
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+
+
+def chunks(size: int, length: int = CHUNK) -> Iterator[slice]:
     """Yield slices of a flat array of ``size`` elements, one after the other.
 
     Whatever is computed slice by slice has small arrays in between, where it would have large ones.
     """
-    for start in range(0, size, CHUNK):
-        yield slice(start, start + CHUNK)
+    for start in range(0, size, length):
+        yield slice(start, start + length)
 
 
 def add_scaled(x: NDArray, weight: float, sums: NDArray) -> None:

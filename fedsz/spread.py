@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from fedsz.arrays import NDArray, chunks, finfo, wide
 
 CHUNK: Final = 1 << 17  # elements looked at a time: 1 MB in float64, which a cache holds
 
 
-def value_range(x: npt.NDArray[Any]) -> float:
+def value_range(x: NDArray) -> float:
     """Return max - min of the finite elements, in float64; 0 if there are none."""
-    low, high = math.inf, -math.inf
+    low, high, flat = math.inf, -math.inf, x.reshape(-1)
     with np.errstate(invalid="ignore"):  # NaNs that signal, when they are converted
-        for part in _chunks(x):
+        for here in chunks(x.size, CHUNK):
+            part = flat[here]
             least, greatest = _extremes(part)
             if not math.isfinite(least - greatest):  # of a NaN, too
                 finite = part[np.isfinite(part)]
@@ -30,7 +30,7 @@ def value_range(x: npt.NDArray[Any]) -> float:
     return high - low if low <= high else 0.0
 
 
-def _extremes(x: npt.NDArray[Any]) -> tuple[float, float]:
+def _extremes(x: NDArray) -> tuple[float, float]:
     """Return the least and the greatest element of a flat array, or a NaN if there is one."""
     if x.dtype.itemsize != 2:
         return float(x.min()), float(x.max())
@@ -46,7 +46,7 @@ def _sign_flipped(bits: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
     return bits ^ ((bits >> 15) & 0x7FFF)
 
 
-def standard_deviation(x: npt.NDArray[Any]) -> float:
+def standard_deviation(x: NDArray) -> float:
     """Return the standard deviation of the finite elements, in float64; 0 if there are none."""
     with np.errstate(over="ignore", invalid="ignore"):  # the caller sees it in the result
         count, total = 0, 0.0
@@ -62,9 +62,7 @@ def standard_deviation(x: npt.NDArray[Any]) -> float:
     return math.sqrt(squares / count) if count else 0.0
 
 
-def energy(
-    x: npt.NDArray[Any], base: npt.NDArray[Any] | None = None, *, double: bool = False
-) -> float:
+def energy(x: NDArray, base: NDArray | None = None, *, double: bool = False) -> float:
     """Return the sum of squares of ``x``, or of x - base: complex numbers by their magnitude.
 
     Squares are of float64 for float64 and whole numbers, of float32 for narrower ones unless
@@ -76,33 +74,39 @@ def energy(
         dtype = np.dtype(np.complex128) if double else x.dtype
     elif x.dtype.kind not in "iub" and x.dtype != np.float64 and not double:
         dtype = np.dtype(np.float32)
-    total = 0.0
-    bases = _chunks(base) if base is not None else itertools.repeat(None)
+    total, flat = 0.0, x.reshape(-1)
+    start = None if base is None else base.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        for part, start in zip(_chunks(x), bases, strict=False):
-            v = part.astype(dtype)
+        for here in chunks(x.size, CHUNK):
+            v = flat[here].astype(dtype)
             if start is not None:
-                v -= start.astype(dtype)
+                v -= start[here].astype(dtype)
             squares = float(np.vdot(v, v).real)
             if start is not None and not math.isfinite(squares):
-                same = (part == start) | (np.isnan(part) & np.isnan(start))
-                v[same] = 0
+                left, right = flat[here], start[here]
+                v[(left == right) | (np.isnan(left) & np.isnan(right))] = 0
                 squares = float(np.vdot(v, v).real)
             total += squares
     return total
 
 
-def _finite_doubles(x: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.float64]]:
+def energy_between(x: NDArray, base: NDArray) -> float:
+    """Return the sum of squares of x - base, of floats; not finite where a difference overflows."""
+    dtype = wide(x.dtype)
+    total, left, right = 0.0, x.reshape(-1), base.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for here in chunks(x.size):
+            d = np.subtract(left[here], right[here], dtype=dtype)
+            total += float(np.dot(d, d))
+    return total
+
+
+def _finite_doubles(x: NDArray) -> Iterator[npt.NDArray[np.float64]]:
     """Yield copies of the finite elements of ``x``, a chunk at a time."""
-    for part in _chunks(x):
-        doubles = part.astype(np.float64)
-        yield doubles if np.isfinite(doubles).all() else doubles[np.isfinite(doubles)]
-
-
-def _chunks(x: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
     flat = x.reshape(-1)
-    for start in range(0, flat.size, CHUNK):
-        yield flat[start : start + CHUNK]
+    for here in chunks(x.size, CHUNK):
+        doubles = flat[here].astype(np.float64)
+        yield doubles if np.isfinite(doubles).all() else doubles[np.isfinite(doubles)]
 
 
 def half_ulp(largest: float, dtype: np.dtype) -> float:
@@ -114,9 +118,3 @@ def half_ulp(largest: float, dtype: np.dtype) -> float:
     lowest = int(about.minexp)
     exponent = math.frexp(largest)[1] - 1 if largest else lowest  # largest in 2^exponent x [1, 2)
     return math.ldexp(0.5, max(exponent, lowest) - int(about.nmant))
-
-
-@lru_cache
-def finfo(dtype: np.dtype) -> Any:
-    """Return numpy's `finfo`, for bfloat16 too."""
-    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsz
-from fedsz.arrays import Layout
+from fedsz.arrays import Layout, wide
 from fedsz.codecs import CODECS
 from fedsz.spread import half_ulp
 from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.lossy import wide
 from fedsz.update.reference import Reference
 from tests.strategies import finite, seeds
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsz import extras
-from fedsz.arrays import Buffer, add_scaled
+from fedsz.arrays import Buffer, add_scaled, wide
 from fedsz.errors import CodecError, CodecUnavailable
 from fedsz.spec_strings import check_settings, spelled
 from fedsz.spread import energy
@@ -47,7 +47,7 @@ class Residual(NamedTuple):
 
     def added_to(self, x: AnyArray) -> AnyArray:
         """Return an array with it, in float64 for float64 and in float32 for others."""
-        meant = self.x.astype(np.result_type(x.dtype, FLOAT32))
+        meant = self.x.astype(wide(x.dtype))
         meant *= meant.dtype.type(self.weight)
         meant += x
         return meant

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import DTYPES, Buffer
+from fedsz.arrays import DTYPES, Buffer, wide
 from fedsz.codecs import _uniform
 from fedsz.codecs.base import (
     FLOAT32,
@@ -165,9 +165,8 @@ class OpenedTokens:
 
     def add(self, sums: AnyArray, weight: float) -> None:
         """Do as `Opened.add`."""
-        wide = np.float64 if self._dtype == np.float64 else np.float32
-        if sums.dtype != wide:
-            raise CodecError(f"{self._dtype} adds up in {wide.__name__}, not {sums.dtype}")
+        if sums.dtype != wide(self._dtype):
+            raise CodecError(f"{self._dtype} adds up in {wide(self._dtype)}, not {sums.dtype}")
         if not sums.flags.carray:
             raise CodecError("sums must be C-contiguous, aligned and writeable")
         self._opened.add(weight, sums.reshape(-1).view(np.uint8))

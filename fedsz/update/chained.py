@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from fedsz import methods
-from fedsz.arrays import Buffer, NDArray
+from fedsz.arrays import Buffer, NDArray, wide
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
 from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform
@@ -34,7 +34,7 @@ from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, MOST_CHAINS, Tensor
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
 from fedsz.update.lossless import Entry
-from fedsz.update.lossy import moved, narrow, saturated, wide
+from fedsz.update.lossy import moved, narrow, saturated
 from fedsz.update.reference import Reference
 from fedsz.update.step import Arrival
 

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from fedsz.arrays import NDArray, chunks
+from fedsz.arrays import NDArray, chunks, wide
 from fedsz.codecs.base import Residual
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.state import misfit
 from fedsz.update.config import CompressionConfig
-from fedsz.update.lossy import compared, narrow, wide
+from fedsz.update.lossy import compared, narrow
 from fedsz.update.reference import Reference
 from fedsz.update.step import bounds_of_step, energies
 

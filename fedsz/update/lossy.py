@@ -24,13 +24,13 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from fedsz.arrays import Buffer, NDArray, chunks
+from fedsz.arrays import Buffer, NDArray, chunks, finfo, wide
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
 from fedsz.codecs.uniform import Comparison, Uniform, compare
 from fedsz.errors import CorruptStream
-from fedsz.spread import finfo, half_ulp
+from fedsz.spread import half_ulp
 
 OCTAVES: Final = (1e-30, 1e30)  # bounds whose steps `Uniform.encode_multiples` takes
 
@@ -296,8 +296,3 @@ def saturated(y: NDArray, finite: NDArray) -> NDArray:
     """Return ``y`` with the largest number of its dtype for infinities of what was ``finite``."""
     largest = np.array(float(finfo(y.dtype).max), y.dtype)
     return np.where(np.isinf(y) & finite, np.copysign(largest, y), y)
-
-
-def wide(dtype: np.dtype) -> np.dtype:
-    """Return the dtype that differences of ``dtype`` have."""
-    return dtype if dtype == np.float64 else FLOAT32

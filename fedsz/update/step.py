@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray, chunks
+from fedsz.arrays import NDArray
+from fedsz.spread import energy_between
 from fedsz.update.config import CompressionConfig
-from fedsz.update.lossy import wide
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 
@@ -46,17 +46,6 @@ def energies(
             if math.isfinite(energy):
                 found[name] = x.size, energy
     return found
-
-
-def energy_between(x: NDArray, base: NDArray) -> float:
-    """Return the sum of squares of x - base; not finite where a difference overflows."""
-    dtype, total = wide(x.dtype), 0.0
-    left, right = x.reshape(-1), base.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for here in chunks(left.size):
-            d = np.subtract(left[here], right[here], dtype=dtype)
-            total += float(np.dot(d, d))
-    return total
 
 
 def bounds_of_step(
