@@ -108,6 +108,26 @@ def test_large_arrays(codec: Codec, dtype: np.dtype, kind: str) -> None:
         assert codec.encode(x, bound_of(x, 1e-3)) == payload
 
 
+@every_dtype
+def test_beside_a_base_the_difference_is_coded(codec: Codec, dtype: np.dtype) -> None:
+    x, base = np.random.default_rng(0).normal(size=(2, 30, 70)).astype(dtype)
+    base[0, :3], x[0, 2:5] = [np.nan, np.inf, np.inf], [np.inf, np.nan, -np.inf]
+    with np.errstate(invalid="ignore"):
+        alone = codec.encode_measured(x - base, 0.03)
+
+    encoded = codec.encode_measured(x, 0.03, base)
+    y, same = (codec.decode(e.payload, x.shape, dtype) for e in (encoded, alone))
+    onto = codec.decode(encoded.payload, x.shape, dtype, base)
+
+    assert encoded.max_error == alone.max_error
+    with np.errstate(invalid="ignore"):
+        for a, b in ((y, same), (onto, base + y)):
+            assert np.array_equal(a.astype(float), b.astype(float), equal_nan=True)
+    for other in (base[:2], np.zeros(base.shape, np.int32), base.reshape(70, 30)):
+        with pytest.raises(CodecError, match="as a difference from"):
+            codec.encode(x, 0.1, other)
+
+
 @every_codec
 @pytest.mark.parametrize("dtype", [np.int32, np.complex64, ml_dtypes.float8_e5m2, ">f4"])
 def test_refuses_other_dtypes(codec: Codec, dtype: Any) -> None:
@@ -241,6 +261,9 @@ def test_wire_ids_are_bytes_and_unique() -> None:
         ("raw:level=3", "no setting 'level'; have none"),
         ("zstd:level=high", "level must be int, got 'high'"),
         ("zstd:level=99", "level must lie in 1..22, got 99"),
+        ("uniform:effort=-1", "effort must lie in 0..9"),
+        ("uniform:effort=10", "effort must lie in 0..9"),
+        ("uniform:threads=1025", "threads must lie in 0..1024"),
         ("zfp:precision=-1", "precision must lie in 0..32"),
         ("sz3:algorithm=best", "no sz3 algorithm 'best'; have nopred"),
         ("blosclz:shuffle=no", "no blosclz shuffle 'no'; have none, byte, bit"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.codecs import Codec, _uniform
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform
-from fedsz.errors import CodecError, ConfigError, CorruptStream
+from fedsz.errors import CodecError, CorruptStream
 from tests.strategies import LAYER, bits_of, finite, layers, relative
 from tests.uniform_cases import (
     DTYPES,
@@ -37,11 +37,18 @@ from tests.uniform_cases import (
 every_effort = pytest.mark.parametrize("effort", [0, 1, 3, 5, 7, 9])
 
 
+extremes = st.sampled_from([0.0, 5e-324, 1e-45, 1e300, math.inf])
+# Of ranges whose middle is far from 0, or whose width is.
+ranges = st.sampled_from([(0, 1e-40), (0, 1e38), (1, 1e-4), (-1e5, 1e-2), (1e-3, 1e-30)]).map(
+    lambda r: r[0] + r[1] * rng().uniform(-1, 1, (40, 60))
+)
+
+
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), effort=st.integers(0, 9), rel=relative)
 def test_every_layer(data: st.DataObject, dtype: np.dtype, effort: int, rel: float) -> None:
     codec = Uniform(effort, threads=data.draw(st.sampled_from([1, 2, 7])))
-    x = data.draw(layers(dtype))
-    bound = bound_of(x, rel)
+    x = data.draw(layers(dtype) | layers(dtype) | ranges.map(lambda x: finite(x, dtype)))
+    bound = data.draw(st.just(bound_of(x, rel)) | extremes)
 
     encoded = codec.encode_measured(x, bound)
     y = codec.decode(encoded.payload, x.shape, dtype)
@@ -50,26 +57,6 @@ def test_every_layer(data: st.DataObject, dtype: np.dtype, effort: int, rel: flo
     for level in LEVELS:
         assert encode_at(level, x, bound, effort) == encoded.payload
         assert np.array_equal(bits_of(decode_at(level, encoded.payload, x)), bits_of(y))
-
-
-RANGES = [(0, 1), (0, 1e-40), (0, 1e38), (1, 1e-4), (-1e5, 1e-2), (1e-3, 1e-30)]  # middle, width
-
-
-@every_effort
-@every_dtype
-def test_extreme_ranges_and_bounds(effort: int, dtype: np.dtype) -> None:
-    codec = Uniform(effort)
-    cases = [
-        (x, bound_of(x, rel))
-        for middle, width in RANGES
-        for x in [finite(middle + width * rng().uniform(-1, 1, (40, 60)), dtype)]
-        for rel in (1e-7, 1e-3, 0.5)
-    ]
-    normal = rng().normal(size=(40, 60)).astype(dtype)
-    cases += [(normal, bound) for bound in (0.0, 5e-324, 1e-45, 1e300, np.inf)]
-
-    for x, bound in cases:
-        assert largest_error(x, codec.decode(codec.encode(x, bound), x.shape, dtype)) <= bound
 
 
 @every_effort
@@ -109,35 +96,7 @@ def test_more_effort_makes_less() -> None:
     assert sizes[9] < 0.9 * sizes[0]
 
 
-@pytest.mark.parametrize("setting", ["effort=-1", "effort=10", "threads=-1", "threads=1025"])
-def test_settings_out_of_range(setting: str) -> None:
-    with pytest.raises(ConfigError, match="must lie in 0"):
-        fedsz.codecs.get(f"uniform:{setting}")
-
-
-# Payloads, elements and sums are the same, whatever machine or thread makes them
-
-
-@pytest.mark.sampled(48)
-@every_dtype
-@every_effort
-@pytest.mark.parametrize("name", SHAPES)
-def test_threads_and_instruction_sets_make_no_difference(
-    dtype: np.dtype, effort: int, name: str
-) -> None:
-    x = layer(name, dtype)
-    bounds = coarse(x), bound_of(x, 0.05), bound_of(x, 1e-4), 0.0
-    for bound, weight in zip(bounds, (0.7, 0.37, -123.0, 1.0), strict=True):
-        payload = encode_at(LEVELS[0], x, bound, effort)
-        y = decode_at(LEVELS[0], payload, x)
-        start = sums_for(x)
-        expected = start + y.astype(start.dtype) * start.dtype.type(weight)
-        for level, threads in [*((level, 1) for level in LEVELS), ("", 2), ("", 7)]:
-            assert encode_at(level, x, bound, effort, threads) == payload
-            decoded, sums = decode_at(level, payload, x, threads), start.copy()
-            assert np.array_equal(bits_of(decoded), bits_of(y))
-            _uniform.accumulate(payload, DTYPE_IDS[dtype], weight, flat(sums), threads, level)
-            assert np.array_equal(bits_of(sums), bits_of(expected))
+# Payloads and elements are the same, whatever machine or thread makes them
 
 
 @pytest.mark.sampled(6)
@@ -168,18 +127,6 @@ def test_calls_at_the_same_time_do_not_meet() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(coded, jobs)) == [coded(job) for job in jobs]
-
-
-def test_payloads_and_arrays_may_lie_anywhere() -> None:
-    x = layer("odd")
-    payload = Uniform().encode(x, 0.05)
-    y = Uniform().decode(payload, x.shape)
-
-    for shift in range(1, 8):
-        moved = memoryview(bytes(shift) + payload)[shift:]
-        assert np.array_equal(Uniform().decode(moved, x.shape), y, equal_nan=True)
-    assert Uniform().encode(np.asfortranarray(x), 0.05) == payload
-    assert Uniform().encode(np.repeat(x, 2, axis=0)[::2], 0.05) == payload
 
 
 @contextmanager
@@ -243,28 +190,6 @@ def test_the_energy_is_that_of_the_array(dtype: np.dtype, name: str) -> None:
                 }
                 (energy,) = energies
                 assert energy == pytest.approx(float(np.square(apart).sum()), 1e-5)
-
-
-@every_dtype
-@pytest.mark.parametrize("effort", [0, 1, 5, 9])
-def test_a_damaged_payload_adds_nothing(dtype: np.dtype, effort: int) -> None:
-    refused = 0
-    for name in SHAPES:
-        x = layer(name, dtype)
-        x[~np.isfinite(x)] = 0
-        for bound in (bound_of(x, 1e-2), coarse(x)):
-            payload = Uniform(effort).encode(x, bound)
-            for threads, at in enumerate(rng(effort).integers(40, len(payload), 5), 1):
-                damaged = bytearray(payload)
-                damaged[at] ^= 1 << at % 8
-                sums = sums_for(x)
-                before = sums.copy()
-                try:
-                    Uniform(threads=threads).open(bytes(damaged), x.shape, dtype).add(sums, 0.5)
-                except CorruptStream:
-                    refused += 1
-                    assert np.array_equal(bits_of(sums), bits_of(before))
-    assert refused > (20 if effort else 0)
 
 
 def chunks_of(payload: bytes, count: int) -> tuple[int, list[int]]:

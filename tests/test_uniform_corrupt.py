@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsz
+from fedsz.arrays import wide
 from fedsz.codecs import Codec
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform
 from fedsz.errors import CorruptStream
@@ -92,20 +93,22 @@ def case(name: str) -> tuple[Codec, np.ndarray, bytes]:
 
 
 def refused(codec: Codec, payload: bytes, x: np.ndarray) -> bool:
-    """Whether both ways to decode refuse a payload; if not, neither does."""
-    sums = np.zeros(x.shape, np.float64 if x.dtype == np.float64 else np.float32)
+    """Whether all ways to decode refuse a payload, which adds nothing then; if not, none does."""
+    sums, base = np.ones(x.shape, wide(x.dtype)), np.ones_like(x)
     outcomes = set()
-    for decode in (
+    for read in (
         lambda: codec.decode(payload, x.shape, x.dtype),
+        lambda: codec.decode(payload, x.shape, x.dtype, base),
         lambda: codec.open(payload, x.shape, x.dtype).add(sums, 1.0),
     ):
         try:
-            decode()
+            read()
         except CorruptStream:
             outcomes.add(True)
         else:
             outcomes.add(False)
     (outcome,) = outcomes
+    assert not outcome or (sums == 1).all()
     return outcome
 
 

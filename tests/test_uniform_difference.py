@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsz.bounds import ErrorBound
-from fedsz.codecs import CODECS, Codec, _uniform
+from fedsz.codecs import _uniform
 from fedsz.codecs.base import Residual
 from fedsz.codecs.uniform import DTYPE_IDS, Comparison, Uniform, compare, matrix_shape
-from fedsz.errors import CodecError, CorruptStream
 from fedsz.spread import standard_deviation
-from tests.strategies import bits_of, finite, layers, relative, seeds, specials, weights
-from tests.uniform_cases import LEVELS, SHAPES, flat, layer, rng
+from tests.strategies import bits_of, finite, weights
+from tests.uniform_cases import DTYPES, LEVELS, SHAPES, coarse, flat, layer, rng, sums_for
 
 WIDE = [np.dtype(np.float32), np.dtype(np.float64)]
-LOSSY = [codec for codec in CODECS if codec.lossy and codec.missing() is None]
 every_dtype = pytest.mark.parametrize("dtype", WIDE, ids=str)
 WAYS = [*((level, 1) for level in LEVELS), ("", 7)]  # level and threads
 
@@ -49,39 +47,50 @@ def equal(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.all((bits_of(a) == bits_of(b)) | (np.isnan(a) & np.isnan(b))))
 
 
-@pytest.mark.sampled(36)
-@every_dtype
+@pytest.mark.sampled(72)
+@pytest.mark.parametrize(
+    ("dtype", "given"),
+    [
+        *product(WIDE, [("base",), ("residual",), ("base", "residual")]),
+        *((dtype, ()) for dtype in DTYPES),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("effort", [0, 1, 5, 9])
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("given", [("base",), ("residual",), ("base", "residual")])
 def test_payloads_and_what_they_lack_are_those_of_an_array_of_differences(
-    dtype: np.dtype, effort: int, name: str, given: tuple[str, ...]
+    dtype: np.dtype, given: tuple[str, ...], effort: int, name: str
 ) -> None:
+    """Whatever the instruction set and the threads; and so are the sums that elements add to."""
     x, base = pair(name, dtype)
     residual = finite(0.05 * rng(2).laplace(size=x.shape), dtype)
     residual.reshape(-1)[[9, 1200]] = -np.inf, np.nan
     how = DTYPE_IDS[dtype], *matrix_shape(x.shape)
     onto = flat(base) if "base" in given else None
-    for bound, weight in ((0.0, 1.0), (1e-4, 1.0), (0.03, 0.9), (2.0, 1.0)):
+    for bound, weight in ((0.0, 1.0), (1e-4, 1.0), (0.03, 0.9), (coarse(x), -12.0)):
         meant = plus(x, residual * dtype.type(weight)) if "residual" in given else x
         coded = meant if onto is None else minus(meant, base)
         encoded = Uniform(effort, threads=1).encode_measured(coded, bound)
         y = Uniform().decode(encoded.payload, x.shape, dtype)
-        arrives = y if onto is None else plus(base, y)
+        arrives, start = y if onto is None else plus(base, y), sums_for(x)
+        added = plus(start, y.astype(start.dtype) * start.dtype.type(weight))
         energies = set()
         for level, threads in WAYS:
-            left, back = np.full_like(x, 7), np.empty_like(x)
+            left, back, sums = np.full_like(x, 7), np.empty_like(x), start.copy()
             payload, error, energy = _uniform.encode(
                 *(flat(x), *how, bound, effort, threads, level),
                 base=onto,
                 residual=flat(residual) if "residual" in given else None,
                 weight=weight,
-                left=flat(left),
+                left=flat(left) if dtype in WIDE else None,
             )
             assert (payload, error) == encoded[:2]
-            assert equal(left, minus(meant, arrives))
+            assert equal(left, minus(meant, arrives)) or dtype not in WIDE
             _uniform.decode(payload, how[0], flat(back), threads, level, onto)
             assert equal(back, arrives)
+            if not given:
+                _uniform.accumulate(payload, how[0], weight, flat(sums), threads, level)
+                assert np.array_equal(bits_of(sums), bits_of(added))
             energies.add(np.float64(energy).tobytes())
         assert len(energies) == 1
 
@@ -94,74 +103,6 @@ def test_the_energy_of_what_is_left_out(dtype: np.dtype) -> None:
 
     expected = float(np.square(left.astype(np.float64)).sum())
     assert math.isclose(found, expected, rel_tol=1e-5 if dtype == np.float32 else 1e-12)
-
-
-@given(
-    data=st.data(),
-    codec=st.sampled_from(LOSSY) | st.builds(Uniform, st.integers(0, 9), threads=st.integers(1, 3)),
-    rel=relative,
-    seed=seeds,
-)
-def test_every_codec(data: st.DataObject, codec: Codec, rel: float, seed: int) -> None:
-    """On layers near to each other, and on ugly arrays."""
-    dtype, generator = data.draw(st.sampled_from(codec.dtypes)), np.random.default_rng(seed)
-    if data.draw(st.booleans()):
-        x = data.draw(layers(dtype))
-        base = finite(x * (1 + 0.1 * generator.normal(size=x.shape)), dtype)
-    else:
-        x = data.draw(specials(dtype))
-        base = generator.permuted(x.reshape(-1)).reshape(x.shape)
-    difference, bound = minus(x, base), ErrorBound.rel(rel).absolute(x)
-
-    encoded = codec.encode_measured(x, bound, base)
-    y = codec.decode(encoded.payload, x.shape, x.dtype, base)
-
-    alone = codec.encode_measured(difference, bound)
-    if codec.name == "sz2":  # leaves bytes of its payload unset now and then, which mean nothing
-        same = [codec.decode(e.payload, x.shape, dtype).astype(float) for e in (encoded, alone)]
-        assert np.array_equal(*same, equal_nan=True)
-        alone = alone._replace(payload=encoded.payload)
-    assert encoded == alone
-    expected = plus(base, codec.decode(encoded.payload, x.shape, dtype))
-    assert (y.dtype, y.shape) == (x.dtype, x.shape)
-    assert np.array_equal(y.astype(np.float64), expected.astype(np.float64), equal_nan=True)
-
-
-def test_arrays_may_lie_in_any_order() -> None:
-    x, base = pair("odd", np.float32)
-    encoded = Uniform().encode_measured(minus(x, base), 0.03)
-    y = Uniform().decode(encoded.payload, x.shape, x.dtype, base)
-
-    strided = np.repeat(base, 2, axis=0)[::2]
-    assert Uniform().encode_measured(np.asfortranarray(x), 0.03, strided) == encoded
-    assert equal(Uniform().decode(encoded.payload, x.shape, x.dtype, strided), y)
-
-
-@every_dtype
-@pytest.mark.parametrize("effort", [0, 5])
-def test_damaged_payloads_are_refused_as_ever(dtype: np.dtype, effort: int) -> None:
-    x, base = pair("small", dtype)
-    payload = Uniform(effort).encode_measured(x, 0.03, base).payload
-    refused = 0
-    for at in rng().integers(0, len(payload), 300).tolist():
-        damaged = bytearray(payload)
-        damaged[at] ^= 1 << at % 8
-        try:
-            y = Uniform().decode(bytes(damaged), x.shape, dtype)
-        except CorruptStream:
-            refused += 1
-            with pytest.raises(CorruptStream):
-                Uniform().decode(bytes(damaged), x.shape, x.dtype, base)
-        else:
-            assert equal(Uniform().decode(bytes(damaged), x.shape, x.dtype, base), plus(base, y))
-    assert refused > (30 if effort else 0)
-
-
-def test_bases_that_do_not_fit() -> None:
-    x = np.ones((3, 4), np.float32)
-    for base in (x[:2], x.astype(np.float64), x.reshape(4, 3), x[:0]):
-        with pytest.raises(CodecError, match="as a difference from"):
-            Uniform().encode_measured(x, 0.1, base)
 
 
 # Comparing
