@@ -104,36 +104,27 @@ class Page:
 @contextlib.contextmanager
 def browser(path: str) -> Iterator[Page]:
     """A blank page of a fresh browser, which has ended when the block has."""
-    to_read, to_write = os.pipe()
-    from_read, from_write = os.pipe()
+    # It reads from 3 and writes to 4.
+    shell = ["sh", "-c", 'exec "$@" 3<&0 4>&1 0</dev/null 1>/dev/null', "sh"]
     with tempfile.TemporaryDirectory(prefix="fedsz-", ignore_cleanup_errors=True) as profile:
-
-        def wire() -> None:
-            # It reads from 3 and writes to 4; first out of the way of each other.
-            commands, answers = os.dup(to_read), os.dup(from_write)
-            os.dup2(commands, 3)
-            os.dup2(answers, 4)
-
         process = subprocess.Popen(
             [
-                path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={profile}",
+                *shell, path, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+                "--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={profile}",
             ],
-            preexec_fn=wire,
-            close_fds=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        os.close(to_read)
-        os.close(from_write)
+        assert process.stdin
+        assert process.stdout
         try:
-            yield Page(from_read, to_write).attach()
+            yield Page(process.stdout.fileno(), process.stdin.fileno()).attach()
         finally:
-            os.close(to_write)  # it ends when nobody commands it any more
-            os.close(from_read)
+            process.stdin.close()  # it ends when nobody commands it any more
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            process.stdout.close()

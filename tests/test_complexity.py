@@ -8,7 +8,6 @@ pytest.importorskip("torch")
 pytest.importorskip("benchmarks", reason="needs benchmarks")
 
 from benchmarks.paper.model_complexity import complexity, lossy_shares
-from fedsz.errors import ConfigError
 
 pytestmark = pytest.mark.repository
 
@@ -59,17 +58,3 @@ def test_a_rule_by_shape_spares_batch_norm() -> None:
     by_name, by_shape = (complexity("resnet50", rule=rule) for rule in ("paper", "ndim"))
 
     assert by_shape.lossy_bytes < by_name.lossy_bytes
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"model": "vgg"}, "no model 'vgg'; have cnn"),
-        ({"model": "cnn", "side": 3}, "side must be at least 4 pixels, got 3"),
-        ({"model": "cnn", "rule": "size"}, "no partition rule 'size'"),
-        ({"model": "cnn", "threshold": -1}, "threshold must be 0 or more"),
-    ],
-)
-def test_what_does_not_exist_is_refused(options: dict[str, object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        complexity(**options)  # type: ignore[arg-type]

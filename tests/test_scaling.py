@@ -15,11 +15,11 @@ pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
 from benchmarks.paper import scaling
-from benchmarks.paper.scaling import Costs, Point, costs, point_of
+from benchmarks.paper.scaling import Costs, Point, point_of
 from benchmarks.paper.simulation import simulate
 from fedsz import extras
 from fedsz.control.record import Failure, RoundRecord
-from fedsz.errors import ConfigError, FedszError
+from fedsz.errors import FedszError
 from fedsz.experiments.results import SCALING, Results, read
 from fedsz.training.options import RunConfig
 
@@ -56,21 +56,6 @@ def test_clients_work_in_turns_and_the_server_takes_one_after_another(
     assert COSTS.seconds(clients, workers, **link) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"clients": 0, "workers": 1}, "must be above 0, got 0, 1 and inf"),
-        ({"clients": 1, "workers": 0}, "must be above 0"),
-        ({"clients": 1, "workers": 1, "bandwidth": 0.0}, "must be above 0"),
-        ({"clients": 1, "workers": 1, "bandwidth": math.nan}, "must be above 0"),
-        ({"clients": 1, "workers": 1, "link": "air"}, "no link 'air'; have own, shared"),
-    ],
-)
-def test_impossible_calculations_are_refused(arguments: dict[str, object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        COSTS.seconds(**arguments)  # type: ignore[arg-type]
-
-
 def test_what_rounds_do_not_explain_is_the_engine() -> None:
     point = point_of(
         "weak", 2, 1, [round_of(i, seconds=s) for i, s in enumerate((9.0, 10.0, 30.0))]
@@ -87,8 +72,6 @@ def test_a_round_with_a_client_missing_is_no_measurement() -> None:
         point_of("weak", 2, 1, [round_of(1), round_of(2, replies=1)])
     with pytest.raises(FedszError, match="no round was made"):
         point_of("weak", 2, 1, [])
-    with pytest.raises(ConfigError, match="no measured point"):
-        costs([])
 
 
 def test_a_formula_that_fits_gives_back_what_it_was_made_from(tmp_path: Path) -> None:
@@ -142,14 +125,7 @@ def test_a_simulation_that_fails_or_lasts_is_ended_and_says_why(short_folder: st
         simulate(RunConfig(dataset="mnist"), workers=1, timeout=60)
     with pytest.raises(FedszError, match=r"took more than 2 s"):
         simulate(RunConfig(rounds=1000), workers=1, timeout=2)
-    with pytest.raises(ConfigError, match="workers must be at least 1"):
-        simulate(RunConfig(), workers=0)
     assert not left(short_folder)
-
-
-def test_a_measurement_needs_images() -> None:
-    with pytest.raises(ConfigError, match="samples per client must be at least 1, got 0"):
-        scaling.measure(RunConfig(), [], samples_per_client=0)
 
 
 @pytest.fixture

@@ -11,12 +11,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedsz.errors import ConfigError
 from fedsz.training import models
 from fedsz.update.partition import check_rule, is_lossy
 
 CHANNELS: Final = 3
-SMALLEST: Final = 4  # pixels a side that every model takes
 
 
 class Complexity(msgspec.Struct, frozen=True):
@@ -44,15 +42,13 @@ def complexity(
 ) -> Complexity:
     """Return the complexity of a model that tells ``classes`` of colour images apart.
 
-    Flops are counted for images of ``side`` pixels a side, at least 4; `alexnet` scales those below
+    Flops are counted for images of ``side`` pixels a side; `alexnet` scales those below
     128 up to 128. ``threshold`` and ``rule`` say which tensors may be lossy, as in
     `fedsz.update.partition.is_lossy`.
 
     Raises:
-        ConfigError: no such model or rule, or a number outside these ranges.
+        ConfigError: no such model or rule, or a threshold below 0.
     """
-    if side < SMALLEST:
-        raise ConfigError(f"side must be at least {SMALLEST} pixels, got {side}")
     network = _without_numbers(model, classes)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network.eval()(torch.empty(1, CHANNELS, side, side, device="meta"))

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from benchmarks.paper.published import BANDWIDTH, DATASETS, MODELS
 from fedsz.errors import ConfigError
+from fedsz.experiments.link_model import Link
 from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
 from fedsz.training.options import COMPRESSION, LEARNED, PAPER, RunConfig, option, otherwise
 from fedsz.update.config import WEIGHTS
@@ -116,6 +117,7 @@ class MeasurementOptions:
                 raise ConfigError(f"no {what} at {path}")
         if self.weights is not None and not self.weights.is_dir():
             raise ConfigError(f"weights must be a folder, {self.weights} is a file")
+        Link(self.bandwidth)  # refuses what is not above 0
         if self.repeats < 1 or not self.seconds > 0:
             given = f"got {self.repeats} and {self.seconds}"
             raise ConfigError(f"repeats must be at least 1 and seconds above 0, {given}")

@@ -17,7 +17,7 @@ import msgspec
 from fedsz import extras, flower_environment
 from fedsz.child_process import Child, private_stdout, write_line
 from fedsz.control.record import RoundRecord
-from fedsz.errors import ConfigError, FedszError
+from fedsz.errors import FedszError
 from fedsz.training.apps import make_client_app
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of
@@ -52,11 +52,8 @@ def simulate(config: RunConfig, *, workers: int, timeout: float = TIMEOUT) -> li
 
     Raises:
         MissingPackage: Ray is not installed here.
-        ConfigError: ``workers`` is below 1.
         FedszError: the run failed or took too long; the message has the process's last line.
     """
-    if workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers}")
     extras.require("ray", what="the simulation")
     with (
         tempfile.TemporaryDirectory(prefix="fedsz-", ignore_cleanup_errors=True) as folder,
