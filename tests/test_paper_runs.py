@@ -16,42 +16,21 @@ from benchmarks.paper.comparison import Comparison, Line
 from benchmarks.paper.measurements import Measurements
 from benchmarks.paper.options import MeasurementOptions, PaperConfig
 from benchmarks.paper.run_figures import figure_4, figure_5, figure_6
-from fedsz.control.record import RoundRecord
-from fedsz.control.round_numbers import numbers
 from fedsz.errors import ConfigError
-from tests.sweeps import written
+from tests.sweeps import Rows, course, written
 
 pytestmark = pytest.mark.repository
-ALIKE = {
-    "task": "images", "model": "cnn", "dataset": "cifar10", "grid": "local", "clients": 4,
-    "partitioner": "iid", "alpha": 0.5, "samples": 2000, "test_samples": 500, "image_size": 0,
-    "rounds": 12, "epochs": 1, "batch_size": 32, "learning_rate": 0.01, "momentum": 0.9,
-    "device": "cpu", "clients_per_round": 0, "rule": "paper", "threshold": 1024, "decay": 1.0,
-    "policy": "fixed", "update": "weights", "downlink": "exact", "lossless": "blosclz",
-    "fetchsgd": "", "server_momentum": 0.0, "machine": "a small one", "cores": 2, "threads": 1,
-}  # fmt: skip
-RAW = {"codec": "raw", "lossless": "raw"}
-SZ2 = {"codec": "sz2", "error_bound": "rel:0.01", "bound_kind": "rel", "bound_value": 0.01}
-UNIFORM = {**SZ2, "codec": "uniform"}
+RAW, SZ2, UNIFORM = "raw", "weights:sz2@0.01", "weights@0.01"
+ALIKE = {"datasets": "cifar10", "clients": 4, "batch_size": 32, "learning_rate": 0.01}
 
 
-def run(accuracy: float, seed: int = 0, **of: Any) -> list[dict[str, Any]]:
+def run(accuracy: float, seed: int, way: str, *, rounds: int = 12, **options: Any) -> Rows:
     """The rows of a run that gains a point in each round, up to an accuracy in percent."""
-    known = {**ALIKE, **of, "seed": seed}
-    known["run"] = ",".join(f"{name}={value}" for name, value in sorted(known.items()))
-    rows = []
-    for i in range(known["rounds"] + 1):
-        points = accuracy - known["rounds"] + i
-        record = RoundRecord(
-            round=i, accuracy=points / 100, loss=1.0, seconds=1.0, replies=4 if i else 0,
-            raw_up=4000, sent_up=1000, train_seconds=2.0, encode_seconds=0.4, decode_seconds=0.8,
-            test_seconds=0.5,
-        )  # fmt: skip
-        rows.append({**numbers(record), **known})
-    return rows
+    accuracies = [(accuracy - rounds + i) / 100 for i in range(rounds + 1)]
+    return course(way, accuracies, seed, options={**ALIKE, **options}, machine="a small one")
 
 
-def made(figure: Any, path: Path, *runs: list[dict[str, Any]]) -> Comparison:
+def made(figure: Any, path: Path, *runs: Rows) -> Comparison:
     file = written(path / "sweep.parquet", [row for rows in runs for row in rows])
     config = PaperConfig(models="cnn", error_bounds="1e-2")
     return figure(Measurements(config, MeasurementOptions(sweep=file), pytest.fail))
@@ -62,15 +41,12 @@ def accuracies(made: Comparison, quantity: str = "accuracy") -> dict[tuple[str, 
 
 
 def test_what_policies_choose_is_no_codec_at_a_bound(tmp_path: Path) -> None:
-    others = [
-        {"policy": "auto", "tolerance": 0.5}, {"update": "delta"}, {"update": "delta+ef"},
-        {"downlink": "0.01"}, {"rule": "parameters"}, {"threshold": 0}, {"lossless": "zstd"},
-        {"bound_value": 0.02, "error_bound": "rel:0.02"}, {"task": "tabular"},
-    ]  # fmt: skip
-    steered = {**UNIFORM, "bound_kind": None, "bound_value": None, "error_bound": None}
-    strange = [run(99, 0, **{**UNIFORM, **other}) for other in others]
-    strange += [run(99, seed, **steered, policy="auto", tolerance=0.5) for seed in range(11)]
-    alike = [run(50, 0, **RAW), run(40, 0, **UNIFORM)]
+    ways = ("auto@0.5", "delta@0.01", "delta+ef@0.01", "weights@0.01/0.01", "weights@0.02")
+    options = ({"rule": "parameters"}, {"threshold": 0}, {"lossless": "zstd"}, {"task": "tabular"})
+    strange = [run(99, 0, way) for way in ways]
+    strange += [run(99, 0, UNIFORM, **other) for other in options]
+    strange += [run(99, seed, "auto@0.5") for seed in range(1, 11)]
+    alike = [run(50, 0, RAW), run(40, 0, UNIFORM)]
 
     for figure in (figure_4, figure_5, figure_6):
         (tmp_path / figure.__name__).mkdir()
@@ -85,10 +61,10 @@ def test_what_policies_choose_is_no_codec_at_a_bound(tmp_path: Path) -> None:
 
 
 def test_a_number_is_of_one_setting_and_of_seeds_that_all_codecs_have(tmp_path: Path) -> None:
-    few = [run(52 + seed, seed, **RAW) for seed in (0, 1)]
-    few += [run(50 + 3 * seed, seed, **SZ2) for seed in (0, 1, 2)]
-    few += [run(49 + seed, seed, **UNIFORM) for seed in (0, 1, 2)]
-    many = [run(30, 0, **RAW, clients=7), run(20, 0, **SZ2, clients=7)]
+    few = [run(52 + seed, seed, RAW) for seed in (0, 1)]
+    few += [run(50 + 3 * seed, seed, SZ2) for seed in (0, 1, 2)]
+    few += [run(49 + seed, seed, UNIFORM) for seed in (0, 1, 2)]
+    many = [run(30, 0, RAW, clients=7), run(20, 0, SZ2, clients=7)]
 
     found = made(figure_5, tmp_path, *few, *many)
 
@@ -119,11 +95,11 @@ def test_a_number_is_of_one_setting_and_of_seeds_that_all_codecs_have(tmp_path: 
 
 
 def test_accuracies_of_table_1_are_compared_after_its_rounds(tmp_path: Path) -> None:
-    short = run(30, 0, **SZ2, rounds=3)
+    short = run(30, 0, SZ2, rounds=3)
 
-    long = made(figure_4, tmp_path, run(52, 0, **RAW), run(50, 0, **SZ2))
+    long = made(figure_4, tmp_path, run(52, 0, RAW), run(50, 0, SZ2))
     (tmp_path / "sweep.parquet").unlink()
-    ended = made(figure_4, tmp_path, short, run(45, 0, **SZ2)[:-1])
+    ended = made(figure_4, tmp_path, short, run(45, 0, SZ2)[:-1])
 
     after = {of[1:]: line.ours for of, line in accuracies(long).items()}
     assert after == {
@@ -137,7 +113,7 @@ def test_accuracies_of_table_1_are_compared_after_its_rounds(tmp_path: Path) -> 
 
 
 def test_without_an_uncompressed_run_there_is_no_change(tmp_path: Path) -> None:
-    found = made(figure_5, tmp_path, run(50, 0, **SZ2))
+    found = made(figure_5, tmp_path, run(50, 0, SZ2))
 
     assert set(accuracies(found)) == {("cifar10", "sz2", "0.01")}
     assert not accuracies(found, "change")
@@ -145,10 +121,10 @@ def test_without_an_uncompressed_run_there_is_no_change(tmp_path: Path) -> None:
 
 
 def test_seconds_are_of_a_clients_round(tmp_path: Path) -> None:
-    found = made(figure_6, tmp_path, run(50, 0, **SZ2), run(50, 1, **SZ2))
+    found = made(figure_6, tmp_path, run(50, 0, SZ2), run(50, 1, SZ2))
 
     seconds = {line.quantity: line.ours for line in found.lines if line.of[0] == "cnn"}
     assert seconds == {
-        "train": 0.5, "compress": pytest.approx(0.1), "decompress": pytest.approx(0.2), "test": 0.5,
-        "overhead": pytest.approx(100 * 0.1 / 1.3),
+        "train": 0.25, "compress": pytest.approx(0.05), "decompress": pytest.approx(0.1),
+        "test": 0.5, "overhead": pytest.approx(100 * 0.05 / 0.9),
     }  # fmt: skip

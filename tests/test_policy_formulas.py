@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.dc2 import Dc2, UploadTimes
-from fedsz.control.gate import RAW, is_worth, transfer_seconds
+from fedsz.control.gate import RAW
 from fedsz.control.layers import allot
 from fedsz.control.quantiser_rate import bounds_of_slope, distortion, rate
 from fedsz.control.record import Decision, RoundRecord
+from fedsz.control.transfer_time import UpdateCost
 from tests.policies import BASE, client, decide, factor_of, row
 
 
@@ -124,7 +125,8 @@ def test_gate_is_the_inequality(
     assume(not math.isclose(seconds, plain))
 
     assert decided.codecs == ({} if 0 < seconds < plain else {"1": RAW})
-    assert is_worth(encode + decode, raw, sent, bandwidth) == (0 < seconds < plain)
+    cost = UpdateCost(raw, sent, encode, decode)
+    assert cost.is_worth(bandwidth) == (0 < seconds < plain)
 
 
 @given(bandwidths, st.lists(st.tuples(counts, short), min_size=2, max_size=2))
@@ -141,7 +143,7 @@ def test_gate_takes_the_fastest_codec_once_it_has_tried_them(
         took = {"sent_bytes": sent, "encode_seconds": encode, "decode_seconds": 0.0}
         seen = client(bandwidth=bandwidth, raw_bytes=raw, **took)
         history.append(row(len(history), clients=[seen], decision=decision))
-        seconds[codec] = transfer_seconds(encode, sent, bandwidth)
+        seconds[codec] = UpdateCost(raw, sent, encode, 0.0).seconds(bandwidth)
     least = sorted(seconds.values())
     assume(not math.isclose(least[0], least[1]))
 

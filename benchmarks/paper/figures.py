@@ -15,9 +15,8 @@ from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz import codecs
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
-from fedsz.control.transfer_time import transfer_seconds, worth_below
+from fedsz.control.transfer_time import UpdateCost, transfer_seconds, worth_below
 from fedsz.experiments.error_distribution import Distribution, distribution
-from fedsz.experiments.link_model import UpdateCost
 from fedsz.formatting import bandwidth as rate
 from fedsz.report.distributions import histogram_panel
 from fedsz.report.runs import UNCOMPRESSED

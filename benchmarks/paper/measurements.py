@@ -17,10 +17,10 @@ from benchmarks.paper.options import MeasurementOptions, PaperConfig
 from fedsz.arrays import NDArray, as_arrays, as_tensor
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import RoundRecord
+from fedsz.control.transfer_time import UpdateCost
 from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments import bench
 from fedsz.experiments.environment import dataset_digest, environment, file_digest
-from fedsz.experiments.link_model import UpdateCost
 from fedsz.experiments.results import SWEEP, Results, read
 from fedsz.experiments.scheme import RAW, Scheme
 from fedsz.experiments.sweep import Sweep

@@ -10,12 +10,12 @@ import statistics
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from fedsz import codecs as codec_list
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.control.rule import NextRound, Rule, because
-from fedsz.control.transfer_time import is_worth, transfer_seconds
+from fedsz.control.transfer_time import UpdateCost
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import setting
 
@@ -106,35 +106,20 @@ class _Client:
         for candidate in self._candidates:
             if candidate not in self._known:
                 return candidate
-            measured[candidate] = _Measured.of(self._known[candidate])
+            measured[candidate] = _measured(self._known[candidate])
         if not self._rates:
             return self._candidates[0]
         bandwidth = statistics.median(self._rates)
-        best = min(
-            measured,
-            key=lambda codec: transfer_seconds(
-                measured[codec].coding_seconds, measured[codec].sent_bytes, bandwidth
-            ),
-        )
-        if is_worth(*measured[best], bandwidth) or self._raw >= self._again:
+        best = min(measured, key=lambda codec: measured[codec].seconds(bandwidth))
+        if measured[best].is_worth(bandwidth) or self._raw >= self._again:
             return best
         return RAW
 
 
-class _Measured(NamedTuple):
-    """What a codec does for a client: medians of its last rounds."""
-
-    coding_seconds: float
-    raw_bytes: float
-    sent_bytes: float
-
-    @classmethod
-    def of(cls, recent: Collection[ClientRecord]) -> _Measured:
-        return cls(
-            statistics.median(client.encode_seconds + client.decode_seconds for client in recent),
-            statistics.median(client.raw_bytes for client in recent),
-            statistics.median(client.sent_bytes for client in recent),
-        )
+def _measured(recent: Collection[ClientRecord]) -> UpdateCost:
+    """Return what a codec does for a client: medians of its last rounds."""
+    names = ("raw_bytes", "sent_bytes", "encode_seconds", "decode_seconds")
+    return UpdateCost(*(statistics.median(getattr(c, name) for c in recent) for name in names))
 
 
 def _is_known(client: ClientRecord) -> bool:

@@ -10,17 +10,40 @@ compressing pays below B = 8 (S - S') / (t_C + t_D). A latency is the same on bo
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 
-def transfer_seconds(coding_seconds: float, sent_bytes: float, bandwidth: float) -> float:
-    """Return t_C + t_D + 8 S' / B, the seconds of an update at a bandwidth in bits a second."""
-    return coding_seconds + 8 * sent_bytes / bandwidth
+@dataclass(frozen=True)
+class UpdateCost:
+    """What an update costs, compressed or as it is."""
 
+    raw_bytes: float  # of the update, S
+    sent_bytes: float  # of what is sent, S'
+    encode_seconds: float  # t_C
+    decode_seconds: float  # t_D
 
-def is_worth(coding_seconds: float, raw_bytes: float, sent_bytes: float, bandwidth: float) -> bool:
-    """Say whether Eqn 1 holds at a bandwidth in bits a second."""
-    seconds = transfer_seconds(coding_seconds, sent_bytes, bandwidth)
-    return 0 < seconds < transfer_seconds(0.0, raw_bytes, bandwidth)
+    @property
+    def ratio(self) -> float:
+        """How many times smaller than the update it is."""
+        return self.raw_bytes / self.sent_bytes
+
+    @property
+    def coding_seconds(self) -> float:
+        """What it takes besides sending: t_C + t_D."""
+        return self.encode_seconds + self.decode_seconds
+
+    def seconds(self, bandwidth: float, latency: float = 0.0) -> float:
+        """Return what it takes on a link, of bits a second and a latency in seconds."""
+        return latency + self.coding_seconds + 8 * self.sent_bytes / bandwidth
+
+    @property
+    def worth_below(self) -> float:
+        """The bandwidth, in bits a second, below which Eqn 1 holds; 0 where it never does."""
+        return worth_below(self.coding_seconds, self.raw_bytes, self.sent_bytes)
+
+    def is_worth(self, bandwidth: float) -> bool:
+        """Say whether it beats sending the update as it is, at so many bits a second."""
+        return bandwidth < self.worth_below
 
 
 def worth_below(coding_seconds: float, raw_bytes: float, sent_bytes: float) -> float:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fedsz.control.transfer_time import worth_below
+from fedsz.control.transfer_time import UpdateCost, worth_below
 from fedsz.experiments.bench import EVERYTHING, LOSSLESS, LOSSY, Row
-from fedsz.experiments.link_model import UpdateCost
 from fedsz.experiments.scheme import RAW
 
 UNCOMPRESSED: Final = "uncompressed"
