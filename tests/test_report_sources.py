@@ -145,7 +145,7 @@ def test_a_run_folder_has_what_there_is(folder: Path) -> None:
     missing = ("accuracy-ratio", "accuracy-bound", "transfer-bound", "errors")
     assert list(found.charts) == [name for name in OF_CNN if not name.endswith(missing)]
     why = "it takes two bounds of a kind; there is rel:0.01"
-    steps = "a run's folder does not hold the steps that were sent"
+    steps = "a run's folder does not hold what clients sent"
     assert found.left_out == {
         "Bytes to an accuracy": NO_BASELINE,
         "Errors": steps,

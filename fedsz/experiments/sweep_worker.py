@@ -74,27 +74,31 @@ def execute(config: RunConfig, grid: str, on_round: OnRound) -> list[Distributio
     return distributions(arrays_of(model), config, state)
 
 
+def largest_lossy(
+    state: Mapping[str, np.ndarray], config: RunConfig
+) -> tuple[str, np.ndarray] | None:
+    """Return the largest tensor that may be lossy, and its name; None if there is none."""
+    rule, threshold = config.rule, config.threshold
+    lossy = [item for item in state.items() if is_lossy(*item, rule=rule, threshold=threshold)]
+    return max(lossy, key=lambda item: item[1].size, default=None)
+
+
 def distributions(
-    state: Mapping[str, np.ndarray],
-    config: RunConfig,
-    reference: Mapping[str, np.ndarray] | None = None,
+    state: Mapping[str, np.ndarray], config: RunConfig, reference: Mapping[str, np.ndarray]
 ) -> list[Distribution]:
     """Return the laws of the largest lossy tensor's weights, and of its error under the codec.
 
-    Steps are from the model ``reference``: without it their error is not known. That of a bound
-    which a policy chooses never is.
+    Steps are from the model ``reference``. The error of a bound that a policy chooses is not known.
     """
-    settings = config.compression
-    rule, threshold = settings.rule, settings.threshold
-    lossy = [item for item in state.items() if is_lossy(*item, rule=rule, threshold=threshold)]
-    if not lossy:
+    largest = largest_lossy(state, config)
+    if largest is None:
         return []
-    name, x = max(lossy, key=lambda item: item[1].size)
+    name, x = largest
     found = [distribution(x, "weights", name)]
-    codec, bound, steps = get(config.codec), settings.bound, config.update != WEIGHTS
-    if not codec.lossy or config.policy != FIXED or (steps and reference is None):
+    codec, bound = get(config.codec), config.compression.bound
+    if not codec.lossy or config.policy != FIXED:
         return found
-    sent = x - reference[name] if steps and reference is not None else x
+    sent = x if config.update == WEIGHTS else x - reference[name]
     payload = codec.encode(sent, bound.absolute(sent if bound.kind == "std" else x))
     error = codec.decode(payload, x.shape).astype(np.float64) - sent
     return [*found, distribution(error, "error", name)]

@@ -32,12 +32,6 @@ FITS: Final = (
     " 1 not at all."
 )
 ONCE_MORE: Final = "The weights are those that a client would send after the last round."
-# All that a run folder has; it tells no version. On the cnn and digits, errors of uniform at
-# rel:0.01 differ from a uniform law by a KS of 0.002 on a client's weights, of 0.43 on the average.
-AVERAGED: Final = (
-    "The model is the average of updates that were decoded, so its numbers lie near few points of"
-    " the codec's grid, and their errors are unlike those of a client's own."
-)
 
 Found = tuple[Run, Distribution]
 
@@ -71,11 +65,10 @@ def errors_chart(setting: Setting) -> Chart | Omitted:
         bounds = thinned([run.bound for run, _ in mine if run.bound], BOUNDS)
         shown += [(run, error) for run, error in mine if run.bound is None or run.bound in bounds]
     seed = min(run.seed for run, _ in shown)
-    first, error = shown[0]
-    whose = ONCE_MORE if first.version else AVERAGED
+    error = shown[0][1]
     caption = (
         f"Decoded less original, of the {error.numbers:,} numbers of {error.tensor}"
-        f" after training, seed {seed}. {whose} {FITS}"
+        f" after training, seed {seed}. {ONCE_MORE} {FITS}"
         f"{others_note(len(found) - len(shown))}"
     )
     panels = (histogram_panel(_label(setting, run), of, "error", height=2.7) for run, of in shown)
@@ -88,10 +81,8 @@ def fits(setting: Setting) -> Table | Omitted:
     found = _errors(setting)
     if not found:
         return Omitted(title, _why(setting, "no run made an error"))
-    whose = ONCE_MORE if found[0][0].version else AVERAGED
-    caption = (
-        f"Errors of {found[0][1].tensor} after training, of the first seed of each. {whose} {FITS}"
-    )
+    tensor = found[0][1].tensor
+    caption = f"Errors of {tensor} after training, of the first seed of each. {ONCE_MORE} {FITS}"
     rows = []
     for run, error in found:
         known = {law.name: law.ks for law in error.laws}
