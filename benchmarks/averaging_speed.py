@@ -33,13 +33,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedavg_memory import resident
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+from measuring import forget_peak, interval, memory
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.flower.mean import Mean
@@ -153,10 +152,10 @@ def copied(record: ArrayRecord) -> ArrayRecord:
 def growth(work: Callable[[], Any]) -> float:
     """Return by how many MB the memory of this process grows at most while it works."""
     ctypes.CDLL(None).malloc_trim(0)  # what others have freed must not be there to be used
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # start VmHWM afresh
+    before = memory("VmRSS")
+    forget_peak()
     work()
-    return resident("VmHWM") - before
+    return memory("VmHWM") - before
 
 
 def passes(works: list[Callable[[], Any]], count: int) -> list[list[float]]:
@@ -168,13 +167,6 @@ def passes(works: list[Callable[[], Any]], count: int) -> list[list[float]]:
             work()
             times.append(time.process_time() - start)
     return [times[1:] for times in taken]
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a median, by resampling."""
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return float(low), float(high)
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.link import machine
-from benchmarks.load import PATIENCE, memory
+from benchmarks.load import PATIENCE
+from benchmarks.measuring import machine, memory
 from benchmarks.memory_cgroup import memory_group
 from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
@@ -52,8 +52,8 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
                     group.take(client.pid)
             if isinstance(event, Client) and event.what in ALIVE and client:
                 with suppress(StopIteration, OSError):  # it has ended: its last peak is known
-                    peak = memory(client.pid, "VmHWM")
-                    files = memory(client.pid, "RssFile")
+                    peak = memory("VmHWM", client.pid)
+                    files = memory("RssFile", client.pid)
             if isinstance(event, RoundRecord):
                 peaks.append(round(peak, 1))
                 up.append(event.wire_up)
@@ -70,7 +70,7 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
             "group_peak_MB": round(group.peak / 1e6, 1) if group else None,
             "bytes_up": up[1:],
             "bytes_down": down[1:],
-            "machine": machine(),
+            "machine": machine("grpcio", "flwr"),
         }
 
 

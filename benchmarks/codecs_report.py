@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
+
+from measuring import table
 
 Result = dict[str, Any]
 
@@ -52,23 +54,6 @@ def size(nbytes: int) -> str:
         if nbytes >= unit:
             return f"{nbytes / unit:g} {name}"
     return f"{nbytes} B"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """Return a Markdown table whose columns line up; all but the first ``left`` to the right."""
-    lines = [list(heads), *(list(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-    rule = ["-" * w if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    lines.insert(1, rule)
-    return "\n".join(
-        "| "
-        + " | ".join(
-            cell.ljust(w) if i < left else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        + " |"
-        for line in lines
-    )
 
 
 def find(rows: Iterable[Result], codec: str) -> Result | None:

@@ -17,13 +17,13 @@ import platform
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from measuring import forget_peak, memory
 
 from fedsz import ErrorBound
 from fedsz.flower import FedSZGrid, FedSZMod, GrpcGrid, StreamingFedAvg, run_client
@@ -52,12 +52,6 @@ def model(seed: int, megabytes: int) -> dict[str, np.ndarray]:
     }
 
 
-def resident(key: str) -> float:
-    """A line of /proc/self/status, in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith(key + ":"))
-
-
 def serve(name: str, clients: int, megabytes: int) -> None:
     """Be the server: one round; print what it took."""
     strategy_class, compressing = SERVERS[name]
@@ -69,14 +63,14 @@ def serve(name: str, clients: int, megabytes: int) -> None:
         initial = to_record(model(0, megabytes))
         while len(grid.get_node_ids()) < clients:
             threading.Event().wait(0.05)
-        before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # start VmHWM afresh
+        before = memory("VmRSS")
+        forget_peak()
         result = strategy.start(
             grid if compressing is None else FedSZGrid(grid, BOUND, **compressing),
             initial,
             num_rounds=1,
         )
-        growth = resident("VmHWM") - before
+        growth = memory("VmHWM") - before
         received = grid.counters.wire_bytes_received / 1e6
     error = check(result.arrays, clients, megabytes)
     print(json.dumps({"growth": growth, "received": received, "error": error}), flush=True)

@@ -22,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import ml_dtypes
@@ -31,6 +30,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedsz
+from benchmarks.measuring import forget_peak, memory
 from fedsz.arrays import chunks
 from fedsz.control.record import RoundRecord
 from fedsz.flower import FedSZGrid, FedSZMod, GrpcGrid, StreamingFedAvg, run_client
@@ -125,24 +125,13 @@ def bytes_of(state: State) -> int:
     return sum(x.nbytes for x in state.values())
 
 
-def resident(key: str) -> int:
-    """Return a line of /proc/self/status, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key + ":"))
-
-
-def forget_peak() -> None:
-    """Have the peak of this process begin anew."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def stream(what: str, size: Size) -> dict[str, float]:
     """Compress and decompress a state_dict by the library's defaults."""
     state = weights(what, size)
     forget_peak()
-    start, held = time.perf_counter(), resident("VmRSS")
+    start, held = time.perf_counter(), 1e6 * memory("VmRSS")
     blob = fedsz.compress(state)
-    compressed, encoding = time.perf_counter(), resident("VmHWM") - held
+    compressed, encoding = time.perf_counter(), 1e6 * memory("VmHWM") - held
     back = fedsz.decompress(blob, as_numpy=True)
     end = time.perf_counter()
     for name, x in state.items():
@@ -161,7 +150,7 @@ def stream(what: str, size: Size) -> dict[str, float]:
 def serve(what: str, size: Size, rounds: int) -> None:
     """Be the server: tell the port, then what the rounds took."""
     state = weights(what, size)
-    nbytes, before = bytes_of(state), resident("VmRSS") - bytes_of(state)
+    nbytes, before = bytes_of(state), 1e6 * memory("VmRSS") - bytes_of(state)
     forget_peak()
     told: list[RoundRecord] = []
     ends: list[float] = []
@@ -187,7 +176,7 @@ def serve(what: str, size: Size, rounds: int) -> None:
         "down": [record.sent_down for record in told],
         "up": [record.sent_up for record in told],
         "seconds": np.diff(ends, prepend=0.0).tolist(),
-        "server_memory": (resident("VmHWM") - before) / nbytes,
+        "server_memory": (1e6 * memory("VmHWM") - before) / nbytes,
     }
     print(json.dumps(took), flush=True)
 
@@ -205,9 +194,9 @@ def train(port: int) -> None:
         content = {"arrays": trained, "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 
-    before = resident("VmRSS")
+    before = 1e6 * memory("VmRSS")
     run_client(app, f"127.0.0.1:{port}", client_id="one")
-    print(json.dumps({"memory": resident("VmHWM") - before}), flush=True)
+    print(json.dumps({"memory": 1e6 * memory("VmHWM") - before}), flush=True)
 
 
 def exchange(what: str, size: Size, rounds: int) -> Exchanged:
@@ -221,8 +210,8 @@ def exchange(what: str, size: Size, rounds: int) -> Exchanged:
         with subprocess.Popen(training, stdout=subprocess.PIPE, text=True) as client:
             took = json.loads(server.stdout.readline())
             assert client.stdout is not None
-            memory = json.loads(client.stdout.readline())["memory"]
-    return Exchanged(**took, client_memory=memory / took["size"])
+            taken = json.loads(client.stdout.readline())["memory"]
+    return Exchanged(**took, client_memory=taken / took["size"])
 
 
 def rows_of(what: str, took: Exchanged) -> Iterator[str]:

@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import json
 import multiprocessing
-import os
-import platform
 import socket
 import statistics
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from measuring import machine, memory
 
 from fedsz.transport.client import run_client
 from fedsz.transport.grpc_grid import GrpcGrid
@@ -89,7 +86,7 @@ def echo_app() -> ClientApp:
 def client(port: int, pipe: Connection) -> None:
     """Be the client; tell its peak memory at the end."""
     run_client(echo_app(), f"127.0.0.1:{port}", client_id="bench")
-    pipe.send(peak_bytes())
+    pipe.send(memory("VmHWM"))
 
 
 def server(shapes: list[tuple[int, ...]], repeats: int, pipe: Connection) -> None:
@@ -122,13 +119,13 @@ def server(shapes: list[tuple[int, ...]], repeats: int, pipe: Connection) -> Non
             )
             del reply
             pipe.recv()
-        pipe.send(peak_bytes())
+        pipe.send(memory("VmHWM"))
 
 
 def exchange(
     shapes: list[tuple[int, ...]], repeats: int, *, proxied: bool
-) -> tuple[list[dict[str, Any]], int, int]:
-    """Return what each exchange took, and the peak memory of server and client in bytes."""
+) -> tuple[list[dict[str, Any]], float, float]:
+    """Return what each exchange took, and the peak memory of server and client in MB."""
     spawn = multiprocessing.get_context("spawn")
     pipe, server_pipe = spawn.Pipe()
     client_end, client_pipe = spawn.Pipe()
@@ -154,24 +151,6 @@ def exchange(
     return results, *peaks
 
 
-def peak_bytes() -> int:
-    """Return the largest resident size this process has had."""
-    status = Path("/proc/self/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
-def machine() -> str:
-    """Name what this runs on."""
-    cpus = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(": ")[2] for line in cpus if line.startswith("model name")]
-    versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("grpcio", "flwr"))
-    return (
-        f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, {platform.system()},"
-        f" Python {platform.python_version()}, {versions}"
-    )
-
-
 def spread(values: list[float], digits: int) -> str:
     """Return the median, and the least and the greatest."""
     middle, low, high = statistics.median(values), min(values), max(values)
@@ -190,16 +169,16 @@ def main() -> None:
     over = {way: counted[f"{way}_wire"] / counted["payload"] - 1 for way in ("down", "up")}
     if options.json:
         report = {
-            "machine": machine(),
+            "machine": machine("grpcio", "flwr"),
             "bytes": counted,
             "exchanges": timed,
-            "server_peak_bytes": server_peak,
-            "client_peak_bytes": client_peak,
+            "server_peak_mb": server_peak,
+            "client_peak_mb": client_peak,
         }
         json.dump(report, sys.stdout, indent=2)
         print()
     else:
-        print(machine())
+        print(machine("grpcio", "flwr"))
         print(f"\n{counted['payload'] / 1e6:.1f} MB    payload  on the wire    over  own counters")
         for way in ("down", "up"):
             print(
@@ -212,9 +191,7 @@ def main() -> None:
             seconds = [t[f"{way}_seconds"] for t in timed]
             speeds = [size / s for s in seconds]
             print(f"{way:<6} {spread(seconds, 2):>20} {spread(speeds, 0):>22}")
-        print(
-            f"\npeak memory: server {server_peak / 1e6:.0f} MB, client {client_peak / 1e6:.0f} MB"
-        )
+        print(f"\npeak memory: server {server_peak:.0f} MB, client {client_peak:.0f} MB")
     if max(over.values()) > BOUND:
         sys.exit(f"the link adds more than {BOUND:.0%} to the payload")
 

@@ -27,7 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.link import machine
+from benchmarks.measuring import machine, memory
 from benchmarks.replay import compare, rounds_of
 from benchmarks.wire_client import WireClient, run_all
 from fedsz.child_process import Child
@@ -77,12 +77,6 @@ def start_real(stack: ExitStack, server: str, clients: int, log: Path) -> list[C
     ]
 
 
-def memory(pid: int, key: str, of: str = "status") -> float:
-    """Return a line of a process's status or smaps_rollup, in MB."""
-    lines = Path(f"/proc/{pid}/{of}").read_text().splitlines()
-    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith(f"{key}:"))
-
-
 def measure(clients: int, rounds: int, processes: int, *, real: bool) -> dict[str, Any]:
     """Return what a run has taken, once its model is that of its updates."""
     with ExitStack() as stack:
@@ -106,11 +100,11 @@ def measure(clients: int, rounds: int, processes: int, *, real: bool) -> dict[st
                 else:
                     started = start_clients(address, clients, processes)
             if isinstance(event, RoundRecord):
-                peak = memory(server.pid, "VmHWM")
+                peak = memory("VmHWM", server.pid)
             if isinstance(event, RoundRecord) and event.round:
                 seconds.append(event.seconds)
                 if real:
-                    each = [memory(child.pid, "Pss", "smaps_rollup") for child in started]
+                    each = [memory("Pss", child.pid, "smaps_rollup") for child in started]
         if status := server.wait(PATIENCE):
             raise SystemExit(f"the server ended with {status}: {server.last_words()}")
         ended = [_status(process) for process in started]
@@ -125,7 +119,7 @@ def measure(clients: int, rounds: int, processes: int, *, real: bool) -> dict[st
             "longest_seconds": round(max(seconds), 2),
             "server_peak_MB": round(peak, 1),
             "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-            "machine": machine(),
+            "machine": machine("grpcio", "flwr"),
         }
         if real:
             found["client_MB"] = round(statistics.median(each), 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
+from measuring import table
 
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth
@@ -213,15 +214,6 @@ def modelled_table(cells: Sequence[Cell]) -> str:
             for name, (exchange,) in (("raw", cell.raw), ("compressed", cell.compressed))
         ],
     )
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table whose columns stand below each other."""
-    lines = [list(header), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = [" | ".join(cell.rjust(w) for cell, w in zip(r, widths, strict=True)) for r in lines]
-    text.insert(1, " | ".join("-" * (w - 1) + ":" for w in widths))
-    return "\n".join(f"| {line} |" for line in text)
 
 
 def as_json(cell: Cell) -> dict[str, Any]:

@@ -26,9 +26,7 @@ decodes every tensor, and copies the whole set of them once for each.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import platform
 import statistics
 import sys
 import time
@@ -38,6 +36,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from measuring import machine
 from safetensors import safe_open
 
 # NNCodec imports its loaders of models and data sets, and with them torch, torchvision and OpenCV,
@@ -197,17 +196,6 @@ def bound_option(text: str) -> tuple[str, float]:
     return kind, number
 
 
-def machine() -> str:
-    """Name what this runs on."""
-    cpus = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(": ")[2] for line in cpus if line.startswith("model name")]
-    versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("nncodec", "numpy"))
-    return (
-        f"{names[0] if names else platform.machine()}, {platform.system()},"
-        f" Python {platform.python_version()}, {versions}"
-    )
-
-
 def main() -> None:
     """Measure and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -239,7 +227,7 @@ def main() -> None:
         result = measure(arrays, bounds, options.repeats)
         files.append({"file": path.name, **result})
     report = {
-        "machine": machine(),
+        "machine": machine("nncodec", "numpy"),
         "bound": ":".join(map(str, options.bound)),
         "range_of": options.range_of and options.range_of.name,
         "files": files,

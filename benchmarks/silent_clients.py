@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from link import machine
+from measuring import machine
 
 from fedsz.flower import FedSZGrid, FedSZMod, GrpcGrid, StreamingFedAvg, run_client
 
@@ -101,7 +101,7 @@ def main() -> None:
         "longest": round(max(times), 3),
         "ratio": round(ratio, 3),
         "bound": BOUND,
-        "machine": machine(),
+        "machine": machine("grpcio", "flwr"),
     }
     print(json.dumps(found))
 

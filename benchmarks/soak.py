@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faulty_proxy import FaultyProxy
-from benchmarks.link import machine
+from benchmarks.measuring import machine
 from benchmarks.replay import Difference, compare, rounds_of
 from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
@@ -360,7 +360,7 @@ def main() -> None:
         "faults": dict(soak.faults),
         "not_tried": soak.not_tried,
         "seconds": round(time.monotonic() - start),
-        "machine": machine(),
+        "machine": machine("grpcio", "flwr"),
     }
     print(json.dumps(found))
     raise SystemExit(bool(found["lost"] or found["counted_twice"]))

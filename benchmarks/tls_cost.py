@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from link import machine
+from measuring import interval, machine
 
 from fedsz.flower import FedSZGrid, FedSZMod, GrpcGrid, StreamingFedAvg, run_client
 from fedsz.transport.authority import Authority
@@ -143,13 +143,6 @@ def be_quiet() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the median."""
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return float(low), float(high)
-
-
 def measure(options: argparse.Namespace) -> list[dict[str, float]]:
     """Run all processes; return the seconds of each pair of rounds."""
     spawn = multiprocessing.get_context("spawn")
@@ -190,10 +183,13 @@ def main() -> None:
     ratios = [pair["tls"] / pair["plaintext"] for pair in pairs]
     middle, (low, high) = statistics.median(ratios), interval(ratios)
     if options.json:
-        json.dump({"machine": machine(), "pairs": pairs, "ratio": [low, middle, high]}, sys.stdout)
+        json.dump(
+            {"machine": machine("grpcio", "flwr"), "pairs": pairs, "ratio": [low, middle, high]},
+            sys.stdout,
+        )
         print()
     else:
-        print(machine())
+        print(machine("grpcio", "flwr"))
         down = "without loss" if options.exact else "within a bound"
         print(
             f"{len(pairs)} pairs of rounds, {options.clients} clients: {options.megabytes} MB"

@@ -15,7 +15,7 @@ from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz import codecs
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
-from fedsz.control.transfer_time import UpdateCost, transfer_seconds, worth_below
+from fedsz.control.transfer_time import UpdateCost, worth_below
 from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.formatting import bandwidth as rate
 from fedsz.report.distributions import histogram_panel
@@ -109,7 +109,7 @@ def figure_7(measurements: Measurements) -> Comparison:
             for bound in config.bounds:
                 cost = measurements.update_cost(trained, codec, bound)
                 seconds = times[bound] = cost.seconds(bandwidth)
-                uncompressed = transfer_seconds(0.0, cost.raw_bytes, bandwidth)
+                uncompressed = cost.plain.seconds(bandwidth)
                 known = model if (codec, bound) == ("sz2", RECOMMENDED_BOUND) else ""
                 saved, faster = uncompressed - seconds, uncompressed / seconds
                 of = (model, codec, f"{bound:g}")
@@ -133,9 +133,8 @@ def figure_8(measurements: Measurements) -> Comparison:
     trained = measurements.trained(model, config.first_dataset)
     bound = RECOMMENDED_BOUND
     costs = {c: measurements.update_cost(trained, spec, bound) for c, spec in CODECS.items()}
-    raw = costs[OURS].raw_bytes
     drawn = {c: {b / 1e6: cost.seconds(b) for b in BANDWIDTHS} for c, cost in costs.items()}
-    drawn[UNCOMPRESSED] = {b / 1e6: transfer_seconds(0.0, raw, b) for b in BANDWIDTHS}
+    drawn[UNCOMPRESSED] = {b / 1e6: costs[OURS].plain.seconds(b) for b in BANDWIDTHS}
     marks = {
         "500 Mbps, says the paper": published.WORTH_BELOW,
         "100 Mbps, says the paper": published.SZ2_BEST_BELOW,

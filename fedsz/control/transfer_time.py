@@ -10,7 +10,8 @@ compressing pays below B = 8 (S - S') / (t_C + t_D). A latency is the same on bo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class UpdateCost:
     sent_bytes: float  # of what is sent, S'
     encode_seconds: float  # t_C
     decode_seconds: float  # t_D
+
+    @property
+    def plain(self) -> Self:
+        """The same update as it is."""
+        return replace(self, sent_bytes=self.raw_bytes, encode_seconds=0.0, decode_seconds=0.0)
 
     @property
     def ratio(self) -> float:

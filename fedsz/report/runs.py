@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import math
@@ -92,13 +91,6 @@ class Update(UpdateCost):
     """One update of one client, on average over a run: its clients encode, the server decodes."""
 
     train_seconds: float = math.nan  # of the client; NaN if not recorded
-
-    @property
-    def plain(self) -> Self:
-        """The same update as it is, uncompressed."""
-        return dataclasses.replace(
-            self, sent_bytes=self.raw_bytes, encode_seconds=0.0, decode_seconds=0.0
-        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,53 @@
+"""What several benchmarks say and count: the machine, memory, intervals and tables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+
+def machine(*packages: str) -> str:
+    """Name what this runs on, and the versions of these packages."""
+    cpus = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(": ")[2] for line in cpus if line.startswith("model name")]
+    versions = "".join(f", {name} {importlib.metadata.version(name)}" for name in packages)
+    return (
+        f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, {platform.system()},"
+        f" Python {platform.python_version()}{versions}"
+    )
+
+
+def memory(key: str, pid: int | str = "self", of: str = "status") -> float:
+    """Return a line of a process's status or smaps_rollup, in MB."""
+    lines = Path(f"/proc/{pid}/{of}").read_text().splitlines()
+    return next(int(line.split()[1]) * 1.024e-3 for line in lines if line.startswith(f"{key}:"))
+
+
+def forget_peak() -> None:
+    """Have the peak of this process, VmHWM, begin anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a median, by bootstrap."""
+    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """Return a Markdown table whose columns line up; all but the first ``left`` to the right."""
+    lines = [list(heads), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["-" * w if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    lines.insert(1, rule)
+    aligned = [
+        [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(cells)]
+        for cells in (zip(line, widths, strict=True) for line in lines)
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
