@@ -103,6 +103,23 @@ def app_of(
     return app
 
 
+def around(
+    app: Any,
+    before: Callable[[int, Message, Context], object] = lambda client, message, context: None,
+    after: Callable[[int, Message, Message], object] = lambda client, message, reply: None,
+) -> Any:
+    """An app whose clients do something else before they answer, or to their replies."""
+
+    def answer(message: Message, context: Context) -> Message:
+        client = int(context.node_config.get("partition-id", 0))
+        before(client, message, context)
+        reply: Message = app(message, context)
+        after(client, message, reply)
+        return reply
+
+    return answer
+
+
 class Watched(WrappedGrid):
     """A Grid that keeps what crosses it; messages change hands, their contents stay."""
 

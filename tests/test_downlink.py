@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -19,7 +20,17 @@ from fedsz.flower.broadcast import FIRST_BOUND, Broadcast
 from fedsz.flower.records import to_array
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
-from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
+from tests.federation import (
+    CLIENTS,
+    app_of,
+    around,
+    grid_of,
+    initial,
+    moved,
+    record_of,
+    run,
+    to_arrays,
+)
 
 COARSE = "std:1"
 CONFIG = CompressionConfig()
@@ -92,17 +103,14 @@ def test_another_model_is_a_key_frame() -> None:
 
 def app_that(forgets: dict[int, set[int]], seen: list[dict[str, Any]]) -> Any:
     """An app whose client i forgets all it knew before the rounds in ``forgets[i]``."""
-    inner = app_of(lambda i, arrays: seen.append(arrays) or moved(arrays, i))
-    turns: dict[int, int] = {}
+    turns: Counter[int] = Counter()
 
-    def app(message: Message, context: Context) -> Message:
-        client = int(context.node_config["partition-id"])
-        turns[client] = turns.get(client, 0) + 1
+    def forget(client: int, message: Message, context: Context) -> None:
+        turns[client] += 1
         if turns[client] in forgets.get(client, set()):
             context.state = RecordDict()
-        return inner(message, context)
 
-    return app
+    return around(app_of(lambda i, arrays: seen.append(arrays) or moved(arrays, i)), forget)
 
 
 @pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
@@ -236,13 +244,8 @@ def damaged(state: RecordDict, x: np.ndarray) -> None:
     ids=["shape", "nan", "damage"],
 )
 def test_a_memory_that_does_not_fit_counts_as_none(change: Any, x: np.ndarray) -> None:
-    app = app_of()
-
-    def changed(message: Message, context: Context) -> Message:
-        change(context.state, x)
-        return app(message, context)
-
-    grid = FedSZGrid(grid_of(changed), "std:1", update="delta+ef", downlink=COARSE)
+    app = around(app_of(), before=lambda client, message, context: change(context.state, x))
+    grid = FedSZGrid(grid_of(app), "std:1", update="delta+ef", downlink=COARSE)
     result = run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=3)
 
     traffic = grid.take_traffic()

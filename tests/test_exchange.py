@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
 from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, to_arrays
+from tests.federation import CLIENTS, app_of, around, grid_of, initial, moved, record_of, to_arrays
 from tests.links import Server
 from tests.odd_grids import Odd, error_first, for_another, in_its_own_name, never, superlink, twice
 
@@ -197,39 +197,37 @@ def test_a_buffer_goes_on_without_nodes_that_vanish(answer: Any, named: list[Any
     assert {failure.client for failure in traffic.failures} == {str(gone), str(refused)}
 
 
-class Forgetful:
-    """An app of which one client has lost what it kept, each time that a round begins anew."""
+def forgetful(rounds: set[int]) -> Any:
+    """An app of which one client has lost what it kept, as each of these rounds begins."""
 
-    def __init__(self, app: ClientApp, rounds: set[int]) -> None:
-        self.app, self.rounds, self.done = app, rounds, set[int]()
-
-    def __call__(self, message: Message, context: Any) -> Message:
+    def forget(client: int, message: Message, context: Context) -> None:
         number: Any = message.content["config"]["server-round"]
-        if context.node_config["partition-id"] == 1 and number in self.rounds - self.done:
-            self.done.add(number)
+        if client == 1 and number in rounds:
+            rounds.remove(number)
             context.state.clear()
-        return self.app(message, context)
+
+    return around(app_of(), before=forget)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("engine", ["LocalGrid", "push and pull", "HttpGrid"])
 def test_a_client_without_memory_is_helped_in_the_same_round(engine: str, way: str) -> None:
-    app: Any = Forgetful(app_of(), {3, 4})
-    with ENGINES[engine](app) as inner:
+    rounds = {3, 4}
+    with ENGINES[engine](forgetful(rounds)) as inner:
         grid = FedSZGrid(inner, "std:1", downlink="std:1")
 
         assert WAYS[way](grid, 5) == 5 * CLIENTS
 
-    assert app.done == {3, 4}
+    assert not rounds
 
 
 def test_a_client_without_memory_is_helped_by_a_buffer() -> None:
-    app: Any = Forgetful(app_of(), {2, 3})
-    grid = FedSZGrid(Odd(grid_of(app)), "std:1", downlink="std:1")
+    rounds = {2, 3}
+    grid = FedSZGrid(Odd(grid_of(forgetful(rounds))), "std:1", downlink="std:1")
 
     trained(FedBuff(fraction_evaluate=0, buffer=CLIENTS), grid, rounds=4)
 
-    assert (grid.take_traffic().replies, app.done) == (4 * CLIENTS, {2, 3})
+    assert (grid.take_traffic().replies, rounds) == (4 * CLIENTS, set())
 
 
 def test_the_same_client_may_be_asked_twice() -> None:

@@ -17,7 +17,7 @@ from fedsz.flower.bench import PATIENCE, Bench
 from fedsz.flower.exchange import NOT_SENT
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import KEY, STYPE
+from fedsz.flower.records import KEY, sealed, streams_of
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import Reader
@@ -49,25 +49,23 @@ class Hostile(WrappedGrid):
             yield reply
 
 
+def sending(make: Callable[[ArrayRecord], ArrayRecord]) -> Attack:
+    """Its arrays are what ``make`` makes of them, past `FedSZMod`."""
+    return lambda content: RecordDict({**content, "arrays": make(content["arrays"])})
+
+
 def arrays_filled(value: float) -> Attack:
-    """One weight is ``value``, the rest is the model; sent as plain arrays, past `FedSZMod`."""
-
-    def attack(content: RecordDict) -> RecordDict:
-        arrays = initial()
-        arrays["fc.weight"][3, 4] = value
-        return RecordDict({"arrays": record_of(arrays), "metrics": content["metrics"]})
-
-    return attack
+    """One weight is ``value``, the rest is the model."""
+    arrays = initial()
+    arrays["fc.weight"][3, 4] = value
+    return sending(lambda _: record_of(arrays))
 
 
-def flipped_times_100(content: RecordDict) -> RecordDict:
-    arrays = {
-        name: (x - 100 * (moved(initial(), 1)[name] - x)).astype(x.dtype)
-        if x.dtype == np.float32
-        else x
-        for name, x in initial().items()
-    }
-    return RecordDict({"arrays": record_of(arrays), "metrics": content["metrics"]})
+@sending
+def flipped_times_100(_: ArrayRecord) -> ArrayRecord:
+    start, after = initial(), moved(initial(), 1)
+    flipped = {n: x - 100 * (after[n] - x) for n, x in start.items() if x.dtype == np.float32}
+    return record_of(start | flipped)
 
 
 def metrics(**changes: Any) -> Attack:
@@ -82,14 +80,11 @@ def metrics(**changes: Any) -> Attack:
 
 
 def sealed_by(codec: str) -> Attack:
-    def attack(content: RecordDict) -> RecordDict:
-        record = seal(moved(initial(), 1), CompressionConfig.of(1e-2, codec=codec))
-        return RecordDict({**content, "arrays": record})
-
-    return attack
+    return sending(lambda _: seal(moved(initial(), 1), CompressionConfig.of(1e-2, codec=codec)))
 
 
-def half_damaged(content: RecordDict) -> RecordDict:
+@sending
+def half_damaged(_: ArrayRecord) -> ArrayRecord:
     """The first tensor is valid and huge, the second does not decode."""
     arrays = {name: x * np.float32(1e30) if x.ndim == 2 else x for name, x in initial().items()}
     arrays["half.weight"] = initial()["half.weight"]
@@ -99,7 +94,7 @@ def half_damaged(content: RecordDict) -> RecordDict:
         try:
             ReceivedUpdate(record).arrays()
         except CorruptStream:
-            return RecordDict({**content, "arrays": record})
+            return record
         except FedszError:
             continue
     raise AssertionError("all of it decodes")
@@ -107,46 +102,23 @@ def half_damaged(content: RecordDict) -> RecordDict:
 
 def changed(tamper: Callable[[bytes], bytes]) -> Attack:
     """Its stream is not what it sent."""
+    return sending(lambda record: sealed([tamper(*streams_of(record))]))
 
-    def attack(content: RecordDict) -> RecordDict:
-        (array,) = content["arrays"].values()
-        data = tamper(array.data)
-        record = ArrayRecord({KEY: Array("uint8", (len(data),), STYPE, data)})
-        return RecordDict({**content, "arrays": record})
 
-    return attack
+def aside_under(name: str, array: Array) -> Attack:
+    """What goes beside the stream has a name of the client's own making."""
+    return sending(lambda record: ArrayRecord({**record, name: array}))
 
 
 def without(key: str) -> Attack:
     return lambda content: RecordDict({k: r for k, r in content.items() if k != key})
 
 
-def with_array_aside(content: RecordDict) -> RecordDict:
-    (array,) = content["arrays"].values()
-    text = Array("str", (1,), "text", b"hello")
-    record = ArrayRecord({KEY: Array("uint8", array.shape, STYPE, array.data)})
-    record[f"{KEY}.aside.0.more"] = text
-    return RecordDict({**content, "arrays": record})
-
-
-def empty_record(content: RecordDict) -> RecordDict:
-    return RecordDict({**content, "arrays": ArrayRecord()})
-
-
-def aside_under(name: str) -> Attack:
-    """What goes beside the stream has a name of the client's own making."""
-
-    def attack(content: RecordDict) -> RecordDict:
-        array = Array(np.ones(3, np.float32))
-        return RecordDict({**content, "arrays": ArrayRecord({**content["arrays"], name: array})})
-
-    return attack
-
-
 def twice(content: RecordDict) -> RecordDict:
     return RecordDict({**content, "more": content["arrays"]})
 
 
+NUMBERS, TEXT = Array(np.ones(3, np.float32)), Array("str", (1,), "text", b"hello")
 REFUSED: dict[str, tuple[Attack, Refusal]] = {
     "NaN": (arrays_filled(np.nan), Refusal.NOT_FINITE),
     "infinity": (arrays_filled(-np.inf), Refusal.NOT_FINITE),
@@ -177,10 +149,13 @@ REFUSED: dict[str, tuple[Attack, Refusal]] = {
     "a metric NaN": (metrics(loss=np.nan), Refusal.METRIC),
     "no arrays": (without("arrays"), Refusal.RECORDS),
     "no metrics": (without("metrics"), Refusal.RECORDS),
-    "an empty record": (empty_record, Refusal.MODEL),
-    "a place of 5000 digits": (aside_under(f"{KEY}.aside.{'9' * 5000}.x"), Refusal.DAMAGED),
+    "an empty record": (sending(lambda _: ArrayRecord()), Refusal.MODEL),
+    "a place of 5000 digits": (
+        aside_under(f"{KEY}.aside.{'9' * 5000}.x", NUMBERS),
+        Refusal.DAMAGED,
+    ),
     "two records": (twice, Refusal.RECORDS),
-    "an array aside": (with_array_aside, Refusal.RECORDS),
+    "an array aside": (aside_under(f"{KEY}.aside.0.more", TEXT), Refusal.RECORDS),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.errors import ConfigError
@@ -32,7 +32,7 @@ from fedsz.flower.refusal import Norm, Refusal
 from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import app_of, initial, record_of, run, to_arrays
 from tests.test_clipping import steps_norm
-from tests.test_hostile_replies import Hostile, metrics
+from tests.test_hostile_replies import Hostile, metrics, sending
 
 STRATEGIES = pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
 
@@ -44,16 +44,6 @@ def floats_moved(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.nda
         name: (x + rng.uniform(0, 0.1, x.shape)).astype(x.dtype) if x.dtype.kind == "f" else x
         for name, x in arrays.items()
     }
-
-
-def replying(edit: Any) -> Any:
-    """An attack: the model as ``edit`` changes it, sent as it is."""
-
-    def attack(content: RecordDict) -> RecordDict:
-        arrays = edit(initial())
-        return RecordDict({"arrays": record_of(arrays), "metrics": content["metrics"]})
-
-    return attack
 
 
 def fleet_grid(inner: Any, **rules: Any) -> FedSZGrid:
@@ -157,7 +147,7 @@ def test_the_form_is_that_of_most_replies_of_the_round_before(strategy: type[Fed
 @STRATEGIES
 def test_whole_numbers_that_nobody_moves_are_not_moved(strategy: type[FedAvg]) -> None:
     far = np.array(8 * 10**17)
-    attack = replying(lambda arrays: {**arrays, "bn.num_batches_tracked": far})
+    attack = sending(lambda _: record_of({**initial(), "bn.num_batches_tracked": far}))
     inner = Hostile(attack, 4, app=app_of(floats_moved))
     grid = fleet_grid(inner)
 
@@ -176,10 +166,11 @@ def test_clients_that_hardly_move_freeze_nothing(
     strategy: type[FedAvg], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Half of them are not most. Where most are, whoever runs the server is told, once."""
-    tiny = replying(lambda arrays: {n: x * x.dtype.type(1.000001) for n, x in arrays.items()})
+    tiny = {name: x * x.dtype.type(1.000001) for name, x in initial().items()}
     steps = []
     for hostile in (3, 4):  # of six, the first to reply
-        inner = Hostile(tiny, *range(hostile), app=app_of(floats_moved))
+        attack = sending(lambda _: record_of(dict(tiny)))
+        inner = Hostile(attack, *range(hostile), app=app_of(floats_moved))
         grid = fleet_grid(inner, max_client_share=1)
         result = run(strategy(fraction_evaluate=0), grid, rounds=3)
         steps.append(steps_norm(to_arrays(result.arrays), initial()))
@@ -210,20 +201,17 @@ def test_a_variance_stays_above_0(strategy: type[FedAvg], threshold: int) -> Non
         signs = {"scale": -1, "bias": -1, "gates": -1}
         return {n: (x + 0.1 * signs.get(n, 1)).astype(x.dtype) for n, x in arrays.items()}
 
-    def attack(content: RecordDict) -> RecordDict:
-        lowered = {name: x - x.dtype.type(1) for name, x in VARIANCES.items()}
-        return RecordDict({"arrays": record_of(lowered), "metrics": content["metrics"]})
-
-    app = app_of(edit)
-    grid = FedSZGrid(Hostile(attack, 4, app=app), 1e-4, threshold=threshold, rules=AdmissionRules())
+    lowered = {name: x - x.dtype.type(1) for name, x in VARIANCES.items()}
+    inner = Hostile(sending(lambda _: record_of(lowered)), 4, app=app_of(edit))
+    grid = FedSZGrid(inner, 1e-4, threshold=threshold, rules=AdmissionRules())
     start = record_of(dict(VARIANCES))
     result = strategy(fraction_evaluate=0).start(grid, start, num_rounds=1)
 
     arrays = to_arrays(result.arrays)
     weights = np.array([1, 2, 3, 4, 6, 5])
     for name, x in VARIANCES.items():
-        lowered = 0 if "var" in name else x - 1
-        replies = [edit(0, {name: x})[name]] * 5 + [np.broadcast_to(lowered, x.shape)]
+        last = np.zeros_like(x) if "var" in name else lowered[name]
+        replies = [edit(0, {name: x})[name]] * 5 + [last]
         mean = np.average(np.array(replies, float), 0, weights)
         assert np.allclose(arrays[name], mean, rtol=0, atol=2e-3), name
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,7 @@ from fedsz.flower_compat import ErrorCode, make_message
 from fedsz.training.federation import strategy_of
 from fedsz.training.local_fleet import run_local
 from fedsz.training.options import RunConfig
-from tests.federation import CLIENTS, app_of, grid_of, initial, record_of, to_arrays
-
-App = Callable[[Message, Context], Message]
+from tests.federation import CLIENTS, app_of, around, grid_of, initial, record_of, to_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -51,16 +49,14 @@ class Unheard(WrappedGrid):
                 yield reply
 
 
-def failing(app: ClientApp, when: set[tuple[int, int]]) -> App:
+def failing(app: ClientApp, when: set[tuple[int, int]]) -> Any:
     """Return an app that fails in some rounds, of some clients, before it does anything."""
 
-    def answer(message: Message, context: Context) -> Message:
-        number: Any = message.content["config"]["server-round"]
-        if (number, int(context.node_config["partition-id"])) in when:
+    def fail(client: int, message: Message, context: Context) -> None:
+        if (message.content["config"]["server-round"], client) in when:
             raise RuntimeError("not today")
-        return app(message, context)
 
-    return answer
+    return around(app, before=fail)
 
 
 def trained(grid: Any, rounds: int = 3, **options: Any) -> dict[str, np.ndarray]:
@@ -170,15 +166,11 @@ def test_three_rounds_below_quorum_end_the_run(strategy: Any, rounds: int) -> No
 @pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_replies_without_weight_end_no_run(strategy: Any, kind: str) -> None:
-    app = app_of()
-
-    def answer(message: Message, context: Context) -> Message:
-        reply = app(message, context)
+    def tell(_: int, message: Message, reply: Message) -> None:
         if message.metadata.message_type == kind:
             reply.content["metrics"] = MetricRecord({"num-examples": 0, "loss": 1.0})
-        return reply
 
-    grid = FedSZGrid(grid_of(answer), 1e-2, rules="fleet")
+    grid = FedSZGrid(grid_of(around(app_of(), after=tell)), 1e-2, rules="fleet")
     result = strategy().start(grid, record_of(initial()), num_rounds=2)
 
     arrays = to_arrays(result.arrays) or initial()  # Flower's result of no round is empty

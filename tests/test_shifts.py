@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ConfigRecord, Context
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.errors import ConfigError
-from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower import AdmissionRules, FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.shifts import Shifts
 from fedsz.transport.shelf import Parked, Shelf
@@ -22,7 +21,7 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.reference import Reference
 from fedsz.update.shift import agreed_shift
-from tests.federation import record_of, to_arrays
+from tests.federation import app_of, around, record_of, to_arrays
 
 SHAPE = (40, 50)
 CLIENTS = 3
@@ -50,23 +49,16 @@ class Clients:
     """
 
     def __init__(self) -> None:
-        self.app = ClientApp(mods=[FedSZMod()])
         self.contexts: dict[int, Context] = {}
         self.factors: dict[int, float] = {}
         self.names: dict[int, str] = {}
-        self.app.train()(self._train)
+        trained = app_of(self._edit, examples=lambda _: 1)
+        self.app = around(trained, lambda i, _, context: self.contexts.update({i: context}))
 
-    def _train(self, message: Message, context: Context) -> Message:
-        client = int(context.node_config["partition-id"])
-        self.contexts[client] = context
-        w = to_arrays(message.content["arrays"])["fc.weight"]
+    def _edit(self, client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        w = arrays["fc.weight"]
         step = STEP * self.factors.pop(client, 1.0) * (target(client) - w)
-        name = self.names.pop(client, "fc.weight")
-        content: Any = {
-            "arrays": record_of({name: w + step.astype(np.float32)}),
-            "metrics": MetricRecord({"num-examples": 1}),
-        }
-        return Message(RecordDict(content), reply_to=message)
+        return {self.names.pop(client, "fc.weight"): w + step.astype(np.float32)}
 
     def shift(self, client: int) -> dict[str, np.ndarray]:
         """Return the shift that a client keeps."""

@@ -15,22 +15,28 @@ from flwr.serverapp.strategy import FedAvg
 from fedsz.errors import ConfigError
 from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.bench import PATIENCE
-from tests.federation import Watched, app_of, grid_of, initial, moved, record_of, run, to_arrays
+from tests.federation import (
+    Watched,
+    app_of,
+    around,
+    grid_of,
+    initial,
+    moved,
+    record_of,
+    run,
+    to_arrays,
+)
 
 
 def weighing(*examples: int, **metrics: Any) -> Any:
     """An app whose clients have so many examples, and say ``metrics`` besides."""
-    app = app_of()
 
-    def answer(message: Message, context: Context) -> Message:
-        reply: Message = app(message, context)
-        client = int(context.node_config["partition-id"])
+    def tell(client: int, _: Message, reply: Message) -> None:
         number = examples[client % len(examples)]
         told = {name: said(client) for name, said in metrics.items()}
         reply.content["metrics"] = MetricRecord({"num-examples": number, **told})
-        return reply
 
-    return answer
+    return around(app_of(), after=tell)
 
 
 def average(grid: Any) -> np.ndarray:
@@ -94,14 +100,11 @@ def test_rules_are_one_word_away_and_another_word_is_an_error() -> None:
 
 
 def test_evaluation_and_queries_that_fail_bench_nobody_from_training() -> None:
-    app = app_of()
-
-    def answer(message: Message, context: Context) -> Message:
-        if message.metadata.message_type != "train" and context.node_config["partition-id"] == 1:
+    def fail(client: int, message: Message, context: Context) -> None:
+        if message.metadata.message_type != "train" and client == 1:
             raise ValueError("no test data here")
-        return app(message, context)
 
-    grid = FedSZGrid(grid_of(answer), rules="fleet")  # type: ignore[arg-type]
+    grid = FedSZGrid(grid_of(around(app_of(), before=fail)), rules="fleet")
     run(FedAvg(), grid, rounds=2 * PATIENCE)
 
     assert grid.take_traffic().replies == 2 * PATIENCE * 4
