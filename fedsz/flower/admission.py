@@ -37,7 +37,7 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, refusing_failures
-from fedsz.flower.reply_form import Form, check_finite_metrics, usual_form
+from fedsz.flower.reply_form import Form, check_finite_metrics, check_form, form_of, usual_form
 from fedsz.flower.reply_report import ReplyReport
 from fedsz.flower_compat import records_in
 from fedsz.transport.replies import StreamedRequest
@@ -80,7 +80,7 @@ class Admitted:
 class Learned(NamedTuple):
     """What `Admission` knows of the rounds before, in types that JSON has."""
 
-    forms: dict[str, Form]
+    forms: dict[str, list[Any]]
     weights: list[tuple[int, int, float]]
     moves: dict[str, list[tuple[int, int, Move]]]
     bench: Bench
@@ -106,14 +106,21 @@ class Admission:
         """Return what another process goes on with, once a round is over."""
         known = self._ordinary
         moves = {key: latest.known for key, latest in known.moves.items()}
-        learned = Learned(dict(known.forms), known.weights.known, moves, self.bench)
+        forms = {kind: sorted(form) for kind, form in known.forms.items()}
+        learned = Learned(forms, known.weights.known, moves, self.bench)
         return ConfigRecord({"json": msgspec.json.encode(learned).decode()})
 
     def restore(self, state: Any) -> None:
         """Go on from what `state` returned, also in another process."""
         known = msgspec.json.decode(state["json"], type=Learned)
         self._ordinary = Ordinary(self.rules.norm_limit)
-        self._ordinary.forms, self._ordinary.weights = dict(known.forms), Latest(known.weights)
+        # What releases before had in place of words is learned again.
+        self._ordinary.forms = {
+            kind: frozenset(form)
+            for kind, form in known.forms.items()
+            if all(isinstance(part, str) for part in form)
+        }
+        self._ordinary.weights = Latest(known.weights)
         self._ordinary.moves = {key: Latest(moves) for key, moves in known.moves.items()}
         self.bench = known.bench
 
@@ -196,7 +203,7 @@ class Admission:
             for one in known if kind.startswith(TRAIN) else []:
                 try:
                     with refusing_failures():
-                        usual.check(Form.of(one.reply.content))
+                        check_form(form_of(one.reply.content), usual)
                         node = one.reply.metadata.src_node_id
                         self._ordinary.weighs(node, self._weight(one.reply.content) or 0)
                         for key, update in self._updates(one).items():
@@ -223,8 +230,8 @@ class Admission:
             if self.rules.checks_metrics:
                 check_finite_metrics(content)
             if self.rules.same_metrics:
-                form = Form.of(content)
-                self._ordinary.form(reply.metadata.message_type, form).check(form)
+                form = form_of(content)
+                check_form(form, self._ordinary.form(reply.metadata.message_type, form))
         weight = self._weight(content)
         updates = self._updates(outcome)
         taken: dict[str, ArrayRecord] = {}
@@ -332,7 +339,7 @@ def _is_averaged(outcome: Outcome) -> bool:
 def _form_of(reply: Message) -> Form | None:
     try:
         with refusing_failures():
-            return Form.of(reply.content)
+            return form_of(reply.content)
     except FedszError:
         return None  # admission will refuse it
 

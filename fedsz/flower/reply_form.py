@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
@@ -14,50 +13,33 @@ from fedsz.flower.records import aside_of
 from fedsz.flower.refusal import Refusal
 from fedsz.flower_compat import records_in
 
-SCALAR = -1  # in place of a list's length
+# The form of a reply in words, to be compared and shown: equal forms can be averaged.
+Form = frozenset[str]
 
 
-class Form(NamedTuple):
-    """The form of a reply; equal forms can be averaged.
+def form_of(content: RecordDict) -> Form:
+    """Return the form of a reply's content.
 
-    Attributes:
-        records: the keys of its ArrayRecords, each with the names of arrays that no stream holds.
-        metrics: the keys of its MetricRecords, each with the names of its metrics and their
-            lengths, `SCALAR` for a number.
+    That is its records, those arrays in them that no stream holds, and its metrics, of which lists
+    have a length.
     """
+    form = set()
+    for key, arrays in records_in(content, ArrayRecord).items():
+        form.add(f"ArrayRecord {key!r}")
+        form |= {f"array {name!r} of {key!r}" for name, _ in aside_of(arrays).values()}
+    for key, metrics in records_in(content, MetricRecord).items():
+        form.add(f"MetricRecord {key!r}")
+        for name, value in metrics.items():
+            length = f" of {len(value)} numbers" if isinstance(value, list) else ""
+            form.add(f"metric {name!r} of {key!r}{length}")
+    return frozenset(form)
 
-    records: frozenset[tuple[str, frozenset[str]]]
-    metrics: frozenset[tuple[str, frozenset[tuple[str, int]]]]
 
-    @classmethod
-    def of(cls, content: RecordDict) -> Form:
-        """Return that of a reply's content."""
-        records = (
-            (key, frozenset(name for name, _ in aside_of(record).values()))
-            for key, record in records_in(content, ArrayRecord).items()
-        )
-        metrics = (
-            (
-                key,
-                frozenset(
-                    (name, len(value) if isinstance(value, list) else SCALAR)
-                    for name, value in record.items()
-                ),
-            )
-            for key, record in records_in(content, MetricRecord).items()
-        )
-        return cls(frozenset(records), frozenset(metrics))
-
-    def check(self, other: Form) -> None:
-        """Raise `RefusedReply` unless a reply's form is this one."""
-        if other == self:
-            return
-        ours, theirs = _shown(self), _shown(other)
-        raise RefusedReply(
-            Refusal.RECORDS,
-            f"it lacks {', '.join(sorted(ours - theirs)) or 'nothing'} and has"
-            f" {', '.join(sorted(theirs - ours)) or 'nothing'} that others have not",
-        )
+def check_form(form: Form, usual: Form) -> None:
+    """Raise `RefusedReply` unless a reply's form is the usual one."""
+    if form != usual:
+        lacks, has = (", ".join(sorted(x)) or "nothing" for x in (usual - form, form - usual))
+        raise RefusedReply(Refusal.RECORDS, f"it lacks {lacks} and has {has} that others have not")
 
 
 def check_finite_metrics(content: RecordDict) -> None:
@@ -72,15 +54,3 @@ def check_finite_metrics(content: RecordDict) -> None:
 def usual_form(forms: Iterable[Form]) -> Form | None:
     """Return the form that most replies have, the first among equals; None if there is none."""
     return next((form for form, _ in Counter(forms).most_common(1)), None)
-
-
-def _shown(form: Form) -> set[str]:
-    records = {f"record {key!r}" for key, _ in form.records}
-    records |= {f"array {name!r}" for _, names in form.records for name in names}
-    for key, metrics in form.metrics:
-        records |= {
-            f"metric {name!r} of {key!r}" + ("" if length == SCALAR else f" of {length} numbers")
-            for name, length in metrics
-        }
-        records.add(f"record {key!r}")
-    return records
