@@ -342,7 +342,7 @@ class FedSZGrid(WrappedGrid):
             if trains and clipping_norm(pushed[0].content) is not None:
                 config = without_feedback(config, self._book.controller.base)
             packed = self._packer.pack(asked, config, codecs, overlaps) if asked else []
-            raw_bytes = sum(p.raw_bytes for p in packed)
+            raw_bytes = sum(p.content.raw_bytes for p in packed)
             self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
             if raw_bytes and trains:
                 self._book.note_training()

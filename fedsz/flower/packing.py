@@ -38,11 +38,10 @@ FORGETFUL: Final = 2  # times that a client has lost its model, and is sent the 
 
 @dataclass(frozen=True)
 class Packed:
-    """A message as it goes out, what it is of, and the bytes of its arrays before and after."""
+    """A message as it goes out, what it is of, and the bytes of its streams."""
 
     message: Message
     content: SentContent
-    raw_bytes: int
     sent_bytes: int
 
 
@@ -91,18 +90,14 @@ class Packer:
 
     def goes_on(self, pushed: Sequence[Message]) -> bool:
         """Say whether a push is of the round that the one before it was of."""
-        return self._goes_on(pushed, _sent(pushed))
-
-    def _goes_on(self, pushed: Sequence[Message], sent: tuple[str, bytes]) -> bool:
         again = any(message.metadata.dst_node_id in self._in_round for message in pushed)
-        return not again and self._sent == sent
+        return not again and self._sent == _sent(pushed)
 
     def begins_round(self, pushed: Sequence[Message]) -> bool:
         """Take note of a push that is to be packed, and say whether it begins a round."""
-        now = _sent(pushed)
-        if self._goes_on(pushed, now):
+        if self.goes_on(pushed):
             return False
-        self._sent = now
+        self._sent = _sent(pushed)
         self._turn += is_training(pushed)
         self._in_round = set()
         return True
@@ -181,7 +176,7 @@ class Packer:
             version, nbytes = versions[case]
             self._in_round.add(node)
             out = compat.make_message(message.metadata, content=version)
-            packed.append(Packed(out, content, content.raw_bytes, nbytes))
+            packed.append(Packed(out, content, nbytes))
         for content in contents.values():
             content.pack_away()
         return packed
@@ -272,7 +267,7 @@ class Packer:
         version, nbytes = content.version({})
         content.pack_away()
         message = compat.make_message(copy.copy(asked.metadata), content=version)
-        return Packed(message, content, content.raw_bytes, nbytes)
+        return Packed(message, content, nbytes)
 
     def _holds(self, node: int) -> Mapping[str, bytes]:
         """Return what a node holds, by key, as far as it has not said otherwise."""

@@ -59,6 +59,7 @@ class ReceivedUpdate:
 
     Attributes:
         record: what was sent, until it is released.
+        start: the model that its sender started from; empty where that is not known.
         shapes: by name, in the sender's order.
         raw_bytes: size of the arrays.
         sent_bytes: size of what was sent.
@@ -105,7 +106,7 @@ class ReceivedUpdate:
         self.watched: frozenset[str] = frozenset()
         self.floors: frozenset[str] = frozenset()
         self.below: set[str] = set()
-        self._sent_model = sent
+        self.start = sent
         self.sent_bytes = sum(len(array.data) for array in record.values())
         hashed = hashlib.sha256()
         for array in record.values():
@@ -179,14 +180,9 @@ class ReceivedUpdate:
         """The names of tensors of which a part counts as 0, and not as what was sent."""
         return self.floors & self.below
 
-    @property
-    def start(self) -> Mapping[str, NDArray]:
-        """The model that its sender started from; empty where that is not known."""
-        return self._sent_model
-
     def sent(self, name: str, like: NDArray | CodedTensor) -> NDArray | None:
         """Return the tensor that its sender started from, if it fits one that has come."""
-        start = self._sent_model.get(name)
+        start = self.start.get(name)
         fits = start is not None and (start.shape, start.dtype) == (like.shape, like.dtype)
         return start if fits else None
 
@@ -238,7 +234,7 @@ class ReceivedUpdate:
             Norm(0.0, norm.whole).require_within(Norm(0.0, most))
             limit, clips = Norm(math.sqrt(most**2 - norm.whole**2), most), True
         counts = norm
-        if clips and self._sent_model and norm.floats * LEAST_SCALE < limit.floats:
+        if clips and self.start and norm.floats * LEAST_SCALE < limit.floats:
             counts = norm._replace(floats=min(norm.floats, limit.floats))
         if clips and norm.whole > limit.whole == 0 and self._knows_whole:
             counts = counts._replace(whole=0.0)
@@ -263,7 +259,7 @@ class ReceivedUpdate:
     @property
     def _knows_whole(self) -> bool:
         """Whether all its whole numbers have a start that can take their place."""
-        whole = {name: x for name, x in self._sent_model.items() if x.dtype.kind in WHOLE}
+        whole = {name: x for name, x in self.start.items() if x.dtype.kind in WHOLE}
         return all(self.shapes.get(name) == x.shape for name, x in whole.items())
 
     def arrays(self) -> dict[str, NDArray]:
@@ -299,7 +295,7 @@ class ReceivedUpdate:
 
     def replaced(self, record: ArrayRecord) -> ReceivedUpdate:
         """Return an update of plain arrays that somebody has put in the place of these."""
-        other = ReceivedUpdate(record, sent=self._sent_model)
+        other = ReceivedUpdate(record, sent=self.start)
         other.staleness, other.share = self.staleness, self.share
         return other
 
@@ -311,7 +307,7 @@ class ReceivedUpdate:
     def forget(self) -> None:
         """Keep nothing of what was sent but the numbers."""
         self.record, self._reader, self._reference = ArrayRecord(), None, None
-        self.shapes, self._sent_model = {}, {}
+        self.shapes, self.start = {}, {}
 
 
 def _check_codecs(
