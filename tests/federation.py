@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,19 +121,48 @@ def around(
 
 
 class Watched(WrappedGrid):
-    """A Grid that keeps what crosses it; messages change hands, their contents stay."""
+    """A Grid that keeps and counts what crosses it; messages change hands, their contents stay."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self.down: list[RecordDict] = []
         self.up: list[RecordDict] = []
+        self.errors: list[str] = []
+        self.bytes_down = self.bytes_up = 0  # of arrays
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return super().push_messages(self._sent(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return list(self._received(super().pull_messages(message_ids)))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = super().send_and_receive(self._sent(messages), timeout=timeout)
+        return list(self._received(replies))
 
     def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        return self._received(super().stream_replies(self._sent(messages), timeout=timeout))
+
+    def _sent(self, messages: Iterable[Message]) -> list[Message]:
         sent = list(messages)
         self.down += [message.content for message in sent]
-        for reply in super().stream_replies(sent, timeout=timeout):
-            self.up += [reply.content] if reply.has_content() else []
+        self.bytes_down += sum(array_bytes(message.content) for message in sent)
+        return sent
+
+    def _received(self, replies: Iterable[Message]) -> Iterator[Message]:
+        for reply in replies:
+            if reply.has_error():
+                self.errors.append(str(reply.error.reason))
+            else:
+                self.up.append(reply.content)
+                self.bytes_up += array_bytes(reply.content)
             yield reply
+
+
+def array_bytes(content: RecordDict) -> int:
+    return sum(len(a.data) for record in content.array_records.values() for a in record.values())
 
 
 def grid_of(app: ClientApp) -> LocalGrid:

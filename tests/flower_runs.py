@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from threadpoolctl import threadpool_limits
 
 from fedsz.control.record import Traffic
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
-from fedsz.flower.wrapped_grid import WrappedGrid
+from tests.federation import Watched
 from tests.flower_apps import held_out, tested, weights_of
 
 CLIENTS = 5
@@ -23,50 +23,6 @@ ROUNDS = 6
 
 Score = tuple[float, float]  # of the final model on held-out data: accuracy, mean cross-entropy
 ServerSide = Callable[[Grid, int, int], Score]  # on a Grid, for a number of rounds, from a seed
-
-
-class CountingGrid(WrappedGrid):
-    """Counts the bytes of the arrays that cross it, and the replies that are errors."""
-
-    def __init__(self, inner: Grid) -> None:
-        super().__init__(inner)
-        self.up = self.down = self.messages = 0
-        self.errors: list[str] = []
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return super().push_messages(self._pushed(messages))
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self._pulled(super().pull_messages(message_ids))
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        sent = self._pushed(messages)
-        return self._pulled(super().send_and_receive(sent, timeout=timeout))
-
-    def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        sent = self._pushed(messages)
-        return iter(self._pulled(super().send_and_receive(sent, timeout=timeout)))
-
-    def _pushed(self, messages: Iterable[Message]) -> list[Message]:
-        sent = list(messages)
-        self.messages += len(sent)
-        self.down += sum(array_bytes(message) for message in sent)
-        return sent
-
-    def _pulled(self, replies: Iterable[Message]) -> list[Message]:
-        pulled = list(replies)
-        self.up += sum(array_bytes(reply) for reply in pulled)
-        self.errors += [str(reply.error.reason) for reply in pulled if reply.has_error()]
-        return pulled
-
-
-def array_bytes(message: Message) -> int:
-    if not message.has_content():
-        return 0
-    records = message.content.array_records.values()
-    return sum(len(array.data) for record in records for array in record.values())
 
 
 @dataclass(frozen=True)
@@ -136,12 +92,12 @@ def outcome(
     bound: str | None = None,
 ) -> Outcome:
     """Run a server's side on a Grid, plain or with fedsz's line, and count what crosses it."""
-    counting = CountingGrid(grid)
+    counting = Watched(grid)
     ours = FedSZGrid(counting, bound) if wrapped else counting
     with threadpool_limits(1):  # matrices this small are not worth a second thread
         score = serve(ours, rounds, seed)
     traffic = ours.take_traffic() if isinstance(ours, FedSZGrid) else Traffic()
-    crossed = counting.up, counting.down, counting.messages
+    crossed = counting.bytes_up, counting.bytes_down, len(counting.down)
     return Outcome(*score, *crossed, counting.errors, traffic)
 
 

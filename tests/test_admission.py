@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.admission import FIRST, Admission, AdmittedRecord
+from fedsz.flower.admission import FIRST, AdmittedRecord
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.refusal import Norm, Refusal
@@ -60,35 +59,6 @@ def test_a_wrapper_that_knows_nothing_keeps_streaming(monkeypatch: pytest.Monkey
     theirs, ours = to_arrays(result.arrays), to_arrays(direct.arrays)
     assert all(np.allclose(theirs[name], ours[name], atol=1e-5) for name in ours)
     assert grid.take_traffic().replies == 2 * CLIENTS
-
-
-@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
-def test_checksums_of_a_reply_are_computed_once(
-    strategy: type[FedAvg], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sums: list[int] = []
-    compute = zlib.crc32
-
-    def counted(data: Any, *start: int) -> int:
-        sums.append(len(data))
-        return compute(data, *start)
-
-    packed: list[int] = []
-    admit = Admission.admit
-
-    def admitted(self: Admission, outcome: Any, **options: Any) -> Any:
-        (array,) = outcome.reply.content["arrays"].values()
-        packed.append(len(array.data))
-        with monkeypatch.context() as patch:
-            patch.setattr("fedsz.stream.reader.zlib.crc32", counted)
-            return admit(self, outcome, **options)
-
-    monkeypatch.setattr(Admission, "admit", admitted)
-    run(strategy(fraction_evaluate=0), FedSZGrid(grid_of(app_of()), 1e-2))
-
-    # Every byte of every stream but the checksum itself, once: the 16 before it, all after it.
-    assert sum(sums) == sum(size - 4 for size in packed)
-    assert len(packed) == CLIENTS
 
 
 def test_a_strategy_that_did_not_ask_gets_plain_arrays() -> None:

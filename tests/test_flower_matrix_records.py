@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
-from tests.flower_runs import CountingGrid
+from tests.federation import Watched
 
 NODES = 3
 SHAPE = (60, 50)
@@ -59,10 +59,8 @@ def numpy_of(array: Array) -> np.ndarray:
     return x.view(ml_dtypes.bfloat16) if array.dtype == "bfloat16" else x
 
 
-def grid_of(*, wrapped: bool, **fails: bool) -> tuple[Grid, CountingGrid]:
-    counting = CountingGrid(
-        LocalGrid(answering(wrapped, **fails), [{"i": i} for i in range(NODES)])
-    )
+def grid_of(*, wrapped: bool, **fails: bool) -> tuple[Grid, Watched]:
+    counting = Watched(LocalGrid(answering(wrapped, **fails), [{"i": i} for i in range(NODES)]))
     return (FedSZGrid(counting) if wrapped else counting), counting
 
 
@@ -158,12 +156,12 @@ def test_a_handler_that_fails_is_an_error_reply_and_keeps_its_model(failing: str
     model, down = start_of(0), []
     for turn in range(1, 6):
         for kind in ("train", "evaluate"):
-            before = counting.down
+            before = counting.bytes_down
             arrays = {"arrays": ArrayRecord({"w.weight": Array(model)})}
             # Not by `send_and_receive`, which ends a run whose clients all fail three times.
             replies = list(grid.stream_replies(messages(grid, arrays, kind)))
             assert [reply.has_error() for reply in replies] == [kind == failing] * NODES
-            down.append(counting.down - before)
+            down.append(counting.bytes_down - before)
         model = moved(model, 100 + turn)
 
     assert all("no power" in reason for reason in counting.errors)

@@ -31,19 +31,3 @@ def test_the_table_of_differential_privacy_is_that_of_its_rows() -> None:
 
     assert all(row["commit"] for row in rows)
     assert private.table(rows) in (ROOT / "docs" / "flower.md").read_text()
-
-
-def test_a_table_has_means_and_ratios() -> None:
-    matrix = pytest.importorskip("benchmarks.flower_matrix", reason="needs benchmarks")
-    sides = [matrix.Side(0.9, 0.5, 1000, 3000, 0), matrix.Side(0.8, 0.7, 100, 100, 0)]
-    rows = [
-        matrix.Row("FedAvg", "LocalGrid", "", 0, 6, *sides),
-        matrix.Row("FedAvg", "LocalGrid", "", 1, 6, *reversed(sides)),
-    ]
-
-    assert matrix.table(rows[:1]).splitlines()[2:] == [
-        "| FedAvg | LocalGrid | 90.0 % | 80.0 % | 0.500 | 0.700 | 10.0× | 30.0× | 20.0× | 0 |"
-    ]
-    assert matrix.table(rows).splitlines()[2:] == [
-        "| FedAvg | LocalGrid | 85.0 % | 85.0 % | 0.600 | 0.600 | 1.0× | 1.0× | 1.0× | 0 |"
-    ]

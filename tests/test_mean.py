@@ -14,7 +14,6 @@ from flwr.app import (
 )
 
 from fedsz.codecs import CODECS
-from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CorruptStream, RefusedReply
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
@@ -91,18 +90,6 @@ def test_clients_may_differ_in_their_dtypes() -> None:
     (x,) = to_arrays_of(mean).values()
     assert x.dtype == np.float32
     assert np.abs(x - expected).max() <= BOUND * 8  # of a range of about 8
-
-
-def test_native_sums_are_made_without_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    mean = Mean()
-    updates = [ReceivedUpdate(sealed(model(client), "uniform")) for client in range(3)]
-    monkeypatch.setattr(Uniform, "decode", None)
-
-    for update in updates:
-        mean.add(update, 1.0)
-        assert update.seconds > 0
-
-    assert mean.weight == 3
 
 
 @pytest.mark.parametrize("payload", range(4))  # of the lossy tensors
