@@ -1,11 +1,8 @@
 """How fast a link is: bytes there and back between a client and a server that does other things.
 
 A probe is one gRPC stream on the server's port, beside those of its clients, under the same TLS.
-What the client sends is a type byte and a body:
-
-    PING   nothing                            -> PING, at once; after UP, once all of it has come
-    UP     bytes                              -> nothing
-    DOWN   a number, 8 bytes, little-endian   -> so many bytes, in frames
+Each frame of the client is a number, 8 bytes, little-endian, and any bytes after it. The server
+answers by so many bytes, in frames.
 
 A server takes one probe of an address at a time, and a few in all. It ends each after some seconds
 or some bytes, and keeps none.
@@ -31,8 +28,6 @@ from fedsz.transport.visitors import address_of
 
 PROBE_METHOD: Final = "Probe"
 
-PING, UP, DOWN = (bytes((i,)) for i in range(3))
-
 MAX_PROBES: Final = 4  # at a time: they share the link, so more would measure little
 MAX_SECONDS: Final = 30.0  # of a probe, and
 MAX_BYTES: Final = 256 << 20  # up and down together
@@ -40,7 +35,7 @@ MAX_BYTES: Final = 256 << 20  # up and down together
 _PINGS: Final = 5
 _SIZES: Final = tuple(1 << i for i in range(14, 27, 2))  # bytes: 16 kiB to 64 MiB
 _LONG_ENOUGH: Final = 0.5  # seconds that tell a bandwidth, after TCP has found its pace
-_NUMBER: Final = 8  # bytes of a number
+_NUMBER: Final = 8  # bytes of the number
 
 
 class Probed(NamedTuple):
@@ -86,41 +81,32 @@ class _Prober:
 
     def __init__(self, answers: Iterator[bytes], put: Callable[[bytes], None]) -> None:
         self._answers, self._put = answers, put
-        # Random, so that nothing on the way can make it shorter.
-        self._chunk = UP + os.urandom(CHUNK_BYTES - 1)
+        self._noise = os.urandom(CHUNK_BYTES)  # so that nothing on the way can make it shorter
 
     def measure(self) -> Probed:
-        self._ping()  # until the channel stands
-        there_and_back = min([self._ping() for _ in range(_PINGS)])
-        up = self._bandwidth(self._up, there_and_back)
-        down = self._bandwidth(self._down, there_and_back)
+        self._exchange(0, 1)  # until the channel stands
+        there_and_back = min([self._exchange(0, 1) for _ in range(_PINGS)])
+        up = self._bandwidth(lambda nbytes: self._exchange(nbytes, 1), there_and_back)
+        down = self._bandwidth(lambda nbytes: self._exchange(0, nbytes), there_and_back)
         return Probed(up, down, there_and_back / 2)
 
-    def _ping(self) -> float:
+    def _exchange(self, up: int, down: int) -> float:
+        """Send so many bytes, then get so many; return how long it took."""
         start = time.perf_counter()
-        self._put(PING)
-        next(self._answers)
+        for sent in range(0, up, CHUNK_BYTES):
+            self._put(bytes(_NUMBER) + self._noise[: up - sent])
+        self._put(down.to_bytes(_NUMBER, "little"))
+        while down > 0:
+            down -= len(next(self._answers))
         return time.perf_counter() - start
 
-    def _bandwidth(self, send: Callable[[int], None], there_and_back: float) -> float:
+    def _bandwidth(self, exchange: Callable[[int], float], there_and_back: float) -> float:
         for nbytes in _SIZES:
-            start = time.perf_counter()
-            send(nbytes)
             # The first bit's way there and the answer's way back are not the bandwidth's.
-            seconds = time.perf_counter() - start - there_and_back
+            seconds = exchange(nbytes) - there_and_back
             if seconds >= _LONG_ENOUGH:
                 break
         return 8 * nbytes / max(seconds, 1e-9)
-
-    def _up(self, nbytes: int) -> None:
-        for sent in range(0, nbytes, CHUNK_BYTES - 1):
-            self._put(self._chunk[: nbytes - sent + 1])
-        self._ping()
-
-    def _down(self, nbytes: int) -> None:
-        self._put(DOWN + nbytes.to_bytes(_NUMBER, "little"))
-        while nbytes > 0:
-            nbytes -= len(next(self._answers))
 
 
 class Probes:
@@ -156,16 +142,10 @@ class Probes:
         total = 0
         chunk = os.urandom(CHUNK_BYTES)
         while (raw := await context.read()) is not grpc.aio.EOF:
-            kind, body = raw[:1], raw[1:]
-            wanted = 0
-            if kind == PING:
-                await context.write(PING)
-            elif kind == UP:
-                total += len(body)
-            elif kind == DOWN and len(body) == _NUMBER:
-                wanted = int.from_bytes(body, "little")
-            else:
+            if len(raw) < _NUMBER:
                 return "no such frame in a probe"
+            wanted = int.from_bytes(raw[:_NUMBER], "little")
+            total += len(raw) - _NUMBER
             total += wanted
             if total > MAX_BYTES:
                 return f"a probe may send and ask for {MAX_BYTES >> 20} MiB in all"

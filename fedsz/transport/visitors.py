@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from fedsz.transport.address import is_loopback, network_of
@@ -48,6 +49,16 @@ def address_of(peer: str) -> str:
     return network_of(host.strip("[]")) or peer
 
 
+@dataclass(eq=False)
+class Visit:
+    """One connection, from its first frame on or before it."""
+
+    peer: str  # gRPC's name for its other end
+    address: str
+    refused: str  # why it is to end; "" as long as it is not
+    turned_out: asyncio.Event = field(default_factory=asyncio.Event)  # refused later than at once
+
+
 class Visitors:
     """The connections that are open, by the addresses they come from.
 
@@ -68,10 +79,10 @@ class Visitors:
         ``peer`` is gRPC's name for its other end.
         """
         address = address_of(peer)
-        visit = Visit(peer, self._refusal(address))
+        visit = Visit(peer, address, self._refusal(address))
         self._open[address] += 1
         if not visit.refused:
-            self._make_room(address, peer)
+            self._make_room(visit)
             self._unknown[address].append(visit)
         try:
             yield visit
@@ -83,20 +94,21 @@ class Visitors:
 
     def identify(self, visit: Visit) -> None:
         """Note that a client has said who it is, or that its connection is over."""
-        address = address_of(visit.peer)
-        if visit in self._unknown[address]:
-            self._unknown[address].remove(visit)
-        if not self._unknown[address]:
-            del self._unknown[address]
+        if visit in (unknown := self._unknown[visit.address]):
+            unknown.remove(visit)
+        if not unknown:
+            del self._unknown[visit.address]
 
-    def _make_room(self, address: str, peer: str) -> None:
+    def _make_room(self, newcomer: Visit) -> None:
         """Turn out the oldest stream of those who have not said who they are, if there are many."""
-        unknown = self._unknown[address]
-        beside = [visit for visit in unknown if visit.peer == peer]
+        unknown = self._unknown[newcomer.address]
+        beside = [visit for visit in unknown if visit.peer == newcomer.peer]
         for visits, most in ((beside, MAX_UNKNOWN_TOGETHER), (unknown, MAX_UNKNOWN)):
             if len(visits) >= most:
-                visits[0].turn_out(f"{most} streams of {address} have not said who they are")
-                unknown.remove(visits[0])
+                oldest = visits[0]
+                oldest.refused = f"{most} streams of {oldest.address} have not said who they are"
+                oldest.turned_out.set()
+                unknown.remove(oldest)
                 return
 
     def _refusal(self, address: str) -> str:
@@ -105,22 +117,3 @@ class Visitors:
         if self._open[address] >= self._most_per_address and not is_loopback(address):
             return f"{address} has its {self._most_per_address} connections"
         return ""
-
-
-class Visit:
-    """One connection, from its first frame on or before it.
-
-    Attributes:
-        peer: gRPC's name for its other end.
-        refused: why it is to end; "" as long as it is not.
-        turned_out: set when it is refused later than at once.
-    """
-
-    def __init__(self, peer: str, refused: str) -> None:
-        self.peer, self.refused = peer, refused
-        self.turned_out = asyncio.Event()
-
-    def turn_out(self, reason: str) -> None:
-        """Have it end."""
-        self.refused = reason
-        self.turned_out.set()
