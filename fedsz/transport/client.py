@@ -280,7 +280,7 @@ class _Link:
                 self.finished = True
                 self._tell(EventKind.LEFT, bye.reason)
                 return
-            if bye is not None and not (bye.failed or bye.kind == ByeKind.TAKEN):
+            if bye is not None and bye.kind not in (ByeKind.TAKEN, ByeKind.FAILED):
                 raise LinkError(f"{self._server} has {bye.kind} this client: {bye.reason}")
             if bye is not None:
                 self._trouble = bye.reason

@@ -57,7 +57,8 @@ class ByeKind(StrEnum):
     FINISHED = "finished"
     REPLACED = "replaced"  # another connection of the same client came
     REFUSED = "refused"  # the client broke the protocol or a limit, or is not who it says
-    TAKEN = "taken"  # its id is another's for now; sent to clients with a session key alone
+    TAKEN = "taken"  # its id or share of the data is another's for now
+    FAILED = "failed"  # the server ends before the run does: wait until somebody resumes it
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -100,16 +101,11 @@ class Ack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True):
-    """The last frame of a server.
-
-    A server that fails says REFUSED, which ends older clients with the reason, and ``failed``,
-    which has others wait until somebody resumes the run.
-    """
+    """The last frame of a server."""
 
     TYPE: ClassVar[int] = 6
     kind: ByeKind
     reason: str
-    failed: bool = False
 
 
 Control = Hello | Welcome | Begin | Ack | Bye

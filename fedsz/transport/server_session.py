@@ -99,7 +99,7 @@ class ServerSession:
 
         ``failed`` says that the run is not over, and that they may wait for it to go on.
         """
-        self._closing = Bye(ByeKind.REFUSED if failed else ByeKind.FINISHED, reason, failed)
+        self._closing = Bye(ByeKind.FAILED if failed else ByeKind.FINISHED, reason)
         for peer in self._peers.values():
             self._fail_all(peer, f"the server was closed before client {peer.client_id!r} replied")
             peer.grace_ends = None
@@ -234,7 +234,7 @@ class ServerSession:
                 raise Taken(f"the client id {hello.client_id!r} is in use")
             share, borrower = self._share_of(peer, hello)
         except Taken as err:
-            self._turn_away(connection, str(err), _taken(hello.session_key))
+            self._turn_away(connection, str(err), ByeKind.TAKEN)
             return
         reason = f"another connection came with the client id {peer.client_id!r}"
         self._end(peer, Bye(ByeKind.REPLACED, reason))
@@ -265,7 +265,7 @@ class ServerSession:
 
     def _send_away(self, peer: Peer, reason: str) -> None:
         """Send a client home for now; it may ask for another share of the data."""
-        self._end(peer, Bye(_taken(peer.session_key), reason))
+        self._end(peer, Bye(ByeKind.TAKEN, reason))
         peer.grace_ends = None
         self._fail_all(peer, f"client {peer.client_id!r} was sent away: {reason}")
 
@@ -350,8 +350,3 @@ class ServerSession:
             upload.drop()
         self._send(peer, Ack(delivery.message_id, received))
         self._send_requests(peer)
-
-
-def _taken(session_key: bytes) -> ByeKind:
-    """Return how to say "taken": a client without a key, of an earlier release, knows no TAKEN."""
-    return ByeKind.TAKEN if session_key else ByeKind.REFUSED
