@@ -266,15 +266,19 @@ def test_a_run_without_rounds_has_a_page_and_no_run_has_none(tmp_path: Path) -> 
     assert json.loads(dashboard.clients()) == []
 
 
-def test_damaged_lines_are_left_out_and_named(tmp_path: Path) -> None:
+def test_damaged_lines_are_left_out_and_named_and_names_are_text(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", 3)
     lines = (folder / ROUNDS).read_text().splitlines()
     lines[2] = lines[2][:50]
     lines += ["\x00\xff", '{"event":"done","run_dir":"x","seconds":1}', '{"round":']
-    (folder / ROUNDS).write_text("\n".join(lines) + "\n")
+    text = "\n".join(lines).replace("pi-0001", "<img src=x onerror=alert(1)>\\u001b[2J")
+    (folder / ROUNDS).write_text(text + "\n")
 
-    run = run_of(Dashboard(folder))
+    dashboard = Dashboard(folder)
+    run = run_of(dashboard)
+    names = {client["name"] for client in json.loads(dashboard.clients())}
 
+    assert "<img src=x onerror=alert(1)>\\x1b[2J" in names
     assert [row["round"] for row in run["rounds"]] == [0, 1, 3]
     assert run["state"]["notices"] == [
         f"line {number} of rounds.jsonl is no round, and is left out" for number in (3, 5, 6, 7)
@@ -295,15 +299,3 @@ def test_a_run_of_another_release_is_shown_as_far_as_it_is_known(
     told = " ".join(run["state"]["notices"])
     assert "rounds are of version 3, and this release knows 2" in told
     assert ("options are not shown" in told) == bool(config)
-
-
-def test_names_of_clients_are_shown_as_text(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", 2)
-    name = "<img src=x onerror=alert(1)>\\u001b[2J"
-    text = (folder / ROUNDS).read_text().replace("pi-0001", name)
-    (folder / ROUNDS).write_text(text)
-    dashboard = Dashboard(folder)
-
-    names = {client["name"] for client in json.loads(dashboard.clients())}
-
-    assert "<img src=x onerror=alert(1)>\\x1b[2J" in names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport.events import EventKind
 from fedsz.transport.node import node_id
-from tests.links import LONG, reasons, resident_bytes, waiting_app
+from tests.links import LONG, reasons, resident_bytes
 
 if TYPE_CHECKING:
     from tests.links import Serve, Spawn
@@ -55,36 +54,6 @@ def test_what_was_cut_is_sent_again_and_not_trained_again(serve: Serve, way: str
     assert client.events.count(EventKind.JOINED) == 2
     assert server.events.count(EventKind.SENT) == 1
     client.events.wait(EventKind.SENT)  # acknowledged, so it is not kept any longer
-
-
-def test_a_link_is_restored_while_the_app_works(serve: Serve) -> None:
-    server, go = serve(), threading.Event()
-    proxy = server.proxy()
-    client = server.client("c", waiting_app(go), server=proxy.address)
-    replies, requests = server.stream(), server.requests()
-    client.events.wait(EventKind.RECEIVED)
-    proxy.cut()
-    server.events.wait(EventKind.LEFT, "c")
-    left_for_it = server.grid.stream_replies(requests, timeout=LONG)
-    server.events.wait(EventKind.JOINED, "c", 2)
-    go.set()
-
-    assert [next(each).content["metrics"]["calls"] for each in (replies, left_for_it)] == [1, 2]
-    assert server.events.count(EventKind.SENT) == 2
-
-
-def test_a_restarted_server_finds_its_clients_and_their_contexts(serve: Serve) -> None:
-    first, second = serve(run_id=7), serve(run_id=7)
-    proxy = first.proxy()
-    client = first.client("c", server=proxy.address)
-    first.ask()
-    proxy.target = second.grid.port  # the first one has crashed without a word
-    proxy.cut()
-    second.events.wait(EventKind.JOINED, "c")
-    (reply,) = second.ask()
-
-    assert reply.content["metrics"]["calls"] == 2
-    assert client.error is None
 
 
 @pytest.mark.parametrize("way", ["stall_up", "stall_down"])

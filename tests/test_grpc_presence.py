@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from tests.links import Serve, Spawn
 
 
-def test_a_client_waits_for_its_server(serve: Serve) -> None:
-    port = free_port()
-    early = Client(f"127.0.0.1:{port}", "early")
-    assert "refused" in early.events.wait(EventKind.WAITING).detail
-    server = serve(port=port)
-    server.clients.append(early)
-    server.events.wait(EventKind.JOINED, "early")
-
-    assert list(server.grid.get_node_ids()) == [node_id("early")]
-
-
 def test_a_client_without_a_server_gives_up() -> None:
     address = f"127.0.0.1:{free_port()}"
     error = Client(address, "c", max_wait=1.0).ended()

@@ -17,7 +17,6 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.transport.events import EventKind, LinkEvent
-from fedsz.transport.node import node_id
 from tests.links import LONG, Events, reasons, waiting_app
 
 if TYPE_CHECKING:
@@ -132,13 +131,3 @@ def test_replies_that_the_garbage_collector_frees_hold_nobody_up(
 
     assert not stuck
     go.set()
-
-
-def test_replies_stream_as_they_come(serve: Serve) -> None:
-    server, go = serve(), threading.Event()
-    server.client("slow", waiting_app(go))
-    server.client("quick")
-    replies = server.stream()
-    assert next(replies).metadata.src_node_id == node_id("quick")
-    go.set()
-    assert [reply.metadata.src_node_id for reply in replies] == [node_id("slow")]

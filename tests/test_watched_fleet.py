@@ -60,8 +60,6 @@ def test_a_port_in_use_ends_the_server_before_it_begins(tmp_path: Path, option: 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--dashboard", "192.0.2.1"), "a dashboard on 192.0.2.1 needs --dashboard-token FILE"),
-        (("--dashboard", "x:y"), "an address is HOST:PORT"),
         (("--track", "tensorbord"), "no tracker 'tensorbord' (did you mean 'tensorboard'"),
         (("--dashboard", "0", "--dashboard-token", "absent"), "cannot read absent: No such file"),
         # A dashboard without a value is on loopback: what follows is none.
@@ -81,9 +79,3 @@ def test_a_log_of_json_has_errors_and_warnings() -> None:
     assert line["level"] == "error"
     assert line["message"] == NO_ROUNDS
     assert set(line) == {"time", "level", "logger", "message"}
-
-
-def test_a_dashboard_of_no_run_is_one_line(tmp_path: Path) -> None:
-    folder = tmp_path / "absent"
-
-    assert refuse("dashboard", folder).startswith(f"{folder} holds no run")
