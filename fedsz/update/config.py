@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from fedsz.update.partition import check_rule
 
 if TYPE_CHECKING:
     from fedsz.codecs import Codec, LosslessCodec
-    from fedsz.methods import Transform
+    from fedsz.methods import Difference, Transform
 
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
@@ -26,25 +26,20 @@ EXACT: Final = "exact"  # a broadcast without any error
 DIFFERENCE: Final = "difference"  # what a broadcast by a chain begins with
 
 
-def codec_text(text: str) -> str:
-    """Return a codec with its settings in its one form, or raise `ConfigError`."""
+def _codec(text: str) -> Codec:
     from fedsz import codecs  # numpy and native libraries
 
-    return str(codecs.parse(text))
+    return codecs.parse(text)
 
 
-def update_text(text: str) -> str:
-    """Return what clients send in its one form: one of `UPDATES`, or a chain of methods.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+def _update(text: str) -> str | Transform:
+    """Return one of `UPDATES` as it is, and else the chain that clients send differences by."""
     if text in UPDATES:
         return text
-    from fedsz import methods  # numpy and native libraries
+    from fedsz import methods  # likewise
 
     try:
-        return str(methods.parse(text))
+        return methods.parse(text)
     except ConfigError as err:
         have = f"{', '.join(UPDATES)} and chains of methods"
         raise ConfigError(f"no update {text!r}; have {have}: {err}") from None
@@ -55,48 +50,54 @@ def is_bound(downlink: str) -> bool:
     return downlink != EXACT and not downlink.startswith(DIFFERENCE)
 
 
-def downlink_text(text: str) -> str:
-    """Return how the model is sent in its one form: `EXACT`, an error bound, or a chain.
-
-    Raises:
-        ConfigError: it is none of these, or a chain that a server cannot send models by.
-    """
+def _downlink(text: str) -> str | ErrorBound | Difference:
+    """Return `EXACT`, an error bound, or a chain that a server can send models by."""
     if text == EXACT:
         return text
     if is_bound(text):
-        return str(ErrorBound.of(text))
+        return ErrorBound.of(text)
     from fedsz import methods  # likewise
     from fedsz.methods.base import Part
 
     transform = methods.parse(text)
-    inner = transform.inner if isinstance(transform, methods.Difference) else None
-    if inner is None or transform != methods.Difference(inner):
+    if not isinstance(transform, methods.Difference) or transform.rate != 1:
         raise ConfigError(f"downlink {text!r} must be {DIFFERENCE!r} of rate 1, for all tensors")
-    for part in methods.parts_of(inner):
+    for part in methods.parts_of(transform.inner):
         if not isinstance(part, Part) or part.stateful:
             raise ConfigError(f"a downlink has no {part.name}, which keeps state of its own")
         if not part.contracts:
             hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
             raise ConfigError(f"a downlink by {part} moves away from the model{hint}")
-    return str(transform)
+    return transform
 
 
-# What brings a field's text into its one form, or raises a ConfigError.
-_FORMS: Final[dict[str, Callable[[str], str]]] = {
-    "error_bound": lambda text: str(ErrorBound.of(text)),
-    "codec": codec_text,
-    "lossless": codec_text,
-    "update": update_text,
-    "downlink": downlink_text,
+# What a field's text means; its ``str`` is the text in its one form.
+_MEANINGS: Final[dict[str, Callable[[str], Any]]] = {
+    "error_bound": ErrorBound.of,
+    "codec": _codec,
+    "lossless": _codec,
+    "update": _update,
+    "downlink": _downlink,
 }
 
 
-class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+@lru_cache
+def _meant(name: str, text: str) -> Any:
+    """Return what the text of a field means, or raise `ConfigError`; each is read once."""
+    return _MEANINGS[name](text)
+
+
+def codec_text(text: str) -> str:
+    """Return a codec with its settings in its one form, or raise `ConfigError`."""
+    return str(_meant("codec", text))
+
+
+class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How updates and models are compressed.
 
     Every field is text or a number, and is written and read without loss: by the command line, in
     TOML, in JSON, and in the messages that tell clients. Texts are brought into one form, so that
-    equal configurations compare equal. What a text means is read once, when it is asked for.
+    equal configurations compare equal.
 
     Attributes:
         error_bound: the largest error of an element, as `ErrorBound.of` reads it.
@@ -135,11 +136,11 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for name, factor in self.factors.items():
             if not 0 < factor < math.inf:
                 raise ConfigError(f"the factor of {name!r} must be above 0, got {factor}")
-        for name, form in _FORMS.items():
+        for name in _MEANINGS:
             text = getattr(self, name)
             # A default is in its form, and so needs no codecs: options have it in --help.
             if text != _DEFAULTS.get(name):
-                msgspec.structs.force_setattr(self, name, form(text))
+                msgspec.structs.force_setattr(self, name, str(_meant(name, text)))
 
     @classmethod
     def of(
@@ -174,75 +175,68 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         _ = self.lossy_codec, self.lossless_codec
         return self
 
-    @cached_property
+    @property
     def bound(self) -> ErrorBound:
         """The error bound of what clients send."""
-        return ErrorBound.of(self.error_bound)
+        bound: ErrorBound = _meant("error_bound", self.error_bound)
+        return bound
 
-    @cached_property
+    @property
     def lossy_codec(self) -> Codec:
         """The codec for tensors that may be lossy."""
-        from fedsz import codecs
+        codec: Codec = _meant("codec", self.codec)
+        codec.require()
+        return codec
 
-        return codecs.get(self.codec)
-
-    @cached_property
+    @property
     def lossless_codec(self) -> LosslessCodec:
         """The codec for everything else."""
         from fedsz import codecs
 
-        return codecs.get_lossless(self.lossless)
+        return codecs.get_lossless(_meant("lossless", self.lossless))
 
     @property
     def sends_differences(self) -> bool:
         """Whether clients send how they differ from the model that they were sent."""
         return self.update != WEIGHTS
 
-    @cached_property
+    @property
     def chain(self) -> Transform | None:
         """The chain of methods that codes what clients send, if any."""
-        if self.update in UPDATES:
-            return None
-        from fedsz import methods
+        return None if self.update in UPDATES else _meant("update", self.update)
 
-        return methods.parse(self.update)
-
-    @cached_property
+    @property
     def downlink_chain(self) -> Transform | None:
         """The chain that codes how a model differs from the one that clients hold, if any."""
-        if self.downlink == EXACT or is_bound(self.downlink):
-            return None
-        from fedsz import methods
-
-        difference = methods.parse(self.downlink)
-        return difference.inner if isinstance(difference, methods.Difference) else difference
+        by_chain = self.downlink.startswith(DIFFERENCE)
+        return _meant("downlink", self.downlink).inner if by_chain else None
 
     @property
     def learns_shifts(self) -> bool:
         """Whether clients send how their steps differ from what the server has learnt of them."""
-        if self.chain is None:
-            return False
-        from fedsz.methods import Difference, parts_of
+        from fedsz.methods import Difference
 
-        return any(isinstance(part, Difference) for part in parts_of(self.chain))
+        return self._has(Difference)
 
     @property
     def feeds_back(self) -> bool:
         """Whether clients keep what their codec or chain leaves out, for the next round."""
-        if self.chain is None:
-            return self.update == DELTA_EF
-        from fedsz.methods import Feedback, parts_of
+        from fedsz.methods import Feedback
 
-        return any(isinstance(part, Feedback) for part in parts_of(self.chain))
+        return self.update == DELTA_EF or self._has(Feedback)
 
     @property
     def keeps_state(self) -> bool:
         """Whether clients keep anything from one round to the next."""
-        if self.chain is None:
-            return self.update == DELTA_EF
         from fedsz.methods import keeps_state
 
-        return keeps_state(self.chain)
+        return keeps_state(self.chain) if self.chain else self.feeds_back
+
+    def _has(self, kind: type) -> bool:
+        """Say whether a part of the chain is of a kind."""
+        from fedsz.methods import parts_of
+
+        return self.chain is not None and any(isinstance(p, kind) for p in parts_of(self.chain))
 
     def bound_of(self, name: str) -> ErrorBound:
         """Return a tensor's error bound; raise `ConfigError` if it is not finite or not above 0."""

@@ -88,15 +88,12 @@ def place(
 
 def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Placed:
     """Return the points of a model that both sides hold, hardly moved and the same everywhere."""
-    points: dict[str, NDArray] = {}
-    grid: dict[str, float] = {}
-    for name, x in state.items():
-        if x.dtype == FLOAT32 and is_lossy(name, x, rule=config.rule, threshold=config.threshold):
-            step = fine_step(x)
-            point = nearest(x, step)
-            if point is not None:
-                points[name], grid[name] = point, step
-    return Placed(points, grid, overflows=False)
+    lossy = {
+        name: fine_step(x) / 2
+        for name, x in state.items()
+        if is_lossy(name, x, rule=config.rule, threshold=config.threshold)
+    }
+    return place(state, lossy)
 
 
 def bounds_of(
