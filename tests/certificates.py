@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fedsz.transport.authority import Key, host_name, new_certificate
+from fedsz.transport import authority
+from fedsz.transport.authority import host_name, new_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +21,9 @@ class Authority:
     """A certificate authority, and PEM files of what it has signed."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        constraints = x509.BasicConstraints(ca=True, path_length=None)
-        self._own, self.key = new_certificate(name, None, timedelta(1), [constraints])
-        self.ca, self.ca_key = folder / f"{name}.pem", folder / f"{name}.pem.key"
-        self._write(self.ca, self.ca_key, self._own, self.key)
+        self._own = authority.Authority.create(folder / name)
+        self.ca, self.ca_key = self._own.ca, self._own.ca.with_suffix(".key")
+        self.key = self._own._key
 
     def issue(
         self,
@@ -42,17 +40,7 @@ class Authority:
         if purpose:
             extensions.append(x509.ExtendedKeyUsage([PURPOSES[purpose]]))
         since, until = (timedelta(day) for day in days)
-        made = new_certificate(name, (self._own.subject, self.key), until, extensions, since)
-        files = self.folder / f"{name}.crt", self.folder / f"{name}.key"
-        self._write(*files, *made)
-        return files
-
-    def _write(self, cert_file: Path, key_file: Path, cert: x509.Certificate, key: Key) -> None:
-        cert_file.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-        key_file.write_bytes(private_bytes(key, serialization.NoEncryption()))
-        key_file.chmod(0o600)
-
-
-def private_bytes(key: Key, encryption: serialization.KeySerializationEncryption) -> bytes:
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return key.private_bytes(pem, pkcs8, encryption)
+        signer = (self._own._certificate.subject, self.key)
+        file = self._own.folder / f"{name}.crt"
+        authority._write_pair(file, *new_certificate(name, signer, until, extensions, since))
+        return file, file.with_suffix(".key")

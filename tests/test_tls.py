@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from fedsz.errors import ConfigError, LinkError
 from fedsz.transport.probe import probe
 from fedsz.transport.tls import channel_credentials, objection, server_credentials
-from tests.certificates import Authority, private_bytes
+from tests.certificates import Authority
 from tests.links import LONG, Client, Server
 
 if TYPE_CHECKING:
@@ -170,7 +170,9 @@ def test_files_are_checked(ours: Authority, theirs: Authority, tmp_path: Path) -
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("no PEM at all")
     locked = tmp_path / "locked.key"
-    locked.write_bytes(private_bytes(ours.key, serialization.BestAvailableEncryption(b"secret")))
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    locked.write_bytes(ours.key.private_bytes(pem, pkcs8, encryption))
     locked.chmod(0o600)
     expired, future = ours.issue("expired", days=(-9, -2)), ours.issue("future", days=(2, 9))
 
