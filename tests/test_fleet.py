@@ -18,6 +18,7 @@ from fedsz.transport.authority import Authority
 from fedsz.whole_files import lock_folder
 from tests.fleets import LIMIT, PLACE, TASK, Fleet, Server, rounds_in
 from tests.links import free_port
+from tests.test_child_process import gone
 from tests.test_cli import call, refuse
 
 pytest.importorskip("torch")
@@ -88,7 +89,7 @@ def test_a_stop_leaves_no_process_behind(fleet: Fleet, stop: signal.Signals) -> 
 
     assert run.wait(LIMIT) == (130 if stop != signal.SIGKILL else -signal.SIGKILL)
     deadline = time.monotonic() + 30.0  # of the 60 that clients wait for a server
-    while (left := [pid for pid in family if alive(pid)]) and time.monotonic() < deadline:
+    while (left := [pid for pid in family if not gone(pid)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
     # It can be resumed at once.
@@ -110,14 +111,6 @@ def descendants(pid: int) -> list[int]:
         fresh = [child for child, parent in parents.items() if parent in fresh]
         found += fresh
     return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def test_a_run_whose_clients_cannot_start_ends_with_their_reason(fleet: Fleet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import resources
@@ -203,8 +204,5 @@ def _told(rows: list[bytes], state: dict[str, Any]) -> bytes:
 
 def _place(last: str) -> tuple[int, int]:
     """Return the generation and the number of rows in an event's id; zeros for any other text."""
-    generation, _, after = last.partition("-")
-    numbers = generation.isascii() and generation.isdecimal() and after.isascii()
-    if not (numbers and after.isdecimal() and len(last) < 30):
-        return 0, 0
-    return int(generation), int(after)
+    found = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", last)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
