@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+pytest.importorskip("pyarrow")
 pytest.importorskip("matplotlib")
 
+import pyarrow as pa
+
 from fedsz.experiments.link_model import Link
+from fedsz.experiments.results import SWEEP
 from fedsz.report.chart import Chart, Omitted, Table
 from fedsz.report.page import contents
-from fedsz.report.source import read_source
-from tests.sweeps import Rows, course, written
+from fedsz.report.runs import Run
+from fedsz.report.source import read_source, runs_of
+from tests.sweeps import Rows, course
 
 FIGURES = (
     "accuracy-bytes", "accuracy-ratio", "accuracy-rounds", "accuracy-bound", "time-split",
@@ -49,21 +54,26 @@ class Report(NamedTuple):
     left_out: dict[str, str]  # why, by title
 
 
-def report_of(*sources: Path, reach: float | None = None) -> Report:
-    title, facts, sections = contents(sources, read_source(*sources), [Link(10e6)], None, reach)
+def runs_in(*rows: Rows) -> list[Run]:
+    """The runs that rows tell of, as a sweep's file holds them."""
+    table = pa.Table.from_pylist([dict(row) for some in rows for row in some], schema=SWEEP.schema)
+    return runs_of(table.to_pylist())
+
+
+def reported(*rows: Rows, reach: float | None = None) -> Report:
+    """What a report of rows holds."""
+    return report(runs_in(*rows), Path("x.parquet"), reach=reach)
+
+
+def report_of(*sources: Path) -> Report:
+    """What a report of files or folders holds."""
+    return report(read_source(*sources), *sources)
+
+
+def report(runs: Sequence[Run], *sources: Path, reach: float | None = None) -> Report:
+    title, facts, sections = contents(sources, runs, [Link(10e6)], None, reach)
     items = [item for section in sections for item in section.items]
     charts = {item.name: item for item in items if isinstance(item, Chart)}
     tables = {item.name: item for item in items if isinstance(item, Table)}
     omitted = {item.title: item.why for item in items if isinstance(item, Omitted)}
     return Report(title, facts, charts, tables, omitted)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[..., Path]:
-    """Writes rows to the file ``x.parquet``, or to that of a name."""
-
-    def write(*rows: Rows, name: str = "x") -> Path:
-        (tmp_path / f"{name}.parquet").unlink(missing_ok=True)
-        return written(tmp_path / f"{name}.parquet", [row for some in rows for row in some])
-
-    return write

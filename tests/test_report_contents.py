@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,16 @@ pytest.importorskip("matplotlib")
 
 from fedsz.formatting import digits, points
 from fedsz.report.rate_accuracy import NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
-from fedsz.report.runs import Setting, Spread, settings_of
+from fedsz.report.runs import Spread, settings_of
 from fedsz.report.source import read_source
-from tests.reports import ENDS, OF_CNN, file, report_of, trial
-from tests.sweeps import MEGA, Rows, course
-
-__all__ = ["file"]  # a fixture
-
-
-def settings_in(source: Path) -> list[Setting]:
-    return settings_of(read_source(source))
-
+from tests.reports import ENDS, OF_CNN, report_of, reported, runs_in, trial
+from tests.sweeps import MEGA, Rows, course, written
 
 # Which runs are compared
 
 
-def test_a_sweep_has_every_figure_and_table(file: Callable[..., Path]) -> None:
-    found = report_of(file(trial()))
+def test_a_sweep_has_every_figure_and_table() -> None:
+    found = reported(trial())
 
     assert list(found.charts) == ["bytes-to-accuracy", *OF_CNN]
     assert list(found.tables) == [
@@ -51,8 +43,8 @@ def test_a_sweep_has_every_figure_and_table(file: Callable[..., Path]) -> None:
     assert "1 of them failed" in found.facts[0]
 
 
-def test_ratios_and_accuracies_are_those_of_the_rows(file: Callable[..., Path]) -> None:
-    found = report_of(file(trial())).tables
+def test_ratios_and_accuracies_are_those_of_the_rows() -> None:
+    found = reported(trial()).tables
 
     assert found["ratios"].head == ("run", "scheme", "rel:0.01", "rel:0.1")
     assert [*found["ratios"].rows] == [
@@ -83,37 +75,36 @@ def test_ratios_and_accuracies_are_those_of_the_rows(file: Callable[..., Path]) 
     ],
 )
 def test_runs_under_other_conditions_are_not_mixed(
-    changes: list[dict[str, Any]], titles: list[str], file: Callable[..., Path]
+    changes: list[dict[str, Any]], titles: list[str]
 ) -> None:
     few = trial("raw", "weights@0.01", seeds=1)
-    others = (
+    others = [
         [{**row, **change, "run": f"{row['run']}{i}"} for row in few]
         for i, change in enumerate(changes)
-    )
-    source = file(few, *others)
+    ]
 
-    found = settings_in(source)
+    found = settings_of(runs_in(few, *others))
 
     assert sorted(setting.title for setting in found) == titles
     assert len({setting.name for setting in found}) == len(titles)
-    names = [name for name in report_of(source).charts if name.endswith("-accuracy-rounds")]
+    names = [name for name in reported(few, *others).charts if name.endswith("-accuracy-rounds")]
     assert len(names) == len(titles)
 
 
-def test_runs_that_decay_differently_are_not_mixed(file: Callable[..., Path]) -> None:
+def test_runs_that_decay_differently_are_not_mixed() -> None:
     fading = [{**row, "run": "fading", "decay": 0.5} for row in trial("weights@0.01", seeds=1)]
 
-    (setting,) = settings_in(file(trial("raw", "weights@0.01", seeds=1), fading))
+    (setting,) = settings_of(runs_in(trial("raw", "weights@0.01", seeds=1), fading))
 
     labels = [setting.label(run) for run in setting.runs]
     assert labels == ["uncompressed", "uniform", "uniform (decay 0.5)"]
 
 
-def test_several_files_are_one_report(file: Callable[..., Path]) -> None:
+def test_several_files_are_one_report(tmp_path: Path) -> None:
     whole = [row for row in trial() if not row.get("error")]
     halves = [[row for row in whole if row["seed"] == seed] for seed in (0, 1)]
-    paths = [file(half, name=str(i)) for i, half in enumerate(halves)]
-    paths.append(file(trial("raw"), name="trial"))
+    held = {"0": halves[0], "1": halves[1], "trial": trial("raw")}
+    paths = [written(tmp_path / f"{name}.parquet", rows) for name, rows in held.items()]
 
     assert report_of(*paths).title == "Sweep 0, 1, trial"
     (setting,) = settings_of(read_source(*paths))
@@ -123,7 +114,7 @@ def test_several_files_are_one_report(file: Callable[..., Path]) -> None:
 # Bytes and accuracies
 
 
-def test_ways_are_compared_by_bytes_up_plus_down(file: Callable[..., Path]) -> None:
+def test_ways_are_compared_by_bytes_up_plus_down() -> None:
     ends = {
         "raw": (0.6, 0.7, 0.8), "weights:sz2@0.01": (0.6, 0.7, 0.8), "delta@0.01": (0.6, 0.7, 0.8),
         "delta:zstd": (0.6, 0.7, 0.8), "weights@0.1": (0.59, 0.66, 0.79),
@@ -135,7 +126,7 @@ def test_ways_are_compared_by_bytes_up_plus_down(file: Callable[..., Path]) -> N
         for seed, end in enumerate(seeds)
     ]
 
-    found = report_of(file(*runs))
+    found = reported(*runs)
 
     table = found.tables["ways"]
     of = {row[1]: dict(zip(table.head, row, strict=True)) for row in table.rows}
@@ -154,10 +145,10 @@ def test_ways_are_compared_by_bytes_up_plus_down(file: Callable[..., Path]) -> N
     assert {"cnn-digits-accuracy-bytes", "cnn-digits-accuracy-ratio"} <= found.charts.keys()
 
 
-def test_bytes_to_an_accuracy(file: Callable[..., Path]) -> None:
+def test_bytes_to_an_accuracy() -> None:
     """Exact numbers: 1 MB up and 1 MB down a round, accuracies 0.1, 0.4, 0.8, then 0.7 or 0.6."""
     half = {"sent_up": MEGA // 2}
-    source = file(
+    runs = (
         course("raw", (0.1, 0.4, 0.8, 0.7), 0), course("raw", (0.1, 0.4, 0.8, 0.6), 1),
         course("weights:zstd", (0.1, 0.4, 0.5, 0.96), 0, **half),
         course("weights:zstd", (0.1, 0.4, 0.5, 0.6), 1, **half),
@@ -165,7 +156,7 @@ def test_bytes_to_an_accuracy(file: Callable[..., Path]) -> None:
     )  # fmt: skip
 
     def bytes_to(reach: float | None) -> dict[str, tuple[str, ...]]:
-        table = report_of(source, reach=reach).tables["ways"]
+        table = reported(*runs, reach=reach).tables["ways"]
         parts = (reach,) if reach else NEARLY
         assert table.head[9:] == tuple(f"bytes to {100 * part:g} %" for part in parts)
         return {row[1]: row[9:] for row in table.rows}
@@ -177,7 +168,7 @@ def test_bytes_to_an_accuracy(file: Callable[..., Path]) -> None:
     }
     assert bytes_to(0.1)["weights:szx@0.01"] == ("0 B",)
     assert bytes_to(0.4)["weights:zstd"] == ("1.50 MB",)
-    (setting,) = settings_in(source)
+    (setting,) = settings_of(runs_in(*runs))
     ways = {way.name: way for way in rate_accuracies(setting)}
     course_ = np.array(ways["uncompressed"].course)
     assert course_ == pytest.approx(np.array([(2e6, -0.25), (4e6, 0.15), (6e6, 0.0)]))
@@ -218,9 +209,7 @@ def test_intervals_are_those_of_student() -> None:
     assert Spread.of([math.inf, math.nan]) is None
 
 
-def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(
-    file: Callable[..., Path],
-) -> None:
+def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy() -> None:
     def way(bound: float, end: float, sent: int) -> Rows:
         return course(f"weights:szx@{bound}", (0.1, end), sent_up=sent)
 
@@ -228,7 +217,7 @@ def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy(
     close = [*way(0.01, 0.7, MEGA // 2), *way(0.1, 0.695, MEGA // 4)]
 
     def fact(*found: Rows) -> str:
-        return report_of(file(*found)).facts[-1].removeprefix("cnn on digits: ")
+        return reported(*found).facts[-1].removeprefix("cnn on digits: ")
 
     assert fact(plain, close, worse) == (
         "weights:szx@0.1 sends 1.60 times fewer bytes over whole runs (4.00 up, 1.00 down), the"

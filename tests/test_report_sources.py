@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,18 @@ from fedsz.experiments.sweep_worker import Finished, execute
 from fedsz.report import default_target, write_report
 from fedsz.report.source import read_source
 from fedsz.training.options import RunConfig
-from tests.reports import OF_CNN, file, report_of, trial
+from tests.reports import OF_CNN, report_of, reported, runs_in, trial
 from tests.sweeps import written
 
-__all__ = ["file"]  # a fixture
 NO_BASELINE = "there is no uncompressed run (raw) to compare with"
 
 
 # Sweeps with holes
 
 
-def test_little_is_reported_too(file: Callable[..., Path]) -> None:
+def test_little_is_reported_too() -> None:
     one = [{**row, "distributions": None} for row in trial("weights@0.1", seeds=1)]
-    found = report_of(file(one))
+    found = reported(one)
 
     assert found.left_out["Weights"] == "the runs hold no distribution of weights"
     assert "there is rel:0.1" in found.left_out["Accuracy over error bound"]
@@ -43,8 +41,8 @@ def test_little_is_reported_too(file: Callable[..., Path]) -> None:
     assert table.rows[0][3] == "–"
 
 
-def test_uncompressed_alone(file: Callable[..., Path]) -> None:
-    found = report_of(file(trial("raw")))
+def test_uncompressed_alone() -> None:
+    found = reported(trial("raw"))
 
     drawn = ("accuracy-bytes", "accuracy-rounds", "time-split", "weights")
     assert list(found.charts) == [f"cnn-digits-{name}" for name in drawn]
@@ -52,8 +50,8 @@ def test_uncompressed_alone(file: Callable[..., Path]) -> None:
         assert found.left_out[title] == "no run compresses"
 
 
-def test_a_run_without_rounds_failed(file: Callable[..., Path]) -> None:
-    (run,) = read_source(file([{**trial("raw", seeds=1)[0], "round": None}]))
+def test_a_run_without_rounds_failed() -> None:
+    (run,) = runs_in([{**trial("raw", seeds=1)[0], "round": None}])
 
     assert run.error == "no round was recorded"
 
@@ -69,11 +67,11 @@ def test_a_run_without_rounds_failed(file: Callable[..., Path]) -> None:
     ],
     ids=lambda holes: next(iter(holes)),
 )
-def test_numbers_that_are_not_there(holes: dict[str, Any], file: Callable[..., Path]) -> None:
+def test_numbers_that_are_not_there(holes: dict[str, Any]) -> None:
     from matplotlib.figure import Figure
 
     few = trial("raw", "weights@0.01", "weights@0.1", seeds=1)
-    found = report_of(file([{**row, **holes} for row in few]))
+    found = reported([{**row, **holes} for row in few])
 
     for chart in found.charts.values():
         for panel in chart.panels:
@@ -81,13 +79,13 @@ def test_numbers_that_are_not_there(holes: dict[str, Any], file: Callable[..., P
     assert "cnn-digits-accuracies" in found.tables
 
 
-def test_equal_numbers_have_no_law(file: Callable[..., Path]) -> None:
+def test_equal_numbers_have_no_law() -> None:
     rows = [dict(row) for row in trial("raw", "weights@0.01", seeds=1)]
     for row in rows:
         flat = [{**d, "low": 0.5, "high": 0.5, "laws": []} for d in row.get("distributions") or []]
         row["distributions"] = flat or None
 
-    why = report_of(file(rows)).left_out
+    why = reported(rows).left_out
 
     assert "are equal" in why["Weights"]
     assert "no run made an error" in why["Errors"]
@@ -214,9 +212,9 @@ def test_what_is_no_source(tmp_path: Path, make: Any, says: str) -> None:
     ],
 )
 def test_numbers_and_files_that_no_report_takes(
-    options: dict[str, Any], says: str, file: Callable[..., Path], tmp_path: Path
+    options: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    source = file([row for row in trial() if row.get("error")])
+    source = written(tmp_path / "x.parquet", [row for row in trial() if row.get("error")])
     (tmp_path / "file").write_text("")
     target = tmp_path / options.pop("target", "report.html")
     if scaling := options.pop("scaling", ""):
