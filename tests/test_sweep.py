@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import SweepConfig, run_id
 from tests.test_cli import call
-from tests.test_fleet import alive
+from tests.test_fleet import alive, descendants
 
 pytestmark = pytest.mark.slow
 TINY = {
@@ -288,16 +288,10 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
 
 def workers_of(pid: int) -> list[int]:
     """The worker processes that a process has started."""
+    worker = b"fedsz.experiments.sweep_worker"
     return [
-        child
-        for child in children_of(pid)
-        if b"fedsz.experiments.sweep_worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+        child for child in descendants(pid) if worker in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
-
-
-def children_of(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

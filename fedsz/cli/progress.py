@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from typing import Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from fedsz.cli.output import print_table, say
+from fedsz.control.record import RoundRecord
 from fedsz.experiments.scheme import DEFAULTS, Scheme, partition_name
 from fedsz.experiments.sweep import Step, Sweep
 from fedsz.experiments.sweep_plan import run_id
 from fedsz.formatting import duration, metric, outcome
+from fedsz.report.runs import Run, Spread
+from fedsz.report.source import runs_of
 from fedsz.training.options import RunConfig
-
-Rows = Sequence[Mapping[str, Any]]  # of a run, one for each round
 
 # With 80 columns the data set goes below the model, and its partition below that.
 FOLDED: Final = {"model, data": 13, "way": 15}
@@ -76,41 +78,38 @@ class SweepProgress:
 def print_summary(sweep: Sweep) -> None:
     """Print what came of the runs of a sweep's plan that its file holds, seeds together."""
     wanted = {run_id(run, sweep.config.grid) for run in sweep.config.runs}
-    runs: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    columns = [name for name in sweep.results.rows.column_names if name != "distributions"]
-    for row in sweep.results.rows.select(columns).to_pylist():
-        if row["run"] in wanted:
-            runs[row["run"]].append(row)
-    groups: dict[tuple[str, str], list[Rows]] = defaultdict(list)
-    for rows in runs.values():
-        data = _data(*(rows[0][name] for name in ("dataset", "partitioner", "alpha")))
-        groups[f"{rows[0]['model']} {data}", str(Scheme.of_row(rows[0]))].append(rows)
+    runs = runs_of(row for row in sweep.results.rows.to_pylist() if row["run"] in wanted)
+    groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        of = run.conditions
+        data = _data(of["dataset"], of["partition"])
+        groups[f"{of['model']} {data}", str(run.way)].append(run)
     # A regression, or a language model, may have no accuracy.
-    known = [rows[-1]["accuracy"] for rows in runs.values()]
-    judge = "loss" if all(value is None for value in known) else "accuracy"
+    measured = any(math.isfinite(run.accuracy) for run in runs if not run.error)
+    judge = "accuracy" if measured else "loss"
     numbers = (">seeds", f">{judge}", ">up", ">both", ">error/\nbound", ">failed")
     cells = ((*key, *_outcome(alike, judge)) for key, alike in groups.items())
     print_table(("model, data", "way", *numbers), cells, folded=FOLDED)
 
 
-def _outcome(runs: Sequence[Rows], judge: str) -> tuple[str, ...]:
+def _outcome(runs: Sequence[Run], judge: str) -> tuple[str, ...]:
     """Return seeds, the metric ``judge``, ratios, error and failures of runs of several seeds."""
-    good = [rows for rows in runs if rows[0]["error"] is None]
+    good = [run for run in runs if not run.error]
     failed = str(len(runs) - len(good)) if len(good) < len(runs) else ""
     if not good:
         return ("0", *["-"] * 4, failed)
-    known = [x for rows in good if (x := rows[-1][judge]) is not None]
-    judged = metric(statistics.median(known) if known else None)
-    ratios = zip(*(_ratios(rows) for rows in good), strict=True)
+    judged = Spread.of(getattr(run.rounds[-1], judge) for run in good)
+    middle = metric(judged.middle if judged else None)
+    ratios = zip(*(_ratios(run.trained) for run in good), strict=True)
     up, both = (f"{statistics.median(x):.1f}" if all(x) else "-" for x in ratios)
-    error = max(row["max_error"] for rows in good for row in rows)
-    return (str(len(good)), judged, up, both, f"{error:.4f}", failed)
+    error = max(run.max_error for run in good)
+    return (str(len(good)), middle, up, both, f"{error:.4f}", failed)
 
 
-def _ratios(rows: Rows) -> tuple[float, float]:
+def _ratios(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
     """Return how many times fewer bytes a whole run sent, up and both ways; 0 if not known."""
     names = ("raw_up", "sent_up", "raw_down", "sent_down")
-    raw, sent, raw_down, sent_down = (sum(row[name] for row in rows) for name in names)
+    raw, sent, raw_down, sent_down = (sum(getattr(r, name) for r in rounds) for name in names)
     up = raw / sent if sent else 0.0
     return up, (raw + raw_down) / (sent + sent_down) if sent_down else 0.0
 
@@ -120,17 +119,16 @@ def _line(step: Step) -> str:
         return f"{_named(step.run)}: failed: {step.error}"
     assert step.round is not None
     good = outcome(step.round.accuracy, step.round.loss)
-    up, both = _ratios(step.rows)
+    up, both = _ratios(step.rounds)
     smaller = (f" {up:.1f}x smaller up," if up else "") + (f" {both:.1f}x both ways," * bool(both))
     return f"{_named(step.run)}: {good},{smaller} {duration(step.seconds)}"
 
 
 def _named(run: RunConfig) -> str:
-    data = _data(run.dataset, run.partitioner, run.alpha)
+    data = _data(run.dataset, partition_name(run.partitioner, run.alpha))
     return f"{run.model} {data} {Scheme.of_run(run)} seed {run.seed}"
 
 
-def _data(dataset: str, partitioner: str, alpha: float) -> str:
+def _data(dataset: str, partition: str) -> str:
     """Return a data set, and how it is shared out if that is unusual."""
-    unusual = partitioner != DEFAULTS.partitioner
-    return f"{dataset} {partition_name(partitioner, alpha)}" if unusual else dataset
+    return dataset if partition == DEFAULTS.partitioner else f"{dataset} {partition}"

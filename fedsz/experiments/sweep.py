@@ -35,11 +35,19 @@ class Step:
     """What happened in a sweep."""
 
     run: RunConfig
-    round: RoundRecord | None = None  # the last that is done, from 0
+    rounds: Sequence[RoundRecord]  # that are done, from 0
     error: str = ""  # why the run gave no result
     over: bool = False  # and the run's rows are in the file
-    rows: Sequence[Mapping[str, Any]] = ()  # these rows
-    seconds: float = 0.0  # that it took, when it is over
+
+    @property
+    def round(self) -> RoundRecord | None:
+        """The last that is done."""
+        return self.rounds[-1] if self.rounds else None
+
+    @property
+    def seconds(self) -> float:
+        """What the rounds took."""
+        return sum(done.seconds for done in self.rounds)
 
 
 @dataclass
@@ -100,14 +108,12 @@ class Sweep:
                 run, news = told.get()
                 if isinstance(news, RoundRecord):
                     rounds[run].append(news)
-                    yield Step(run, news)
+                    yield Step(run, rounds[run])
                     continue
                 left -= 1
                 made = rounds.pop(run, [])
-                rows = rows_of(run, self.config, made, news, each)
-                self.results.add(rows)
-                last, seconds = made[-1] if made else None, sum(row.seconds for row in made)
-                yield Step(run, last, news.error, over=True, rows=rows, seconds=seconds)
+                self.results.add(rows_of(run, self.config, made, news, each))
+                yield Step(run, made, news.error, over=True)
 
 
 def check(config: SweepConfig) -> None:

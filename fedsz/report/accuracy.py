@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from fedsz.formatting import count, digits, size_in_digits, tick
+from fedsz.formatting import count, digits, one_line, size_in_digits, tick
 from fedsz.report import series
 from fedsz.report.chart import Chart, Omitted, Panel
 from fedsz.report.rate_accuracy import LOSS, NEARLY, Compared, RateAccuracy, Reached, best
@@ -176,12 +175,12 @@ def reached_chart(compared: Compared, reach: float | None) -> Chart | Omitted:
                 ax.plot(x, y, style.marker or "o", color=style.colour, markerfacecolor=fill)
             if way in styles and way not in drawn:
                 drawn.add(way)
-                ax.plot([], [], style.marker or "o", color=style.colour, label=_cut(way))
+                ax.plot([], [], style.marker or "o", color=style.colour, label=one_line(way, WAY))
         for y, setting in enumerate(settings):
-            above: dict[str, Any] = {"xytext": (2, 5), "textcoords": "offset points", "fontsize": 9}
-            where: Any = ("axes fraction", "data")
-            name = textwrap.shorten(setting, LETTERS, placeholder=" …")
-            note = ax.annotate(name, (0, y), xycoords=where, color=LIGHT["soft"], **above)
+            note = ax.annotate(
+                one_line(setting, LETTERS), (0, y), (2, 5), xycoords=("axes fraction", "data"),
+                textcoords="offset points", fontsize=9, color=LIGHT["soft"],
+            )  # fmt: skip
             note.set_in_layout(False)
         ax.set_xscale("log")
         ax.set_xlabel("times fewer bytes, up plus down")
@@ -218,10 +217,6 @@ def goals(reach: float | None) -> str:
 def _middle(reached: Reached) -> float:
     known = [x for x in reached.fewer if not math.isnan(x)]
     return median(known) if known else 0.0
-
-
-def _cut(way: str) -> str:
-    return way if len(way) <= WAY else f"{way[: WAY - 1]}…"
 
 
 def _said(times: float) -> str:
