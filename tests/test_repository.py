@@ -16,23 +16,14 @@ from benchmarks.paper.options import PaperConfig
 from fedsz.cli.table import HEADS
 from fedsz.codecs import CODECS
 from fedsz.experiments.sweep_plan import SWEPT, SweepConfig
-from fedsz.training.options import (
-    COMPRESSION,
-    LEARNED,
-    LEARNING,
-    RESULTS,
-    SERVER,
-    TRAVEL,
-    TRUST,
-    WATCHING,
-    RunConfig,
-    options,
-    options_of,
-)
+from fedsz.training import options as panels
+from fedsz.training.options import RESULTS, SERVER, TRAVEL, WATCHING, RunConfig, options, options_of
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.repository
 MOST_LINES = 400  # of a file of code
+PANELS = {panels.LEARNED, panels.LEARNING, panels.COMPRESSION, panels.TRUST, SWEPT}
+PANELS |= {TRAVEL, WATCHING, RESULTS}
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
@@ -46,9 +37,10 @@ def test_configs_are_read_and_begin_with_their_command(path: Path) -> None:
     assert any(line.startswith("#") and f"--config configs/{path.name}" in line for line in first)
 
 
-@pytest.mark.parametrize("side", ["server", "client"])
-def test_entry_points_are_plain_assignments(side: str) -> None:
+@pytest.mark.parametrize(("side", "kind"), [("server", "ServerApp"), ("client", "ClientApp")])
+def test_entry_points_are_plain_assignments(side: str, kind: str) -> None:
     """Flower finds an app by reading the source."""
+    assert type(runpy.run_path(str(ROOT / side / "app.py"))["app"]).__name__ == kind
     tree = ast.parse((ROOT / side / "app.py").read_text())
     names = [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets]  # type: ignore[attr-defined]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -60,14 +52,10 @@ def test_entry_points_are_plain_assignments(side: str) -> None:
 def test_the_flower_app_takes_every_option_of_a_server() -> None:
     """But those that say how messages travel, and where results go: Flower sees to these."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    given = {
-        name.replace("-", "_"): value
-        for name, value in project["tool"]["flwr"]["app"]["config"].items()
-    }
-    about = options()
-    wanted = [
-        name for name in options_of(SERVER) if about[name].panel not in (TRAVEL, RESULTS, WATCHING)
-    ]
+    config = project["tool"]["flwr"]["app"]["config"]
+    given = {name.replace("-", "_"): value for name, value in config.items()}
+    theirs = (TRAVEL, RESULTS, WATCHING)
+    wanted = [name for name in options_of(SERVER) if options()[name].panel not in theirs]
     assert list(given) == wanted
     assert RunConfig.of(given) == RunConfig()
 
@@ -76,16 +64,7 @@ def test_every_option_says_who_takes_it() -> None:
     for kind in (RunConfig, SweepConfig, PaperConfig):
         for name, about in options(kind).items():
             assert about.says, name
-            assert about.panel in (
-                LEARNED,
-                LEARNING,
-                COMPRESSION,
-                TRUST,
-                TRAVEL,
-                WATCHING,
-                RESULTS,
-                SWEPT,
-            ), name
+            assert about.panel in PANELS, name
     commands = {command for about in options().values() for command in about.commands}
     assert commands == {"run", "server", "client", "sweep", "paper", "compress", "bench", "advise"}
     assert all(about.commands for about in options().values())
@@ -104,13 +83,6 @@ def test_what_defines_a_run_is_what_can_change_its_result() -> None:
         elsewhere = option.panel in (TRAVEL, RESULTS, WATCHING)
         matters = not elsewhere and name not in changes_nothing
         assert matters == (option.defines_run or name in own_axes), name
-
-
-@pytest.mark.parametrize(("side", "kind"), [("server", "ServerApp"), ("client", "ClientApp")])
-def test_entry_points_load(side: str, kind: str) -> None:
-    loaded = runpy.run_path(str(ROOT / side / "app.py"))
-
-    assert type(loaded["app"]).__name__ == kind
 
 
 def test_the_picture_of_a_run_shows_what_a_run_prints_today() -> None:
