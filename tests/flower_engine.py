@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedsz import flower_environment
+from tests.links import free_port
 
 PROGRAMS = Path(sys.executable).parent
 READY = 60.0  # seconds that a SuperLink may take to start, and
@@ -26,12 +26,6 @@ default = "here"
 address = "{address}"
 insecure = true
 """
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -65,9 +59,9 @@ def running(home: Path, name: str, *arguments: str) -> Iterator[None]:
 @contextmanager
 def superlink(home: Path, *, simulation: bool = True) -> Iterator[str]:
     """A SuperLink that `flwr_run` finds by ``home``; yields its address."""
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     (home / "config.toml").write_text(CONFIG.format(address=address))
-    arguments = ["--isolation", "subprocess", "--control-api-address", f"127.0.0.1:{_free_port()}"]
+    arguments = ["--isolation", "subprocess", "--control-api-address", f"127.0.0.1:{free_port()}"]
     arguments += ["--host", "127.0.0.1", "--port", address.split(":")[1]]
     arguments += ["--simulation"] if simulation else []
     with running(home, "flower-superlink", *arguments):
@@ -81,7 +75,7 @@ def supernodes(home: Path, address: str, *, count: int) -> Iterator[None]:
     with ExitStack() as stack:
         for i in range(count):
             place = f"partition-id={i} num-partitions={count}"
-            arguments = ["--superlink", address, "--port", str(_free_port())]
+            arguments = ["--superlink", address, "--port", str(free_port())]
             stack.enter_context(
                 running(home, "flower-supernode", *arguments, "--node-config", place)
             )

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.deadline import LONGEST_STRETCH, Deadlines, RecentTimes
+from fedsz.flower.deadline import Deadlines
 from fedsz.transport.events import EventKind
 from fedsz.transport.grpc_grid import GrpcGrid
 from tests.federation import app_of
@@ -85,46 +85,15 @@ def test_a_stopped_process_does_not_hold_up_a_round(serve: Serve, spawn: Spawn) 
     server.events.wait(EventKind.RECEIVED, "stopped")  # it is asked as before
 
 
-@pytest.mark.parametrize(
-    ("deadlines", "quick"),
-    [(Deadlines(math.inf), 3), (Deadlines(2.0), 1), (Deadlines(quorum=5), 3)],
-    ids=["off", "minority", "quorum"],
-)
-def test_a_slow_client_is_awaited(
-    serve: Serve, deadlines: Deadlines, quick: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_client_is_awaited(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedsz.flower.deadline.FLOOR", LOW_FLOOR)
     server, go = serve(), threading.Event()
-    for i in range(quick):
-        server.client(f"c{i}", quick_app())
-    for i in range(2):
-        server.client(f"slow{i}", quick_app(go))
+    for name, app in (("c0", quick_app()), ("c1", quick_app()), ("slow", quick_app(go))):
+        server.client(name, app)
     threading.Timer(5 * LOW_FLOOR, go.set).start()
 
-    assert rounds(server.grid, 1, deadlines=deadlines).take_traffic().failures == []
-
-
-def test_a_deadline_comes_from_the_median_of_recent_replies() -> None:
-    recent = RecentTimes()
-    assert recent.usual() is None
-    recent.end_round([1.0, 2.0, 3.0], late=0, limit=9.0)
-    recent.end_round([4.0, 5.0, 6.0, 100.0], late=1, limit=9.0)
-    assert recent.usual() == 4.0
-
-    for _ in range(5):
-        recent.end_round([2.0], late=0, limit=9.0)
-    assert recent.usual() == 2.0  # older rounds are forgotten
-
-
-def test_a_deadline_that_somebody_misses_is_doubled_to_a_limit() -> None:
-    recent, stretches = RecentTimes(), []
-    for times, late in (([2.0], 1), ([2.0], 1), ([9.0], 0), ([2.0], 0), ([2.0], 0), ([2.0], 0)):
-        recent.end_round(times, late, limit=10.0)
-        stretches.append(recent.stretch)
-    assert stretches == [2, 4, 4, 2, 1, 1]
-    for _ in range(9):
-        recent.end_round([2.0], 1, limit=10.0)
-    assert recent.stretch == LONGEST_STRETCH
+    grid = rounds(server.grid, 1, deadlines=Deadlines(math.inf))
+    assert grid.take_traffic().failures == []
 
 
 class Clock:
@@ -136,9 +105,11 @@ class Clock:
         return self.now
 
 
-def limits(rounds: list[list[float]], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def limits(
+    deadlines: Deadlines, rounds: list[list[float]], monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
     """Return the deadlines of rounds whose clients take so many seconds."""
-    clock, deadlines, found = Clock(), Deadlines(), []
+    clock, found = Clock(), []
     monkeypatch.setattr("fedsz.flower.deadline.time", clock)
     for seconds in rounds:
         model = ArrayRecord([np.zeros(3, np.float32)])
@@ -156,24 +127,33 @@ def limits(rounds: list[list[float]], monkeypatch: pytest.MonkeyPatch) -> list[f
     return found
 
 
-OTHERS = [1.0] * 4
+QUICK, NEVER_COMES = [1.0] * 4, math.inf
 
 
 @pytest.mark.parametrize(
-    ("rounds", "expected"),
+    ("options", "rounds", "expected"),
     [
         # Three clients take a second, two honest ones twelve: they are not left out for ever.
-        ([[1.0, 1.0, 1.0, 12.0, 12.0]] * 8, [3.0, 6.0, 12.0, *[24.0] * 5]),
-        # Two wait until just before each deadline.
-        ([[*OTHERS, 1.1, 1.1], *[[*OTHERS, 2.9, 2.9]] * 9], [3.3, *[3.0] * 9]),
-        # One never answers.
-        ([[*OTHERS, math.inf]] * 5, [3.0, 6.0, 12.0, 24.0, 24.0]),
+        ({}, [[1.0, 1.0, 1.0, 12.0, 12.0]] * 8, [3.0, 6.0, 12.0, *[24.0] * 5]),
+        # Two wait until just before each deadline, and move none.
+        ({}, [[*QUICK, 1.1, 1.1], *[[*QUICK, 2.9, 2.9]] * 9], [3.3, *[3.0] * 9]),
+        # What somebody misses is doubled to a limit, and halved once all are quick.
+        ({}, [[*QUICK, NEVER_COMES]] * 5 + [QUICK] * 4, [3, 6, 12, 24, 24, 24, 12, 6, 3]),
+        # The median is of the last five rounds.
+        ({}, [[9.0] * 9, *[[1.0]] * 6], [*[27.0] * 6, 3.0]),
+        # A minority decides nothing, nor do fewer than a quorum.
+        ({"factor": 2.0}, [[1.0, 9.0, 9.0]], [18.0]),
+        ({"quorum": 5}, [[1.0, 1.0, 1.0, 9.0, 9.0]], [27.0]),
+        ({"factor": math.inf}, [[1.0, 1.0, 1.0, 99.0]] * 2, [math.inf] * 2),
     ],
 )
-def test_who_moves_a_deadline(
-    rounds: list[list[float]], expected: list[float], monkeypatch: pytest.MonkeyPatch
+def test_how_long_replies_are_awaited(
+    options: dict[str, Any],
+    rounds: list[list[float]],
+    expected: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert limits(rounds, monkeypatch) == pytest.approx(expected)
+    assert limits(Deadlines(**options), rounds, monkeypatch) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("factor", "quorum"), [(0.5, 1), (math.nan, 1), (2.0, 0)])

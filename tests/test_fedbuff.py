@@ -16,7 +16,7 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.wrapped_grid import WrappedGrid
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
 from tests.test_clipping import steps_norm
-from tests.test_hostile_replies import REFUSED
+from tests.test_hostile_replies import REFUSED, Hostile
 from tests.test_quorum import equal, failing
 
 
@@ -142,17 +142,8 @@ def test_a_run_goes_on_from_what_the_grid_remembers() -> None:
 
 @pytest.mark.parametrize("name", ["NaN", "1e15", "half damaged", "weight 1e18", "no arrays"])
 def test_hostile_replies_move_no_buffer_beyond_the_limit(name: str) -> None:
-    attack = REFUSED[name][0]
-
-    class Hostile(WrappedGrid):
-        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-            replies = list(self.inner.pull_messages(message_ids))
-            for reply in replies:
-                if reply.metadata.src_node_id == list(self.get_node_ids())[-1]:
-                    reply.content = attack(reply.content)
-            return replies
-
-    model = trained(FedSZGrid(Hostile(grid_of(app_of())), 1e-3, rules="fleet"), 3, buffer=3)
+    inner = Hostile(REFUSED[name][0], CLIENTS - 1, clients=CLIENTS)
+    model = trained(FedSZGrid(inner, 1e-3, rules="fleet"), 3, buffer=3)
 
     start = initial()
     most = 3 * 10 * max(steps_norm(moved(start, i), start) for i in range(CLIENTS))

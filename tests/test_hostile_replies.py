@@ -41,12 +41,18 @@ class Hostile(WrappedGrid):
         self.attack, self.hostile = attack, hostile
 
     def stream_replies(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        replies = list(super().stream_replies(messages, timeout=timeout))
+        return iter(self._replaced(super().stream_replies(messages, timeout=timeout)))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return self._replaced(super().pull_messages(message_ids))
+
+    def _replaced(self, came: Iterable[Message]) -> list[Message]:
+        replies = list(came)
         replies.sort(key=lambda reply: float(reply.content["metrics"]["num-examples"]))
         for reply in replies:
             if reply.content["metrics"]["num-examples"] - 1 in self.hostile:
                 reply.content = self.attack(reply.content)
-            yield reply
+        return replies
 
 
 def sending(make: Callable[[ArrayRecord], ArrayRecord]) -> Attack:

@@ -20,23 +20,13 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference
 from tests.federation import app_of, record_of, to_arrays
-
-SHAPE = (40, 50)
-CLIENTS = 3
-RATE = 0.05  # of the way to its target that a client goes in a round
-
-
-def target(client: int) -> np.ndarray:
-    return np.random.default_rng(client).laplace(size=SHAPE).astype(np.float32)
-
-
-GOAL = np.mean([target(client) for client in range(CLIENTS)], axis=0)
+from tests.test_shifts import CLIENTS, SHAPE, STEP, distance, target
 
 
 def pulled(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Clients pull the model towards targets of their own."""
     w = arrays["fc.weight"]
-    return {"fc.weight": w + RATE * (target(client) - w)}
+    return {"fc.weight": w + STEP * (target(client) - w)}
 
 
 def trained(update: str, *, rounds: int, strategy: type[FedAvg] = StreamingFedAvg) -> np.ndarray:
@@ -46,10 +36,6 @@ def trained(update: str, *, rounds: int, strategy: type[FedAvg] = StreamingFedAv
     initial = record_of({"fc.weight": np.zeros(SHAPE, np.float32)})
     result = strategy(fraction_evaluate=0.0).start(grid, initial, num_rounds=rounds)
     return to_arrays(result.arrays)["fc.weight"]
-
-
-def distance(w: np.ndarray) -> float:
-    return float(np.square(w - GOAL).sum() / np.square(GOAL).sum())
 
 
 @pytest.mark.parametrize(
