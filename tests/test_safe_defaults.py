@@ -62,47 +62,38 @@ def told(content: RecordDict) -> dict[str, Any]:
     return dict(content.config_records[KEY])
 
 
-def test_whoever_names_nothing_gets_what_is_safe() -> None:
+@pytest.mark.parametrize("codec", ["uniform", "szx"])
+def test_whoever_names_nothing_or_a_codec_alone_gets_what_is_safe(codec: str) -> None:
     watched = Watched(grid_of(app_of()))
-    grid = FedSZGrid(watched)
+    grid = FedSZGrid(watched, codec=codec)
     start(grid)
 
     asked = told(watched.down[0])
-    assert (asked["update"], asked["rule"]) == ("delta+ef", "shape")
+    assert (asked["update"], asked["rule"], asked["codec"]) == ("delta+ef", "shape", codec)
     assert asked["error-bound"].startswith("step:")
     traffic = grid.take_traffic()
     assert traffic.lossy == 1  # the vector could be statistics
-    assert traffic.raw_up > 10 * traffic.sent_up
+    assert traffic.raw_up > (10 if codec == "uniform" else 4) * traffic.sent_up
 
 
 @pytest.mark.parametrize(
-    "named",
+    ("name", "value"),
     [
-        {"error_bound": 1e-3},
-        {"rule": "ndim"},
-        {"update": "delta"},
-        {"downlink": "std:1"},
-        {"threshold": 5},
+        ("error_bound", "0.001"),
+        ("rule", "ndim"),
+        ("update", "delta"),
+        ("downlink", "std:1"),
+        ("threshold", 5),
     ],
-    ids=lambda named: next(iter(named)),
 )
-def test_whoever_names_something_gets_exactly_that(named: dict[str, Any]) -> None:
+def test_whoever_names_something_gets_exactly_that(name: str, value: Any) -> None:
     watched = Watched(grid_of(app_of()))
-    start(FedSZGrid(watched, **named), rounds=2)
+    start(FedSZGrid(watched, **{name: value}), rounds=2)
 
     for content in watched.down:
-        asked = told(content)
-        bound = named.get("error_bound", 1e-2)
-        assert asked["error-bound"] == f"{bound:g}"
-        for name in ("rule", "update", "threshold"):
-            assert asked[name] == named.get(name, asked[name])
-
-
-def test_a_codec_alone_leaves_the_bound_to_auto() -> None:
-    watched = Watched(grid_of(app_of()))
-    start(FedSZGrid(watched, codec="szx"), rounds=1)
-    assert told(watched.down[0])["codec"] == "szx"
-    assert told(watched.down[0])["error-bound"].startswith("step:")
+        asked = {"error-bound": "0.01", **told(content), "downlink": value}
+        assert asked[name.replace("_", "-")] == value
+        assert asked["error-bound"] == (value if name == "error_bound" else "0.01")
 
 
 def test_evaluation_neither_has_nor_takes_the_residual() -> None:

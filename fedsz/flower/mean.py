@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,14 +18,6 @@ from fedsz.flower_compat import make_record
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.update.chained import ChainDecoder
 from fedsz.update.lossy import CodedTensor, located
-
-
-@dataclass
-class Base:
-    """A tensor that differences refer to, and the weight of these."""
-
-    x: NDArray
-    weight: float = 0.0
 
 
 class Mean:
@@ -51,7 +42,8 @@ class Mean:
         self._steps = steps
         self._sums: dict[str, NDArray] = {}
         self._compressed: dict[str, CompressedSums] = {}
-        self._bases: dict[str, dict[int, Base]] = {}  # what differences refer to, by its id()
+        # By tensor and id(), what differences refer to, and the weight of these.
+        self._bases: dict[str, dict[int, tuple[NDArray, float]]] = {}
         self._template: Layout | None = None
         self.weight = 0.0
 
@@ -113,7 +105,8 @@ class Mean:
         weight *= share - 1 if self._steps else share
         if weight:
             bases = self._bases.setdefault(tensor.name, {})
-            bases.setdefault(id(start), Base(start)).weight += weight
+            _, before = bases.get(id(start), (start, 0.0))
+            bases[id(start)] = start, before + weight
 
     def _add_compressed(self, compressed: CompressedSums, sums: NDArray) -> None:
         """Add to ``sums`` what has been added up compressed."""
@@ -137,8 +130,8 @@ class Mean:
             mean = self._sums.pop(name)
             self._add_compressed(self._compressed.pop(name), mean)
             mean /= self.weight
-            for base in self._bases.pop(name, {}).values():
-                add_scaled(base.x, base.weight / self.weight, mean)
+            for start, weight in self._bases.pop(name, {}).values():
+                add_scaled(start, weight / self.weight, mean)
             if onto is not None:
                 add_scaled(onto[name], 1.0, mean)
                 np.copyto(mean, onto[name], casting="unsafe", where=~np.isfinite(onto[name]))
