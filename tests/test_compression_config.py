@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -111,6 +110,7 @@ def test_equal_choices_are_equal() -> None:
         ({"decay": 1.5}, r"decay must lie in \[0, 1\]"),
         ({"threshold": -1}, "threshold must be 0 or more"),
         ({"rule": "some"}, "no partition rule 'some'"),
+        ({"error_bound": "step:1", "update": "weights"}, "it needs update delta"),
         ({"factors": {"a": 0.0}}, "factor of 'a' must be above 0"),
     ],
 )
@@ -128,13 +128,3 @@ def test_a_file_may_name_a_codec_that_is_not_here(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(CodecUnavailable, match="zfpy_that_is_not_there"):
         config.require()
-
-
-def test_decay_has_a_flag(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from fedsz.cli import app
-
-    shown = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
-    assert "--decay" in shown
-    assert RunConfig(decay=0.25, update="delta+ef").compression.decay == 0.25

@@ -1,24 +1,34 @@
-"""Differences from a model that both sides hold: bound, exactness, and never the wrong model."""
+"""Differences from a model that both sides hold: bound, exactness, and never the wrong model.
+
+A bound of kind `step` is of all that moved, and of each tensor's own share of it.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fedsz
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.stream import Reader
 from fedsz.stream.format import DIFFERENCES
+from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import unpack
 from fedsz.update.reference import Reference
-from tests.strategies import LAYER, finite
+from fedsz.update.step import MOST, Arrival, bounds_of_step, energies
+from tests.strategies import LAYER, finite, seeds
 
 LOSSY = [codec for codec in CODECS if codec.lossy and codec.missing() is None]
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
+BOUNDED = [codec for codec in LOSSY if codec.keeps_bound]
+SCALES = {"large.weight": 1e-2, "small.weight": 1e-5, "frozen.weight": 0.0}
 
 
 def models(seed: int = 0, dtype: Any = np.float32) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -37,6 +47,14 @@ def models(seed: int = 0, dtype: Any = np.float32) -> tuple[dict[str, Any], dict
         for name, x in before.items()
     }
     return before, after
+
+
+def received(
+    after: dict[str, Any], before: dict[str, Any], bound: Any, **options: Any
+) -> tuple[dict[str, Any], int]:
+    """What arrives of a model by its difference from another, and the bytes that it takes."""
+    blob = fedsz.compress(after, bound, reference=before, **options)
+    return fedsz.decompress(blob, reference=before, as_numpy=True), len(blob)
 
 
 def errors(x: np.ndarray, y: np.ndarray) -> float:
@@ -64,10 +82,10 @@ def test_weights_that_lie_further_apart_than_the_bound_come_back_exactly(dtype: 
     x[0, 7] = np.nextafter(base[0, 7], base[0, 8])
     bound = float(np.median(spacing[0, :100])) / 8
 
-    stream = fedsz.compress({"w": x}, f"abs:{bound}", reference={"w": base})
-    back = fedsz.decompress(stream, reference={"w": base}, as_numpy=True)["w"]
+    arrived, nbytes = received({"w": x}, {"w": base}, f"abs:{bound}")
 
-    assert x.nbytes > 5 * len(stream)
+    back = arrived["w"]
+    assert x.nbytes > 5 * nbytes
     assert 0 < errors(x, back) <= bound
     far = spacing > 2 * bound
     assert np.array_equal(x[far], back[far])
@@ -80,19 +98,16 @@ def test_a_difference_beyond_all_multiples_of_a_step_goes_exactly() -> None:
     x = base.copy()
     x[:5] = 1e37
 
-    stream = fedsz.compress({"w": x}, "abs:1e-20", threshold=0, reference={"w": base})
-    back = fedsz.decompress(stream, reference={"w": base}, as_numpy=True)["w"]
+    arrived, nbytes = received({"w": x}, {"w": base}, "abs:1e-20", threshold=0)
 
-    assert x.nbytes > 20 * len(stream)
-    assert back.tobytes() == x.tobytes()
+    assert x.nbytes > 20 * nbytes
+    assert arrived["w"].tobytes() == x.tobytes()
 
 
 def test_std_is_of_the_difference() -> None:
     before, after = models()
 
-    back = fedsz.decompress(
-        fedsz.compress(after, "std:1", reference=before), reference=before, as_numpy=True
-    )
+    back, _ = received(after, before, "std:1")
 
     x, y, base = (state["fc.weight"] for state in (after, back, before))
     assert 0 < errors(x, y) <= float((x - base).std(dtype=np.float64)) < 0.1 * x.std()
@@ -107,27 +122,12 @@ def test_sums_beyond_the_largest_number(codec: Any, dtype: Any) -> None:
     before = finite(
         after.astype(np.float64) - most * 0.01 * rng.random(4000) * np.sign(after), dtype
     )
-    state, reference = {"w.weight": after}, {"w.weight": before}
 
-    back = fedsz.decompress(
-        fedsz.compress(state, 1e-2, codec=codec, reference=reference),
-        reference=reference,
-        as_numpy=True,
-    )["w.weight"]
+    back = received({"w": after}, {"w": before}, 1e-2, codec=codec)[0]["w"]
 
     assert np.isfinite(back.astype(np.float64)).all()
     if codec.keeps_bound:
         assert errors(after, back) <= fedsz.ErrorBound.rel(1e-2).absolute(after)
-
-
-def test_what_did_not_move_comes_back_as_it_was() -> None:
-    before, after = models()
-    after["fc.weight"] = before["fc.weight"].copy()
-
-    for rule in ("std:1", "std:3"):
-        blob = fedsz.compress(after, rule, reference=before)
-        back = fedsz.decompress(blob, reference=before, as_numpy=True)
-        assert back["fc.weight"].tobytes() == before["fc.weight"].tobytes()
 
 
 def test_nothing_is_added_to_the_wrong_model() -> None:
@@ -208,3 +208,92 @@ def test_references_are_told_apart_by_every_bit() -> None:
         changed = {key: x.copy() for key, x in before.items()}
         changed[name].reshape(-1).view(np.uint8)[-1] ^= 1
         assert Reference(changed).digest != digest
+
+
+def decades(rng: np.random.Generator, dtype: Any = np.float32) -> tuple[dict[str, Any], Any]:
+    """Return a model whose tensors move by decades apart, before and after."""
+    before = {name: finite(rng.normal(size=(50, 60)), dtype) for name in SCALES}
+    after = {
+        name: (x + SCALES[name] * rng.normal(size=x.shape)).astype(x.dtype)
+        for name, x in before.items()
+    }
+    count = {"count": np.array(3)}
+    return before | count, after | count
+
+
+def root_mean_square(x: Any) -> float:
+    return float(np.sqrt(np.mean(np.square(x.astype(np.float64)))))
+
+
+def test_the_bound_is_of_the_whole_step_and_of_a_tensors_own_at_most() -> None:
+    before, after = decades(np.random.default_rng(0))
+    config = CompressionConfig(error_bound="step:2", threshold=0, factors={"large.weight": 0.5})
+    steps = {name: after[name] - before[name] for name in SCALES}
+    whole = root_mean_square(np.stack(list(steps.values())))
+
+    bounds = bounds_of_step(energies(after, Reference(before), config), config)
+
+    own = root_mean_square(steps["small.weight"])
+    assert bounds["large.weight"] == pytest.approx(0.5 * 2 * whole, rel=1e-5)
+    assert bounds["small.weight"] == pytest.approx(2 * MOST * own, rel=1e-5)
+    assert bounds["frozen.weight"] == pytest.approx(2 * whole, rel=1e-5)
+
+
+@given(
+    codec=st.sampled_from(BOUNDED),
+    dtype=st.sampled_from(DTYPES),
+    seed=seeds,
+    value=st.sampled_from([0.1, 1.0, 5.0]),
+)
+def test_no_error_exceeds_a_step_bound(codec: Any, dtype: Any, seed: int, value: float) -> None:
+    before, after = decades(np.random.default_rng(seed), dtype)
+    config = CompressionConfig(error_bound=f"step:{value}")
+    bounds = bounds_of_step(energies(after, Reference(before), config), config)
+
+    back, _ = received(after, before, f"step:{value}", codec=codec)
+
+    for name, x in after.items():
+        error = np.abs(back[name].astype(np.float64) - x.astype(np.float64)).max()
+        assert error <= bounds.get(name, 0.0)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 3e38])
+def test_what_is_not_finite_comes_back_exactly(odd: float) -> None:
+    before, after = decades(np.random.default_rng(1))
+    after["large.weight"][3, 4] = odd
+    before["large.weight"][3, 4] = -3e38
+
+    back, _ = received(after, before, "step:1")
+
+    assert back["large.weight"].tobytes() == after["large.weight"].tobytes()
+
+
+@pytest.mark.parametrize("bound", ["std:1", "std:3", "step:1"])
+def test_where_nothing_moves_nothing_is_lost(bound: str) -> None:
+    before, _ = decades(np.random.default_rng(2))
+
+    back, nbytes = received(before, before, bound)
+
+    assert nbytes < 600
+    assert all(back[name].tobytes() == x.tobytes() for name, x in before.items())
+
+
+def test_a_step_needs_something_that_it_is_from() -> None:
+    before, _ = decades(np.random.default_rng(2))
+    with pytest.raises(ConfigError, match="reference="):
+        fedsz.compress(before, "step:1")
+
+
+@given(seed=seeds)
+def test_what_arrives_and_how_late_is_what_was_sent(seed: int) -> None:
+    """A bound of a step leaves 1 / sqrt(3) of it: what a quantiser leaves is spread evenly."""
+    rng = np.random.default_rng(seed)
+    before = {"w": rng.normal(size=(50, 60)).astype(np.float32)}
+    after = {"w": before["w"] + rng.normal(0, 1e-3, (50, 60)).astype(np.float32)}
+
+    arrived, _ = received(after, before, "step:1", threshold=0)
+    found = Arrival.of(after["w"], before["w"], after["w"], arrived["w"])
+
+    assert 0.5 < found.kept < 0.8
+    assert found.lag == pytest.approx(math.sqrt(1 - found.kept))
+    assert 0.4 < found.lag < 0.65
