@@ -1,4 +1,4 @@
-"""Methods that keep something from round to round, and what adds up while it is compressed."""
+"""What single methods choose and keep: the largest elements, factors, momentum, errors, a k."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedsz.methods import Shared, TensorSpec, parse, texts_sent
+from fedsz.methods.top_k import CHUNK, SAMPLE, largest
 from tests import test_methods_laws as laws
+from tests.strategies import weights
 
 SPEC = TensorSpec((60, 40), name="fc.weight")
 
@@ -124,3 +128,32 @@ def test_an_adaptive_k_follows_the_variance_within_its_limits() -> None:
 def test_a_receiver_needs_no_word_of_what_was_adapted() -> None:
     text = "adaptive>feedback>topk:k=1%>ternary"
     assert texts_sent(parse(text)) == {"topk>ternary"}
+
+
+def by_sorting(x: np.ndarray, k: int) -> np.ndarray:
+    order = np.lexsort((np.arange(x.size), -np.abs(x)))  # of equal ones, the first
+    return np.sort(order[:k])
+
+
+@given(x=weights(), share=st.floats(0, 1))
+def test_the_largest_elements_are_those_that_sorting_finds(x: np.ndarray, share: float) -> None:
+    flat = x.reshape(-1)
+    k = min(flat.size, 1 + int(share * flat.size))
+
+    assert np.array_equal(largest(flat, k), by_sorting(flat, k))
+
+
+@pytest.mark.parametrize("kind", ["laplace", "few values", "sorted", "periodic", "zeros"])
+@pytest.mark.parametrize("k", [1, 700, 50_000])
+def test_so_are_those_whose_threshold_is_guessed(kind: str, k: int) -> None:
+    rng = np.random.default_rng(1)
+    size = 4 * SAMPLE + CHUNK + 7
+    x = {
+        "laplace": rng.laplace(size=size),
+        "few values": rng.integers(-3, 4, size),
+        "sorted": np.sort(rng.normal(size=size)),
+        "periodic": np.where(np.arange(size) % (size // SAMPLE), 0.0, rng.normal(size=size)),
+        "zeros": np.zeros(size),
+    }[kind].astype(np.float32)
+
+    assert np.array_equal(largest(x, k), by_sorting(x, k))

@@ -14,10 +14,10 @@ from fedsz.codecs import _methods
 from fedsz.codecs._methods import CorruptPayload
 from fedsz.methods.base import Kind
 from fedsz.methods.planes import pack
+from fedsz.methods.uveqfed import HEIGHT, cartesian
 
 keys = st.integers(0, (1 << 64) - 1)
 sizes = st.integers(0, 300)
-HEIGHT = math.sqrt(3) / 2  # of a triangle of side 1
 floats = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
@@ -56,10 +56,6 @@ def transformed(x: np.ndarray, width: int) -> np.ndarray:
 
 def uniforms(key: int, start: int, count: int) -> np.ndarray:
     return (words(key, start, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def cartesian(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return a + 0.5 * b, HEIGHT * b
 
 
 def nearest_in_rows(x: np.ndarray, y: np.ndarray, row: np.ndarray) -> Any:
