@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedsz.codecs import parse
 from fedsz.errors import ConfigError
+from fedsz.experiments import sweep_plan as plan
 from fedsz.experiments.results import SWEEP, read
 from fedsz.experiments.scheme import Scheme
-from fedsz.experiments.sweep_plan import (
-    SweepConfig,
-    codecs,
-    error_bounds,
-    partitions,
-    run_id,
-    settings_of,
-)
+from fedsz.experiments.sweep_plan import SweepConfig, run_id
 from fedsz.training.options import RunConfig
 from tests.conftest import ROOT
 
@@ -37,18 +32,15 @@ RESULTS = ROOT / "docs" / "results"
     ],
 )
 def test_error_bounds(text: str, bounds: list[str]) -> None:
-    assert [str(bound) for bound in error_bounds(text)] == bounds
+    assert [str(bound) for bound in plan.error_bounds(text)] == bounds
 
 
 def test_codecs() -> None:
-    assert codecs("sz2,uniform:effort=9,threads=1,raw,sz2") == (
-        "sz2",
-        "uniform:effort=9,threads=1",
-        "raw",
-    )
-    assert codecs("uniform:effort=5") == ("uniform",)  # its default
-    assert "effort=9" in settings_of("uniform:effort=9").split(",")
-    assert "effort=5" in settings_of("uniform").split(",")
+    fine = "uniform:effort=9,threads=1"
+    assert plan.codecs(f"sz2,{fine},raw,sz2") == ("sz2", fine, "raw")
+    assert plan.codecs("uniform:effort=5") == ("uniform",)  # its default
+    assert "effort=9" in plan.settings_of("uniform:effort=9").split(",")
+    assert "effort=5" in plan.settings_of("uniform").split(",")
 
 
 def test_tables_of_tasks_are_sweeps_one_after_the_other(tmp_path: Path) -> None:
@@ -172,7 +164,7 @@ def test_uncompressed_runs_once_whatever_is_compared_with_it() -> None:
 
 
 def test_partitions() -> None:
-    assert partitions("iid,dirichlet:0.1,dirichlet", 3.0) == [
+    assert plan.partitions("iid,dirichlet:0.1,dirichlet", 3.0) == [
         ("iid", 0.5), ("dirichlet", 0.1), ("dirichlet", 3.0),
     ]  # fmt: skip
     runs = SweepConfig(codecs="raw,zstd", partitions="iid,dirichlet:0.1", alpha=3.0).runs
@@ -207,24 +199,31 @@ def test_a_way_is_read_back_from_a_table() -> None:
         assert str(way.bound or "") == (row["error_bound"] or "").removeprefix("rel:")
 
 
-def test_a_run_is_known_by_what_decides_its_result() -> None:
-    run = RunConfig(codec="sz2", update="weights", data_dir="here")
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"data_dir": "here"}, {"data_dir": "there"}, True),
+        ({}, {"seed": 1}, False),
+        ({}, {"error_bound": 1e-3}, False),
+        ({}, {"rounds": 9}, False),
+        ({}, {"image_size": 16}, False),
+        ({}, {"codec": "szx"}, False),
+        ({}, {"update": "delta"}, False),
+        ({}, {"downlink": "std:1"}, False),
+        ({}, {"policy": "auto"}, False),
+        # No bound controls these.
+        ({"codec": "raw", "error_bound": 1e-3}, {"codec": "raw", "error_bound": 1e-2}, True),
+        ({"policy": "auto", "error_bound": 1e-3}, {"policy": "auto", "error_bound": 1e-2}, True),
+        # A tolerance matters to a policy that asks for one.
+        ({"policy": "fixed", "tolerance": 0.5}, {"policy": "fixed", "tolerance": 1.0}, True),
+        ({"policy": "auto", "tolerance": 0.5}, {"policy": "auto", "tolerance": 1.0}, False),
+    ],
+)
+def test_a_run_is_known_by_what_decides_its_result(one: Any, other: Any, same: bool) -> None:
+    run, changed = (replace(RunConfig(codec="sz2", update="weights"), **x) for x in (one, other))
 
-    there = replace(run, data_dir="there")
-    assert run_id(run, "local") == run_id(there, "local")
+    assert (run_id(run, "local") == run_id(changed, "local")) == same
     assert run_id(run, "local") != run_id(run, "grpc")
-    different = {"seed": 1, "error_bound": 1e-3, "rounds": 9, "image_size": 16, "codec": "szx"}
-    for name, value in different.items():
-        assert run_id(run, "local") != run_id(replace(run, **{name: value}), "local")
-    for name, value in {"update": "delta", "downlink": "std:1", "policy": "auto"}.items():
-        assert run_id(run, "local") != run_id(replace(run, **{name: value}), "local")
-    for same in ({"codec": "raw"}, {"policy": "auto"}):  # which no bound steers
-        found = (RunConfig(error_bound=bound, **same) for bound in (1e-3, 1e-2))
-        assert len({run_id(run, "local") for run in found}) == 1
-    # A tolerance matters to who asks for one.
-    for policy, number in (("fixed", 1), ("auto", 2)):
-        found = (RunConfig(policy=policy, tolerance=points) for points in (0.5, 1.0))
-        assert len({run_id(run, "local") for run in found}) == number
 
 
 SWEPT = {

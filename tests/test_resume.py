@@ -30,16 +30,13 @@ from tests.conftest import files_of_at_most
 from tests.fleets import TASK, federated, shares
 
 CLIENTS, LENGTH = 3, 5
+FIXED = "sketch:columns=20%,rows=3,fixed=1"
 WAYS: dict[str, dict[str, Any]] = {
     "auto": {},
     "exact": {"update": "weights", "error_bound": 1e-3},
     "both ways": {"update": "delta+ef", "error_bound": "std:2", "downlink": "std:1"},
     "schedule": {"policy": "schedule:first=std:2,last=std:1", "update": "delta+ef"},
-    "fetchsgd": {
-        "update": "sketch:columns=20%,rows=3,fixed=1",
-        "fetchsgd": "1%",
-        "server_momentum": 0.5,
-    },
+    "fetchsgd": {"update": FIXED, "fetchsgd": "1%", "server_momentum": 0.5},
     "drawn": {"update": "randk:k=30%,own=1>qsgd", "downlink": "difference>rtopk:k=20%"},
     "shifts": {"update": "difference>topk:k=10%"},
     "nested state": {"update": "matrix?difference>adaptive>ecx>topk:k=3%|*?dgc>topk:k=5%>ternary"},
@@ -202,25 +199,17 @@ def test_a_checkpoint_of_another_run_is_refused(copy: Path, tmp_path: Path) -> N
         assert (other / ROUNDS).read_bytes() == before
 
 
-def test_a_run_without_a_checkpoint_is_refused_with_another_way_on(copy: Path) -> None:
-    (copy / CHECKPOINT).unlink()
-
-    with pytest.raises(ConfigError, match=f"no checkpoint; .* --initial {copy}/{MODEL}"):
-        resumed(copy)
-
-
-def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"cannot read {tmp_path}/{CONFIG}"):
-        resumed(tmp_path)
-
-
-def test_a_second_server_cannot_resume_the_folder(copy: Path) -> None:
+def test_what_cannot_be_resumed_is_refused_with_another_way_on(copy: Path, tmp_path: Path) -> None:
     first, _ = resumed(copy)
-
     with pytest.raises(ConfigError, match=f"another server works in {copy}"):
         resumed(copy)
     first.close()
-    resumed(copy)
+    resumed(copy)[0].close()
+    (copy / CHECKPOINT).unlink()
+    with pytest.raises(ConfigError, match=f"no checkpoint; .* --initial {copy}/{MODEL}"):
+        resumed(copy)
+    with pytest.raises(ConfigError, match=f"cannot read {tmp_path}/{CONFIG}"):
+        resumed(tmp_path)
 
 
 def test_options_that_contradict_the_run_are_refused(copy: Path) -> None:

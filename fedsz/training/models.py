@@ -11,12 +11,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from fedsz.errors import ConfigError
 
@@ -201,7 +199,7 @@ def build(name: str, *, num_classes: int, in_channels: int, seed: int = 0) -> nn
     require(name)
     if name in _COLOUR_MODELS and in_channels not in (1, 3):
         raise ConfigError(f"{name} takes images of 1 or 3 channels, got {in_channels}")
-    with _Unfilled():
+    with torch.random.fork_rng(devices=[]):  # layers draw, and what they draw is written over
         model = _COLOUR_MODELS.get(name, partial(Cnn, in_channels=in_channels))(num_classes)
     _initialise(model, torch.Generator().manual_seed(seed))
     return model
@@ -211,21 +209,6 @@ def require(name: str) -> None:
     """Raise `ConfigError` if there is no such model."""
     if name not in MODELS:
         raise ConfigError(f"no model {name!r}; have {', '.join(MODELS)}")
-
-
-class _Unfilled(TorchFunctionMode):
-    """Layers made in this context do not draw their weights.
-
-    They would draw from the global generator. One of our own is safe beside threads that train, and
-    draws only once. Layers on the device "meta" do not draw either, but import 40 MB of sympy.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return None
-        return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()
