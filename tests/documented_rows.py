@@ -328,10 +328,7 @@ def laws_of_errors() -> list[float]:
     """KS of the uniform law and of Laplace's: cnn, CIFAR-10, sz2 and uniform, 1e-4 and 1e-3."""
     found: dict[str, list[float]] = {"uniform": [], "laplace": []}
     for run in setting("sweep", dataset="cifar10").runs:
-        if named(run.bound) in ("rel:0.0001", "rel:0.001") and run.way.codec in (
-            "sz2",
-            "uniform",
-        ):
+        if named(run.bound) in ("rel:0.0001", "rel:0.001") and run.way.codec in ("sz2", "uniform"):
             (errors,) = (of for of in run.distributions if of.what == "error")
             for law in errors.laws:
                 found.setdefault(law.name, []).append(law.ks)

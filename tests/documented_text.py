@@ -41,10 +41,7 @@ def codecs(data: str) -> dict[tuple[str, str], list[float]]:
 
 
 def codec_speeds(row: Row) -> list[float]:
-    names = {
-        "uniform, AVX2 alone": "uniform (AVX2)",
-        "uniform, no SIMD": "uniform (no SIMD)",
-    }
+    names = {"uniform, AVX2 alone": "uniform (AVX2)", "uniform, no SIMD": "uniform (no SIMD)"}
     name = row.labels[0].replace("*", "")
     name = names.get(name, name)
     return [

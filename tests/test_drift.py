@@ -42,11 +42,7 @@ def drift(update: str, downlink: str, *, feedback: bool) -> tuple[list[float], f
             distances.append(float(np.sqrt(np.mean((now - exact) ** 2))))
 
     grid = FedSZGrid(
-        grid_of(app_of(edit)),
-        "std:2",
-        update=update,
-        downlink=downlink,
-        downlink_feedback=feedback,
+        grid_of(app_of(edit)), "std:2", update=update, downlink=downlink, downlink_feedback=feedback
     )
     StreamingFedAvg(fraction_evaluate=0).start(
         grid, record_of({"fc.weight": start}), num_rounds=ROUNDS, evaluate_fn=compare

@@ -65,8 +65,7 @@ def options(
     *,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
     log_json: Annotated[
-        bool,
-        typer.Option("--log-json", help="Log in lines of JSON.", envvar=f"{PREFIX}LOG_JSON"),
+        bool, typer.Option("--log-json", help="Log in lines of JSON.", envvar=f"{PREFIX}LOG_JSON")
     ] = False,
     end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
     version: Annotated[  # noqa: ARG001 - its callback has done all there is to do

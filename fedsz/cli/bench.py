@@ -40,8 +40,7 @@ def command(
     *,
     files: Annotated[list[Path] | None, typer.Argument(help=".pt or .safetensors files.")] = None,
     model: Annotated[
-        str,
-        typer.Option(help="Models with initial weights, not files, such as alexnet,cnn."),
+        str, typer.Option(help="Models with initial weights, not files, such as alexnet,cnn.")
     ] = "",
     codecs: Codecs = "",
     error_bounds: Bounds = "1e-2",

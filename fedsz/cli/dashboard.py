@@ -19,8 +19,7 @@ def command(
         ),
     ] = "",
     token: Annotated[
-        str,
-        typer.Option(help="File with the token that browsers need; not required on loopback."),
+        str, typer.Option(help="File with the token that browsers need; not required on loopback.")
     ] = "",
 ) -> None:
     """Show a run in a browser: its rounds as they end, its decisions and its clients.

@@ -36,16 +36,7 @@ def command(
             rows.append(_cells(one))
             reasons.append(f"round {number}: {one.decision.why or 'as the options say'}")
     if not json:
-        heads = (
-            ">round",
-            "update",
-            "bound",
-            "downlink",
-            ">accuracy",
-            ">up",
-            ">kept",
-            ">behind",
-        )
+        heads = (">round", "update", "bound", "downlink", ">accuracy", ">up", ">kept", ">behind")
         print_table(heads, rows)
         # Reasons are sentences: in a column, a narrow screen would leave a word a line.
         for reason in reasons:

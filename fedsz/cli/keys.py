@@ -86,11 +86,7 @@ def revoke(
 
 
 @app.command("list")
-def list_issued(
-    *,
-    folder: Folder = KEYS,
-    json: Json = False,
-) -> None:
+def list_issued(*, folder: Folder = KEYS, json: Json = False) -> None:
     """List the certificates and tokens, and say which are revoked."""
     authority = _authority(folder)
     gone = authority.revoked_serials()

@@ -38,8 +38,7 @@ def command(
         str, typer.Option(help="One-way latency of these links, such as 50ms.")
     ] = "0s",
     scaling: Annotated[
-        Path | None,
-        typer.Option(help="File of fedsz paper --figure 9, to add to the report."),
+        Path | None, typer.Option(help="File of fedsz paper --figure 9, to add to the report.")
     ] = None,
     reach: Annotated[
         float | None,

@@ -15,9 +15,5 @@ def command(config: RunConfig, *, json: Json = False) -> None:
     from fedsz.training.fleet import serve
 
     warn_of_update(config)
-    with (
-        failure_as_json(json=json),
-        events_shown(json=json) as show,
-        watched(config, show) as tell,
-    ):
+    with failure_as_json(json=json), events_shown(json=json) as show, watched(config, show) as tell:
         serve(config, tell)

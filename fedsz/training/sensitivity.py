@@ -18,12 +18,7 @@ EXAMPLES: Final = 256
 
 
 def measure(
-    task: LoadedTask,
-    model: Any,
-    held_out: Any,
-    levels: Mapping[str, float],
-    *,
-    seed: int = 0,
+    task: LoadedTask, model: Any, held_out: Any, levels: Mapping[str, float], *, seed: int = 0
 ) -> dict[str, float]:
     """Return how much the loss rises with the error of each tensor.
 
