@@ -18,8 +18,9 @@ from fedsz.experiments.results import SWEEP, Results, read
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep import Sweep
 from fedsz.experiments.sweep_plan import SweepConfig, run_id
+from tests.test_child_process import gone
 from tests.test_cli import call
-from tests.test_fleet import alive, descendants
+from tests.test_fleet import descendants
 
 pytestmark = pytest.mark.slow
 TINY = {
@@ -234,7 +235,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     first.wait()
     before = read(path).to_pylist()
 
-    wait_until(lambda: not any(alive(worker) for worker in workers))
+    wait_until(lambda: all(map(gone, workers)))
     assert len({row["run"] for row in before}) == 1 < len(config.runs)
     second = call("sweep", *flags(config), "--json")
 
