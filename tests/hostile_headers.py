@@ -18,7 +18,11 @@ _END: Final = b"\xa8payloads\x90\xa9reference\xc0"
 def sealed_header(header: Any, rest: bytes = b"", *, version: int = 1) -> bytes:
     """Return a stream of a header, MessagePack or what becomes it, with checksums that fit."""
     inflated = header if isinstance(header, bytes) else msgspec.msgpack.encode(header)
-    stored = zlib.compress(inflated)
+    return sealed(zlib.compress(inflated), rest, version=version)
+
+
+def sealed(stored: bytes, rest: bytes = b"", *, version: int = 1) -> bytes:
+    """Return a stream of a header that is deflated, or should be, with checksums that fit."""
     prefix = MAGIC + version.to_bytes(2, "little") + bytes(2) + len(stored).to_bytes(4, "little")
     return prefix + zlib.crc32(stored, zlib.crc32(prefix)).to_bytes(4, "little") + stored + rest
 
