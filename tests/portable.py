@@ -143,7 +143,7 @@ def szx_cases() -> Iterator[tuple[str, Case]]:
     yield "szx of none", Case(np.empty(0, np.float32), 1.0, codec=SZX)
 
 
-def here(case: Case, level: str = "", threads: int = 1) -> Result:
+def here(case: Case) -> Result:
     """What this machine's extension makes of a case."""
     x = case.x.reshape(-1)
     if case.codec == SZX:
@@ -151,11 +151,11 @@ def here(case: Case, level: str = "", threads: int = 1) -> Result:
         return Result(payload, error, _szx.decode(payload, x.size).tobytes(), b"")
     id_, shape = DTYPE_IDS[x.dtype], matrix_shape(case.x.shape)
     payload, error, _ = _uniform.encode(
-        x.view(np.uint8), id_, *shape, case.bound, case.effort, threads, level
+        x.view(np.uint8), id_, *shape, case.bound, case.effort, 1, ""
     )
     y, sums = np.empty_like(x), np.ones(x.size, np.float64 if x.itemsize == 8 else np.float32)
-    _uniform.decode(payload, id_, y.view(np.uint8), threads, level)
-    _uniform.accumulate(payload, id_, WEIGHT, sums.view(np.uint8), threads, level)
+    _uniform.decode(payload, id_, y.view(np.uint8), 1, "")
+    _uniform.accumulate(payload, id_, WEIGHT, sums.view(np.uint8), 1, "")
     return Result(payload, error, y.tobytes(), sums.tobytes())
 
 

@@ -134,7 +134,8 @@ LIES = {
     "tensor in two payloads": (set_at("payloads", 0, 5, to=[1]), CorruptStream),
     "mixed item sizes": (set_at("tensors", 1, 1, to=1), CorruptStream),
     "no payloads": ({"payloads": []}, CorruptStream),
-    "a reference": ({"reference": b"digest"}, UnsupportedStream),
+    "a reference": ({"reference": b"a digest of 16 b"}, UnsupportedStream),
+    "a reference of 6 bytes": ({"reference": b"digest"}, CorruptStream),
     "unknown key": ({"more": 1}, CorruptStream),
     "not a list": ({"tensors": 7}, CorruptStream),
 }

@@ -95,7 +95,7 @@ class Layers(Rule):
                 "layers needs update delta or delta+ef, and a bound such as std:3 or abs:1e-3; got "
                 f"{decision.config.update} and {bound}"
             )
-        names, counts, present, logs = [], [], [], []
+        rows = []
         known = {
             name: (count, deviation)
             for name, (count, deviation) in sorted(self._spreads.items())
@@ -112,13 +112,13 @@ class Layers(Rule):
             }[bound.kind]
             cost = 1.0 if self.cost == Cost.MSE else costs.get(name, math.nan) / count
             if LOWEST <= now < HIGHEST and math.isfinite(cost):
-                names.append(name)
-                counts.append(float(count))
-                present.append(now)
-                logs.append((math.log(cost) if cost else -math.inf) + 2 * math.log(deviation))
-        if max(logs, default=-math.inf) == -math.inf:
+                log = (math.log(cost) if cost else -math.inf) + 2 * math.log(deviation)
+                rows.append((name, float(count), now, log))
+        if max((log for *_, log in rows), default=-math.inf) == -math.inf:
             return because(decision, "layers: no costs known")
-        factors = allot(np.array(counts), np.array(present), np.array(logs), self.limit)
+        names, *columns = zip(*rows, strict=True)
+        counts, present, logs = map(np.array, columns)
+        factors = allot(counts, present, logs, self.limit)
         # Rounded, so that machines whose exponentials differ in the last bit decide the same.
         chosen = {
             name: decision.config.factors.get(name, 1.0) * float(f"{factor:.4g}")

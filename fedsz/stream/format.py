@@ -105,6 +105,8 @@ class Limits:
 
 
 _Dimension = Annotated[int, msgspec.Meta(ge=0, lt=MAX_DIM)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 
 
 class Tensor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -139,9 +141,9 @@ class Chain(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
     """
 
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_TEXT)]
-    seed: Annotated[int, msgspec.Meta(ge=0)]
-    round: Annotated[int, msgspec.Meta(ge=0)]
-    sender: Annotated[int, msgspec.Meta(ge=0)]
+    seed: _Count
+    round: _Count
+    sender: _Count
 
 
 class Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -152,10 +154,10 @@ class Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
     codec_id: int
     transform: int
-    nbytes: int
+    nbytes: _Count
     checksum: int
     bound: float | None
-    members: tuple[int, ...]
+    members: Annotated[tuple[int, ...], msgspec.Meta(min_length=1)]
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -182,7 +184,7 @@ class _Sections(msgspec.Struct, forbid_unknown_fields=True):
 
     tensors: msgspec.Raw
     payloads: msgspec.Raw
-    reference: bytes | None
+    reference: _Digest | None
     chains: msgspec.Raw = msgspec.Raw(_NO_CHAINS)
 
 
@@ -236,11 +238,8 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
 
     if version == VERSION and header.reference is not None:
         raise refuse("a version 1 stream refers to nothing", UnsupportedStream)
-    names_reference = len(header.reference or b"") == DIGEST_BYTES
-    if version == DIFFERENCES and not names_reference:
-        raise refuse(f"a version 2 stream names its reference by {DIGEST_BYTES} bytes")
-    if version == CHAINS and header.reference is not None and not names_reference:
-        raise refuse(f"a stream names its reference by {DIGEST_BYTES} bytes")
+    if version == DIFFERENCES and header.reference is None:
+        raise refuse("a version 2 stream names its reference")
     if bool(header.chains) != (version == CHAINS):
         raise refuse(f"a version {version} stream with {len(header.chains)} chains")
     for tensor in header.tensors:
@@ -249,11 +248,13 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
     if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
         raise refuse("two tensors have the same name")
 
+    members = (i for payload in header.payloads for i in payload.members)
+    # Counted first: to sort more of them than there are tensors could take long.
+    total = sum(len(payload.members) for payload in header.payloads)
+    if total != count or sorted(members) != list(range(count)):
+        raise refuse("not every tensor is in exactly one payload")
     for payload in header.payloads:
         check_payload(payload, header, refuse)
-    members = sorted(i for payload in header.payloads for i in payload.members)
-    if members != list(range(len(header.tensors))):
-        raise refuse("not every tensor is in exactly one payload")
     allowed = max(limits.decoded_bytes, limits.expansion * length)
     if (asked := header.decoded_bytes) > allowed:
         raise refuse(f"tensors of {asked} bytes; limit {allowed}", LimitExceeded)
@@ -273,8 +274,10 @@ def _count(section: msgspec.Raw) -> int:
 
 
 def check_payload(payload: Payload, header: Header, refuse: Callable[..., CorruptStream]) -> None:
-    """Raise what ``refuse`` makes for a payload record that contradicts the format."""
-    tensors = header.tensors
+    """Raise what ``refuse`` makes for a payload record that contradicts the format.
+
+    Its tensors are in the header.
+    """
     transforms = {VALUES} if header.reference is None else {VALUES, DIFFERENCE, BITS}
     if header.chains:
         transforms |= {CHAIN} if header.reference is None else set(CHAINED)
@@ -289,22 +292,17 @@ def check_payload(payload: Payload, header: Header, refuse: Callable[..., Corrup
         raise refuse("a difference without an error bound")
     if payload.transform == BITS and payload.bound is not None:
         raise refuse("a difference of bits with an error bound")
-    if payload.nbytes < 0:
-        raise refuse(f"payload of {payload.nbytes} bytes")
-    members = payload.members
-    if not members or not 0 <= members[0] <= members[-1] < len(tensors):
-        raise refuse("a payload holds no tensor, or one that is not there")
-    if any(a >= b for a, b in pairwise(members)):
+    if any(a >= b for a, b in pairwise(payload.members)):
         raise refuse("the tensors of a payload do not ascend")
-    dtypes = [tensors[i].dtype for i in members]
+    dtypes = [header.tensors[i].dtype for i in payload.members]
     if payload.bound is None:
         if len({dtype.itemsize for dtype in dtypes}) != 1:
             raise refuse("a lossless payload mixes item sizes")
         if payload.transform == BITS and any(dtype in COMPLEX_DTYPES for dtype in dtypes):
             raise refuse("a difference of bits of complex numbers")
-        if payload.transform in CHAINED and (len(members) != 1 or dtypes[0] not in LOSSY_DTYPES):
+        if payload.transform in CHAINED and (len(dtypes) != 1 or dtypes[0] not in LOSSY_DTYPES):
             raise refuse("a chain of something else than one floating tensor")
     elif not (math.isfinite(payload.bound) and payload.bound >= 0):
         raise refuse(f"error bound {payload.bound}")
-    elif len(members) != 1 or dtypes[0] not in LOSSY_DTYPES:
+    elif len(dtypes) != 1 or dtypes[0] not in LOSSY_DTYPES:
         raise refuse("a lossy payload holds something else than one floating tensor")
