@@ -28,12 +28,12 @@ def _case(name: str, strategy: Callable[[], Any], *mods: Any, **options: Any) ->
     return Case(name, lambda first: client_app([*first, *mods]), serve, **options)
 
 
-def _private(wrapper: Any, **options: Any) -> Callable[[], Any]:
+def _private(wrapper: str, **options: Any) -> Callable[[], Any]:
     """A strategy of differential privacy around FedAvg; its mods fail on evaluation, plain too."""
 
     def make() -> Any:
         base = flower.FedAvg(fraction_evaluate=0.0)
-        return wrapper(base, num_sampled_clients=CLIENTS, **options)
+        return getattr(flower, wrapper)(base, num_sampled_clients=CLIENTS, **options)
 
     return make
 
@@ -55,23 +55,17 @@ STRATEGIES = [
     _case("MultiKrum", partial(flower.MultiKrum, num_malicious_nodes=1, num_nodes_to_select=3)),
     _case("Bulyan", partial(flower.Bulyan, num_malicious_nodes=1), clients=7),
     _case("QFedAvg", partial(flower.QFedAvg, client_learning_rate=0.1)),
-    _case(
-        "DP, server-side fixed clipping",
-        _private(flower.DifferentialPrivacyServerSideFixedClipping, **FIXED),
-    ),
-    _case(
-        "DP, client-side fixed clipping",
-        _private(flower.DifferentialPrivacyClientSideFixedClipping, **FIXED),
-        fixedclipping_mod,
-    ),
-    _case(
-        "DP, server-side adaptive clipping",
-        _private(flower.DifferentialPrivacyServerSideAdaptiveClipping, **ADAPTIVE),
-    ),
-    _case(
-        "DP, client-side adaptive clipping",
-        _private(flower.DifferentialPrivacyClientSideAdaptiveClipping, **ADAPTIVE),
-        adaptiveclipping_mod,
+    *(
+        _case(
+            f"DP, {side.lower()}-side {kind.lower()} clipping",
+            _private(f"DifferentialPrivacy{side}Side{kind}Clipping", **options),
+            *([mod] if side == "Client" else []),
+        )
+        for kind, options, mod in (
+            ("Fixed", FIXED, fixedclipping_mod),
+            ("Adaptive", ADAPTIVE, adaptiveclipping_mod),
+        )
+        for side in ("Server", "Client")
     ),
     _case("local DP", NO_EVALUATION, LocalDpMod(5.0, 0.0001, 1.0, 0.01)),
 ]

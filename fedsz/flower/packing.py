@@ -141,16 +141,16 @@ class Packer:
             message.metadata.message_type.startswith(EVALUATE) for message in pushed
         )
         records = {id(message.content): message.content for message in pushed}
-        first = pushed[0].content
-        if all(same_arrays(first, content) for content in records.values()):
-            everybody = trains or tests
-            shared = self._content(first, config, instructions, everybody=everybody, keeps=overlaps)
-            contents = {i: shared.beside_others(content) for i, content in records.items()}
-        else:
-            contents = {
-                i: self._content(content, config, instructions, everybody=False, keeps=overlaps)
-                for i, content in records.items()
-            }
+        first, contents = pushed[0].content, dict[int, SentContent]()
+        same = all(same_arrays(first, content) for content in records.values())
+        everybody = same and (trains or tests)
+        for i, one in records.items():
+            if same and contents:
+                contents[i] = contents[id(first)].beside_others(one)
+            else:
+                contents[i] = self._content(
+                    one, config, instructions, everybody=everybody, keeps=overlaps
+                )
         for content in contents.values():
             content.prepare([self._holds(m.metadata.dst_node_id) for m in pushed])
         versions: dict[Any, tuple[RecordDict, int]] = {}
@@ -167,8 +167,9 @@ class Packer:
                 self._asked[node] = self._turn
                 shifts = self._shifts.digests(node) if config.learns_shifts else {}
             if own or counted is not None or shifts:
-                told = config.replace(codec=own) if own else content.instructions.config
-                content = content.telling(config=told, counted=counted, shifts=shifts)
+                how = config.replace(codec=own) if own else content.instructions.config
+                told = replace(content.instructions, config=how, counted=counted, shifts=shifts)
+                content = replace(content, instructions=told)
             held = self._holds(node)
             case = identity, own, *held.items(), counted, *shifts.items()
             if case not in versions:

@@ -130,7 +130,8 @@ class RoundBook:
         now = time.monotonic()
         for counter in self._counters:
             counter.settle()
-        told = dict(zip(METRICS, self.take_measured(), strict=True)) | dict(measured)
+        evaluated = self.evaluated.take() if self.measured == (None, None) else self.measured
+        told = dict(zip(METRICS, evaluated, strict=True)) | dict(measured)
         odd = [name for name in METRICS if not math.isfinite(told[name] or 0.0)]
         record = RoundRecord(
             **msgspec.structs.asdict(self._of_round.take()),
@@ -152,10 +153,6 @@ class RoundBook:
                 self._on_round(record)
         except Exception:
             logger.exception("on_round failed on round %d", record.round)
-
-    def take_measured(self) -> tuple[float | None, float | None]:
-        """Return accuracy and loss, as the app or else clients have measured them."""
-        return self.evaluated.take() if self.measured == (None, None) else self.measured
 
     def take_traffic(self) -> Traffic:
         """Return what was counted since the last call, or since the start; see `LISTED`."""

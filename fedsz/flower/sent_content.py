@@ -82,10 +82,6 @@ class SentContent:
         others = {k: v for k, v in content.items() if k not in self.broadcasts and k != KEY}
         return replace(self, others=others)
 
-    def telling(self, **changes: Any) -> SentContent:
-        """Return the same for a client that is told something else: fields of `Instructions`."""
-        return replace(self, instructions=replace(self.instructions, **changes))
-
     def prepare(self, helds: Iterable[Mapping[str, bytes]]) -> None:
         """Code what clients lack that hold these models, by key."""
         known = list(helds)
