@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import grpc
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsz.transport.channel import METHOD, SERVICE
@@ -160,9 +160,12 @@ class Server:
         self.proxies.append(Proxy(self.grid.port, **stalls))
         return self.proxies[-1]
 
-    def requests(self, size: int = 4) -> list[Message]:
-        content = RecordDict({"arrays": ArrayRecord([np.zeros(size, np.float32)])})
-        return [Message(content, node, "train") for node in self.grid.get_node_ids()]
+    def requests(self, size: int = 4, number: int = 0, kind: str = "train") -> list[Message]:
+        """Return a message of a round for each client."""
+        arrays, config = ArrayRecord([np.zeros(size, np.float32)]), ConfigRecord()
+        config["server-round"] = number
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, node, kind) for node in self.grid.get_node_ids()]
 
     def stream(self, **options: Any) -> Any:
         """Ask all clients, and return the replies as they come."""

@@ -7,10 +7,8 @@ import time
 from threading import Thread
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import typer
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from rich.console import Console
 
 from fedsz.cli import status
@@ -23,17 +21,10 @@ from fedsz.training.events import Client as ClientEvent
 from fedsz.training.events import Done, Listening
 from fedsz.transport.client import run_client
 from fedsz.transport.events import EventKind, LinkEvent
-from tests.links import LONG, Client, Server, app, free_port
+from tests.links import LONG, Client, app, free_port
 
 if TYPE_CHECKING:
     from tests.links import Serve
-
-
-def requests(server: Server, kind: str, number: int, size: int = 4) -> list[Message]:
-    arrays, config = ArrayRecord([np.zeros(size, np.float32)]), ConfigRecord()
-    config["server-round"] = number
-    content = RecordDict({"arrays": arrays, "config": config})
-    return [Message(content, node, kind) for node in server.grid.get_node_ids()]
 
 
 def test_a_client_says_what_it_does(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,9 +37,9 @@ def test_a_client_says_what_it_does(serve: Serve, capsys: pytest.CaptureFixture[
         server.clients.append(client)
         client.events.wait(EventKind.JOINED)
         for number in (1, 2):
-            assert server.grid.send_and_receive(requests(server, "train", number), timeout=LONG)
+            assert server.grid.send_and_receive(server.requests(number=number), timeout=LONG)
             client.events.wait(EventKind.SENT, n=number)
-        assert server.grid.send_and_receive(requests(server, "query", 2), timeout=LONG)
+        assert server.grid.send_and_receive(server.requests(number=2, kind="query"), timeout=LONG)
         client.events.wait(EventKind.SENT, n=3)
         server.grid.close("that was it")
         assert client.ended() is None
@@ -85,9 +76,7 @@ def test_a_client_tells_each_percent_of_a_message(serve: Serve) -> None:
     server = serve()
     client = server.client("pi")
     nbytes = 40 << 20
-    (reply,) = server.grid.send_and_receive(
-        requests(server, "train", 1, size=nbytes // 4), timeout=LONG
-    )
+    (reply,) = server.ask(size=nbytes // 4)
     assert reply.has_content()
     client.events.wait(EventKind.SENT)
 

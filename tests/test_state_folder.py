@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,20 +48,12 @@ def test_a_state_is_read_as_it_was_written_by_the_client_in_the_run(tmp_path: Pa
     assert (read["fedsz.residual.arrays"]["w"].numpy() == np.arange(1000)).all()
 
 
-DAMAGED: dict[str, Callable[[bytes], bytes]] = {
-    "shortened": lambda data: data[:-1],
-    "changed": lambda data: data[:99] + bytes([data[99] ^ 1]) + data[100:],
-    "of another version": lambda data: data[:8] + b"\x09" + data[9:],
-    "empty": lambda _: b"",
-}
-
-
-@pytest.mark.parametrize("damaged", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_state_is_not_used(tmp_path: Path, damaged: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_state_is_not_used(tmp_path: Path) -> None:
+    """tests/test_resume.py has more damages to files of the same kind."""
     with StateFolder(tmp_path) as folder:
         folder.write(RUN, NODE, state())
         path = tmp_path / STATE
-        path.write_bytes(damaged(path.read_bytes()))
+        path.write_bytes(path.read_bytes()[:-1])
 
         assert folder.read(RUN, NODE) == RecordDict()
 
