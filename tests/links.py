@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
@@ -22,6 +23,7 @@ from fedsz.transport.client import run_client
 from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.frames import unpack
 from fedsz.transport.grpc_grid import GrpcGrid
+from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -238,40 +240,33 @@ class Proxy:
         self.cut()
 
 
-CHILD = """
-import sys, threading
-import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from fedsz.transport.client import run_client
-
-app = ClientApp()
-
-@app.train()
-def large(message, context):
-    arrays = ArrayRecord([np.ones(int(sys.argv[2]) // 4, np.float32)])
-    return Message(RecordDict({"arrays": arrays}), reply_to=message)
-
-def run(client_id):
-    run_client(app, sys.argv[1], client_id=client_id)
-
-first, *others = sys.argv[3:]
-for client_id in others:
-    threading.Thread(target=run, args=(client_id,), daemon=True).start()
-run(first)
-"""
-
-
 class ClientProcess:
-    """A process with clients whose replies have a given size in bytes."""
+    """A process with clients whose replies have a given size in bytes; see `be_clients`."""
 
     def __init__(self, server: str, size: int, *client_ids: str) -> None:
-        command = [sys.executable, "-c", CHILD, server, str(size), *client_ids]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        code = "from tests.links import be_clients; be_clients()"
+        command = [sys.executable, "-c", code, server, str(size), *client_ids]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+def be_clients() -> None:
+    """Be the clients that the command line names, each in a thread."""
+    _, server, size, first, *others = sys.argv
+    large = ClientApp()
+
+    @large.train()
+    def reply(message: Message, context: Context) -> Message:
+        arrays = ArrayRecord([np.ones(int(size) // 4, np.float32)])
+        return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+    run = partial(run_client, large, server)
+    for name in others:
+        threading.Thread(target=run, kwargs={"client_id": name}, daemon=True).start()
+    run(client_id=first)
 
 
 @contextlib.contextmanager
