@@ -40,16 +40,14 @@ class Connection:
         self.ending = asyncio.Event()  # set with `bye`
         self._context, self._counters = context, counters
         self._queue: asyncio.Queue[Control | Delivery] = asyncio.Queue()
-        self._taken = asyncio.Event()  # something, since somebody last looked
 
     async def read(self) -> bytes | None:
         """Return the next frame, None when the client is gone.
 
         Waits while the client does not read: each frame of its own may queue an answer.
         """
-        while self._queue.qsize() >= _QUEUE:
-            self._taken.clear()
-            await self._taken.wait()
+        if self._queue.qsize() >= _QUEUE:
+            await self._queue.join()
         raw = await self._context.read()
         if raw is grpc.aio.EOF:
             return None
@@ -67,7 +65,7 @@ class Connection:
         """Write what is queued until the stream ends; ``sent`` hears of each whole message."""
         while self.bye is None:
             item = await self._queue.get()
-            self._taken.set()
+            self._queue.task_done()
             if isinstance(item, Delivery):
                 await self._send_message(item, sent)
             elif not isinstance(item, Bye):
