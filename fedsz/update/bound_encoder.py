@@ -8,7 +8,7 @@ quantises, which writes the residual as well. All others are coded, decoded and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -17,8 +17,9 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.uniform import WIDE, Uniform, compare
-from fedsz.stream import DIFFERENCE, VALUES, Chain, Part
+from fedsz.stream import DIFFERENCE, VALUES, Part
 from fedsz.update.config import CompressionConfig
+from fedsz.update.encoder import Encoder, hardly_saves
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lossless import Entry, encode_lossless
 from fedsz.update.lossy import (
@@ -32,34 +33,27 @@ from fedsz.update.reference import Reference
 from fedsz.update.step import Arrival
 
 
-class BoundEncoder:
+class BoundEncoder(Encoder):
     """A config's codec at work on one state_dict.
 
     Args:
         config: with the codec and the rule for bounds.
         bounds: by the names of tensors, absolute; they take the place of the config's. Tensors
             without one stay lossless where the config's is of kind ``step``.
-
-    Attributes:
-        max_error: the largest error so far, as a share of its tensor's bound.
-        records: none, see `fedsz.update.compress.Encoder`.
     """
 
     def __init__(
         self, config: CompressionConfig, bounds: Mapping[str, float] = MappingProxyType({})
     ) -> None:
+        super().__init__()
         self.codec: Codec = config.lossy_codec
-        self.records: Sequence[Chain] = ()
-        self.max_error = 0.0
         self._config, self._bounds, self._rule = config, dict(bounds), config.bound
 
     def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
-        """Code a tensor that may be lossy; None where it has to stay lossless.
+        """Do as `Encoder.encode`.
 
-        That is where coding it would hardly save anything, or where its bound cannot be kept.
-
-        Raises:
-            ConfigError: the reference lacks it.
+        A tensor stays lossless where coding it would hardly save anything, and where its bound
+        cannot be kept.
         """
         bound = self._bound_of(entry.name)
         if bound is None:
@@ -79,10 +73,6 @@ class BoundEncoder:
             transform = VALUES
         return self._part(entry, within, transform)
 
-    def exact(self, entry: Entry) -> Entry:
-        """Return what is to be sent of a tensor that stays lossless."""
-        return entry
-
     def _bound_of(self, name: str) -> ErrorBound | None:
         if name in self._bounds:
             return ErrorBound.abs(self._bounds[name])
@@ -90,7 +80,7 @@ class BoundEncoder:
         return None if self._rule.kind == "step" else self._config.bound_of(name)
 
     def _part(self, entry: Entry, within: Within | None, transform: int) -> Part | None:
-        if within is None or 10 * len(within.payload) > 9 * entry.x.nbytes:
+        if within is None or hardly_saves(within.payload, entry.x):
             return None
         stated = within.bound if self.codec.keeps_bound else within.max_error
         if stated:
@@ -107,11 +97,7 @@ class UpdateEncoder(BoundEncoder):
         sent: the model that it was made of.
 
     Attributes:
-        misfits: by tensor, why its residual is not used.
         left: by tensor, what is left out of this round; nothing of those that arrive exactly.
-        arrived: how much of the update does.
-        steps: by tensor that may be lossy, the sum of squares of its step; not finite where the
-            step is not.
     """
 
     def __init__(self, meant: ErrorFeedback, config: CompressionConfig, sent: Reference) -> None:
@@ -121,8 +107,6 @@ class UpdateEncoder(BoundEncoder):
         self._meant, self._sent = meant, sent
         self.misfits = meant.misfits
         self.left: dict[str, NDArray] = {}
-        self.arrived = Arrival()
-        self.steps: dict[str, float] = {}
 
     def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
         """Do as `BoundEncoder.encode` of the tensor with its residual, and keep what is left."""
@@ -133,7 +117,7 @@ class UpdateEncoder(BoundEncoder):
 
     def exact(self, entry: Entry) -> Entry:
         """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
-        x = self._meant.with_residual(entry.name, entry.x)
+        x = self._meant[entry.name]
         if x is not entry.x and x.dtype not in WIDE:
             self._keep(entry.name, self._meant.residual_of(entry.name, x))
         return entry._replace(x=x)
@@ -147,7 +131,7 @@ class UpdateEncoder(BoundEncoder):
         reference: Reference | None,
     ) -> Part | None:
         """Code a tensor without making an array but for what is left out."""
-        x, residual = entry.x, self._meant.residual(entry.name, entry.x)
+        x, residual = entry.x, self._meant.residual(entry.name)
         by_deviation = bound.kind == "std"
         seen = compare(
             x,
@@ -178,7 +162,7 @@ class UpdateEncoder(BoundEncoder):
         self, entry: Entry, base: NDArray, reference: Reference | None
     ) -> Part | None:
         """Code a tensor, decode it, and compare."""
-        name, x = entry.name, self._meant.with_residual(entry.name, entry.x)
+        name, x = entry.name, self._meant[entry.name]
         own = self._meant.bound(name, self._config, reference) if reference else 0.0
         if own:
             self._bounds[name] = own
@@ -188,10 +172,7 @@ class UpdateEncoder(BoundEncoder):
                 origin = base if part.transform == DIFFERENCE else None
                 y = CodedTensor(x.dtype, x.shape, self.codec, part.data, 0, origin).decode()
             self._keep(name, self._meant.residual_of(name, y))
-        arrived = Arrival.of(entry.x, base, x, y)
-        self.steps[name] = arrived.step
-        if x.size and math.isfinite(arrived.step):
-            self.arrived += arrived
+        self._measure(entry, base, x, y)
         return part
 
     def _keep(self, name: str, left: NDArray | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,15 +15,7 @@ from fedsz.arrays import Buffer, NDArray, wide
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
 from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform
-from fedsz.methods.base import (
-    DTYPES,
-    NOTHING,
-    Decoded,
-    Planes,
-    dense,
-    is_finite,
-    is_small,
-)
+from fedsz.methods.base import DTYPES, NOTHING, Decoded, Planes, dense, is_finite, is_small
 from fedsz.methods.combinators import Chain
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.feedback import RESIDUAL
@@ -33,13 +24,13 @@ from fedsz.methods.state import SHIFT, by_tensor, flat, misfit, path_of, restore
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, MOST_CHAINS, Tensor
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
+from fedsz.update.encoder import Encoder, hardly_saves
 from fedsz.update.lossless import Entry
 from fedsz.update.lossy import moved, narrow, saturated
 from fedsz.update.reference import Reference
-from fedsz.update.step import Arrival
 
 
-class ChainEncoder:
+class ChainEncoder(Encoder):
     """A chain at work on one state_dict.
 
     Args:
@@ -48,12 +39,6 @@ class ChainEncoder:
         seed, round, sender: as in `fedsz.methods.Shared`.
         kept: what an earlier encoder left, see `left`.
         sent: the model that tensors were trained from, to measure how much of them arrives.
-
-    Attributes:
-        misfits: by tensor, why what was kept of it is not used.
-        records: of the chains that payloads have been coded by.
-        max_error: 0, for there is no bound that an error could be a share of.
-        arrived, steps: as of `fedsz.update.bound_encoder.UpdateEncoder`, where ``sent`` is given.
     """
 
     def __init__(
@@ -66,30 +51,22 @@ class ChainEncoder:
         kept: Mapping[str, NDArray] = MappingProxyType({}),
         sent: Reference | None = None,
     ) -> None:
-        self._transform = transform
-        self._drawn, self._sent = (seed, round, sender), sent
         self._kept, self._state = by_tensor(kept), dict[str, State]()
-        self.misfits = dict.fromkeys(self._kept, "no chain codes it")
-        self.records: list[ChainRecord] = []
-        self.max_error = 0.0
-        self.arrived = Arrival()
-        self.steps: dict[str, float] = {}
+        super().__init__(dict.fromkeys(self._kept, "no chain codes it"))
+        self._transform, self._drawn, self._sent = transform, (seed, round, sender), sent
 
     @property
     def left(self) -> dict[str, NDArray]:
         """What the sender keeps for the next round, but for shifts; see `state.flat`."""
         return flat(self._state)
 
-    def exact(self, entry: Entry) -> Entry:
-        """Return what is to be sent of a tensor that stays lossless: the tensor."""
-        return entry
-
     def encode(self, entry: Entry, reference: Reference | None) -> Payload | None:
-        """Code a tensor; None where it has to stay lossless.
+        """Do as `Encoder.encode`.
 
-        That is where the chain leaves it alone, where it is empty or not finite, where the chain
-        cannot code it or would decode it to what is not finite, and where that would hardly save
-        anything. Of a finite one, feedback keeps what it has for the next round then.
+        A tensor stays lossless where the chain leaves it alone, where it is empty or not finite,
+        where the chain cannot code it or would decode it to what is not finite, and where that
+        would hardly save anything. Of a finite one, feedback keeps what it has for the next round
+        then.
 
         Raises:
             ConfigError: the reference lacks it.
@@ -105,14 +82,15 @@ class ChainEncoder:
             *self._drawn,
             b"" if reference is None else reference.digest,
         )
-        coded = self._coded(x, entry.x.nbytes, shared) if x.size and is_finite(x) else None
+        coded = self._coded(x, entry.x, shared) if x.size and is_finite(x) else None
         arriving = entry.x
         if coded is not None and (self._sent is not None or x.dtype != entry.x.dtype):
             decoded = dense(coded.chain.decode(coded.planes, shared))
             arriving = narrow(decoded, entry.x.dtype) if base is None else moved(base, decoded)
             self._keep_rounding(entry.name, decoded, arriving, base)
         if self._sent is not None and x.size:
-            self._measure(entry, arriving, self._sent.tensor(entry.name, entry.x))
+            sent = self._sent.tensor(entry.name, entry.x)
+            self._measure(entry, sent, self._meant(entry, arriving), arriving)
         if coded is None:
             return None
         record = ChainRecord(str(coded.chain), *self._drawn)
@@ -121,8 +99,8 @@ class ChainEncoder:
         transform = CHAIN if reference is None else CHAIN_DIFFERENCE
         return Payload(self.records.index(record), coded.payload, None, (entry.i,), transform)
 
-    def _coded(self, x: NDArray, nbytes: int, shared: Shared) -> _Coded | None:
-        """Return what is sent of a finite difference, or of a tensor, and keep what that leaves."""
+    def _coded(self, x: NDArray, tensor: NDArray, shared: Shared) -> _Coded | None:
+        """Return what is sent of a tensor by a finite ``x``, and keep what that leaves."""
         spec, transform = shared.spec, self._transform.of(shared.spec)
         chain = transform.sent(spec) if transform else None
         if transform is None or chain is None:
@@ -142,7 +120,7 @@ class ChainEncoder:
             raise
         except (CodecError, CorruptStream):
             coded, after = None, before
-        if coded and 10 * len(coded.payload) > 9 * nbytes:
+        if coded and hardly_saves(coded.payload, tensor):
             coded, after = None, restored(after, before, RESIDUAL)
         if after:
             self._state[spec.name] = after
@@ -160,16 +138,13 @@ class ChainEncoder:
         rounded = decoded - difference.astype(decoded.dtype, copy=False)
         self._state[name] = {**state, path: state[path] + rounded}
 
-    def _measure(self, entry: Entry, arriving: NDArray, sent: NDArray) -> None:
-        """Note how much of a tensor arrives of what was meant: that, and what feedback left out."""
+    def _meant(self, entry: Entry, arriving: NDArray) -> NDArray:
+        """Return what was to arrive of a tensor: what does, and what feedback left out."""
         state = self._state.get(entry.name, NOTHING)
-        path, meant = path_of(state, RESIDUAL), entry.x
-        if path is not None:
-            meant = np.add(arriving, state[path], dtype=state[path].dtype)
-        arrived = Arrival.of(entry.x, sent, meant, arriving)
-        self.steps[entry.name] = arrived.step
-        if math.isfinite(arrived.step):
-            self.arrived += arrived
+        path = path_of(state, RESIDUAL)
+        if path is None:
+            return entry.x
+        return np.asarray(np.add(arriving, state[path], dtype=state[path].dtype))
 
     def _before(self, spec: TensorSpec, transform: Transform) -> State:
         """Return what has been kept of a tensor, if it fits, or the state to begin with."""

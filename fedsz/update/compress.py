@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from fedsz import methods
 from fedsz.arrays import DTYPE_IDS, StateDict, as_array, as_arrays, require_state_dict
@@ -14,10 +14,11 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.errors import ConfigError
 from fedsz.methods import Transform, keeps_state
-from fedsz.stream import CHAINED, VALUES, Chain, Part, Tensor, write
+from fedsz.stream import CHAINED, VALUES, Part, Tensor, write
 from fedsz.update.bound_encoder import BoundEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.config import DEFAULT, CompressionConfig
+from fedsz.update.encoder import Encoder
 from fedsz.update.lattice import encode_point
 from fedsz.update.lossless import Entry, encode_lossless
 from fedsz.update.partition import is_lossy
@@ -47,29 +48,6 @@ class Report:
     max_error: float
     tensors: int
     lossy: int
-
-
-class Encoder(Protocol):
-    """What codes the tensors of one state_dict that may be lossy.
-
-    Attributes:
-        records: of the chains that payloads have been coded by.
-        max_error: the largest error so far, as a share of its tensor's bound.
-    """
-
-    @property
-    def records(self) -> Sequence[Chain]:
-        """See above."""
-
-    @property
-    def max_error(self) -> float:
-        """See above."""
-
-    def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
-        """Code a tensor; None where it has to stay lossless."""
-
-    def exact(self, entry: Entry) -> Entry:
-        """Return what is to be sent of a tensor that stays lossless."""
 
 
 def compress(

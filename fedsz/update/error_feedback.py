@@ -54,15 +54,13 @@ class ErrorFeedback(Mapping[str, NDArray]):
         self._weight = decay**age
 
     def __getitem__(self, name: str) -> NDArray:
-        return self.with_residual(name, self._state[name])
-
-    def with_residual(self, name: str, x: NDArray) -> NDArray:
         """Return a tensor with its residual: itself, if it has none that counts."""
-        if self.residual(name, x) is None:
+        x = self._state[name]
+        if self.residual(name) is None:
             return x
         meant = np.empty_like(x)
         out = meant.reshape(-1)
-        for here, part in self._sums(name, x):
+        for here, part in self._sums(name):
             out[here] = narrow(part, x.dtype)
         return meant
 
@@ -75,11 +73,12 @@ class ErrorFeedback(Mapping[str, NDArray]):
     @property
     def misfits(self) -> dict[str, str]:
         """By tensor, why its residual is not used."""
-        own = {name: (r, self._state.get(name)) for name, r in self._residual.items()}
         return {
-            name: misfit({RESIDUAL: r}, {} if x is None else {RESIDUAL: x})
-            for name, (r, x) in own.items()
-            if not _fits(r, x)
+            name: misfit(
+                {RESIDUAL: r}, {RESIDUAL: self._state[name]} if name in self._state else {}
+            )
+            for name, r in self._residual.items()
+            if name not in self._state or not _fits(r, self._state[name])
         }
 
     def bounds(self, config: CompressionConfig, reference: Reference) -> dict[str, float]:
@@ -100,7 +99,7 @@ class ErrorFeedback(Mapping[str, NDArray]):
     def bound(self, name: str, config: CompressionConfig, reference: Reference) -> float:
         """Return what `bounds` does for one tensor, 0 for none; not for bounds of kind ``step``."""
         x = self._state[name]
-        if config.bound.kind != "std" or not x.size or self.residual(name, x) is None:
+        if config.bound.kind != "std" or not x.size or self.residual(name) is None:
             return 0.0
         seen = compared(x, reference.tensor(name, x), deviation=True)
         return config.bound_of(name).absolute_of(seen.deviation)
@@ -115,7 +114,7 @@ class ErrorFeedback(Mapping[str, NDArray]):
             return None
         kept = np.empty_like(decoded)
         sent, out = decoded.reshape(-1), kept.reshape(-1)
-        for here, meant in self._sums(name, self._state[name]):
+        for here, meant in self._sums(name):
             with np.errstate(invalid="ignore", over="ignore"):
                 left = np.subtract(meant, sent[here], dtype=wide(decoded.dtype))
             if not np.isfinite(left).all():
@@ -128,25 +127,22 @@ class ErrorFeedback(Mapping[str, NDArray]):
         left = {name: self.residual_of(name, y) for name, y in decoded.items()}
         return {name: x for name, x in left.items() if x is not None}
 
-    def residual(self, name: str, x: NDArray) -> Residual | None:
+    def residual(self, name: str) -> Residual | None:
         """Return what is to be added to a tensor, if anything."""
         r = self._residual.get(name)
-        return Residual(r, self._weight) if r is not None and _fits(r, x) and self._weight else None
+        if r is None or not self._weight or not _fits(r, self._state[name]):
+            return None
+        return Residual(r, self._weight)
 
-    def _sums(self, name: str, x: NDArray) -> Iterator[tuple[slice, NDArray]]:
+    def _sums(self, name: str) -> Iterator[tuple[slice, NDArray]]:
         """Yield a tensor's elements with their residual, a chunk at a time."""
-        residual, flat = self.residual(name, x), x.reshape(-1)
-        for here in chunks(x.size):
-            if residual is None:
-                yield here, flat[here]
-            else:
-                yield (
-                    here,
-                    Residual(residual.x.reshape(-1)[here], residual.weight).added_to(flat[here]),
-                )
+        residual, flat = self.residual(name), self._state[name].reshape(-1)
+        for here in chunks(flat.size):
+            part = flat[here]
+            if residual is not None:
+                part = Residual(residual.x.reshape(-1)[here], residual.weight).added_to(part)
+            yield here, part
 
 
-def _fits(residual: NDArray, x: NDArray | None) -> bool:
-    return (
-        x is not None and residual.shape == x.shape and residual.dtype in (x.dtype, wide(x.dtype))
-    )
+def _fits(residual: NDArray, x: NDArray) -> bool:
+    return residual.shape == x.shape and residual.dtype in (x.dtype, wide(x.dtype))

@@ -28,6 +28,7 @@ from fedsz.codecs.base import FLOAT32
 from fedsz.codecs.uniform import Uniform
 from fedsz.stream import DIFFERENCE, VALUES, Part
 from fedsz.update.config import CompressionConfig
+from fedsz.update.encoder import hardly_saves
 from fedsz.update.lossless import Entry
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
@@ -215,7 +216,7 @@ def encode_point(
     if base is not None and not _comes_back(x, base):
         return None
     payload = codec.encode_multiples(x, base, step)
-    if 10 * len(payload) > 9 * x.nbytes:
+    if hardly_saves(payload, x):
         return None
     transform = VALUES if base is None else DIFFERENCE
     return Part(codec.wire_id, payload, step / 2, (entry.i,), transform)

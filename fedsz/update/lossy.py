@@ -17,10 +17,10 @@ bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
 from fedsz.codecs.uniform import Comparison, Uniform, compare
 from fedsz.errors import CorruptStream
 from fedsz.spread import half_ulp
+
+if TYPE_CHECKING:
+    from fedsz.update.chained import ChainDecoder
 
 OCTAVES: Final = (1e-30, 1e30)  # bounds whose steps `Uniform.encode_multiples` takes
 
@@ -168,24 +171,6 @@ def power_below(bound: float) -> float:
     return math.ldexp(1.0, math.floor(math.log2(bound * 4 / 3)))
 
 
-class Decoder(Protocol):
-    """What decodes a payload: a `Codec`, or a `fedsz.update.chained.ChainDecoder`."""
-
-    @property
-    def dtypes(self) -> tuple[np.dtype, ...]:
-        """Those it decodes to."""
-
-    def decode(
-        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
-    ) -> NDArray:
-        """Do as `Codec.decode`."""
-
-    def open(
-        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
-    ) -> Opened:
-        """Do as `Codec.open`."""
-
-
 @dataclass(frozen=True)
 class CodedTensor:
     """A lossy tensor of a stream that has arrived and is not decoded yet.
@@ -200,7 +185,7 @@ class CodedTensor:
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    codec: Decoder
+    codec: Codec | ChainDecoder
     payload: Buffer
     offset: int
     reference: NDArray | None = None
