@@ -136,7 +136,6 @@ def broadcast_of(rounds: int) -> tuple[Broadcast, list[Reference]]:
     models = []
     for _ in range(rounds):
         downlink.put(model, reference=True)
-        assert downlink.model is not None
         models.append(downlink.model)
         downlink.pack_away()
         step = 0.01 * rng.normal(size=(1024, 2048))
@@ -159,7 +158,6 @@ def test_streams_of_earlier_rounds_lead_to_the_model_from_disk(
         got = held
         for stream in downlink.streams(held.digest if held else b""):
             got = Reference(decompress(bytes(stream[:]), reference=got, as_numpy=True))
-        assert got is not None
         assert got.digest == models[-1].digest
 
 

@@ -75,12 +75,9 @@ def run(**options: Any) -> list[RoundRecord]:
 def test_arrays_are_learned_without_torch_and_without_an_accuracy() -> None:
     start, *rounds = run(rounds=4)
 
-    assert start.loss is not None
-    assert rounds[-1].loss is not None
     assert rounds[-1].loss < start.loss / 20
     for done in rounds:
         assert (done.accuracy, done.replies, done.failures) == (None, 2, [])
-        assert done.ratio is not None
         assert done.ratio > 3
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
+import runpy
 import subprocess
 import sys
-from types import ModuleType
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -24,13 +25,8 @@ LINTER = ROOT / "docs" / "lint_prose.py"
 
 
 @pytest.fixture(scope="module")
-def lint() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lint_prose", LINTER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def lint() -> Any:
+    return SimpleNamespace(**runpy.run_path(str(LINTER)))
 
 
 def test_the_pages_are_plain() -> None:
@@ -47,7 +43,7 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize(
     "page", ["README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/tutorials/*.md"))]
 )
-def test_a_newcomer_can_read_it(page: str, lint: ModuleType) -> None:
+def test_a_newcomer_can_read_it(page: str, lint: Any) -> None:
     """By a program that is not ours, which counts syllables by hyphenation."""
     textstat = pytest.importorskip("textstat")
     assert textstat.flesch_kincaid_grade("Heterogeneous federations need interoperability.") > 10
@@ -67,17 +63,17 @@ def test_a_newcomer_can_read_it(page: str, lint: ModuleType) -> None:
         ("Heterogeneous federations necessitate interoperability.", "Flesch-Kincaid grade"),
     ],
 )
-def test_what_is_not_plain_is_found(page: str, finding: str, lint: ModuleType) -> None:
+def test_what_is_not_plain_is_found(page: str, finding: str, lint: Any) -> None:
     assert any(finding in found for found in lint.findings(page, newcomers=True))
 
 
-def test_code_tables_and_headings_are_no_prose(lint: ModuleType) -> None:
+def test_code_tables_and_headings_are_no_prose(lint: Any) -> None:
     page = "# Errors pile up\n\n```sh\npile up\n```\n\n| pile up |\n| --- |\n\nOr `pile up`.\n"
 
     assert list(lint.findings(page, newcomers=True)) == []
 
 
-def test_a_sentence_ends_at_its_paragraph(lint: ModuleType) -> None:
+def test_a_sentence_ends_at_its_paragraph(lint: Any) -> None:
     page = "One thing\n\nAnother thing is. A third is:\n- an item\n- a link [to it](x.md)"
 
     told = ["One thing", "Another thing is.", "A third is:", "an item", "a link to it"]
@@ -87,17 +83,17 @@ def test_a_sentence_ends_at_its_paragraph(lint: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("word", "count"), [("make", 1), ("moved", 1), ("table", 2), ("needed", 2), ("federated", 4)]
 )
-def test_syllables(word: str, count: int, lint: ModuleType) -> None:
+def test_syllables(word: str, count: int, lint: Any) -> None:
     assert lint.syllables(word) == count
 
 
-def unplain(texts: dict[str, str], lint: ModuleType) -> dict[str, list[str]]:
+def unplain(texts: dict[str, str], lint: Any) -> dict[str, list[str]]:
     """What is not plain in texts, by their names."""
     found = {name: lint.sentence_findings(list(lint.sentences(x))) for name, x in texts.items()}
     return {name: what for name, of in found.items() if (what := list(of))}
 
 
-def test_public_docstrings_are_plain(lint: ModuleType) -> None:
+def test_public_docstrings_are_plain(lint: Any) -> None:
     """What the Python reference shows, up to the examples; each argument is an item of a list."""
     told = {}
     for module in (fedsz, fedsz.flower):
@@ -109,7 +105,7 @@ def test_public_docstrings_are_plain(lint: ModuleType) -> None:
     assert unplain(told, lint) == {}
 
 
-def test_help_is_plain(lint: ModuleType) -> None:
+def test_help_is_plain(lint: Any) -> None:
     """What `--help` says of options and commands."""
     told = {name: about.says for name, about in options().items()}
     group: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
