@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -27,18 +28,24 @@ EXPORTED = {
 }
 
 
+def run(*arguments: object, path: Path | None = None, status: int = 0) -> str:
+    """Return what a new interpreter prints, or says of a mistake; ``path`` has packages of ours."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | ({"PYTHONPATH": str(path)} if path else {}),
+    )
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
+
+
 def modules_after(code: str, *arguments: str) -> set[str]:
     """Return the top-level modules that a new interpreter has imported after ``code``."""
     script = f"import sys\ntry:\n    {code}\nexcept SystemExit as ended:\n    assert not ended.code"
-    script += "\nprint(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return set(done.stderr.split())
+    script += "\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    return set(run("-c", script, *arguments).splitlines()[-1].split())
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["sweep", "--help"]], ids=["all", "a command"])

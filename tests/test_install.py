@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
@@ -22,6 +20,7 @@ import fedsz
 from fedsz import extras, flower_compat
 from fedsz.codecs import _uniform
 from tests.conftest import ROOT
+from tests.test_imports import run
 
 CORE_MB: Final = 30  # beside numpy
 CLIENT_MB: Final = 320  # of a Flower client, with numpy
@@ -34,19 +33,6 @@ OF_OTHERS: Final = ("google.protobuf", "PIL", "huggingface_hub", "markupsafe", "
 OPTIONAL: Final = [name for extra, names in extras.EXTRAS.items() if extra for name in names]
 # A process in which nothing of the extras can be imported, nor what they bring.
 ALONE: Final = f"import sys; sys.modules |= dict.fromkeys({[*OPTIONAL, 'h5py', 'pandas']!r})\n"
-
-
-def run(*arguments: object, path: Path | None = None, status: int = 0) -> str:
-    """Return what a new interpreter prints, or says of a mistake; ``path`` has packages of ours."""
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | ({"PYTHONPATH": str(path)} if path else {}),
-    )
-    assert done.returncode == status, done.stderr
-    return done.stderr if status else done.stdout
 
 
 def project() -> dict[str, list[str]]:

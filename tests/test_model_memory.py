@@ -93,30 +93,26 @@ def test_a_reply_that_counted_needs_no_residual_before_it() -> None:
     assert age == 1
 
 
-def test_an_app_that_fails_has_the_residual_of_before() -> None:
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_residual_of_before_is_used_and_what_was_sent_without_it_is_forgotten(
+    fails: bool,
+) -> None:
     here, _ = client()
     here.keep_residual(KEY, kept(1), told(1))
-    here.settle(told(2))  # and then its app fails, in turns 2 and 3
-    here.settle(told(3, counted=1))
+    if fails:  # the app, in turns 2 and 3
+        here.settle(told(2))
+        here.settle(told(3, counted=1))
+    else:
+        here.keep_residual(KEY, kept(2), told(2))
+        reply = RecordDict({"metrics": MetricRecord({"num-examples": 1})})
+        here.keep_reply(b"turn 2", reply)
+        assert here.reply(b"turn 2") == reply  # the link broke
+        here.settle(told(3, counted=1))
+        assert here.reply(b"turn 2") is None
 
     residual, age = here.residual(KEY, told(3, counted=1))
-
     assert residual["w"].tolist() == [1.0] * 4
     assert age == 2
-
-
-def test_what_was_sent_with_a_residual_that_is_given_up_is_not_sent_again() -> None:
-    here, _ = client()
-    here.keep_residual(KEY, kept(1), told(1))
-    here.keep_residual(KEY, kept(2), told(2))
-    reply = RecordDict({"metrics": MetricRecord({"num-examples": 1})})
-    here.keep_reply(b"turn 2", reply)
-    assert here.reply(b"turn 2") == reply  # the link broke
-
-    here.settle(told(3, counted=1))
-
-    assert here.reply(b"turn 2") is None
-    assert here.residual(KEY, told(3, counted=1))[0]["w"].tolist() == [1.0] * 4
 
 
 def test_arrays_of_a_record_are_views_of_its_bytes() -> None:

@@ -6,7 +6,6 @@ import doctest
 import inspect
 import re
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -16,32 +15,29 @@ pytest.importorskip("flwr")
 import fedsz
 import fedsz.flower
 
-NAMES = [
-    *(("fedsz", name) for name in fedsz.__all__),
-    *(("fedsz.flower", name) for name in fedsz.flower.__all__),
-]
+NAMED = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (fedsz, fedsz.flower)
+    for name in module.__all__
+}
 
 
-def public(module: str, name: str) -> Any:
-    return getattr(fedsz if module == "fedsz" else fedsz.flower, name)
-
-
-@pytest.mark.parametrize(("module", "name"), NAMES)
-def test_its_example_runs(module: str, name: str) -> None:
-    text = inspect.getdoc(public(module, name)) or ""
+@pytest.mark.parametrize("name", NAMED)
+def test_its_example_runs(name: str) -> None:
+    text = inspect.getdoc(NAMED[name]) or ""
     example = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
     told: list[str] = []
 
     outcome = doctest.DocTestRunner(verbose=False).run(example, out=told.append)
 
-    assert outcome.attempted > 0, f"{module}.{name} has no example"
+    assert outcome.attempted > 0, f"{name} has no example"
     assert not outcome.failed, "".join(told)
 
 
-@pytest.mark.parametrize(("module", "name"), NAMES)
-def test_its_arguments_are_described(module: str, name: str) -> None:
+@pytest.mark.parametrize("name", NAMED)
+def test_its_arguments_are_described(name: str) -> None:
     """Of a class, those of its `__init__`, or its fields as attributes."""
-    thing = public(module, name)
+    thing = NAMED[name]
     if isinstance(thing, ModuleType) or thing is fedsz.FedszError:
         return
     text = inspect.getdoc(thing) or ""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,29 +12,12 @@ pytest.importorskip("torch")
 
 from fedsz.training.options import RunConfig
 from tests.conftest import ROOT
-from tests.fleets import federated, shares
+from tests.fleets import Fleet, federated, shares
 from tests.links import free_port
 from tests.snippets import named
 
 pytestmark = pytest.mark.repository
 LIMIT = 200.0  # seconds; far more than anything here takes on a busy machine
-
-
-@contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -66,19 +45,16 @@ def test_tasks_of_the_tutorial_and_of_examples_learn(
 
 
 @pytest.mark.slow
-def test_the_apps_of_the_docs_run_over_grpc(tmp_path: Path) -> None:
+def test_the_apps_of_the_docs_run_over_grpc(fleet: Fleet) -> None:
     port = str(free_port())
     for name in ("server.py", "client.py"):
-        (tmp_path / name).write_text(named("docs/flower.md", name).replace("8080", port))
-    with (
-        started(tmp_path, "server.py") as server,
-        started(tmp_path, "client.py", "0") as first,
-        started(tmp_path, "client.py", "1") as second,
-    ):
-        out, log = server.communicate(timeout=LIMIT)
-        assert server.returncode == 0, log
-        assert [first.wait(LIMIT), second.wait(LIMIT)] == [0, 0]
+        (fleet.folder / name).write_text(named("docs/flower.md", name).replace("8080", port))
+    server = fleet.run("server.py")
+    clients = [fleet.run("client.py", i) for i in (0, 1)]
 
+    out, log = server.communicate(timeout=LIMIT)
+    assert server.returncode == 0, log
+    assert [client.wait(LIMIT) for client in clients] == [0, 0]
     told = re.search(r"'loss': '?([\d.e+-]+)", out)
-    assert told is not None, out
+    assert told, out
     assert float(told[1]) < 2.0  # log(10) is 2.3: what it starts from

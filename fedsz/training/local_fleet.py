@@ -28,9 +28,7 @@ from fedsz.training.options import (
 )
 from fedsz.whole_files import LOCK
 
-CLIENT_BYTES: Final = (
-    200 * 10**6
-)  # of memory (Pss) that a client takes, with torch and a small model
+CLIENT_BYTES: Final = 200 * 10**6  # of memory (Pss) that a client takes, with a small torch model
 STATES: Final = "client-states"  # the folder of their states in that of the results
 _PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
 
@@ -65,12 +63,10 @@ def run_local(config: RunConfig) -> Generator[Event, None, None]:
         ConfigError: no round could ask as many clients, or have as many replies, as it needs.
         FedszError: the server failed; the message says why.
     """
-    if config.clients_per_round > config.clients:
-        few = (
-            f"--clients-per-round {config.clients_per_round} is more than {config.clients} clients"
-        )
-        raise ConfigError(f"{few}: start as many by --clients")
     asked = config.clients_per_round or config.clients
+    if asked > config.clients:
+        few = f"--clients-per-round {asked} is more than {config.clients} clients"
+        raise ConfigError(f"{few}: start as many by --clients")
     if config.min_replies > asked:
         raise ConfigError(f"{asked} clients a round cannot give --min-replies {config.min_replies}")
     results = Path()
