@@ -52,9 +52,3 @@ def test_ten_classes_and_1024_alone_give_the_papers_lossy_share() -> None:
         0: 97.74, 512: 97.42, 1000: 96.94, 1024: 96.94, 2048: 96.47,
     }  # fmt: skip
     assert round(100 * complexity("mobilenetv2", classes=1000).lossy_share, 2) == 98.01
-
-
-def test_a_rule_by_shape_spares_batch_norm() -> None:
-    by_name, by_shape = (complexity("resnet50", rule=rule) for rule in ("paper", "ndim"))
-
-    assert by_shape.lossy_bytes < by_name.lossy_bytes

@@ -195,17 +195,19 @@ def test_every_figure_is_seen(page: Page, width: int) -> None:
     assert set(page.value("[...document.querySelectorAll('.scroll')].map(r => r.tabIndex)")) == {0}
 
 
-def test_nothing_goes_wrong(page: Page) -> None:
-    methods = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-    requests = [
-        event["params"]["request"]["url"]
-        for event in page.events
-        if event.get("method") == "Network.requestWillBeSent"
-    ]
-
-    assert not [event for event in page.events if event.get("method") in methods]
-    (asked,) = requests
+def test_it_opens_without_anything_else_and_prints(page: Page) -> None:
+    told = [(event.get("method"), event.get("params", {})) for event in page.events]
+    wrong = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+    assert not [method for method, _ in told if method in wrong]
+    (asked,) = (
+        of["request"]["url"] for method, of in told if method == "Network.requestWillBeSent"
+    )
     assert asked.startswith("file://")
+
+    page.show(800)
+    pdf = base64.b64decode(page("Page.printToPDF", preferCSSPageSize=True)["data"])
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 20_000
 
 
 def test_light_dark_and_paper(page: Page) -> None:
@@ -219,14 +221,6 @@ def test_light_dark_and_paper(page: Page) -> None:
     assert dark[1] == dark[2]
     assert all(a != b for a, b in zip(light, dark, strict=True))
     assert paper == light
-
-
-def test_it_prints(page: Page) -> None:
-    page.show(800)
-    pdf = base64.b64decode(page("Page.printToPDF", preferCSSPageSize=True)["data"])
-
-    assert pdf.startswith(b"%PDF")
-    assert len(pdf) > 20_000
 
 
 def test_what_is_seen_is_said(page: Page, made: Made) -> None:

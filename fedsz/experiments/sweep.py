@@ -7,7 +7,6 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,27 +80,26 @@ class Sweep:
         """
         jobs = max(min(self.config.jobs, len(self.pending)), 1)
         each = max(1, threads() // jobs)
+        todo: queue.SimpleQueue[RunConfig] = queue.SimpleQueue()
         told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
-        idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for run in self.pending:
+            todo.put(run)
 
-        def make(run: RunConfig) -> None:
-            worker = idle.get()
-            try:
-                for news in worker.run(run):
-                    told.put((run, news))
-            except Exception as err:  # such as no memory for a process
-                told.put((run, Finished(error=f"{type(err).__name__}: {err}")))
-            idle.put(worker)
+        def work(worker: _Worker) -> None:
+            with suppress(queue.Empty):
+                while run := todo.get_nowait():
+                    try:
+                        for news in worker.run(run):
+                            told.put((run, news))
+                    except Exception as err:  # such as no memory for a process
+                        told.put((run, Finished(error=f"{type(err).__name__}: {err}")))
 
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
-            pool = stack.enter_context(ThreadPoolExecutor(jobs))
             for i in range(jobs):
                 worker = _Worker(folder / f"{i}.log", each, self.config.grid)
-                idle.put(stack.enter_context(closing(worker)))
-            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            for run in self.pending:
-                pool.submit(make, run)
+                threading.Thread(target=work, args=(worker,), daemon=True).start()
+                stack.enter_context(closing(worker))
             rounds: dict[RunConfig, list[RoundRecord]] = defaultdict(list)
             left = len(self.pending)
             while left:
