@@ -11,6 +11,7 @@ import fedsz
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded
 from fedsz.methods import Shared, TensorSpec, parse, planes
 from fedsz.methods.base import MANY, Kind, counted
+from fedsz.methods.payload import write
 from fedsz.methods.planes import DOUBLE, FIXED, GAPS, SINGLE, pack, unpack
 from fedsz.methods.random_k import run, subset
 from fedsz.stream import CHAIN, MOST_CHAINS, Chain, Part, Tensor
@@ -93,16 +94,12 @@ def test_a_stream_has_some_hundred_chains_at_most() -> None:
 
 @pytest.mark.parametrize("text", ["zstd", "powersgd:rank=200", "topk:k=100%"])
 def test_what_was_sent_as_it_is_is_the_receivers_own(text: str) -> None:
-    x = np.zeros((60, 50), np.float32)
-    encoder = chained.ChainEncoder(parse(text))
-    part = encoder.encode(chained.Entry(0, "w", x), None)
-    if part is None:  # it would save nothing
-        spec = TensorSpec(x.shape)
-        chain = chained._parsed(text)
-        sent, _ = chain.encode(x, chain.init(spec), Shared(spec))
-        part = Part(0, chained.write(chain, sent), None, (0,), CHAIN)
-    records = encoder.records or [Chain(text, 0, 0, 0)]
-    blob = bytearray(write_stream([Tensor("w", 0, x.shape)], [part], None, records))
+    x, chain = np.zeros((60, 50), np.float32), parse(text)
+    spec = TensorSpec(x.shape)
+    sent, plain = chain.encode(x, chain.init(spec), Shared(spec))[0], chain.sent(spec)
+    assert plain is not None
+    part = Part(0, write(plain, sent), None, (0,), CHAIN)
+    blob = bytearray(write_stream([Tensor("w", 0, x.shape)], [part], None, [Chain(text, 0, 0, 0)]))
 
     y = fedsz.decompress(blob, as_numpy=True)["w"]
     y += 1
