@@ -22,13 +22,7 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.encoder import Encoder, hardly_saves
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lossless import Entry, encode_lossless
-from fedsz.update.lossy import (
-    CodedTensor,
-    Within,
-    encode_difference,
-    encode_within,
-    rounding_of,
-)
+from fedsz.update.lossy import CodedTensor, Within, bound_of, encode_difference, encode_within
 from fedsz.update.reference import Reference
 from fedsz.update.step import Arrival
 
@@ -134,18 +128,14 @@ class UpdateEncoder(BoundEncoder):
         x, residual = entry.x, self._meant.residual(entry.name)
         by_deviation = bound.kind == "std"
         seen = compare(
-            x,
-            base,
-            deviation=by_deviation,
-            energies=True,
-            threads=codec.threads,
-            residual=residual,
+            x, base, deviation=by_deviation, energies=True, threads=codec.threads, residual=residual
         )
         if not math.isfinite(seen.meant + seen.step) or (by_deviation and reference is None):
             return self._encode_decoded(entry, base, reference)
         self.steps[entry.name] = seen.step
-        absolute = bound.absolute_of(seen.deviation if by_deviation else seen.high - seen.low)
-        rounding = 0.0 if reference is None else rounding_of(seen, absolute, x.dtype)
+        absolute, rounding = bound_of(seen, bound, x.dtype)
+        if reference is None:
+            rounding = 0.0
         if not absolute > rounding:
             return self._encode_decoded(entry, base, reference)
         origin, left = None if reference is None else base, np.empty(x.shape, x.dtype)

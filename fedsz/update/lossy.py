@@ -82,9 +82,7 @@ def encode_difference(
     # NaN and infinities come back exactly only as they are.
     if not (math.isfinite(seen.least) and math.isfinite(seen.greatest)):
         return None
-    spread = seen.deviation if error_bound.kind == "std" else seen.high - seen.low
-    bound = error_bound.absolute_of(spread)
-    rounding = rounding_of(seen, bound, dtype)
+    bound, rounding = bound_of(seen, error_bound, dtype)
     if not math.isfinite(rounding):
         return None
     if x.dtype != dtype:
@@ -103,15 +101,17 @@ def encode_difference(
     return coded and Within(coded.payload, bound, coded.max_error + rounding)
 
 
-def rounding_of(seen: Comparison, bound: float, dtype: np.dtype) -> float:
-    """Return what rounding a difference, and its sum with the base, takes of a bound.
+def bound_of(seen: Comparison, error_bound: ErrorBound, dtype: np.dtype) -> tuple[float, float]:
+    """Return an absolute bound, and what rounding a difference, and its sum with the base, takes.
 
-    It is infinite where such a sum could be: beyond the largest number.
+    That is infinite where such a sum could be: beyond the largest number.
     """
+    spread = seen.deviation if error_bound.kind == "std" else seen.high - seen.low
+    bound = error_bound.absolute_of(spread)
     reach = _reach(seen, bound)
     if reach > float(finfo(dtype).max):
-        return math.inf
-    return half_ulp(max(-seen.least, seen.greatest), dtype) + half_ulp(reach, dtype)
+        return bound, math.inf
+    return bound, half_ulp(max(-seen.least, seen.greatest), dtype) + half_ulp(reach, dtype)
 
 
 def _reach(seen: Comparison, bound: float) -> float:
