@@ -23,8 +23,9 @@ from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import Reader
 from fedsz.training.events import from_json, to_json
 from fedsz.update.config import CompressionConfig
+from fedsz.update.reference import Reference
 from tests.federation import app_of, bound_of, initial, moved, record_of, run, seal, to_arrays
-from tests.test_mean import LOSSY, damaged, model
+from tests.test_mean import BASES, KNOWN, LOSSY, damaged, model
 
 CLIENTS = 6
 Attack = Callable[[RecordDict], RecordDict]
@@ -307,32 +308,42 @@ def test_the_bench_waits_longer_each_time_and_never_for_all() -> None:
         assert not bench.why(2)
 
 
+def bits(mean: Mean) -> Any:
+    """All that is in a mean."""
+    bases = {name: [weight for _, weight in known.values()] for name, known in mean._bases.items()}
+    return mean.weight, {name: x.tobytes() for name, x in mean._sums.items()}, bases
+
+
+@pytest.mark.parametrize("base", [None, BASES[0]], ids=["whole", "difference"])
 @pytest.mark.parametrize("codec", LOSSY)
-def test_a_reply_refused_half_way_changes_no_bit(codec: str) -> None:
+def test_a_reply_refused_half_way_changes_no_bit(codec: str, base: Reference | None) -> None:
     """Of every codec and dtype, with damage in every payload and at several places of it."""
-    mean = Mean()
-    for client in (0, 1):
-        record = seal(model(client), CompressionConfig.of(1e-2, codec=codec))
-        mean.add(ReceivedUpdate(record), 2.0)
-    before = {name: x.tobytes() for name, x in mean._sums.items()}
+    config = CompressionConfig.of(1e-2, codec=codec)
+
+    def mean_of(clients: int) -> Mean:
+        mean = Mean()
+        for client in range(clients):
+            record = seal(model(client), config, base)
+            mean.add(ReceivedUpdate(record, references=KNOWN), 2.0)
+        return mean
+
     huge = {n: x * x.dtype.type(1e4) if "weight" in n else x for n, x in model(3).items()}
-    record = seal(huge, CompressionConfig.of(1e-2, codec=codec))
+    record = seal(huge, config, base)
     (array,) = record.values()
     refused = 0
-
-    for payload, _ in enumerate(Reader(array.data).payloads()):
-        for where in (0.0, 0.3, 0.6, 0.9):
-            try:
-                mean.add(ReceivedUpdate(damaged(record, payload, where)), 5.0)
-            except FedszError:
-                refused += 1
-                assert mean.weight == 4
-                assert {name: x.tobytes() for name, x in mean._sums.items()} == before
-            else:  # some bits change a value and no more
-                mean = Mean()
-                for client in (0, 1):
-                    clean = seal(model(client), CompressionConfig.of(1e-2, codec=codec))
-                    mean.add(ReceivedUpdate(clean), 2.0)
+    for clients in (0, 2):  # the first reply of all, or of some
+        mean = mean_of(clients)
+        before = bits(mean)
+        for payload, _ in enumerate(Reader(array.data).payloads()):
+            for where in (0.0, 0.3, 0.6, 0.9):
+                hostile = damaged(record, payload, where)
+                try:
+                    mean.add(ReceivedUpdate(hostile, references=KNOWN), 5.0)
+                except FedszError:
+                    refused += 1
+                    assert bits(mean) == before
+                else:  # some bits change a value and no more
+                    mean = mean_of(clients)
     assert refused
 
 
