@@ -8,10 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from flwr.app import (
-    Array,
-    ArrayRecord,
-)
+from flwr.app import Array, ArrayRecord
 
 from fedsz.codecs import CODECS
 from fedsz.errors import RefusedReply
@@ -21,10 +18,7 @@ from fedsz.flower.records import KEY, STYPE, Layout, from_array, to_record
 from fedsz.stream import Reader
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
-from tests.federation import (
-    BOUND,
-    seal,
-)
+from tests.federation import BOUND, seal
 from tests.test_stream import forge
 
 
