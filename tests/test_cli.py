@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -26,13 +26,7 @@ from tests.fleets import PLACE, TASK
 torch = pytest.importorskip("torch")
 
 
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def call(*arguments: Any) -> Done:
+def call(*arguments: Any) -> subprocess.CompletedProcess[str]:
     """Run a command in this process, which saves it from importing torch once more."""
     out, err, argv = io.StringIO(), io.StringIO(), ["fedsz", *map(str, arguments)]
     handler = signal.getsignal(signal.SIGTERM)
@@ -46,7 +40,8 @@ def call(*arguments: Any) -> Done:
             main()
     finally:
         signal.signal(signal.SIGTERM, handler)
-    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+    code = int(ended.value.code or 0)
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 PANIC = type("PanicException", (BaseException,), {})  # as pyo3 has it

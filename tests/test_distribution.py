@@ -29,14 +29,7 @@ def test_the_law_that_numbers_were_drawn_from_fits_best(name: str) -> None:
     assert all(other.ks > 0.03 for other in found.laws if other is not law)
     expected = {"laplace": (0.3, 0.02), "uniform": (0.15, 0.25), "normal": (-1, 3)}[name]
     assert (law.location, law.scale) == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_densities_integrate_to_one(name: str) -> None:
-    x = DRAW[name](np.random.default_rng(1))
-    law = next(law for law in distribution(x, "error", "w").laws if law.name == name)
     grid = np.linspace(law.location - 30 * law.scale, law.location + 30 * law.scale, 200_001)
-
     assert np.trapezoid(density(law, grid), grid) == pytest.approx(1, abs=1e-3)
 
 

@@ -31,8 +31,7 @@ class Contents(msgspec.Struct):
 
     columns: list[str] = []  # the names of all
     num_classes: int | None = None  # None if the file does not say
-    unlabelled: str = ""  # why it holds no labelled images
-    unreadable: str = ""  # why it cannot be read
+    trouble: str = ""  # that it holds no labelled images, or cannot be read, and why
 
 
 class ParquetImages:
@@ -50,8 +49,6 @@ class ParquetImages:
     def __init__(self, path: Path, image_column: str, label_column: str) -> None:
         self._path, self._columns = path, (image_column, label_column)
         self.contents, labels = self._ask(np.empty(0, np.int64))
-        if self.contents.unlabelled:
-            raise DataError(f"{path} holds no labelled images: {self.contents.unlabelled}")
         self.labels = np.frombuffer(b"".join(labels), np.int64)
 
     def images(self, rows: Ints) -> list[bytes]:
@@ -76,8 +73,8 @@ class ParquetImages:
         except (OSError, EOFError) as err:
             why = str(err) or "the process that read it died"
             raise DataError(f"cannot read {self._path}: {why}") from err
-        if told.unreadable:
-            raise DataError(f"cannot read {self._path}: {told.unreadable}")
+        if told.trouble:
+            raise DataError(told.trouble)
         return told, parts
 
 
@@ -91,7 +88,7 @@ def main() -> None:
         try:
             told, parts = _answer(*sys.argv[1:], rows=rows)
         except Exception as err:  # of any kind: a damaged file fails in Arrow, in json or here
-            told, parts = Contents(unreadable=first_line(err)), []
+            told, parts = Contents(trouble=f"cannot read {sys.argv[1]}: {first_line(err)}"), []
         write_parts(out, msgspec.json.encode(told), *parts)
 
 
@@ -103,7 +100,7 @@ def _answer(path: str, image: str, label: str, *, rows: Ints) -> tuple[Contents,
     if len(rows):
         return Contents(), list(_images(file, image, rows))
     if not file.metadata.num_rows:
-        return Contents(unreadable="it holds no rows"), []
+        raise ValueError("it holds no rows")
     schema = file.schema_arrow
     told = Contents(columns=schema.names)
     if not {image, label} <= set(told.columns):
@@ -114,8 +111,7 @@ def _answer(path: str, image: str, label: str, *, rows: Ints) -> tuple[Contents,
     try:
         return told, [_labels(file, image, label).tobytes()]
     except (TypeError, ValueError) as err:  # pyarrow's own are among these
-        told.unlabelled = first_line(err)
-        return told, []
+        return Contents(trouble=f"{path} holds no labelled images: {first_line(err)}"), []
 
 
 def _labels(file: Any, image: str, label: str) -> Ints:
