@@ -226,11 +226,8 @@ def worth_of_feedback() -> list[float]:
 
 def savings() -> list[float]:
     """Least and greatest of what `auto` saves."""
-    labels = [
-        f"{dataset}, {shares}: auto"
-        for dataset in DATASETS
-        for shares in ("equal", "Dirichlet 0.5", "Dirichlet 0.1")
-    ]
+    shares = ("equal", "Dirichlet 0.5", "Dirichlet 0.1")
+    labels = [f"{dataset}, {share}: auto" for dataset in DATASETS for share in shares]
     return [
         f(updates(name, label)[0] for label in labels)
         for name in ("up", "down", "total", "fewer")
@@ -319,17 +316,19 @@ def seconds_at_10_mbps() -> list[float]:
 
 
 def pays_below() -> list[float]:
-    mega, *giga = (median(u.worth_below for u in group(name).updates) for name in
-                   ("sz2", "szx", "uniform"))  # fmt: skip
-    return [mega / 1e6, *(x / 1e9 for x in giga)]
+    units = {"sz2": 1e6, "szx": 1e9, "uniform": 1e9}
+    return [median(u.worth_below for u in group(x).updates) / of for x, of in units.items()]
 
 
 def laws_of_errors() -> list[float]:
     """KS of the uniform law and of Laplace's: cnn, CIFAR-10, sz2 and uniform, 1e-4 and 1e-3."""
-    found: dict[str, list[float]] = {"uniform": [], "laplace": []}
-    for run in setting("sweep", dataset="cifar10").runs:
-        if named(run.bound) in ("rel:0.0001", "rel:0.001") and run.way.codec in ("sz2", "uniform"):
-            (errors,) = (of for of in run.distributions if of.what == "error")
-            for law in errors.laws:
-                found.setdefault(law.name, []).append(law.ks)
-    return [median(found["uniform"]), median(found["laplace"])]
+    bounds, codecs = ("rel:0.0001", "rel:0.001"), ("sz2", "uniform")
+    laws = [
+        law
+        for run in setting("sweep", dataset="cifar10").runs
+        if named(run.bound) in bounds and run.way.codec in codecs
+        for of in run.distributions
+        if of.what == "error"
+        for law in of.laws
+    ]
+    return [median(law.ks for law in laws if law.name == name) for name in ("uniform", "laplace")]

@@ -23,12 +23,12 @@ from tests import documented_rows as rows
 from tests import documented_text as texts
 from tests.conftest import ROOT
 from tests.documented_rows import NUMBER, Row
+from tests.snippets import DOCS
 
 pytestmark = pytest.mark.repository
 
 # The format measures nothing, and tests/test_flower_table.py has the matrix of apps.
 ELSEWHERE = {"docs/format.md", "docs/flower.md"}
-DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", *(page for page in DOCS if page not in ELSEWHERE)]
 MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
 SAVINGS, PAPER, CODECS = "docs/results/savings.md", "docs/results/paper.md", "docs/codecs.md"
