@@ -99,23 +99,6 @@ def test_more_effort_makes_less() -> None:
 # Payloads and elements are the same, whatever machine or thread makes them
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("shape", [(1 << 19,), (512, 1024), (256, 256, 3, 3), (64, 64, 11, 11)])
-@pytest.mark.parametrize("effort", [0, 1, 5, 9])
-def test_many_chunks_on_many_threads(shape: tuple[int, ...], effort: int) -> None:
-    rows, columns = shape[0], math.prod(shape[1:])
-    x = rng(0).normal(size=(rows, columns)) + rng(1).normal(size=(rows, 1)) @ rng(2).normal(
-        size=(1, columns)
-    )
-    x = x.astype(np.float32).reshape(shape)
-    x.reshape(-1)[::70_001] = np.nan
-    payload = encode_at("", x, 0.1, effort)
-    for threads in (2, 7):
-        assert encode_at("", x, 0.1, effort, threads) == payload
-        y = decode_at("", payload, x, threads)
-        assert np.array_equal(bits_of(y), bits_of(decode_at("", payload, x)))
-
-
 def test_calls_at_the_same_time_do_not_meet() -> None:
     jobs = [(layer(name), effort) for name in SHAPES for effort in (0, 1, 5, 9)]
 
