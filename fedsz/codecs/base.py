@@ -204,8 +204,10 @@ class Float32Codec(Codec):
         self, x: AnyArray, bound: float, base: AnyArray | None = None
     ) -> Encoded:
         check_input(x, bound, base, self.dtypes)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self.write(x if base is None else np.asarray(np.subtract(x, base)), bound)
+        if base is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                x = np.asarray(np.subtract(x, base))
+        return self.write(x, bound)
 
     def decode(  # noqa: D102
         self,
