@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -178,8 +179,9 @@ def reached_chart(compared: Compared, reach: float | None) -> Chart | Omitted:
                 ax.plot([], [], style.marker or "o", color=style.colour, label=one_line(way, WAY))
         for y, setting in enumerate(settings):
             note = ax.annotate(
-                one_line(setting, LETTERS), (0, y), (2, 5), xycoords=("axes fraction", "data"),
-                textcoords="offset points", fontsize=9, color=LIGHT["soft"],
+                textwrap.shorten(setting, LETTERS, placeholder=" …"), (0, y), (2, 5),
+                xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9,
+                color=LIGHT["soft"],
             )  # fmt: skip
             note.set_in_layout(False)
         ax.set_xscale("log")
