@@ -6,7 +6,7 @@
 // Both files are little-endian, without padding, one record after the other. A case is
 //
 //   codec 1 (0: szx, 1: uniform), dtype 1, effort 1, threads 1, flush 1 (1: as on a host that
-//   flushes subnormals), dead zone 1, bound 8, weight 8, rows 8, columns 8, planes 4, width 4,
+//   flushes subnormals), bound 8, weight 8, rows 8, columns 8, planes 4, width 4,
 //   size of payload 8, elements, payload: what another machine made of them
 //
 // and its result
@@ -82,7 +82,6 @@ struct Case {
         settings.effort = reader.get<std::uint8_t>();
         settings.threads = reader.get<std::uint8_t>();
         flush = reader.get<std::uint8_t>() != 0;
-        settings.dead_zone = reader.get<std::uint8_t>() != 0;
         bound = reader.get<double>();
         weight = reader.get<double>();
         geometry.rows = reader.get<std::uint64_t>();

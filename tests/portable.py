@@ -36,7 +36,6 @@ class Case(NamedTuple):
     effort: int = 5
     threads: int = 1
     flush: bool = False  # on a host that takes subnormals for zero
-    deadzone: bool = False
 
 
 class Result(NamedTuple):
@@ -102,19 +101,7 @@ def uniform_cases() -> Iterator[tuple[str, Case]]:
         yield f"{dtype} constant", Case(np.full(70_000, 0.3, dtype), 1e-2)
         yield f"{dtype} all but constant", Case(special(np.full(7000, 0.3, dtype)), 1e-2)
         yield f"{dtype} exact", Case(matrix[0], 0.0)
-        for effort in (0, 1, 5, 9):
-            how: dict[str, Any] = {"effort": effort, "deadzone": True}
-            yield f"{dtype} dead zone {effort}", relative(matrix, 2e-2, **how)
-            yield f"{dtype} fine dead zone {effort}", relative(matrix, 1e-4, **how)
-            yield f"{dtype} special dead zone {effort}", Case(special(kernels), 2e-3, **how)
-            quads = special(layer("step", 151, 130))
-            yield f"{dtype} quads with a dead zone {effort}", Case(quads, 0.02, **how)
-        numbers = np.arange(60_000)
-        few = np.where(numbers % 997, 0, numbers % 7).astype(dtype)
-        yield f"{dtype} sparse dead zone", Case(few, 1.1, deadzone=True)
-        yield f"{dtype} dead constant", Case(np.full(7000, 0.3, dtype), 0.19, deadzone=True)
         low_rank = layer("low rank", 260, 300)
-        yield f"{dtype} of low rank, dead zone", relative(low_rank, 1e-2, effort=9, deadzone=True)
         yield f"{dtype} of low rank", relative(low_rank, 1e-2, effort=9)
         yield f"{dtype} special, of low rank", relative(special(low_rank), 1e-5, effort=9)
         yield (
@@ -164,8 +151,7 @@ def here(case: Case) -> Result:
         return Result(payload, error, _szx.decode(payload, x.size).tobytes(), b"")
     id_, shape = DTYPE_IDS[x.dtype], matrix_shape(case.x.shape)
     payload, error, _ = _uniform.encode(
-        *(x.view(np.uint8), id_, *shape, case.bound, case.effort, 1, ""),
-        deadzone=case.deadzone,
+        x.view(np.uint8), id_, *shape, case.bound, case.effort, 1, ""
     )
     y, sums = np.empty_like(x), np.ones(x.size, np.float64 if x.itemsize == 8 else np.float32)
     _uniform.decode(payload, id_, y.view(np.uint8), 1, "")
@@ -177,9 +163,8 @@ def written(case: Case, payload: bytes) -> bytes:
     """The case as compressors/portable.cpp reads it; the payload is what it shall decode."""
     rows, columns, planes, width = matrix_shape(case.x.shape)
     head = struct.pack(
-        "<6B2d2Q2IQ",
+        "<5B2d2Q2IQ",
         *(case.codec, DTYPE_IDS[case.x.dtype], case.effort, case.threads, case.flush),
-        case.deadzone,
         *(case.bound, WEIGHT, rows, columns, planes, width, len(payload)),
     )
     return head + case.x.tobytes() + payload

@@ -17,13 +17,12 @@ import fedsz
 from fedsz.codecs import CODECS, Codec, LosslessCodec
 from fedsz.codecs import decoder_process as isolation
 from fedsz.codecs.envelope import CODED, STORED, EnvelopeCodec
-from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream
 from tests.strategies import KIND, bits_of, finite, relative, specials
 
 USABLE = [
-    pytest.param(codec, id=str(codec), marks=pytest.mark.skipif(bool(why), reason=why or ""))
-    for codec in (*CODECS, Uniform(deadzone=1))
+    pytest.param(codec, id=codec.name, marks=pytest.mark.skipif(bool(why), reason=why or ""))
+    for codec in CODECS
     for why in [codec.missing()]
 ]
 every_codec = pytest.mark.parametrize("codec", USABLE)

@@ -27,7 +27,6 @@ from tests.uniform_cases import (
     decode_at,
     encode_at,
     every_dtype,
-    every_zone,
     flat,
     largest_error,
     layer,
@@ -45,17 +44,9 @@ ranges = st.sampled_from([(0, 1e-40), (0, 1e38), (1, 1e-4), (-1e5, 1e-2), (1e-3,
 )
 
 
-@given(
-    data=st.data(),
-    dtype=st.sampled_from(DTYPES),
-    effort=st.integers(0, 9),
-    deadzone=st.integers(0, 1),
-    rel=relative,
-)
-def test_every_layer(
-    data: st.DataObject, dtype: np.dtype, effort: int, deadzone: int, rel: float
-) -> None:
-    codec = Uniform(effort, data.draw(st.sampled_from([1, 2, 7])), deadzone)
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), effort=st.integers(0, 9), rel=relative)
+def test_every_layer(data: st.DataObject, dtype: np.dtype, effort: int, rel: float) -> None:
+    codec = Uniform(effort, threads=data.draw(st.sampled_from([1, 2, 7])))
     x = data.draw(layers(dtype) | layers(dtype) | ranges.map(lambda x: finite(x, dtype)))
     bound = data.draw(st.just(bound_of(x, rel)) | extremes)
 
@@ -64,21 +55,19 @@ def test_every_layer(
 
     assert largest_error(x, y) == encoded.max_error <= bound
     for level in LEVELS:
-        assert encode_at(level, x, bound, effort, deadzone=deadzone) == encoded.payload
+        assert encode_at(level, x, bound, effort) == encoded.payload
         assert np.array_equal(bits_of(decode_at(level, encoded.payload, x)), bits_of(y))
 
 
 @every_effort
-@every_zone
 @pytest.mark.parametrize("outlier", [1e4, 1e30, np.inf, np.nan])
-def test_one_huge_element_costs_itself_alone(effort: int, deadzone: int, outlier: float) -> None:
-    codec = Uniform(effort, deadzone=deadzone)
+def test_one_huge_element_costs_itself_alone(effort: int, outlier: float) -> None:
     for shape in ((24, 36), (100, 200)):
         x = rng().normal(size=shape).astype(np.float32)
-        plain = codec.encode(x, 0.05)
+        plain = Uniform(effort).encode(x, 0.05)
         x[17, 19] = outlier
 
-        payload = codec.encode(x, 0.05)
+        payload = Uniform(effort).encode(x, 0.05)
         y = Uniform(effort).decode(payload, x.shape)
 
         ordinary = np.abs(x) < 1e6
@@ -89,14 +78,13 @@ def test_one_huge_element_costs_itself_alone(effort: int, deadzone: int, outlier
 
 @every_effort
 @every_dtype
-@every_zone
-def test_nothing_grows_by_more_than_64_bytes(effort: int, dtype: np.dtype, deadzone: int) -> None:
+def test_nothing_grows_by_more_than_64_bytes(effort: int, dtype: np.dtype) -> None:
     for n in (0, 1, 2, 100, 511, 512, 513, 5000, 70_000):
         noise = np.frombuffer(rng(n).bytes(n * dtype.itemsize), dtype)
         normal = rng(n).normal(size=n).astype(dtype)
         for x in (noise, normal):
             for bound in (0.0, 1e-30, 1e-5, 1.0):
-                payload = Uniform(effort, deadzone=deadzone).encode(x, bound)
+                payload = Uniform(effort).encode(x, bound)
                 assert len(payload) <= x.nbytes + 64
 
 
@@ -169,14 +157,13 @@ def test_a_host_that_flushes_subnormals_changes_nothing(codec: Codec, dtype: str
 
 
 @every_dtype
-@every_zone
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_energy_is_that_of_the_array(dtype: np.dtype, deadzone: int, name: str) -> None:
+def test_the_energy_is_that_of_the_array(dtype: np.dtype, name: str) -> None:
     x = layer(name, dtype)
     x[~np.isfinite(x)] = 0
     base = (x / 3).astype(dtype)
     for bound in (bound_of(x, 1e-2), coarse(x)):
-        payload = Uniform(deadzone=deadzone).encode(x, bound)
+        payload = Uniform().encode(x, bound)
         y = Uniform().decode(payload, x.shape, dtype).astype(np.float64)
         for start, apart in ((None, y), (flat(base), y - base.astype(np.float64))):
             for level in LEVELS:

@@ -16,17 +16,7 @@ from fedsz.codecs.base import Residual
 from fedsz.codecs.uniform import DTYPE_IDS, Comparison, Uniform, compare, matrix_shape
 from fedsz.spread import standard_deviation
 from tests.strategies import bits_of, finite, weights
-from tests.uniform_cases import (
-    DTYPES,
-    LEVELS,
-    SHAPES,
-    coarse,
-    every_zone,
-    flat,
-    layer,
-    rng,
-    sums_for,
-)
+from tests.uniform_cases import DTYPES, LEVELS, SHAPES, coarse, flat, layer, rng, sums_for
 
 WIDE = [np.dtype(np.float32), np.dtype(np.float64)]
 every_dtype = pytest.mark.parametrize("dtype", WIDE, ids=str)
@@ -68,9 +58,8 @@ def equal(a: np.ndarray, b: np.ndarray) -> bool:
 )
 @pytest.mark.parametrize("effort", [0, 1, 5, 9])
 @pytest.mark.parametrize("name", SHAPES)
-@every_zone
 def test_payloads_and_what_they_lack_are_those_of_an_array_of_differences(
-    dtype: np.dtype, given: tuple[str, ...], effort: int, name: str, deadzone: int
+    dtype: np.dtype, given: tuple[str, ...], effort: int, name: str
 ) -> None:
     """Whatever the instruction set and the threads; and so are the sums that elements add to."""
     x, base = pair(name, dtype)
@@ -81,7 +70,7 @@ def test_payloads_and_what_they_lack_are_those_of_an_array_of_differences(
     for bound, weight in ((0.0, 1.0), (1e-4, 1.0), (0.03, 0.9), (coarse(x), -12.0)):
         meant = plus(x, residual * dtype.type(weight)) if "residual" in given else x
         coded = meant if onto is None else minus(meant, base)
-        encoded = Uniform(effort, 1, deadzone).encode_measured(coded, bound)
+        encoded = Uniform(effort, threads=1).encode_measured(coded, bound)
         y = Uniform().decode(encoded.payload, x.shape, dtype)
         arrives, start = y if onto is None else plus(base, y), sums_for(x)
         added = plus(start, y.astype(start.dtype) * start.dtype.type(weight))
@@ -94,7 +83,6 @@ def test_payloads_and_what_they_lack_are_those_of_an_array_of_differences(
                 residual=flat(residual) if "residual" in given else None,
                 weight=weight,
                 left=flat(left) if dtype in WIDE else None,
-                deadzone=bool(deadzone),
             )
             assert (payload, error) == encoded[:2]
             assert equal(left, minus(meant, arrives)) or dtype not in WIDE

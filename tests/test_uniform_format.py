@@ -66,7 +66,6 @@ def features(payload: Payload) -> set[str]:
         "prediction": payload.side == PREDICTION,
         "classes": payload.classes > 1,
         "low bits": payload.shift > 0,
-        "further out": payload.reconstruction > 0,
         "chunks": payload.chunks > 1,
         "exceptions": bool(payload.exceptions),
         "4 states": payload.states == 4,
@@ -94,15 +93,6 @@ GOLDEN = {
     "uniform-sparse-chunks": {"sparse", "chunks"},
     "uniform-quads": {"quads", "classes", "exceptions"},
     "uniform-quads-chunks": {"quads", "32 states", "chunks"},
-    "uniform-deadzone-constant": {"constant", "exceptions", "further out"},
-    "uniform-deadzone-blocks-wide": {"blocks", "low bits", "further out"},
-    "uniform-deadzone-classes": {"coded", "classes", "further out"},
-    "uniform-deadzone-neighbours": {"coded", "neighbours", "further out"},
-    "uniform-deadzone-prediction": {"coded", "prediction", "further out"},
-    "uniform-deadzone-sparse": {"sparse", "exceptions", "further out"},
-    "uniform-deadzone-quads": {"quads", "classes", "exceptions", "further out"},
-    "uniform-deadzone-bfloat16": {"coded", "further out"},
-    "uniform-deadzone-float64": {"coded", "further out"},
     "uniform-exceptions": {"coded", "4 states", "exceptions"},
     "uniform-chunks": {"coded", "32 states", "chunks"},
     "uniform-float16": {"coded", "4 states"},
@@ -160,18 +150,10 @@ def test_what_made_the_golden_streams_is_still_coded_in_every_way() -> None:
     assert shown >= set.union(*GOLDEN.values())
 
 
-@given(
-    data=st.data(),
-    dtype=st.sampled_from(DTYPES),
-    effort=st.integers(0, 9),
-    deadzone=st.integers(0, 1),
-    rel=relative,
-)
-def test_layers(
-    data: st.DataObject, dtype: np.dtype, effort: int, deadzone: int, rel: float
-) -> None:
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), effort=st.integers(0, 9), rel=relative)
+def test_layers(data: st.DataObject, dtype: np.dtype, effort: int, rel: float) -> None:
     x = data.draw(layers(dtype) | specials(dtype))
-    payload = Uniform(effort, deadzone=deadzone).encode(x, fedsz.ErrorBound.rel(rel).absolute(x))
+    payload = Uniform(effort).encode(x, fedsz.ErrorBound.rel(rel).absolute(x))
 
     agreed(payload, x.size, dtype)
 
@@ -198,7 +180,6 @@ def payloads(draw: st.DrawFn) -> Payload:
     what: dict[str, Any] = {
         "step": np.float16(10.0 ** rng.uniform(-7, 4)),
         "base": draw(st.integers(-300, 0) | st.integers(-(2**31), 2**31 - 1)),
-        "reconstruction": draw(st.sampled_from([0, 0, 1, 77, 128])),
         "shift": shift,
         "low": rng.integers(0, 1 << shift, n),
         "chunk_bits": draw(st.sampled_from([12, 12, 12, 13, 24])),

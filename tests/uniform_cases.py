@@ -15,7 +15,6 @@ from tests.strategies import LAYER, finite
 DTYPES = list(Uniform.dtypes)
 LEVELS = _uniform.levels()
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_zone = pytest.mark.parametrize("deadzone", [0, 1], ids=["uniform", "dead zone"])
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -39,12 +38,10 @@ def flat(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1).view(np.uint8)
 
 
-def encode_at(
-    level: str, x: np.ndarray, bound: float, effort: int, threads: int = 1, *, deadzone: int = 0
-) -> bytes:
+def encode_at(level: str, x: np.ndarray, bound: float, effort: int, threads: int = 1) -> bytes:
     """The payload that one instruction set makes."""
-    how = DTYPE_IDS[x.dtype], *matrix_shape(x.shape), bound, effort, threads, level
-    return _uniform.encode(flat(x), *how, deadzone=bool(deadzone))[0]
+    id_, shape = DTYPE_IDS[x.dtype], matrix_shape(x.shape)
+    return _uniform.encode(flat(x), id_, *shape, bound, effort, threads, level)[0]
 
 
 def decode_at(level: str, payload: bytes, like: np.ndarray, threads: int = 1) -> np.ndarray:

@@ -69,7 +69,6 @@ GOOD = {
         scale=3,
     ),
 }
-GOOD["further out"] = replace(GOOD["coded"], base=-3, reconstruction=96)
 GOOD["quads"] = Payload(
     mode=QUADS, tokens=near(N), usual=USUAL, rows=6, spelled=0.1, exceptions={9: math.inf}
 )
@@ -170,10 +169,6 @@ EDGE = {
     "a subnormal step": bad("coded", step=f32(1e-45)),
     "the least base": bad_payload("coded", base=-(2**31)),
     "the largest base": bad_payload("coded", base=2**31 - 1),
-    "the least reconstruction offset": bad_payload("further out", reconstruction=1),
-    "the largest reconstruction offset": bad_payload("further out", reconstruction=128),
-    "the least base, further out": bad_payload("further out", base=-(2**31)),
-    "the largest base, further out": bad_payload("further out", base=2**31 - 1),
     "a base with a byte to spare": bad("coded", base=b"\x80\0"),
     "a base of ten bytes": bad("coded", base=LONGEST + b"\0"),
     "chunks of 2^24": bad("coded", chunk_size=b"\x18"),
@@ -196,17 +191,6 @@ EDGE = {
 }
 BAD = {
     "mode": (*bad("coded", head=b"\x06"), "mode 6"),
-    "mode, further out": (*bad("further out", head=b"\x0e"), "mode 6"),
-    "stored, further out": (*bad("stored", head=b"\x08"), "of no grid"),
-    "a reconstruction offset of 0": (*bad("further out", reconstruction=b"\0"), "offset of 0"),
-    "a reconstruction offset of 129": (
-        *bad("further out", reconstruction=b"\x81"),
-        "offset of 129",
-    ),
-    "a reconstruction offset of 255": (
-        *bad("further out", reconstruction=b"\xff"),
-        "offset of 255",
-    ),
     "no elements": (write(GOOD["coded"]), 0, "no elements"),
     "a constant of no elements": (write(GOOD["constant"]), 0, "no elements"),
     "dtype": (*bad("coded", head=b"\x43"), "dtype 4"),

@@ -80,11 +80,10 @@ def pieces(payload: Payload) -> dict[str, bytes]:
 def code(data: Fields, p: Payload) -> None:
     """Read a payload into ``p``, or write the one that it holds."""
     dtype, n = np.dtype(p.dtype), p.n
-    head = data.byte(p.mode | (p.reconstruction > 0) << 3 | IDS[dtype.name] << 4, "head")
-    p.mode, further_out = head & 7, bool(head & 8)
+    head = data.byte(p.mode | IDS[dtype.name] << 4, "head")
+    p.mode = head & 15
     data.check(head >> 4 == IDS[dtype.name], f"dtype {head >> 4} of {dtype}")
     data.check(p.mode <= QUADS, f"mode {p.mode}")
-    data.check(p.mode != STORED or not further_out, "a reconstruction offset of no grid")
     if p.mode == STORED:
         p.elements = np.frombuffer(
             data.take(n * dtype.itemsize, p.tokens.tobytes(), "elements"), dtype
@@ -98,9 +97,6 @@ def code(data: Fields, p: Payload) -> None:
     data.check(bool(np.isfinite(step)) and step >= 0, f"step {step}")
     base = unzigzag(data.varint(zigzag(p.base), "base"))
     data.check(-(2**31) <= base < 2**31, f"base {base}")
-    if further_out:
-        p.reconstruction = data.byte(p.reconstruction, "reconstruction")
-        data.check(1 <= p.reconstruction <= 128, f"a reconstruction offset of {p.reconstruction}")
 
     k = np.full(n, base, np.int64)
     if p.mode == QUADS:
@@ -116,10 +112,7 @@ def code(data: Fields, p: Payload) -> None:
 
     wrapped = (k & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
     with np.errstate(all="ignore"):
-        steps = wrapped.astype(wide) + wide.type(p.reconstruction / 256) * np.sign(wrapped).astype(
-            wide
-        )
-        y = (steps.astype(wide) * step).astype(dtype)
+        y = (wrapped.astype(wide) * step).astype(dtype)
     code_exceptions(data, p, y)
     data.end()
     p.elements = y

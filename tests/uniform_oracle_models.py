@@ -41,7 +41,6 @@ class Payload:
     dtype: Any = np.float32
     step: float = 0.5
     base: int = 0
-    reconstruction: int = 0  # 0 for none
     tokens: Any  # 0 to 255; of mode 0, the elements
     shift: int = 0
     low: Any = 0  # one for each element, or for all

@@ -35,10 +35,7 @@ public:
         Reader reader(payload);
         const auto head = reader.get<std::uint8_t>();
         if (head >> 4 != unsigned(E::dtype)) throw CorruptPayload("payload of another dtype");
-        const bool offset = head & kHasOffset;
-        mode_ = Mode(head & 7);
-        if (mode_ > Mode::quads || (mode_ == Mode::stored && offset))
-            throw CorruptPayload("unknown mode");
+        mode_ = Mode(head & 0xF);
         if (mode_ == Mode::stored) {
             stored_ = reader.take(reader.left());
             if (stored_.size() / sizeof(T) != n || stored_.size() % sizeof(T) != 0)
@@ -46,8 +43,9 @@ public:
             chunks_ = {n, kBlock};
             return;
         }
+        if (mode_ > Mode::quads) throw CorruptPayload("unknown mode");
         if (n == 0) throw CorruptPayload("codes of no elements");
-        read_grid(reader, offset);
+        read_grid(reader);
         if (mode_ == Mode::constant)
             chunks_ = {n, std::size_t(1) << 16};
         else
@@ -139,17 +137,13 @@ private:
         std::unique_ptr<TokenDecoder> coder;
     };
 
-    void read_grid(Reader& reader, bool has_offset) {
+    void read_grid(Reader& reader) {
         grid_.step = reader.get<C>();
         if (!(grid_.step >= 0 && std::isfinite(grid_.step)))
             throw CorruptPayload("step out of range");
         const std::int64_t base = unzigzag(reader.varint());
         if (base < INT32_MIN || base > INT32_MAX) throw CorruptPayload("base out of range");
         grid_.base = std::int32_t(base);
-        if (!has_offset) return;
-        const auto offset = reader.get<std::uint8_t>();
-        if (offset == 0 || offset > kMostOffset) throw CorruptPayload("offset out of range");
-        grid_.offset = C(offset) / C(1 << kOffsetBits);
     }
 
     void read_chunks(Reader& reader) {
@@ -194,8 +188,8 @@ private:
     // Whether chunks are runs of rANS.
     bool by_runs() const { return mode_ == Mode::coded || mode_ == Mode::quads; }
 
-    // Whether elements at, at + 1, ... are what their tokens name on the grid, and their squares
-    // numbers of the type of the sums.
+    // Whether elements at, at + 1, ... are multiples of the step that their tokens name, and their
+    // squares numbers of the type of the sums.
     bool tokens_alone(std::size_t at, std::size_t n) const {
         if (mode_ == Mode::stored || model_.factors || grid_.shift) return false;
         if (!std::is_same_v<T, C>) return false;

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <vector>
 
-#include "dead_zone.hpp"
 #include "parallel.hpp"
 #include "quads.hpp"
 #include "recycled.hpp"
@@ -59,13 +58,13 @@ public:
         });
     }
 
-    // The sum of the squares of all elements, over that of the step.
+    // The sum of the squares of all numbers on the grid.
     template <class E>
     double energy(const Grid<typename E::Compute>& grid) const {
         double sum = 0;
         for (std::size_t chunk = 0; chunk < chunks_.count(); ++chunk) {
             for (const unsigned digit : {kUsual, kAbove, kBelow}) {
-                const auto k = double(in_steps<true>(number(grid, digit), grid.offset));
+                const double k = number(grid, digit);
                 sum += double(counts_[chunk][digit]) * k * k;
             }
             const auto& others = others_[chunk];
@@ -82,15 +81,13 @@ public:
         using C = typename E::Compute;
         C values[4]{};
         for (const unsigned digit : {kUsual, kAbove, kBelow})
-            values[digit] = weight * (in_steps<true>(number(grid, digit), grid.offset) * grid.step);
+            values[digit] = weight * (C(number(grid, digit)) * grid.step);
         parallel_for(chunks_.count(), threads_, [&](unsigned, std::size_t chunk) {
             const std::vector<std::uint8_t>& others = others_[chunk];
             std::vector<C> values_of_others(others.size() + kReadable);
             const C* const first = values_of_others.data();
-            if (grid.offset > 0)
-                weigh<true>(others, grid, weight, values_of_others);
-            else
-                weigh<false>(others, grid, weight, values_of_others);
+            for (std::size_t i = 0; i < others.size(); ++i)
+                values_of_others[i] = weight * (C(number_of_token(grid, others[i])) * grid.step);
             const C* next = first;
             each_piece(chunk, [&](const QuadPiece& piece) {
                 const std::size_t at = piece.row * rows_.columns() + piece.column;
@@ -115,15 +112,6 @@ private:
     template <class C>
     static std::int32_t number_of_token(const Grid<C>& grid, unsigned token) {
         return std::int32_t(std::uint32_t(grid.base) + token);
-    }
-
-    // values = weight times the elements of some tokens.
-    template <bool Dead, class C>
-    static void weigh(std::span<const std::uint8_t> tokens, const Grid<C>& grid, C weight,
-                      std::vector<C>& values) {
-        for (std::size_t i = 0; i < tokens.size(); ++i)
-            values[i] = weight * (in_steps<Dead>(number_of_token(grid, tokens[i]), grid.offset) *
-                                  grid.step);
     }
 
     // How many of a chunk's elements have each digit.

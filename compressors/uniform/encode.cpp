@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -9,11 +10,11 @@
 #include "exceptions.hpp"
 #include "factorise.hpp"
 #include "grid.hpp"
+#include "low_bits.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
 #include "quad_choice.hpp"
-#include "quantiser.hpp"
 #include "recycled.hpp"
 #include "sparse.hpp"
 #include "survey.hpp"
@@ -34,6 +35,7 @@ template <class E>
 class Encoder {
     using T = typename E::Stored;
     using C = typename E::Compute;
+    using Bits = typename E::Bits;
     using Octets = std::vector<std::uint8_t>;
 
 public:
@@ -49,10 +51,7 @@ public:
           threads_(settings.threads),
           kernels_(kernels_of(settings)),
           writer_(payload),
-          quantiser_(x_, left, kernels_, threads_) {
-        // Multiples of a step that is given lie in the middle of where they are rounded from.
-        quantiser_.grid.dead = settings.dead_zone && !(step > 0);
-    }
+          worst_(threads_) {}
 
     // False where the elements had better be stored.
     bool encode() {
@@ -64,16 +63,16 @@ public:
             encode_blocks();
         else
             encode_coded();
-        write_exceptions(quantiser_.exceptions(), writer_);
+        write_exceptions(exceptions_, writer_);
         return !writer_.full() && writer_.size() < n_ * sizeof(T) + 1;
     }
 
     std::size_t size() const { return writer_.size(); }
 
-    double max_error() const { return quantiser_.max_error(); }
+    double max_error() const { return double(std::bit_cast<C>(std::ranges::max(worst_))); }
 
     // The sum of squares of what was left out.
-    double squares() const { return quantiser_.squares(); }
+    double squares() const { return std::accumulate(squares_.begin(), squares_.end(), 0.0); }
 
     // Puts the elements themselves at `out`; returns the sum of squares of what that leaves out.
     double store(std::uint8_t* out) const {
@@ -90,21 +89,18 @@ public:
 
 private:
     void write_head(Mode mode) {
-        const Grid<C>& grid = quantiser_.grid;
-        const unsigned offset = grid.offset > 0 ? kHasOffset : 0;
-        writer_.put(std::uint8_t(unsigned(E::dtype) << 4 | offset | unsigned(mode)));
-        writer_.put(grid.step);
-        writer_.varint(zigzag(grid.base));
-        if (offset) writer_.put(std::uint8_t(grid.offset * C(1 << kOffsetBits)));
-        if (mode != Mode::constant && mode != Mode::quads) writer_.put(std::uint8_t(grid.shift));
+        writer_.put(std::uint8_t(unsigned(E::dtype) << 4 | unsigned(mode)));
+        writer_.put(grid_.step);
+        writer_.varint(zigzag(grid_.base));
+        if (mode != Mode::constant && mode != Mode::quads)
+            writer_.put(std::uint8_t(grid_.shift));
     }
 
     bool measure() {
         const bool scales = effort_ >= kScales && geometry_.rows > 1 && geometry_.columns > 1 &&
                             geometry_.columns <= kMaxColumns &&
                             8 * (geometry_.rows + geometry_.channels()) <= n_;
-        Grid<C>& grid = quantiser_.grid;
-        const auto found = survey<E>(x_, geometry_, bound_, scales, grid.dead, kernels_, threads_);
+        const auto found = survey<E>(x_, geometry_, bound_, scales, kernels_, threads_);
         if (!found) return false;
         survey_ = std::move(*found);
         // A convolution's columns share the scale of their input channel.
@@ -117,28 +113,93 @@ private:
         }
         survey_.columns.resize(survey_.columns.size() / planes);
         // Where tokens cannot stand for all numbers, it takes more to see which to leave out.
-        const double widest = grid.dead ? bound_ : 2 * bound_;
-        const bool many = survey_.limits.high / widest - survey_.limits.low / widest > 250;
+        const bool many = survey_.limits.high / bound_ - survey_.limits.low / bound_ > 500;
         const std::vector<double> some = sample<E>(x_, n_, many ? kLargeSample : kSample);
         // All but a hundredth at either end, where outliers would be.
         const std::size_t few = some.size() / 100;
         const double typical =
             some.empty() ? 0 : std::max(std::abs(some[few]), std::abs(some[some.size() - 1 - few]));
         const double most = survey_.limits.magnitude();
-        if (!(step_ > 0 ? take_step(step_, grid) : choose_step<E>(typical, most, bound_, grid)))
+        if (!(step_ > 0 ? take_step(step_, grid_) : choose_step<E>(typical, most, bound_, grid_)))
             return false;
-        grid.offset = offset_for<C>(survey_.beyond);
         std::vector<std::int32_t> numbers(some.size());
         std::ranges::transform(some, numbers.begin(),
-                               [&](double v) { return number_of<E>(v, grid); });
-        const std::int32_t low = number_of<E>(survey_.limits.low, grid);
-        const std::int32_t high = number_of<E>(survey_.limits.high, grid);
+                               [&](double v) { return number_of<E>(v, grid_); });
+        const std::int32_t low = number_of<E>(survey_.limits.low, grid_);
+        const std::int32_t high = number_of<E>(survey_.limits.high, grid_);
         constant_ = low == high;
-        choose_window(low, high, numbers, grid);
+        choose_window(low, high, numbers, grid_);
         const std::int64_t middle = numbers.empty() ? low : numbers[numbers.size() / 2];
-        quantiser_.fill =
-            std::uint8_t(std::clamp<std::int64_t>((middle - grid.base) >> grid.shift, 0, 255));
+        fill_ =
+            std::uint8_t(std::clamp<std::int64_t>((middle - grid_.base) >> grid_.shift, 0, 255));
         return true;
+    }
+
+    // Elements at, at + 1, ... of a chunk, of which there are at most kBlock, to tokens, their low
+    // bits to `low` in planes; at is a multiple of kPlane.
+    void quantise(unsigned worker, std::size_t chunk, std::size_t at,
+                  std::span<std::uint8_t> tokens, std::span<std::uint8_t> low) {
+        std::vector<Exception<E>>& exceptions = exceptions_[chunk];
+        const std::size_t before = exceptions.size();
+        std::uint16_t rest[kBlock];
+        std::int32_t numbers[kBlock];
+        std::uint8_t fractions[kBlock];
+        const std::size_t n = tokens.size();
+        T block[kBlock];
+        const T* x = x_.read(at, n, block);
+        if (factors_) factors_->predict(kernels_, at, std::span(numbers).first(n), fractions);
+        const std::int32_t* prediction = factors_ ? numbers : nullptr;
+        Bits worst = 0;
+        // Halves a block that holds an exception, until that is all there is.
+        const auto attempt = [&](auto&& self, std::size_t from, std::size_t count) -> void {
+            const Bits error = kernels_.of<E>().quantise(x + from, count, grid_,
+                                                         prediction ? prediction + from : nullptr,
+                                                         &tokens[from], &rest[from]);
+            if (error <= std::bit_cast<Bits>(grid_.limit)) {
+                worst = std::max(worst, error);
+            } else if (count > 1) {
+                self(self, from, count / 2);
+                self(self, from + count / 2, count - count / 2);
+            } else {
+                exceptions.push_back({at + from, x[from]});
+                tokens[from] = fill_;
+                rest[from] = 0;
+            }
+        };
+        attempt(attempt, 0, n);
+        worst_[worker] = std::max(worst_[worker], worst);
+        if (grid_.shift && !low.empty())
+            pack_low(kernels_, std::span(rest, n), grid_.shift, at, low);
+        if (!left_) return;
+        T decoded[kBlock];
+        kernels_.of<E>().dequantise(tokens.data(), rest, prediction, n, grid_, decoded);
+        for (std::size_t i = before; i < exceptions.size(); ++i)
+            decoded[exceptions[i].position - at] = exceptions[i].value;
+        squares_[chunk] += x_.leave(at, n, decoded, left_);
+    }
+
+    // For a pass of `quantise` over so many chunks.
+    void begin_chunks(std::size_t count) {
+        exceptions_.assign(count, {});
+        squares_.assign(count, 0.0);
+        std::ranges::fill(worst_, Bits(0));
+    }
+
+    // Quantises all elements, chunk by chunk, and calls use(worker, chunk, begin, tokens).
+    template <class Use>
+    void quantise_chunks(const Chunks& chunks, std::span<std::uint8_t> tokens,
+                         std::span<std::uint8_t> low, const Use& use) {
+        begin_chunks(chunks.count());
+        std::vector<std::vector<std::uint8_t>> own(threads_);
+        parallel_for(chunks.count(), threads_, [&](unsigned worker, std::size_t i) {
+            const std::size_t begin = chunks.begin(i), n = chunks.length(i);
+            if (tokens.empty()) own[worker].resize(n);
+            const auto here =
+                tokens.empty() ? std::span(own[worker]).first(n) : tokens.subspan(begin, n);
+            for (std::size_t at = 0; at < n; at += kBlock)
+                quantise(worker, i, begin + at, here.subspan(at, std::min(kBlock, n - at)), low);
+            use(worker, i, begin, here);
+        });
     }
 
     // Writes what encode(worker, i) returns for each chunk: something with size() and write().
@@ -163,23 +224,22 @@ private:
 
     void encode_constant() {
         write_head(Mode::constant);
-        quantiser_.quantise_chunks({n_, std::size_t(1) << kFastChunk}, {}, {}, [](auto...) {});
+        quantise_chunks({n_, std::size_t(1) << kFastChunk}, {}, {}, [](auto...) {});
     }
 
     void encode_blocks() {
         const Chunks chunks{n_, std::size_t(1) << kFastChunk};
         write_head(Mode::blocks);
-        const auto low = writer_.reserve(low_bytes(n_, quantiser_.grid.shift));
+        const auto low = writer_.reserve(low_bytes(n_, grid_.shift));
         writer_.put(std::uint8_t(kFastChunk));
         if (writer_.full()) return;
-        quantiser_.begin_chunks(chunks.count());
+        begin_chunks(chunks.count());
         write_chunks(chunks.count(), [&](unsigned worker, std::size_t i, Octets& out) {
             const std::size_t begin = chunks.begin(i), n = chunks.length(i);
             const RecycledBytes memory(n), room(blocks_capacity(n));
             const std::span tokens(memory.get(), n);
             for (std::size_t at = 0; at < n; at += kBlock)
-                quantiser_.quantise(worker, i, begin + at,
-                                    tokens.subspan(at, std::min(kBlock, n - at)), low);
+                quantise(worker, i, begin + at, tokens.subspan(at, std::min(kBlock, n - at)), low);
             const auto size = fedsz::uniform::encode_blocks(kernels_, tokens, room.get());
             out.assign(room.get(), room.get() + size);
         });
@@ -188,16 +248,15 @@ private:
     void encode_coded() {
         // The low bits come first: their place is known before the tokens are.
         std::span<std::uint8_t> low;
-        const unsigned shift = quantiser_.grid.shift;
-        if (shift) {
+        if (grid_.shift) {
             write_head(Mode::coded);
-            low = writer_.reserve(low_bytes(n_, shift));
+            low = writer_.reserve(low_bytes(n_, grid_.shift));
             if (writer_.full()) return;
         }
         const RecycledBytes memory(n_);
         const std::span tokens(memory.get(), n_);
         Choice choice = choose_contexts(tokens, low);
-        if (!shift) {
+        if (!grid_.shift) {
             if (const auto sparse = encode_sparse(tokens, choice, threads_)) {
                 write_head(Mode::sparse);
                 return write(*sparse, writer_);
@@ -208,7 +267,7 @@ private:
             write_head(Mode::coded);
         }
 
-        Model model{std::move(choice.contexts), quantiser_.factors, {}, probability_bits(n_, choice.bits)};
+        Model model{std::move(choice.contexts), factors_, {}, probability_bits(n_, choice.bits)};
         for (const Counts& counts : choice.counts) model.tables.push_back(fit(counts, model.bits));
         write_runs(model, choice.bits, tokens, [](std::size_t, std::size_t) { return Octets(); });
     }
@@ -251,21 +310,20 @@ private:
     Choice consider_low_rank(std::span<std::uint8_t> tokens, Choice plain) {
         constexpr std::size_t smallest = 1 << 16;
         if (geometry_.planes > 1 || survey_.rows.empty() || n_ < smallest) return plain;
-        auto& factors = quantiser_.factors;
-        factors =
-            find_factors<E>(x_, geometry_, quantiser_.grid.inverse, survey_.rows, plain.bits / double(n_),
+        factors_ =
+            find_factors<E>(x_, geometry_, grid_.inverse, survey_.rows, plain.bits / double(n_),
                             4u << (effort_ - kLowRank + 1), kernels_, threads_);
-        if (!factors) return plain;
-        const auto grid = quantiser_.grid;
-        const std::uint8_t fill = quantiser_.fill;
+        if (!factors_) return plain;
+        const auto grid = grid_;
+        const std::uint8_t fill = fill_;
         // What a prediction leaves lies around zero.
-        quantiser_.grid.base = -128;
-        quantiser_.fill = 128;
+        grid_.base = -128;
+        fill_ = 128;
         Choice predicted = choose_contexts(tokens, {});
-        if (predicted.bits + factor_bits(*factors) < plain.bits) return predicted;
-        factors.reset();
-        quantiser_.grid = grid;
-        quantiser_.fill = fill;
+        if (predicted.bits + factor_bits(*factors_) < plain.bits) return predicted;
+        factors_.reset();
+        grid_ = grid;
+        fill_ = fill;
         return choose_contexts(tokens, {});
     }
 
@@ -273,11 +331,10 @@ private:
     Choice choose_contexts(std::span<std::uint8_t> tokens, std::span<std::uint8_t> low) {
         Contexts full;
         full.geometry = geometry_;
-        const Factors* factors = quantiser_.factors ? &*quantiser_.factors : nullptr;
-        full.side = factors                                       ? Side::fraction
+        full.side = factors_                                      ? Side::fraction
                     : effort_ >= kPlanes && geometry_.planes >= 4 ? Side::neighbours
                                                                   : Side::none;
-        full.centre = quantiser_.fill;
+        full.centre = fill_;
         if (!survey_.rows.empty())
             classify(survey_.rows, survey_.columns, n_, most_classes(full.sides()), full);
         plain_ = full;
@@ -286,13 +343,13 @@ private:
         std::iota(same.begin(), same.end(), std::uint8_t(0));
         const ContextMap map(full, same);
         std::vector<std::vector<Counts>> counted(threads_);
-        quantiser_.quantise_chunks(
-            chunks_of(n_, full, kFastChunk), tokens, low,
-            [&](unsigned worker, std::size_t, std::size_t begin,
-                std::span<const std::uint8_t> some) {
-                counted[worker].resize(counts_of(full, n_));
-                count_tokens(kernels_, full, factors, map, begin, some, counted[worker]);
-            });
+        quantise_chunks(chunks_of(n_, full, kFastChunk), tokens, low,
+                        [&](unsigned worker, std::size_t, std::size_t begin,
+                            std::span<const std::uint8_t> some) {
+                            counted[worker].resize(counts_of(full, n_));
+                            count_tokens(kernels_, full, factors_ ? &*factors_ : nullptr, map,
+                                         begin, some, counted[worker]);
+                        });
         return choose(full, total(counted, full.count()));
     }
 
@@ -311,10 +368,15 @@ private:
     const Kernels& kernels_;
     Writer writer_;
 
-    Quantiser<E> quantiser_;
     Survey survey_;
+    Grid<C> grid_{};
     bool constant_ = false;
+    std::uint8_t fill_ = 0;  // the token of elements that are exceptions
+    std::optional<Factors> factors_;
     Contexts plain_;  // without a side
+    std::vector<std::vector<Exception<E>>> exceptions_;  // of each chunk
+    std::vector<double> squares_;                        // likewise, of what is left out
+    std::vector<Bits> worst_;                            // of each worker
 };
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "dead_zone.hpp"
 #include "kernels.hpp"
 #include "payload.hpp"
 #include "tables.hpp"
@@ -26,15 +25,8 @@ inline constexpr double kMaxNumber = sizeof(C) == 8 ? 0x1p30 : 0x1p22 - 1;
 
 template <class E>
 std::int32_t number_of(double x, const Grid<typename E::Compute>& grid) {
-    using C = typename E::Compute;
-    constexpr double most = kMaxNumber<C>;
-    if (grid.dead) {
-        // As the loops have it, to the bit: on a border, others could round to the other side.
-        const C steps = C(x) * grid.inverse;
-        const double k = double(std::nearbyint(std::abs(steps) - C(0.5)));
-        return std::int32_t(std::copysign(std::min(k, most), steps));
-    }
     const double k = std::nearbyint(x * double(grid.inverse));
+    constexpr double most = kMaxNumber<typename E::Compute>;
     return std::int32_t(std::clamp(k, -most, most));
 }
 
@@ -44,13 +36,12 @@ double half_ulp(double magnitude) {
     return magnitude > 0 ? std::ldexp(0.5, std::ilogb(magnitude) + 1 - E::digits) : 0;
 }
 
-// Sets step, inverse and limit, of a grid that knows whether it has a dead zone. `typical` is the magnitude of most elements: those above it may
+// Sets step, inverse and limit. `typical` is the magnitude of most elements: those above it may
 // turn out exceptions. False where no grid would do: the elements must be stored.
 //
 // |x - y| <= step / 2, but for the rounding of x / step, at most |k| 2^-p steps, and of y = k step,
 // at most |k| 2^-p steps too, for p bits of significand. So a step of 2 bound (1 - (k + 2) 2^(1-p))
-// leaves room for both. With a dead zone y lies nowhere further than a step from x, which is half as
-// wide. All the same every element is compared with what it will decode to.
+// leaves room for both. All the same every element is compared with what it will decode to.
 template <class E>
 bool choose_step(double typical, double magnitude, double bound, Grid<typename E::Compute>& grid) {
     using C = typename E::Compute;
@@ -59,11 +50,11 @@ bool choose_step(double typical, double magnitude, double bound, Grid<typename E
     const double rounding = sizeof(C) == sizeof(typename E::Stored) ? 0 : half_ulp<E>(magnitude);
     // Where elements of a narrow type lie as far apart as the bound, the largest are exceptions.
     const double usable = rounding <= bound / 4 ? bound - rounding : 0.75 * bound;
-    const double widest = grid.dead ? usable : 2 * usable;
-    const double most = magnitude / widest;
-    const double k = most <= 0x1p16 ? most : typical / widest;
+    const double most = magnitude / (2 * usable);
+    const double k = most <= 0x1p16 ? most : typical / (2 * usable);
     if (!(k < std::ldexp(0.25, digits)) || !(k < kMaxNumber<C> / 2)) return false;
-    const double exact = std::min(widest * (1 - (k + 2) * std::ldexp(1.0, 1 - digits)), largest);
+    const double exact =
+        std::min(2 * usable * (1 - (k + 2) * std::ldexp(1.0, 1 - digits)), largest);
     grid.step = C(exact);
     if (double(grid.step) > exact) grid.step = std::nextafter(grid.step, C(0));
     if (!(grid.step >= C(0x1p-100))) return false;
@@ -84,14 +75,6 @@ bool take_step(double step, Grid<C>& grid) {
     grid.inverse = C(1) / grid.step;
     grid.limit = 0;
     return true;
-}
-
-// The offset that suits such elements, if there are any: the mean, rounded.
-template <class C>
-C offset_for(const Beyond& beyond) {
-    if (beyond.count == 0) return 0;
-    const std::uint64_t mean = (beyond.units + beyond.count / 2) / beyond.count;
-    return C(std::min<std::uint64_t>(mean, kMostOffset)) / C(1 << kOffsetBits);
 }
 
 // The bits an element loses to a token of `width` numbers that its model takes for equally likely,

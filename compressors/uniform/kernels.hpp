@@ -41,14 +41,6 @@ struct Grid {
     C limit;  // an error whose computed size is above this may be above the bound
     std::int32_t base;
     unsigned shift;
-    bool dead;  // whether there is a dead zone: numbers are rounded towards zero
-    C offset;   // by how many steps elements lie beyond numbers that are not zero; at most 1/2
-};
-
-// Of elements whose numbers are not zero, with a dead zone: how many there are, and by how many units
-// of 2^-kOffsetBits of a step they lie beyond their numbers, in all.
-struct Beyond {
-    std::uint64_t count = 0, units = 0;
 };
 
 // Smallest and largest value as keys, integers in the order of the values (see `key`).
@@ -110,9 +102,6 @@ struct ElementKernels {
     // Of x - shift.
     Sums (*sums)(const T* x, std::size_t n, double shift);
 
-    // Of n <= kBlock elements.
-    Beyond (*beyond)(const T* x, std::size_t n, C inverse);
-
     // Codes n <= kBlock elements. Returns the largest computed error as an integer that orders like
     // it; above the bits of grid.limit if any element is not finite, too far off or out of window.
     // prediction: what to take from each k, or null; low: what is below the token, if shift > 0.
@@ -120,7 +109,7 @@ struct ElementKernels {
                                  const std::int32_t* prediction, std::uint8_t* token,
                                  std::uint16_t* low);
 
-    // y = k * step, or beyond that by the offset, for n <= kBlock elements.
+    // y = k * step for n <= kBlock elements.
     void (*dequantise)(const std::uint8_t* token, const std::uint16_t* low,
                        const std::int32_t* prediction, std::size_t n, const Grid<C>& grid, T* y);
 

@@ -8,13 +8,36 @@
 #include <cstdint>
 #include <limits>
 
-#include "grid_loops.hpp"
 #include "kernels.hpp"
 #include "operand_loops.hpp"
 #include "quad_loops.hpp"
 
 namespace fedsz::uniform {
 namespace {
+
+// Adding 1.5 * 2^(digits - 1) rounds a float to an integer, ties to even, and leaves the integer in
+// the low bits of the sum: no conversion instruction, whose results differ between machines.
+template <class C>
+struct Rounder;
+template <>
+struct Rounder<float> {
+    static constexpr float magic = 0x1.8p23f;
+    static std::int32_t round(float x) {
+        return std::int32_t(std::bit_cast<std::uint32_t>(x + magic) -
+                            std::bit_cast<std::uint32_t>(magic));
+    }
+    static std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFF; }
+};
+template <>
+struct Rounder<double> {
+    static constexpr double magic = 0x1.8p52;
+    static std::int32_t round(double x) {
+        return std::int32_t(std::bit_cast<std::int64_t>(x + magic));
+    }
+    static std::uint64_t magnitude(double x) {
+        return std::bit_cast<std::uint64_t>(x) & 0x7FFFFFFFFFFFFFFF;
+    }
+};
 
 template <class E>
 Extent<E> extent(const typename E::Stored* x, std::size_t n) {
@@ -87,6 +110,71 @@ Sums sums(const typename E::Stored* x, std::size_t n, double shift) {
     return {sum[0], squares[0]};
 }
 
+template <class E, bool Predicted, bool Wide>
+typename E::Bits quantise_as(const typename E::Stored* x, std::size_t n,
+                             const Grid<typename E::Compute>& grid, const std::int32_t* prediction,
+                             std::uint8_t* __restrict token, std::uint16_t* __restrict low) {
+    using C = typename E::Compute;
+    using Bits = typename E::Bits;
+    const C step = grid.step, inverse = grid.inverse;
+    const std::uint32_t base = std::uint32_t(grid.base);
+    const unsigned shift = Wide ? grid.shift : 0;
+    const std::uint32_t mask = (1u << shift) - 1;
+    Bits worst = 0;
+    std::uint32_t beyond = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        const C v = E::widen(x[i]);
+        const std::int32_t k = Rounder<C>::round(v * inverse);
+        const C y = E::widen(E::narrow(C(k) * step));
+        const Bits error = Rounder<C>::magnitude(v - y);
+        worst = error > worst ? error : worst;
+        const std::uint32_t code =
+            std::uint32_t(k) - base - (Predicted ? std::uint32_t(prediction[i]) : 0);
+        beyond |= code >> (8 + shift);
+        token[i] = std::uint8_t(code >> shift);
+        if constexpr (Wide) low[i] = std::uint16_t(code & mask);
+    }
+    return beyond ? std::numeric_limits<Bits>::max() : worst;
+}
+
+template <class E>
+typename E::Bits quantise(const typename E::Stored* x, std::size_t n,
+                          const Grid<typename E::Compute>& grid, const std::int32_t* prediction,
+                          std::uint8_t* token, std::uint16_t* low) {
+    if (prediction)
+        return grid.shift ? quantise_as<E, true, true>(x, n, grid, prediction, token, low)
+                          : quantise_as<E, true, false>(x, n, grid, prediction, token, low);
+    return grid.shift ? quantise_as<E, false, true>(x, n, grid, prediction, token, low)
+                      : quantise_as<E, false, false>(x, n, grid, prediction, token, low);
+}
+
+template <class E, bool Predicted, bool Wide>
+void dequantise_as(const std::uint8_t* token, const std::uint16_t* low,
+                   const std::int32_t* prediction, std::size_t n,
+                   const Grid<typename E::Compute>& grid, typename E::Stored* __restrict y) {
+    using C = typename E::Compute;
+    const C step = grid.step;
+    const std::uint32_t base = std::uint32_t(grid.base);
+    const unsigned shift = Wide ? grid.shift : 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        std::uint32_t k = base + (std::uint32_t(token[i]) << shift);
+        if constexpr (Wide) k += low[i];
+        if constexpr (Predicted) k += std::uint32_t(prediction[i]);
+        y[i] = E::narrow(C(std::int32_t(k)) * step);
+    }
+}
+
+template <class E>
+void dequantise(const std::uint8_t* token, const std::uint16_t* low, const std::int32_t* prediction,
+                std::size_t n, const Grid<typename E::Compute>& grid, typename E::Stored* y) {
+    if (prediction) {
+        if (grid.shift) return dequantise_as<E, true, true>(token, low, prediction, n, grid, y);
+        return dequantise_as<E, true, false>(token, low, prediction, n, grid, y);
+    }
+    if (grid.shift) return dequantise_as<E, false, true>(token, low, prediction, n, grid, y);
+    return dequantise_as<E, false, false>(token, low, prediction, n, grid, y);
+}
+
 template <class E>
 void scaled(const typename E::Stored* x, std::size_t n, typename E::Compute scale, float most,
             float* __restrict y) {
@@ -100,6 +188,79 @@ template <class E>
 void accumulate(const typename E::Stored* y, std::size_t n, typename E::Compute weight,
                 typename E::Compute* __restrict sum) {
     for (std::size_t i = 0; i < n; ++i) sum[i] += weight * E::widen(y[i]);
+}
+
+// The sum of value(i)^2 over i < n, in an order that vectors follow.
+template <class C, class Value>
+double sum_of_squares(std::size_t n, const Value& value) {
+    constexpr std::size_t lanes = 32;
+    C squares[lanes] = {};
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+            const C v = value(i + lane);
+            squares[lane] += v * v;
+        }
+    for (std::size_t lane = 0; i < n; ++i, ++lane) squares[lane] += value(i) * value(i);
+    double sum = 0;
+    for (const C square : squares) sum += double(square);
+    return sum;
+}
+
+template <class E>
+double energy(const typename E::Stored* y, const typename E::Stored* base, std::size_t n) {
+    using C = typename E::Compute;
+    if (base)
+        return sum_of_squares<C>(
+            n, [&](std::size_t i) { return C(E::widen(y[i]) - E::widen(base[i])); });
+    return sum_of_squares<C>(n, [&](std::size_t i) { return C(E::widen(y[i])); });
+}
+
+template <class E>
+double left_out(const Operands<E>& of, const typename E::Stored* y, std::size_t n,
+                typename E::Stored* left) {
+    if (of.base)
+        of.residual ? left_out_as<E, true, true>(of, y, n, left)
+                    : left_out_as<E, true, false>(of, y, n, left);
+    else
+        of.residual ? left_out_as<E, false, true>(of, y, n, left)
+                    : left_out_as<E, false, false>(of, y, n, left);
+    return energy<E>(left, nullptr, n);
+}
+
+template <class E>
+void accumulate_tokens(const std::uint8_t* token, std::size_t n,
+                       const Grid<typename E::Compute>& grid, typename E::Compute weight,
+                       typename E::Compute* __restrict sum) {
+    using C = typename E::Compute;
+    const C step = grid.step;
+    const std::uint32_t base = std::uint32_t(grid.base);
+    for (std::size_t i = 0; i < n; ++i)
+        sum[i] += weight * E::widen(E::narrow(C(std::int32_t(base + token[i])) * step));
+}
+
+template <class E>
+double energy_of_tokens(const std::uint8_t* token, std::size_t n,
+                        const Grid<typename E::Compute>& grid) {
+    using C = typename E::Compute;
+    // Small numbers, as they nearly always are, are squared and added up as integers: twice as fast.
+    constexpr std::size_t piece = 1024;
+    constexpr std::int32_t small = 1023;
+    if (grid.base >= -small && grid.base <= small - 255) {
+        const auto low = std::int16_t(grid.base);
+        double sum = 0;
+        for (std::size_t at = 0; at < n; at += piece) {
+            std::int32_t squares = 0;  // at most 2^10 times 2^20
+            for (std::size_t i = at; i < (at + piece < n ? at + piece : n); ++i) {
+                const auto k = std::int16_t(low + token[i]);
+                squares += std::int32_t(k) * k;
+            }
+            sum += squares;
+        }
+        return sum;
+    }
+    const std::uint32_t base = std::uint32_t(grid.base);
+    return sum_of_squares<C>(n, [&](std::size_t i) { return C(std::int32_t(base + token[i])); });
 }
 
 void predict(const std::int8_t* left, unsigned rank, const std::int8_t* right, std::size_t stride,
@@ -170,9 +331,9 @@ void dispatch(const RunState* runs, unsigned count, const Decode& decode) {
 
 template <class E>
 constexpr ElementKernels<E> element_kernels() {
-    return {combine<E>, left_out<E>, extent<E>,    magnitudes<E>, extents<E>,
-            sums<E>,    beyond<E>,   quantise<E>,  dequantise<E>, scaled<E>,
-            accumulate<E>, energy<E>, accumulate_tokens<E>, energy_of_tokens<E>, add_quads<E>};
+    return {combine<E>,  left_out<E>,   extent<E>, magnitudes<E>, extents<E>, sums<E>,
+            quantise<E>, dequantise<E>, scaled<E>, accumulate<E>, energy<E>,
+            accumulate_tokens<E>, energy_of_tokens<E>, add_quads<E>};
 }
 
 // All loops of an instruction set: those written for it, and those that its compiler makes of

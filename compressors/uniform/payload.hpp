@@ -17,9 +17,6 @@ enum class Mode : std::uint8_t {
     quads = 5,     // tokens of four rows at a time by rANS
 };
 
-// Set in a mode's number where the grid has an offset, behind its base.
-inline constexpr unsigned kHasOffset = 8;
-
 inline constexpr unsigned kMaxShift = 14;  // bits of a code below its token
 
 // An element stored exactly: not finite, too far from the grid, or out of the tokens' window.

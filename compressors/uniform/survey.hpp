@@ -19,7 +19,6 @@ inline constexpr int kScaleBits = 6;
 struct Survey {
     Limits limits;
     std::vector<std::uint64_t> rows, columns;  // sums of magnitudes; empty if not asked for
-    Beyond beyond;                             // likewise, of all elements
 };
 
 template <class E>
@@ -44,24 +43,22 @@ Limits limits_of(Extent<E> extent) {
 }
 
 // None if no element is finite. A band of rows is a thread's piece of work; sums are of integers,
-// and so the same however the work is split. `dead`: whether to look for what lies beyond numbers of
-// a grid with a dead zone as wide as the bound.
+// and so the same however the work is split.
 template <class E>
 std::optional<Survey> survey(const Elements<E>& x, const Geometry& geometry, double bound,
-                             bool scales, bool dead, const Kernels& kernels, unsigned threads) {
+                             bool scales, const Kernels& kernels, unsigned threads) {
     using C = typename E::Compute;
     constexpr std::size_t kBand = 1 << 16, kMostRows = 1 << 12;  // rows whose sums fit 32 bits
     const std::size_t rows = scales ? geometry.rows : 1, columns = geometry.size() / rows;
     const std::size_t band = scales ? std::clamp<std::size_t>(kBand / columns, 1, kMostRows) : 1;
     const std::size_t piece = scales ? band * columns : kBand;
-    const auto scale = C(std::ldexp(0.5, kScaleBits) / bound), inverse = C(1 / bound);
+    const auto scale = C(std::ldexp(0.5, kScaleBits) / bound);
 
     Survey found;
     found.rows.resize(scales ? rows : 0);
     found.columns.resize(scales ? columns : 0);
     const std::size_t pieces = (geometry.size() + piece - 1) / piece;
     std::vector<Extent<E>> extents(pieces, nothing<E>);
-    std::vector<Beyond> beyond(threads);
     std::vector<std::vector<std::uint64_t>> sums(threads);
     std::vector<std::vector<std::uint32_t>> bands(sums.size());
     parallel_for(pieces, threads, [&](unsigned worker, std::size_t i) {
@@ -72,11 +69,6 @@ std::optional<Survey> survey(const Elements<E>& x, const Geometry& geometry, dou
         for (std::size_t at = begin; at < end; at += kBlock) {
             const std::size_t n = std::min(kBlock, end - at);
             const auto* elements = x.read(at, n, block);
-            if (dead) {
-                const Beyond some = kernels.of<E>().beyond(elements, n, inverse);
-                beyond[worker].count += some.count;
-                beyond[worker].units += some.units;
-            }
             if (!scales) {
                 extents[i] = joined(extents[i], kernels.of<E>().extent(elements, n));
                 continue;
@@ -96,10 +88,6 @@ std::optional<Survey> survey(const Elements<E>& x, const Geometry& geometry, dou
     });
     for (const auto& some : sums)
         for (std::size_t c = 0; c < some.size(); ++c) found.columns[c] += some[c];
-    for (const Beyond& some : beyond) {
-        found.beyond.count += some.count;
-        found.beyond.units += some.units;
-    }
 
     Extent<E> all = nothing<E>;
     for (const auto& extent : extents) all = joined(all, extent);

@@ -20,7 +20,6 @@ struct Settings {
     unsigned effort = 5;               // 0 (fastest) to 9 (smallest)
     unsigned threads = 1;              // 1 to 1024, at most; decides nothing but time
     const Kernels* kernels = nullptr;  // null: the best this machine has
-    bool dead_zone = false;            // of an encoder: see dead_zone.hpp
 };
 
 struct Encoded {
@@ -43,7 +42,7 @@ std::size_t capacity(Dtype dtype, std::size_t n);
 // has been decoded to its own dtype; NaN and infinities come back bit by bit. `payload` has the
 // capacity for them. With a base, of float32 or float64, as many elements of it: codes x - base,
 // rounded, in its place. A `step` above 0 is the grid's: whatever the bound, its multiples (but for
-// -0) come back exactly, and all other elements are exceptions; there is no dead zone. With a residual, what is coded in
+// -0) come back exactly, and all other elements are exceptions. With a residual, what is coded in
 // place of x is x + weight * residual. What a decoder with the same base lacks of that goes to
 // `left`, as many elements in memory of their own, unless it is null.
 Encoded encode(Dtype dtype, const void* x, const Geometry& geometry, double bound,

@@ -46,8 +46,6 @@ class Uniform(Codec):
             rows and columns, 4 by neighbours in a convolution's kernel too; 7 looks for low rank.
         threads: at most so many at a time; 0 for one on each core this process may use, where an
             array has a million elements or more.
-        deadzone: 1 for a dead zone: steps as wide as the bound, not twice, and elements below it
-            are 0. Where most are, an equal squared error takes fewer bytes, with a larger bound.
     """
 
     name = "uniform"
@@ -57,7 +55,6 @@ class Uniform(Codec):
 
     effort: int = setting(5, 0, 9)
     threads: int = setting(0, 0, MOST_THREADS)
-    deadzone: int = setting(0, 0, 1)
 
     def encode_measured(self, x: AnyArray, bound: float, base: AnyArray | None = None) -> Encoded:
         return Encoded(*self.encode_update(x, base, bound)[:2])
@@ -118,7 +115,6 @@ class Uniform(Codec):
                 residual=None if residual is None else octets(residual.x),
                 weight=residual.weight if residual else 1.0,
                 left=None if left is None else left.reshape(-1).view(np.uint8),
-                deadzone=bool(self.deadzone),
             )
         )
 

@@ -220,19 +220,6 @@ CASES = {codec.name: Case(codec) for codec in CODECS} | {
     "uniform-sparse-chunks": Case(Uniform(), sparse(1_200_000), 0.5),
     "uniform-quads": Case(Uniform(), spiked("step", 402, 250), 1.6),
     "uniform-quads-chunks": Case(Uniform(), layer("plain", 750, 200), 1.2),
-    "uniform-deadzone-constant": Case(Uniform(deadzone=1), constant, 1.1),
-    "uniform-deadzone-blocks-wide": Case(Uniform(0, deadzone=1), layer("plain", 40, 60), 1e-4),
-    "uniform-deadzone-classes": Case(Uniform(3, deadzone=1), layer("step", 120, 100), 0.6),
-    "uniform-deadzone-neighbours": Case(Uniform(deadzone=1), scaled_kernels, 0.2),
-    "uniform-deadzone-prediction": Case(Uniform(9, deadzone=1), low_rank(0.05, 0), 0.2),
-    "uniform-deadzone-sparse": Case(Uniform(deadzone=1), sparse(60_000), 0.5),
-    "uniform-deadzone-quads": Case(Uniform(deadzone=1), spiked("step", 402, 250), 1.6),
-    "uniform-deadzone-bfloat16": Case(
-        Uniform(deadzone=1), layer("plain", 40, 60, dtype=ml_dtypes.bfloat16), 0.1
-    ),
-    "uniform-deadzone-float64": Case(
-        Uniform(deadzone=1), layer("plain", 40, 60, dtype=np.float64), 0.1
-    ),
     "difference": Case(Uniform(), after, reference=before),
     "bits": Case(Uniform(), rest_after, reference=rest_before),
     "uniform-exceptions": Case(Uniform(), exceptions, 0.05),
