@@ -40,6 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "drawn": {"update": "randk:k=30%,own=1>qsgd", "downlink": "difference>rtopk:k=20%"},
     "shifts": {"update": "difference>topk:k=10%"},
     "nested state": {"update": "matrix?difference>adaptive>ecx>topk:k=3%|*?dgc>topk:k=5%>ternary"},
+    "eigen": {"update": "feedback>eigen>uniform@step:1", "downlink": "step:0.5"},
     "shifts both ways": {"update": "difference>topk:k=10%", "downlink": "difference>topk:k=10%"},
 }
 

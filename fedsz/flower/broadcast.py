@@ -25,7 +25,7 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.flower.records import sealed, streams_of, to_record, views_of
-from fedsz.methods import Transform
+from fedsz.methods import History, Transform
 from fedsz.transport.shelf import Parked, Shelf
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
@@ -92,6 +92,8 @@ class Broadcast:
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
         self.steps: list[Step] = []
+        self._history: History | None = None  # of all steps, where clients code by it
+        self._restarted: dict[bytes, History] = {}  # of the way from an older model, by its digest
         # By a step: what the model is above it, in one stream; by None: the model without loss.
         self._coded: dict[int | None, bytes] = {}
         self._older: tuple[int, Reference] | None = None  # the model of a step, last looked at
@@ -103,6 +105,10 @@ class Broadcast:
         # has no bound of such a kind stays lossless, and so all does that is on no lattice.
         self._exactly = config.replace(error_bound="step:1", update=DELTA, factors={})
         self._within, self._chain = None, config.downlink_chain
+        if not config.uses_history:
+            self._history = None
+        elif self._history is None:
+            self._history = History()
         if config.downlink == EXACT:
             self._exactly = self._exactly.replace(codec=config.lossless)
         elif self._chain is not None:
@@ -125,7 +131,7 @@ class Broadcast:
         given = Reference(arrays)
         if given.digest == self._given:
             return  # sent to be tested and again to be trained, or a round had no replies
-        self._given, self._coded, self._older = given.digest, {}, None
+        self._given, self._coded, self._older, self._restarted = given.digest, {}, None, {}
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
         if self._shared_initial and self.model is None:
             self._begin_shared(given)
@@ -170,7 +176,7 @@ class Broadcast:
         stream, _ = compress_measured(points, config, before, bounds=named, steps=placed.grid)
         decoded = decompress(stream, reference=before, as_numpy=True)
         self._residual = meant.left_out(decoded) if self._feedback else {}
-        self._take(stream, Reference(decoded), placed.grid)
+        self._take(stream, Reference(decoded), placed.grid, before)
 
     def _add_difference(self, given: Reference, chain: Transform, before: Reference | None) -> None:
         """Code what a model differs by from the one that clients hold; the first goes exactly."""
@@ -178,17 +184,20 @@ class Broadcast:
         if before is None:
             self.steps = []
             stream, _ = compress_measured(given.arrays, self._exactly)
-            self._take(stream, given, {})
+            self._take(stream, given, {}, None)
             return
         # Drawn by the model itself, and so drawn again if the round is.
         seed = int.from_bytes(given.digest[:8], "little")
         encoder = ChainEncoder(chain, seed=seed, round=len(self.steps))
         stream, _ = compress_measured(given.arrays, self._exactly, before, encoder=encoder)
-        self._take(stream, Reference(decompress(stream, reference=before, as_numpy=True)), {})
+        decoded = Reference(decompress(stream, reference=before, as_numpy=True))
+        self._take(stream, decoded, {}, before)
 
-    def _take(self, stream: bytes, model: Reference, grid: Grid) -> None:
-        """Note a step that leads to ``model``."""
+    def _take(self, stream: bytes, model: Reference, grid: Grid, before: Reference | None) -> None:
+        """Note a step that leads from a model, or from none, to ``model``."""
         self.model = model
+        if self._history is not None:
+            self._history = self._history.beyond(before, model) if before else History()
         self.steps.append(Step(stream, model.digest, grid).parked())
         if sum(len(step.stream) for step in self.steps) > HISTORY * self.raw_bytes:
             self._forget(len(self.steps) // 2)
@@ -205,7 +214,9 @@ class Broadcast:
         if self.exact or self.model is None:
             return {}
         names, digests = list(self.model.arrays), [step.digest for step in self.steps]
+        history = self._history or History()
         told: dict[str, Any] = {"given": self._given, "initial": self.initial, "digests": digests}
+        told["history"] = history.digest
         grids = [[step.grid.get(name, NO_STEP) for name in names] for step in self.steps]
         return {
             "steps": ConfigRecord(told),
@@ -213,6 +224,7 @@ class Broadcast:
             "grids": to_record({"steps": np.array(grids, np.float64)}),
             "model": to_record(dict(self.model.arrays)),
             "residual": to_record(dict(self._residual)),
+            "history": to_record(history.arrays()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -221,6 +233,9 @@ class Broadcast:
         self.raw_bytes = sum(x.nbytes for x in self.model.arrays.values())
         self._residual = views_of(state["residual"])
         self._given, self.initial = told["given"], told["initial"]
+        if self._history is not None:
+            arrays = views_of(state["history"]) if "history" in state else {}
+            self._history = History.read(arrays, told.get("history", b""))
         names, rows = list(self.model.arrays), views_of(state["grids"])["steps"].tolist()
         placed = (zip(names, row, strict=True) for row in rows)
         grids = ({name: step for name, step in row if step != NO_STEP} for row in placed)
@@ -237,6 +252,30 @@ class Broadcast:
         self._coded.pop(None, None)
         self._older = None
         self.steps = [step.parked() for step in self.steps]
+
+    def history(self, held: bytes, seen: bytes) -> History | None:
+        """Return what broadcasts have shown to a client once it has received the last one.
+
+        Clients that have taken part in all share one history. What another has missed starts anew
+        with the difference that it is sent, be that of one round or of many.
+
+        Args:
+            held: the digest of the model that it held before, or b"".
+            seen: that of the history that it had then, or b"".
+        """
+        if self.exact or self._history is None or self.model is None or not held:
+            return None
+        if held == self.model.digest:
+            known = (self._history, *self._restarted.values())
+            return next((h for h in known if h.digest == seen), None)
+        if History(digest=seen).digest_after(held + self.model.digest) == self._history.digest:
+            return self._history
+        places = [i for i, step in enumerate(self.steps) if step.digest == held]
+        if not places:
+            return None
+        if held not in self._restarted:
+            self._restarted[held] = History().beyond(self._at(places[-1]), self.model)
+        return self._restarted[held]
 
     def prepare(self, held: Iterable[bytes]) -> None:
         """Code what clients lack that hold these models, from the oldest on: each model once."""

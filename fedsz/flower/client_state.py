@@ -26,6 +26,7 @@ from fedsz.errors import FedszError
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import to_record, views_of
 from fedsz.flower_compat import make_record
+from fedsz.methods import History
 from fedsz.methods.base import is_finite
 from fedsz.update.reference import Reference
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _MODEL: Final = "fedsz.model."  # and the key of an ArrayRecord
 _RESIDUAL: Final = "fedsz.residual."
+_HISTORY: Final = "fedsz.history."
+_SEEN: Final = "fedsz.seen."  # the digest of that
 _TURN: Final = "fedsz.turn."
 _BEFORE: Final = "fedsz.before."  # and the name of an entry: that of the turn before
 _REPLY: Final = "fedsz.reply."  # and the key of any record
@@ -66,6 +69,21 @@ class ClientState:
     def keep_model(self, key: str, record: ArrayRecord | None) -> None:
         """Keep a model, as a plain record; None forgets it."""
         self._put(_MODEL + key, None if record is None else _own(record))
+
+    def history(self, key: str) -> History:
+        """Return what broadcasts have shown, if anything has been kept."""
+        record, note = self._state.get(_HISTORY + key), self._state.get(_SEEN + key)
+        arrays = _arrays(record) if isinstance(record, ArrayRecord) else None
+        digest = note.get("digest") if isinstance(note, ConfigRecord) else None
+        if arrays is None or not isinstance(digest, bytes):
+            return History()
+        return History.read(arrays, digest)
+
+    def keep_history(self, key: str, history: History | None) -> None:
+        """Keep what broadcasts have shown; None forgets it."""
+        self._put(_HISTORY + key, None if history is None else to_record(history.arrays()))
+        note = None if history is None else ConfigRecord({"digest": history.digest})
+        self._put(_SEEN + key, note)
 
     def settle(self, told: Instructions) -> None:
         """Keep one residual of each key: that of the last reply that the server has counted.

@@ -14,6 +14,7 @@ from fedsz.update.config import CompressionConfig
 
 _HOLDS: Final = "holds."  # and the key of an ArrayRecord
 _SHIFTS: Final = "shift."  # likewise
+_HISTORIES: Final = "history."  # likewise
 
 # A ConfigRecord holds no mapping, and clients are not concerned with how the model comes to them.
 _PLAIN: Final = {
@@ -40,6 +41,8 @@ class Instructions:
             None where the last one counted.
         shifts: by the key of an ArrayRecord, the digest of the shift that the server has of this
             client; see `fedsz.update.shift`. None where the client is to start anew.
+        histories: by the key of an ArrayRecord, the digest of the history of broadcasts that the
+            server has for this client once it has received the message; see `fedsz.methods.eigen`.
     """
 
     config: CompressionConfig
@@ -49,6 +52,7 @@ class Instructions:
     trains: bool = True
     counted: int | None = None
     shifts: Mapping[str, bytes] = field(default_factory=dict)
+    histories: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def last_counted(self) -> int:
@@ -70,7 +74,8 @@ class Instructions:
         if self.counted is not None:
             told["counted"] = self.counted
         shifts = {_SHIFTS + key: digest for key, digest in self.shifts.items()}
-        return ConfigRecord({**told, **held, **shifts})
+        histories = {_HISTORIES + key: digest for key, digest in self.histories.items()}
+        return ConfigRecord({**told, **held, **shifts, **histories})
 
     @classmethod
     def read(cls, record: ConfigRecord) -> Instructions:
@@ -91,10 +96,10 @@ class Instructions:
             raise ConfigError(f"the server's instructions lack {err}") from None
         except (TypeError, ValueError) as err:  # msgspec's own are ValueErrors
             raise ConfigError(f"the server's instructions are not valid: {err}") from None
-        holds, shifts = (
+        holds, shifts, histories = (
             {key.removeprefix(name): told[key] for key in told if key.startswith(name)}
-            for name in (_HOLDS, _SHIFTS)
+            for name in (_HOLDS, _SHIFTS, _HISTORIES)
         )
         # Older servers say neither.
         run, trains = told.get("run", b""), bool(told.get("trains", True))
-        return cls(read.require(), turn, holds, run, trains, counted, shifts)
+        return cls(read.require(), turn, holds, run, trains, counted, shifts, histories)

@@ -36,6 +36,8 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.reply_report import ReplyReport
+from fedsz.methods import History
+from fedsz.methods.combinators import by_step
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits, Reader
 from fedsz.update.bound_encoder import UpdateEncoder
@@ -47,7 +49,7 @@ from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import place_first
 from fedsz.update.reference import Reference, require_reference, shown
 from fedsz.update.shift import NO_SHIFT, agreed_shift, shift_after, shifted, with_shift
-from fedsz.update.step import Arrival
+from fedsz.update.step import Arrival, energies, scales_of_step
 
 logger = logging.getLogger(__name__)
 
@@ -218,8 +220,9 @@ def _received(
     """
     if key not in told.holds:
         return Reference(ReceivedUpdate(record, limits=limits).arrays())
-    model = state.model(key)
+    before = model = state.model(key)
     if model is not None and model.digest == told.holds[key]:
+        model.history = _history(key, told, state, None, model)
         return model  # it has been here before a crash of the server, which knows of an older one
     streams = streams_of(record)
     if not is_sealed(record) and layout_of(record).shapes:
@@ -235,7 +238,30 @@ def _received(
     if model is None:
         raise ReferenceMismatch("the server sent no model, and this client holds none")
     require_reference(told.holds[key], model)
+    model.history = _history(key, told, state, before, model)
     return model
+
+
+def _history(
+    key: str, told: Instructions, state: ClientState, before: Reference | None, now: Reference
+) -> History | None:
+    """Return what broadcasts have shown on the way to a model, as the server has it; and keep it.
+
+    The server goes on with what it had, or starts anew by this broadcast; None where it has shown
+    this client another, or nothing.
+    """
+    found, wanted = None, told.histories.get(key)
+    if wanted is not None:
+        kept = state.history(key)
+        if before is None:
+            found = kept if kept.digest == wanted else None
+        else:
+            digests = before.digest + now.digest
+            known = (h for h in (kept, History()) if h.digest_after(digests) == wanted)
+            earlier = next(known, None)
+            found = earlier.beyond(before, now) if earlier else None
+    state.keep_history(key, found)
+    return found
 
 
 def _digest(message: Message, sent: Mapping[str, Reference]) -> bytes:
@@ -305,8 +331,17 @@ def _update(
         if digest and not shift:
             logger.error("%r starts anew: the server has another shift than is kept here", key)
         base = shifted(sent, shift)
-        drawn = {"seed": told.seed, "round": told.turn, "sender": state.sender}
-        encoder = ChainEncoder(chain, **drawn, kept=kept, sent=sent)
+        scales = scales_of_step(energies(arrays, sent, config)) if by_step(chain) else {}
+        encoder = ChainEncoder(
+            chain,
+            seed=told.seed,
+            round=told.turn,
+            sender=state.sender,
+            kept=kept,
+            sent=sent,
+            history=sent.history,
+            scales=scales,
+        )
     stream, report = compress_measured(arrays, config, base, encoder=encoder)
     log_misfits(key, encoder.misfits)
     _check_finite(arrays, sent, state, key, encoder.steps)

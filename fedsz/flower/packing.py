@@ -29,6 +29,8 @@ from fedsz.flower.records import (
 )
 from fedsz.flower.sent_content import SentContent
 from fedsz.flower.shifts import KnownModels, Shifts
+from fedsz.methods import Eigen
+from fedsz.stream import Reader
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.shift import Shift
 from fedsz.update.step import step_spread
@@ -82,6 +84,7 @@ class Packer:
         self._run = drawn + secrets.token_bytes(8)  # it begins with the `Instructions.seed`
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
+        self._seen: dict[int, Mapping[str, bytes]] = {}  # likewise, the digests of histories
         self._lost: dict[int, int] = {}  # by node: how often it lacked what it was to hold
         self._in_round: set[int] = set()  # who has been sent the model of this round
         self._sent = ("", b"")  # the purpose and the model of this round
@@ -170,8 +173,15 @@ class Packer:
                 how = config.replace(codec=own) if own else content.instructions.config
                 told = replace(content.instructions, config=how, counted=counted, shifts=shifts)
                 content = replace(content, instructions=told)
-            held = self._holds(node)
-            case = identity, own, *held.items(), counted, *shifts.items()
+            held, seen = self._holds(node), self._seen.get(node, {})
+            shown = {
+                key: broadcast.history(held.get(key, b""), seen.get(key, b""))
+                for key, broadcast in content.broadcasts.items()
+            }
+            if histories := {key: history for key, history in shown.items() if history}:
+                content = content.showing(histories)
+            digests = content.instructions.histories
+            case = identity, own, *held.items(), counted, *shifts.items(), *digests.items()
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]
@@ -187,9 +197,10 @@ class Packer:
         records: dict[str, Any] = {"packer": ConfigRecord({"run": self._run, "turn": self._turn})}
         records["asked"] = _by_node(turns=self._asked)
         records["counted"] = _by_node(turns=self._counted)
-        for key in sorted({key for held in self._held.values() for key in held}):
-            held = {node: digests[key] for node, digests in self._held.items() if key in digests}
-            records[f"held.{key}"] = _by_node(digests=held)
+        for kind, known in (("held", self._held), ("seen", self._seen)):
+            for key in sorted({key for digests in known.values() for key in digests}):
+                of = {node: digests[key] for node, digests in known.items() if key in digests}
+                records[f"{kind}.{key}"] = _by_node(digests=of)
         for node, shifts in self._shifts.state().items():
             records |= {f"shift.{node}.{key}": to_record(dict(x)) for key, x in shifts.items()}
         for key, broadcast in self._broadcasts.items():
@@ -207,11 +218,7 @@ class Packer:
             dict(zip(state[name]["nodes"], state[name]["turns"], strict=True))
             for name in ("asked", "counted")
         )
-        held: dict[int, dict[str, bytes]] = {}
-        for key, record in parts.get("held", {}).items():
-            for node, digest in zip(record["nodes"], record["digests"], strict=True):
-                held.setdefault(node, {})[key] = digest
-        self._held = dict(held)
+        self._held, self._seen = (_digests(parts.get(kind, {})) for kind in ("held", "seen"))
         shifts: dict[int, dict[str, Shift]] = {}
         for name, record in parts.get("shift", {}).items():
             node, _, key = name.partition(".")
@@ -241,17 +248,24 @@ class Packer:
         node, content = asked.node, asked.content
         if self._lost.get(node, 0) < FORGETFUL:
             # Evaluation may have a key of its own, and leaves what training has left.
-            self._held[node] = {**self._held.get(node, {}), **content.instructions.holds}
+            told = content.instructions
+            self._held[node] = {**self._held.get(node, {}), **told.holds}
+            seen = {key: told.histories.get(key, b"") for key in told.holds}
+            self._seen[node] = {**self._seen.get(node, {}), **seen}
 
     def admitted(self, asked: Asked, sent: Mapping[str, ArrayRecord]) -> None:
         """Keep what has been sent in a reply that has passed admission until it has `counted`.
 
-        The shift of its sender moves by it then.
+        The shift of its sender moves by it then. One that has not coded by the history that it was
+        told lacks that, and begins another.
         """
         told = asked.content.instructions
+        found = {key: streams_of(record) for key, record in sent.items() if is_sealed(record)}
+        streams = {key: each[0] for key, each in found.items() if each}
+        if told.trains and told.histories:
+            lacking = [key for key in told.histories if not _uses_history(streams.get(key))]
+            self._seen[asked.node] = {**self._seen[asked.node], **dict.fromkeys(lacking, b"")}
         if told.trains and told.config.learns_shifts and told.config.chain:
-            found = {key: streams_of(record) for key, record in sent.items() if is_sealed(record)}
-            streams = {key: each[0] for key, each in found.items() if each}
             models = asked.content.by_digest
             self._shifts.admitted(asked.node, streams, models, told.config.chain)
 
@@ -262,7 +276,7 @@ class Packer:
         """
         node, content = asked.node, asked.content
         self._lost[node] = self._lost.get(node, 0) + bool(self._held.get(node))
-        self._held[node] = {}
+        self._held[node], self._seen[node] = {}, {}
         if not content.instructions.holds or not content.is_newest:
             return None  # it is sent the newest before long
         version, nbytes = content.version({})
@@ -317,6 +331,21 @@ class Packer:
         layouts = {key: self.layouts[key] for key in broadcasts}
         told = replace(told, holds=kept)
         return SentContent({}, broadcasts, models, layouts, beside, told).beside_others(content)
+
+
+def _digests(records: Mapping[str, Any]) -> dict[int, Mapping[str, bytes]]:
+    """Return digests by node, then key, from the records that `_by_node` made of each key's."""
+    found: dict[int, dict[str, bytes]] = {}
+    for key, record in records.items():
+        for node, digest in zip(record["nodes"], record["digests"], strict=True):
+            found.setdefault(node, {})[key] = digest
+    return dict(found)
+
+
+def _uses_history(stream: bytes | None) -> bool:
+    """Say whether anything in a stream is coded by a history of broadcasts."""
+    chains = Reader(stream).header.chains if stream else ()
+    return any(f"{Eigen.name}:" in chain.text for chain in chains)
 
 
 def _sent(pushed: Sequence[Message]) -> tuple[str, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from flwr.app import RecordDict
@@ -16,7 +16,7 @@ from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, to_record, with_aside
 from fedsz.flower_compat import RECORD_KEY_CONFIGS
-from fedsz.methods import texts_sent
+from fedsz.methods import History, texts_sent, with_history
 from fedsz.transport.messages import most_fields_of
 from fedsz.transport.replies import StreamedRequest
 from fedsz.transport.shelf import Parked
@@ -37,6 +37,7 @@ class SentContent:
     layouts: Mapping[str, Layout]
     beside: Mapping[str, Aside]
     instructions: Instructions
+    histories: Mapping[str, History] = field(default_factory=dict)  # of one receiver
 
     @property
     def is_newest(self) -> bool:
@@ -50,16 +51,21 @@ class SentContent:
 
     @property
     def by_digest(self) -> dict[bytes, Reference]:
-        """Its models, by their digests."""
-        return {model.digest: model for model in self.models.values()}
+        """Its models, by their digests, with what broadcasts have shown on the way to them."""
+        histories = self.histories
+        models = (model.with_history(histories.get(key)) for key, model in self.models.items())
+        return {model.digest: model for model in models}
 
     @property
     def codecs(self) -> frozenset[str]:
         """The names of the codecs that replies may use, and the texts of chains."""
         config = self.instructions.config
         allowed = {codecs.parse(text).name for text in (config.codec, config.lossless)}
-        chain = texts_sent(config.chain) if config.chain else ()
-        return frozenset(allowed.union(CODECS_OF_FALLBACKS, chain))
+        chains: set[str] = set()
+        if config.chain:
+            for history in (None, *self.histories.values()):  # a client may lack it
+                chains |= texts_sent(with_history(config.chain, history))
+        return frozenset(allowed.union(CODECS_OF_FALLBACKS, chains))
 
     @property
     def drawn(self) -> tuple[int, int] | None:
@@ -81,6 +87,11 @@ class SentContent:
         """Return the same for a message whose records without arrays are those of ``content``."""
         others = {k: v for k, v in content.items() if k not in self.broadcasts and k != KEY}
         return replace(self, others=others)
+
+    def showing(self, histories: Mapping[str, History]) -> SentContent:
+        """Return the same for a client that has these histories, by key, once it has it."""
+        told = replace(self.instructions, histories={k: h.digest for k, h in histories.items()})
+        return replace(self, instructions=told, histories=histories)
 
     def prepare(self, helds: Iterable[Mapping[str, bytes]]) -> None:
         """Code what clients lack that hold these models, by key."""

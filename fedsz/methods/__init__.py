@@ -27,6 +27,7 @@ from fedsz.methods.combinators import (
     parts_of,
     texts_sent,
 )
+from fedsz.methods.eigen import Eigen, History, with_history
 from fedsz.methods.feedback import Dgc, Ecx, Feedback
 from fedsz.methods.low_rank import Atomo, PowerSgd
 from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
@@ -42,7 +43,7 @@ from fedsz.spec_strings import chosen
 
 METHODS: Final[tuple[Part | Wrapper, ...]] = (
     Adaptive(), Feedback(), Ecx(), Dgc(), Difference(),
-    PowerSgd(), Atomo(), Sketch(), Rotate(),
+    Eigen(), PowerSgd(), Atomo(), Sketch(), Rotate(),
     TopK(), RandomTopK(), Threshold(), RandomK(), SparseBinary(),
     Sign(), Ternary(), Qsgd(), Natural(), Uveqfed(), Centroids(),
 )  # fmt: skip
@@ -54,7 +55,9 @@ __all__ = [
     "METHODS",
     "PRESETS",
     "Difference",
+    "Eigen",
     "Feedback",
+    "History",
     "Preset",
     "Shared",
     "Sparse",
@@ -65,6 +68,7 @@ __all__ = [
     "parse",
     "parts_of",
     "texts_sent",
+    "with_history",
 ]
 
 

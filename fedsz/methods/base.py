@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from fedsz.codecs.base import flat
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import check_settings, spelled
 from fedsz.spread import energy
+
+if TYPE_CHECKING:
+    from fedsz.methods.eigen import Basis
 
 State = Mapping[str, NDArray]  # what a sender keeps, see fedsz.methods.state
 Planes = Mapping[str, NDArray]  # what it sends: planes, by their names
@@ -78,6 +81,8 @@ class Shared:
         round: likewise.
         sender: 0 to 2^64 - 1; tells senders apart where each draws numbers of its own.
         reference: digest of the model that the tensor is a difference from; empty if of none.
+        basis: of the tensor, as earlier broadcasts have shown it; see `fedsz.methods.eigen`.
+        scale: what the sender multiplies bounds of kind ``step`` with; receivers need it not.
     """
 
     spec: TensorSpec
@@ -85,6 +90,8 @@ class Shared:
     round: int = 0
     sender: int = 0
     reference: bytes = b""
+    basis: Basis | None = None
+    scale: float = field(default=0.0, compare=False)
 
     def of(self, spec: TensorSpec) -> Shared:
         """Return what is known of another tensor."""

@@ -24,8 +24,8 @@ class Bounded(Part):
 
     Attributes:
         codec: that codes them.
-        bound: of their range for ``rel``, their standard deviation for ``std``; None for codecs
-            that no bound steers.
+        bound: of their range for ``rel``, their standard deviation for ``std``, the root mean
+            square of the sender's whole step for ``step``; None for codecs that no bound steers.
 
     Raises:
         ConfigError: the codec needs a bound and has none, has one and needs none, or it is of a
@@ -45,8 +45,6 @@ class Bounded(Part):
             raise ConfigError(f"{self.codec} needs a bound: write {self.codec}{AT}std:1")
         if self.bound and not steered:
             raise ConfigError(f"codec {self.codec} takes no bound: leave {AT}{self.bound} out")
-        if self.bound and self.bound.kind == "step":
-            raise ConfigError(f"{self.bound} is of a whole update, not of what {self.codec} codes")
 
     @classmethod
     def of(cls, text: str) -> Bounded:
@@ -73,7 +71,7 @@ class Bounded(Part):
         if isinstance(self.codec, LosslessCodec):
             payload = self.codec.pack(x.tobytes(), x.itemsize)
         else:
-            bound = self.bound.absolute(x) if self.bound else 0.0
+            bound = self._absolute(x, shared) if self.bound else 0.0
             payload = self.codec.encode(*self._narrow(x, bound))
         return {"payload": np.frombuffer(payload, np.uint8)}, state
 
@@ -85,6 +83,14 @@ class Bounded(Part):
             return np.frombuffer(data, spec.dtype).reshape(spec.shape)
         dtype = spec.dtype if spec.dtype in self.codec.dtypes else SINGLE
         return self.codec.decode(payload, spec.shape, dtype).astype(spec.dtype, copy=False)
+
+    def _absolute(self, x: NDArray, shared: Shared) -> float:
+        assert self.bound is not None
+        if self.bound.kind != "step":
+            return self.bound.absolute(x)
+        if not shared.scale:
+            raise CodecError(f"{self} is of the step of an update, and there is none")
+        return self.bound.value * shared.scale
 
     def _narrow(self, x: NDArray, bound: float) -> tuple[NDArray, float]:
         """Return values in a dtype that the codec takes, and what is left of the bound."""

@@ -319,6 +319,12 @@ def keeps_state(transform: Transform) -> bool:
     return any(isinstance(part, Wrapper) or part.stateful for part in parts_of(transform))
 
 
+def by_step(transform: Transform) -> bool:
+    """Say whether a bound in it is of a sender's whole step."""
+    bounds = (getattr(part, "bound", None) for part in parts_of(transform))
+    return any(bound is not None and bound.kind == "step" for bound in bounds)
+
+
 def texts_sent(transform: Transform) -> set[str]:
     """Return what streams may say of the chains that a transform codes tensors by."""
     if isinstance(transform, ByLayer):

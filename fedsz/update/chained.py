@@ -14,10 +14,11 @@ from fedsz import methods
 from fedsz.arrays import Buffer, NDArray, wide
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
-from fedsz.methods import Shared, Sparse, State, TensorSpec, Transform
+from fedsz.methods import History, Shared, Sparse, State, TensorSpec, Transform, with_history
 from fedsz.methods.base import DTYPES, NOTHING, Decoded, Planes, dense, is_finite, is_small
 from fedsz.methods.combinators import Chain
 from fedsz.methods.compressed_sum import CompressedSums
+from fedsz.methods.eigen import require_history
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.payload import read, write
 from fedsz.methods.state import SHIFT, by_tensor, flat, misfit, path_of, restored
@@ -39,6 +40,8 @@ class ChainEncoder(Encoder):
         seed, round, sender: as in `fedsz.methods.Shared`.
         kept: what an earlier encoder left, see `left`.
         sent: the model that tensors were trained from, to measure how much of them arrives.
+        history: what `fedsz.methods.eigen` takes bases from, if the receiver has it, too.
+        scales: by tensor, what bounds of kind ``step`` are multiplied with.
     """
 
     def __init__(
@@ -50,10 +53,14 @@ class ChainEncoder(Encoder):
         sender: int = 0,
         kept: Mapping[str, NDArray] = MappingProxyType({}),
         sent: Reference | None = None,
+        history: History | None = None,
+        scales: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
+        self._history, self._scales = history, scales
         self._kept, self._state = by_tensor(kept), dict[str, State]()
         super().__init__(dict.fromkeys(self._kept, "no chain codes it"))
-        self._transform, self._drawn, self._sent = transform, (seed, round, sender), sent
+        self._transform = with_history(transform, history)
+        self._drawn, self._sent = (seed, round, sender), sent
 
     @property
     def left(self) -> dict[str, NDArray]:
@@ -81,6 +88,8 @@ class ChainEncoder(Encoder):
             TensorSpec(x.shape, x.dtype, entry.name),
             *self._drawn,
             b"" if reference is None else reference.digest,
+            self._history.basis(entry.name, x.shape) if self._history else None,
+            self._scales.get(entry.name, 0.0),
         )
         coded = self._coded(x, entry.x, shared) if x.size and is_finite(x) else None
         arriving = entry.x
@@ -173,25 +182,28 @@ class ChainDecoder:
     Attributes:
         chain: that decodes.
         record: of the header.
-        reference: digest of the model that tensors are differences from; empty if of none.
+        reference: the model that tensors are differences from, if any.
         name: of the tensor.
     """
 
     chain: Chain
     record: ChainRecord
-    reference: bytes = b""
+    reference: Reference | None = None
     name: str = ""
 
     dtypes: ClassVar = DTYPES
 
     @classmethod
-    def of(cls, record: ChainRecord, reference: bytes | None) -> ChainDecoder:
+    def of(cls, record: ChainRecord, reference: Reference | None) -> ChainDecoder:
         """Return that of a header's chain.
 
         Raises:
             UnsupportedStream: this release does not know it.
+            ReferenceMismatch: it is of another history of broadcasts than the reference has.
         """
-        return cls(_parsed(record.text), record, reference or b"")
+        chain = _parsed(record.text)
+        require_history(chain, reference.history if reference else None)
+        return cls(chain, record, reference)
 
     def of_tensor(self, tensor: Tensor) -> ChainDecoder:
         """Return that of one tensor; `LimitExceeded` if that takes too much for its size."""
@@ -255,7 +267,11 @@ class ChainDecoder:
     def _shared(self, shape: Sequence[int], dtype: np.dtype) -> Shared:
         spec = TensorSpec(tuple(shape), wide(dtype), self.name)
         drawn = self.record.seed, self.record.round, self.record.sender
-        return Shared(spec, *drawn, self.reference)
+        if self.reference is None:
+            return Shared(spec, *drawn)
+        history = self.reference.history
+        basis = history.basis(self.name, spec.shape) if history else None
+        return Shared(spec, *drawn, self.reference.digest, basis)
 
 
 @lru_cache(maxsize=MOST_CHAINS)

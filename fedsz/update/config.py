@@ -206,6 +206,13 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.update in UPDATES else _meant("update", self.update)
 
     @property
+    def uses_history(self) -> bool:
+        """Whether clients may code their updates by what broadcasts have shown."""
+        from fedsz.methods import Eigen
+
+        return self._has(Eigen)
+
+    @property
     def downlink_chain(self) -> Transform | None:
         """The chain that codes how a model differs from the one that clients hold, if any."""
         by_chain = self.downlink.startswith(DIFFERENCE)

@@ -73,9 +73,11 @@ def unpack(
 
     Arrays that were stored without loss are read-only views of what was unpacked.
     """
+    origin = None
     if reader.header.reference is not None:
         require_reference(reader.header.reference, reference)
-    chains = [ChainDecoder.of(chain, reader.header.reference) for chain in reader.header.chains]
+        origin = reference
+    chains = [ChainDecoder.of(chain, origin) for chain in reader.header.chains]
     for payload, data, offset in reader.payloads():
         tensors = [reader.header.tensors[i] for i in payload.members]
         with located(offset):

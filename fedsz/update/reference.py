@@ -8,12 +8,15 @@ that nothing is ever added to the wrong model.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import xxhash
 
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray, StateDict, as_arrays, raw, require_state_dict
 from fedsz.errors import ConfigError, ReferenceMismatch
+
+if TYPE_CHECKING:
+    from fedsz.methods import History
 
 SHOWN: Final = 8  # bytes of a digest in messages
 
@@ -23,12 +26,16 @@ class Reference:
 
     It keeps the arrays, not copies: they must not change while it is in use.
 
+    Attributes:
+        history: what broadcasts have shown on the way to it, if that is known.
+
     Raises:
         ConfigError: it holds something that streams do not.
     """
 
-    def __init__(self, state_dict: StateDict) -> None:
+    def __init__(self, state_dict: StateDict, history: History | None = None) -> None:
         self.arrays: dict[str, NDArray] = as_arrays(state_dict)
+        self.history = history
 
     @classmethod
     def of(cls, given: Reference | StateDict | None) -> Reference | None:
@@ -39,8 +46,14 @@ class Reference:
 
     def again(self, arrays: StateDict) -> Reference:
         """Return this model as other arrays hold it, whose digest is known then."""
-        other = Reference(arrays)
+        other = Reference(arrays, self.history)
         other.__dict__.update((k, v) for k, v in self.__dict__.items() if k == "digest")
+        return other
+
+    def with_history(self, history: History | None) -> Reference:
+        """Return this model with what broadcasts have shown on another way to it."""
+        other = self.again(self.arrays)
+        other.history = history
         return other
 
     @cached_property

@@ -60,13 +60,16 @@ def bounds_of_step(
     Returns:
         Bounds above 0; none where nothing moved. A tensor that did not move has K x S.
     """
-    whole = root_mean_square(energies)
-    bounds = {}
-    for name, (count, energy) in energies.items():
-        own = math.sqrt(energy / count)
-        scale = min(whole, MOST * own) if own else whole
-        bounds[name] = config.bound_of(name).value * scale
+    scales = scales_of_step(energies)
+    bounds = {name: config.bound_of(name).value * scale for name, scale in scales.items()}
     return {name: bound for name, bound in bounds.items() if 0 < bound < math.inf}
+
+
+def scales_of_step(energies: Mapping[str, tuple[int, float]]) -> dict[str, float]:
+    """Return what a bound of kind ``step`` is multiplied with, by tensor: min(S, 4 RMS(s_t))."""
+    whole = root_mean_square(energies)
+    own = {name: math.sqrt(energy / count) for name, (count, energy) in energies.items()}
+    return {name: min(whole, MOST * rms) if rms else whole for name, rms in own.items()}
 
 
 @dataclass(frozen=True)

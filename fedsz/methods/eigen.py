@@ -1,0 +1,262 @@
+"""`eigen`: coefficients of a tensor in a basis that sender and receiver know from broadcasts.
+
+A gradient is a sum of products of what comes into a layer and what comes back through it. Both live
+in few directions, which are nearly the same for all clients and change slowly (so K-FAC, Martens
+and Grosse 2015; Shampoo, Gupta et al. 2018; SOAP, Vyas et al. 2024). The models that a server has
+sent show these directions to all that have received them, so that the basis costs no bytes. In it
+most coefficients of an update are small. It is the Karhunen-Loeve transform along each axis of a
+tensor, the higher-order SVD of Lathauwer et al. (2000).
+
+Sender and receiver compute the basis by themselves, equal to the bit: compressors/eigen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import xxhash
+
+from fedsz.arrays import NDArray
+from fedsz.codecs import _eigen
+from fedsz.codecs.base import flat
+from fedsz.errors import ReferenceMismatch
+from fedsz.methods.base import (
+    VALUES,
+    Kind,
+    Part,
+    Planes,
+    Shared,
+    State,
+    TensorSpec,
+    require_count,
+)
+from fedsz.methods.combinators import ByLayer, Chain, Transform, Wrapper
+
+DECAY: Final = 0.9  # of what earlier broadcasts have shown, for each later one
+# Blocks of an axis, by the elements of a tensor that has fewer: larger ones find more, and take
+# more time for each element.
+BLOCKS: Final = ((1 << 18, 256), (1 << 21, 128), (1 << 63, 64))
+SINGLE: Final = np.dtype(np.float32)
+WHOLE: Final = "iub"  # kinds of dtypes of whole numbers and bools
+SHOWN: Final = 8  # bytes of a history's digest in a chain's text
+
+
+class Axis(NamedTuple):
+    """A tensor as ``outer`` x ``length`` x ``inner`` elements, the middle in blocks."""
+
+    outer: int
+    length: int
+    inner: int
+    block: int
+
+    @property
+    def squares(self) -> int:
+        """Elements of all its blocks' square matrices, one after the other."""
+        count = -(-self.length // self.block)
+        narrow, wider = divmod(self.length, count)
+        return wider * (narrow + 1) ** 2 + (count - wider) * narrow**2
+
+
+def axes_of(shape: tuple[int, ...]) -> list[Axis]:
+    """Return the axes along which a tensor has bases: of none with fewer than two dimensions.
+
+    Those of a convolution's weights [O, I, ...] are outputs, inputs and all positions in the
+    kernel.
+    """
+    size = math.prod(shape)
+    if len(shape) < 2 or not size:
+        return []
+    block = next(block for most, block in BLOCKS if size <= most)
+    sides = (*shape[:2], math.prod(shape[2:]))
+    places = ((math.prod(sides[:i]), n, math.prod(sides[i + 1 :])) for i, n in enumerate(sides))
+    return [Axis(*place, block) for place in places if place[1] > 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """Orthonormal vectors along each axis of a tensor."""
+
+    axes: tuple[Axis, ...]
+    vectors: tuple[NDArray, ...]
+
+    @classmethod
+    def of(cls, axes: Sequence[Axis], products: Sequence[NDArray]) -> Basis:
+        """Return the eigenvectors of products along the axes of a tensor."""
+        vectors = tuple(np.empty_like(p) for p in products)
+        for axis, product, to in zip(axes, products, vectors, strict=True):
+            _eigen.eigenvectors(product, axis.length, axis.block, to)
+        return cls(tuple(axes), vectors)
+
+    def coefficients(self, x: NDArray) -> NDArray:
+        """Return those of a flat tensor, likewise flat."""
+        y = flat(x).copy()
+        for axis, vectors in zip(self.axes, self.vectors, strict=True):
+            _eigen.rotate(y, *axis, vectors, back=False)
+        return y
+
+    def tensor(self, coefficients: NDArray) -> NDArray:
+        """Return what has these coefficients, flat."""
+        y = flat(coefficients).copy()
+        for axis, vectors in reversed(list(zip(self.axes, self.vectors, strict=True))):
+            _eigen.rotate(y, *axis, vectors, back=True)
+        return y
+
+
+class Model(Protocol):
+    """A state_dict as numpy arrays, and what tells it apart from others."""
+
+    arrays: dict[str, NDArray]
+
+    @property
+    def digest(self) -> bytes: ...
+
+
+class History:
+    """What broadcasts have shown of the steps of a model's tensors.
+
+    After each broadcast, with G its step along an axis as a matrix over its norm, the products
+    P <- 0.9 P + G G^T. A tensor's basis along that axis are the eigenvectors of P, block by block.
+
+    Args:
+        products: by tensor, those along each of its axes, float32 and flat.
+        digest: of all models that have gone in, in their order; b"" of none.
+    """
+
+    def __init__(
+        self,
+        products: Mapping[str, tuple[NDArray, ...]] = MappingProxyType({}),
+        digest: bytes = b"",
+    ) -> None:
+        self.products, self.digest = dict(products), digest
+        self._bases: dict[str, Basis] = {}
+
+    def digest_after(self, digests: bytes) -> bytes:
+        """Return the digest of the history after a broadcast, given those of both its models."""
+        return xxhash.xxh3_128_digest(self.digest + digests)
+
+    def beyond(self, before: Model, now: Model) -> History:
+        """Return the history after a broadcast that led a receiver from one model to another.
+
+        Tensors that only one of them has, or whose step is 0 or not finite, stay as they are.
+        """
+        products = dict(self.products)
+        for name, x in now.arrays.items():
+            base, axes = before.arrays.get(name), axes_of(x.shape)
+            if base is None or base.shape != x.shape or x.dtype.kind in WHOLE or not axes:
+                continue
+            wide = np.float64 if x.dtype == np.float64 else np.float32
+            with np.errstate(over="ignore", invalid="ignore"):
+                step = flat(np.subtract(x, base, dtype=wide))
+            kept = products.get(name, ())
+            if _sizes(kept) == [axis.squares for axis in axes]:
+                grown = [p.copy() for p in kept]
+            else:
+                grown = [np.zeros(axis.squares, SINGLE) for axis in axes]
+            moved = [
+                _eigen.add_products(step, *axis, DECAY, p)
+                for axis, p in zip(axes, grown, strict=True)
+            ]
+            if all(moved):
+                products[name] = tuple(grown)
+        return History(products, self.digest_after(before.digest + now.digest))
+
+    def basis(self, name: str, shape: tuple[int, ...]) -> Basis | None:
+        """Return that of a tensor; None where nothing has shown any."""
+        products, axes = self.products.get(name, ()), axes_of(shape)
+        if not products or _sizes(products) != [axis.squares for axis in axes]:
+            return None
+        if name not in self._bases:
+            self._bases[name] = Basis.of(axes, products)
+        return self._bases[name]
+
+    def arrays(self) -> dict[str, NDArray]:
+        """Return its products under names of their own, for records of arrays; see `read`."""
+        return {f"{i}.{name}": p for name, of in self.products.items() for i, p in enumerate(of)}
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, NDArray], digest: bytes) -> History:
+        """Return the history that `arrays` told."""
+        products: dict[str, tuple[NDArray, ...]] = {}
+        for key, product in sorted(arrays.items()):
+            name = key.partition(".")[2]
+            products[name] = (*products.get(name, ()), product)
+        return cls(products, digest)
+
+    @property
+    def shown(self) -> str:
+        """Its digest as chains say it."""
+        return self.digest[:SHOWN].hex()
+
+
+def _sizes(arrays: Iterable[NDArray]) -> list[int]:
+    return [x.size for x in arrays]
+
+
+@dataclass(frozen=True)
+class Eigen(Part):
+    """Coefficients in the basis of a `History` of broadcasts, as many as elements.
+
+    Lengths stay, so that an error is as large in the basis as out of it. Tensors that have no
+    basis are left as they are: vectors, and those that no broadcast has moved.
+
+    Attributes:
+        of: tells the history apart, the first half of its digest in hexadecimal digits. Whoever
+            asks for the method leaves it empty, and each sender says which it has.
+    """
+
+    name = "eigen"
+    summary = "coefficients in the eigenbasis of earlier broadcasts, which both sides know"
+    planes = {VALUES: Kind.VALUES}
+    linear = True
+    biased = False
+    contracts = True
+    work = 6.0  # some 200 products and sums, several at a time
+
+    of: str = ""
+
+    def gain(self, shared: Shared) -> float:
+        """Return 1: lengths stay, to a few millionths."""
+        return 1.0
+
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+        basis = shared.basis if self.of else None
+        values = x if basis is None else basis.coefficients(x).reshape(x.shape)
+        return {VALUES: values}, state
+
+    def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
+        """Return that of the tensor: coefficients lie along the same axes."""
+        return replace(spec, name=f"{spec.name}>")
+
+    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+        values, spec = planes[VALUES], shared.spec
+        require_count("values", values, spec.size)
+        basis = shared.basis if self.of else None
+        return (values if basis is None else basis.tensor(values)).reshape(spec.shape)
+
+
+def with_history(transform: Transform, history: History | None) -> Transform:
+    """Return a transform whose `Eigen` parts are of a history, or are not there without one."""
+    if isinstance(transform, Chain):
+        if history is None:
+            return Chain(tuple(part for part in transform.parts if not isinstance(part, Eigen)))
+        named = (
+            replace(p, of=history.shown) if isinstance(p, Eigen) else p for p in transform.parts
+        )
+        return Chain(tuple(named))
+    if isinstance(transform, ByLayer):
+        return ByLayer(tuple((rule, with_history(t, history)) for rule, t in transform.choices))
+    assert isinstance(transform, Wrapper)
+    return replace(transform, inner=with_history(transform.inner, history))
+
+
+def require_history(transform: Chain, history: History | None) -> None:
+    """Raise `ReferenceMismatch` unless ``history`` is the one that a chain's parts are of."""
+    for part in transform.parts:
+        if isinstance(part, Eigen) and part.of and (history is None or history.shown != part.of):
+            have = f"this is {history.shown}" if history else "there is none here"
+            raise ReferenceMismatch(f"coefficients are in the basis of history {part.of}; {have}")
