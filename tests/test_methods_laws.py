@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from safetensors.numpy import load, save
 
 from fedsz import methods
 from fedsz.errors import CodecError, ConfigError, CorruptStream
-from fedsz.methods import METHODS, Shared, TensorSpec, Transform, parse, parts_of
+from fedsz.methods import METHODS, History, Shared, TensorSpec, Transform, parse, parts_of
 from fedsz.methods.base import Part, dense
 from fedsz.methods.combinators import Chain
 from fedsz.methods.compressed_sum import CompressedSum
 from fedsz.methods.payload import read, write
 from fedsz.methods.threshold import Estimate
+from fedsz.update.reference import Reference
 from tests.strategies import weights
 
 # Settings beside the defaults, by name of the method.
@@ -31,6 +33,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "threshold": (*(f"k=20%,by={by}" for by in Estimate), "magnitude=0.02"),
     "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0", "k=30%,block=1"),
     "rotate": ("block=16",),
+    "eigen": ("of=0123456789abcdef",),
     "powersgd": ("rank=1", "rank=2,shared=1"),
     "atomo": ("rank=1",),
     "sketch": ("columns=50%,rows=3", "columns=20%,unbiased=0", "rows=3,fixed=1"),
@@ -93,7 +96,17 @@ tensors = st.one_of(weights(np.float32), weights(np.float64), st.sampled_from(od
 
 
 def shared_of(x: np.ndarray, seed: int = 1, round_: int = 2, sender: int = 3) -> Shared:
-    return Shared(TensorSpec(x.shape, x.dtype, "fc.weight"), seed, round_, sender)
+    spec = TensorSpec(x.shape, x.dtype, "fc.weight")
+    return Shared(spec, seed, round_, sender, basis=basis_of(x.shape))
+
+
+@lru_cache
+def basis_of(shape: tuple[int, ...]) -> Any:
+    """One for tensors of a shape, as a broadcast might have shown it."""
+    before = np.zeros(shape, np.float32)
+    step = np.random.default_rng(0).laplace(size=shape).astype(np.float32)
+    history = History().beyond(Reference({"w": before}), Reference({"w": step}))
+    return history.basis("w", shape)
 
 
 def coded(transform: Transform, x: np.ndarray, shared: Shared, state: Any = None) -> Any:
@@ -183,7 +196,7 @@ def test_what_is_declared_unbiased_is(text: str) -> None:
 # d of E|x - decode(encode(x))|^2 <= (1 - d)|x|^2, by the part and the number of elements.
 SHARES: dict[str, Callable[[Any, int], float]] = {
     "powersgd": lambda _part, _n: 1 / 20,  # the least that a random column takes, in expectation
-    "rotate": lambda _part, _n: 1 - 1e-6,  # less what rounding takes
+    **dict.fromkeys(("rotate", "eigen"), lambda _part, _n: 1 - 1e-6),  # less what rounding takes
     # Stich et al. 2018, of the chunk where that is least.
     "topk": lambda part, n: min(
         part.k.of(size) / size for size in ((part.chunk, n % part.chunk) if part.chunk else (n,))

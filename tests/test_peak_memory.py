@@ -23,7 +23,7 @@ from fedsz.errors import CorruptStream, FedszError
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
 from fedsz.flower.strategy import Mean
-from fedsz.methods import METHODS, parse, parts_of
+from fedsz.methods import METHODS, History, parse, parts_of
 from fedsz.methods.base import Part
 from fedsz.stream import BITS, DIFFERENCE, VALUES, Limits, Reader
 from fedsz.update.chained import ChainEncoder
@@ -179,9 +179,9 @@ CHAINS = [
     *("qsgd", "qsgd:bits=8,bucket=0", "qsgd:bits=2,norm=max", "centroids:bits=8"),
     *("uveqfed", "uveqfed:step=0.0001", "uveqfed:lattice=hexagonal", "rotate>qsgd"),
     *("powersgd", "powersgd:shared=1", "powersgd:rank=64>uniform@std:1", "atomo"),
-    *("sketch:columns=50%", "sketch:columns=5%,rows=3", "fp16"),
+    *("sketch:columns=50%", "sketch:columns=5%,rows=3", "fp16", "eigen>uniform@std:1"),
 ]
-STEPS = ["topk", "randk:k=50%>zstd", "qsgd", "uveqfed", "sketch:columns=50%"]
+STEPS = ["eigen>uniform@std:1", "topk", "randk:k=50%>zstd", "qsgd", "uveqfed", "sketch:columns=50%"]
 SMALL = 8 * MB  # of a model whose arrays are counted, and not the memory of a process
 SLACK = 3 * MB  # some chunks
 
@@ -201,7 +201,9 @@ def test_a_chain_costs_two_and_a_half_times_the_model(text: str, way: str) -> No
     step = rng.laplace(size=receiver.base["w"].shape).astype(np.float32)
     step[0, 0] = 1e4  # numbers that do not fit into a float32
     of, after = (None, step) if way == "values" else (receiver.reference, receiver.base["w"] + step)
-    encoder = ChainEncoder(parse(text))
+    before = Reference({"w": receiver.base["w"] - step})
+    receiver.reference.history = History().beyond(before, receiver.reference)
+    encoder = ChainEncoder(parse(text), history=receiver.reference.history if of else None)
     blob, _ = compress_measured({"w": after}, CompressionConfig(), of, encoder=encoder)
     assert Reader(blob).header.chains
 
