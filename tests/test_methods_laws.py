@@ -189,8 +189,8 @@ def test_what_is_declared_unbiased_is(text: str) -> None:
     mean = np.mean(decoded, axis=0, dtype=np.float64)
     error = np.std(decoded, axis=0, dtype=np.float64) / math.sqrt(rounds)
     # 40 elements: the largest of so many is beyond 5 deviations once in 40,000 runs.
-    assert (np.abs(mean - x) <= 5 * error + 1e-6 * np.abs(x)).all()
-    assert error.any() or np.array_equal(decoded[0], x)
+    assert (np.abs(mean - x) <= 5 * error + 1e-6 * np.abs(x).max()).all()
+    assert error.any() or np.allclose(decoded[0], x, rtol=1e-6, atol=1e-6)  # of what draws nothing
 
 
 # d of E|x - decode(encode(x))|^2 <= (1 - d)|x|^2, by the part and the number of elements.

@@ -38,9 +38,7 @@ from fedsz.methods.base import (
 from fedsz.methods.combinators import ByLayer, Chain, Transform, Wrapper
 
 DECAY: Final = 0.9  # of what earlier broadcasts have shown, for each later one
-# Blocks of an axis, by the elements of a tensor that has fewer: larger ones find more, and take
-# more time for each element.
-BLOCKS: Final = ((1 << 18, 256), (1 << 21, 128), (1 << 63, 64))
+BLOCK: Final = 64  # of an axis: larger ones take more time and memory, and save 1 % more at most
 SINGLE: Final = np.dtype(np.float32)
 WHOLE: Final = "iub"  # kinds of dtypes of whole numbers and bools
 SHOWN: Final = 8  # bytes of a history's digest in a chain's text
@@ -71,10 +69,9 @@ def axes_of(shape: tuple[int, ...]) -> list[Axis]:
     size = math.prod(shape)
     if len(shape) < 2 or not size:
         return []
-    block = next(block for most, block in BLOCKS if size <= most)
     sides = (*shape[:2], math.prod(shape[2:]))
     places = ((math.prod(sides[:i]), n, math.prod(sides[i + 1 :])) for i, n in enumerate(sides))
-    return [Axis(*place, block) for place in places if place[1] > 1]
+    return [Axis(*place, BLOCK) for place in places if place[1] > 1]
 
 
 @dataclass(frozen=True, eq=False)
