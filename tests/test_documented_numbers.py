@@ -97,7 +97,7 @@ SENTENCES = [
             " changes by N to N points",
             rows.over_all_tasks,
         )
-        for page in ("README.md", "docs/index.md", "docs/choosing.md")
+        for page in ("README.md", "docs/index.md")
     ),
     Sentence(
         SAVINGS,
