@@ -97,19 +97,27 @@ class Addend:
 
 
 class CompressedSums:
-    """Those of one tensor: one for each way in which senders have drawn and coded it."""
+    """Those of one tensor: one for each way in which senders have drawn and coded it.
+
+    Of senders who know other bases than the first one, none: each such sum would be as large as the
+    tensor, and where few of many clients train, each of them may have a basis of its own.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[tuple[Chain, Shared], CompressedSum] = {}
 
     def of(self, head: Chain, shared: Shared) -> CompressedSum | None:
-        """Return the one that a sender's values go into; None if these do not tell their norm.
+        """Return the one that a sender's values go into; None if they are to be decoded instead.
+
+        That is where they do not tell their norm, or are in another basis than those before.
 
         Raises:
             CodecError: as `CompressedSum`.
         """
         key = head, replace(shared, sender=0)
         if key not in self._sums:
+            if shared.basis and any(other.basis for _, other in self._sums):
+                return None
             self._sums[key] = CompressedSum(*key)
         found = self._sums[key]
         return found if found.tells_energy else None
