@@ -199,6 +199,14 @@ def compared_large(row: Row) -> list[float]:
     return [x for of in tasks for x in by_downlink(what, label, "methods-large", **of)]
 
 
+def in_a_basis(row: Row) -> list[float]:
+    """A way of eigen.parquet on each of its tasks."""
+    skewed = {"model": "cnn", "partition": "dirichlet:0.3"}
+    tasks = {**skewed, "clients": 4}, {**skewed, "clients": 100}, {"model": "gpt"}
+    label = f"{row.labels[0]}/step:0.6"
+    return [x for of in tasks for x in told("up course", label, "eigen", **of)]
+
+
 ABLATED = {"model": "mlp", "partition": "dirichlet:0.3"}
 
 

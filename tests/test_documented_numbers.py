@@ -82,6 +82,7 @@ TABLES = [
     Table(SAVINGS, "| way | mlp |", rows.portfolio),
     Table(COMPARED, "| way | up | both | points |", rows.compared),
     Table(COMPARED, "| way, three tasks |", rows.compared_large),
+    Table(COMPARED, "| way, in a basis |", rows.in_a_basis),
     Table(COMPARED, "| way, MiniLM by LoRA |", of(rows.by_downlink, "total late", TUNED, **LORA)),
     Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
     Table(PAPER, "| uniform, steps (`--update delta`)", of(rows.on_both, "points up", "accuracy")),
