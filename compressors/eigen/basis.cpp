@@ -72,6 +72,7 @@ bool add_products(std::span<const T> x, const Axis& axis, double decay, std::spa
     if (!(most > 0) || !std::isfinite(most)) return false;
     // By a power of two, which changes no digit: squares of any elements are in range then.
     const double scale = std::ldexp(1.0, -std::ilogb(most) - 1);
+    if (!std::isfinite(scale)) return false;  // of the smallest subnormals
     const Multiply<float> multiply = best(given).multiply<float>();
     const std::size_t columns = axis.outer * axis.inner, stride = padded(axis.widest());
     std::vector<float> part(kDepth * stride), product(axis.widest() * stride);

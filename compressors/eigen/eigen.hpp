@@ -35,7 +35,7 @@ struct Axis {
 
 // Multiplies `products` by `decay` and adds, for each block of the axis, the products of each two of
 // its slices, summed over all else, over the sum of all squares: what is added has a trace of 1.
-// False, with nothing added, where an element is not finite or all are 0.
+// False, with nothing added, where an element is not finite or all are 0 or below 2^-1024.
 template <class T>
 bool add_products(std::span<const T> x, const Axis& axis, double decay, std::span<float> products,
                   const Kernels* kernels = nullptr);

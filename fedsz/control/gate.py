@@ -118,8 +118,13 @@ class _Client:
 
 def _measured(recent: Collection[ClientRecord]) -> UpdateCost:
     """Return what a codec does for a client: medians of its last rounds."""
-    names = ("raw_bytes", "sent_bytes", "encode_seconds", "decode_seconds")
-    return UpdateCost(*(statistics.median(getattr(c, name) for c in recent) for name in names))
+    coding = statistics.median(client.encode_seconds + client.decode_seconds for client in recent)
+    raw, sent = (statistics.median(of) for of in zip(*map(_sizes, recent), strict=True))
+    return UpdateCost(raw, sent, coding, 0.0)
+
+
+def _sizes(client: ClientRecord) -> tuple[int, int]:
+    return client.raw_bytes, client.sent_bytes
 
 
 def _is_known(client: ClientRecord) -> bool:

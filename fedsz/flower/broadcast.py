@@ -43,6 +43,9 @@ FIRST_BOUND: Final = str(ErrorBound.rel(2e-3))
 # the whole one.
 HISTORY: Final = 2.0
 
+# Histories of clients that have missed a broadcast, which go on with the next.
+MOST_HISTORIES: Final = 4
+
 # Bytes of a stream that waits on disk between rounds: it is read again for few clients, or none.
 PARKED_FROM: Final = 1 << 20
 
@@ -93,7 +96,9 @@ class Broadcast:
         self._given = b""  # the digest of what was last put
         self.steps: list[Step] = []
         self._history: History | None = None  # of all steps, where clients code by it
-        self._restarted: dict[bytes, History] = {}  # of the way from an older model, by its digest
+        self._others: dict[bytes, History] = {}  # of clients that missed steps, by their digests
+        self._told: dict[bytes, None] = {}  # which of these are told to clients since the last step
+        self._restarts: dict[bytes, History] = {}  # by the digest of the model that they begin with
         # By a step: what the model is above it, in one stream; by None: the model without loss.
         self._coded: dict[int | None, bytes] = {}
         self._older: tuple[int, Reference] | None = None  # the model of a step, last looked at
@@ -106,7 +111,7 @@ class Broadcast:
         self._exactly = config.replace(error_bound="step:1", update=DELTA, factors={})
         self._within, self._chain = None, config.downlink_chain
         if not config.uses_history:
-            self._history = None
+            self._history, self._others, self._told = None, {}, {}
         elif self._history is None:
             self._history = History()
         if config.downlink == EXACT:
@@ -131,7 +136,7 @@ class Broadcast:
         given = Reference(arrays)
         if given.digest == self._given:
             return  # sent to be tested and again to be trained, or a round had no replies
-        self._given, self._coded, self._older, self._restarted = given.digest, {}, None, {}
+        self._given, self._coded, self._older, self._restarts = given.digest, {}, None, {}
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
         if self._shared_initial and self.model is None:
             self._begin_shared(given)
@@ -197,6 +202,9 @@ class Broadcast:
         """Note a step that leads from a model, or from none, to ``model``."""
         self.model = model
         if self._history is not None:
+            go_on = [self._others[digest] for digest in list(self._told)[-MOST_HISTORIES:]]
+            others = [history.beyond(before, model) for history in go_on] if before else []
+            self._others, self._told = {history.digest: history for history in others}, {}
             self._history = self._history.beyond(before, model) if before else History()
         self.steps.append(Step(stream, model.digest, grid).parked())
         if sum(len(step.stream) for step in self.steps) > HISTORY * self.raw_bytes:
@@ -214,9 +222,10 @@ class Broadcast:
         if self.exact or self.model is None:
             return {}
         names, digests = list(self.model.arrays), [step.digest for step in self.steps]
-        history = self._history or History()
+        others = [self._others[digest] for digest in self._told]
+        histories = [self._history, *others] if self._history is not None else []
         told: dict[str, Any] = {"given": self._given, "initial": self.initial, "digests": digests}
-        told["history"] = history.digest
+        told["histories"] = [history.digest for history in histories]
         grids = [[step.grid.get(name, NO_STEP) for name in names] for step in self.steps]
         return {
             "steps": ConfigRecord(told),
@@ -224,7 +233,7 @@ class Broadcast:
             "grids": to_record({"steps": np.array(grids, np.float64)}),
             "model": to_record(dict(self.model.arrays)),
             "residual": to_record(dict(self._residual)),
-            "history": to_record(history.arrays()),
+            **{f"history{i}": to_record(h.arrays()) for i, h in enumerate(histories)},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -233,9 +242,12 @@ class Broadcast:
         self.raw_bytes = sum(x.nbytes for x in self.model.arrays.values())
         self._residual = views_of(state["residual"])
         self._given, self.initial = told["given"], told["initial"]
-        if self._history is not None:
-            arrays = views_of(state["history"]) if "history" in state else {}
-            self._history = History.read(arrays, told.get("history", b""))
+        digests = enumerate(told.get("histories", ()))  # older checkpoints have none
+        found = [History.read(views_of(state[f"history{i}"]), digest) for i, digest in digests]
+        if self._history is not None and found:
+            self._history, *others = found
+            self._others = {history.digest: history for history in others}
+            self._told = dict.fromkeys(self._others)
         names, rows = list(self.model.arrays), views_of(state["grids"])["steps"].tolist()
         placed = (zip(names, row, strict=True) for row in rows)
         grids = ({name: step for name, step in row if step != NO_STEP} for row in placed)
@@ -257,7 +269,8 @@ class Broadcast:
         """Return what broadcasts have shown to a client once it has received the last one.
 
         Clients that have taken part in all share one history. What another has missed starts anew
-        with the difference that it is sent, be that of one round or of many.
+        with the difference that it is sent, be that of one round or of many; it goes on if the
+        client takes part in the next.
 
         Args:
             held: the digest of the model that it held before, or b"".
@@ -265,23 +278,34 @@ class Broadcast:
         """
         if self.exact or self._history is None or self.model is None or not held:
             return None
-        if held == self.model.digest:
-            known = (self._history, *self._restarted.values())
-            return next((h for h in known if h.digest == seen), None)
-        if History(digest=seen).digest_after(held + self.model.digest) == self._history.digest:
-            return self._history
-        places = [i for i, step in enumerate(self.steps) if step.digest == held]
-        if not places:
-            return None
-        if held not in self._restarted:
-            self._restarted[held] = History().beyond(self._at(places[-1]), self.model)
-        return self._restarted[held]
+        here = held == self.model.digest
+        wanted = seen if here else History(digest=seen).digest_after(held + self.model.digest)
+        known = {h.digest: h for h in (self._history, *self._others.values())}
+        found = known.get(wanted)
+        if found is None and not here:
+            found = self._restarted(held)
+        if found is not None and found is not self._history:
+            self._others[found.digest] = found
+            self._told[found.digest] = None
+        return found
+
+    def _restarted(self, held: bytes) -> History | None:
+        """Return a history that begins with the difference from a model, if that is still known."""
+        if held not in self._restarts:
+            place = next((i for i, step in enumerate(self.steps) if step.digest == held), None)
+            if place is None or self.model is None:
+                return None
+            self._restarts[held] = History().beyond(self._at(place), self.model)
+        return self._restarts[held]
 
     def prepare(self, held: Iterable[bytes]) -> None:
         """Code what clients lack that hold these models, from the oldest on: each model once."""
         ages = {step.digest: i for i, step in enumerate(self.steps)}
         for digest in sorted(set(held) & set(ages), key=lambda digest: ages[digest]):
             self.streams(digest)
+            # Who holds the model before has the history of all, but for a few.
+            if self._history is not None and ages[digest] < len(self.steps) - 2:
+                self._restarted(digest)
 
     def streams(self, held: bytes) -> Streams:
         """Return what a client needs, in this order, that holds model ``held``, a digest or b""."""

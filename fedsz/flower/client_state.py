@@ -19,6 +19,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
 from fedsz.arrays import NDArray
@@ -77,7 +78,8 @@ class ClientState:
         digest = note.get("digest") if isinstance(note, ConfigRecord) else None
         if arrays is None or not isinstance(digest, bytes):
             return History()
-        return History.read(arrays, digest)
+        sound = all(x.dtype == np.float32 and x.ndim == 1 and is_finite(x) for x in arrays.values())
+        return History.read(arrays, digest) if sound else History()
 
     def keep_history(self, key: str, history: History | None) -> None:
         """Keep what broadcasts have shown; None forgets it."""

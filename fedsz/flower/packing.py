@@ -263,7 +263,10 @@ class Packer:
         found = {key: streams_of(record) for key, record in sent.items() if is_sealed(record)}
         streams = {key: each[0] for key, each in found.items() if each}
         if told.trains and told.histories:
-            lacking = [key for key in told.histories if not _uses_history(streams.get(key))]
+            # A client may call its only model otherwise.
+            only = len(streams) == len(told.histories) == 1
+            own = dict(zip(told.histories, streams.values(), strict=True)) if only else streams
+            lacking = [key for key in told.histories if key in own and not _uses_history(own[key])]
             self._seen[asked.node] = {**self._seen[asked.node], **dict.fromkeys(lacking, b"")}
         if told.trains and told.config.learns_shifts and told.config.chain:
             models = asked.content.by_digest
@@ -342,10 +345,9 @@ def _digests(records: Mapping[str, Any]) -> dict[int, Mapping[str, bytes]]:
     return dict(found)
 
 
-def _uses_history(stream: bytes | None) -> bool:
+def _uses_history(stream: bytes) -> bool:
     """Say whether anything in a stream is coded by a history of broadcasts."""
-    chains = Reader(stream).header.chains if stream else ()
-    return any(f"{Eigen.name}:" in chain.text for chain in chains)
+    return any(chain.text.startswith(f"{Eigen.name}:") for chain in Reader(stream).header.chains)
 
 
 def _sent(pushed: Sequence[Message]) -> tuple[str, bytes]:

@@ -171,6 +171,7 @@ class Part(ABC):
         biased: whether the mean of what is decoded is another than what was encoded. Such a part
             belongs into `Feedback`.
         stateful: whether a sender keeps anything from one round to the next.
+        leads: whether it must be the first of its chain, since what it knows is of the tensor.
         linear: whether what several senders have sent can be added up before it is decoded:
             decode(a + b) = decode(a) + decode(b), where ``shared`` differs by its sender at most.
         contracts: whether its error is smaller than what it codes. Any other part must stay outside
@@ -193,6 +194,10 @@ class Part(ABC):
     @property
     def stateful(self) -> bool:
         return type(self).init is not Part.init
+
+    @property
+    def leads(self) -> bool:
+        return self.stateful
 
     @property
     def linear(self) -> bool:

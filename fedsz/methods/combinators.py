@@ -65,12 +65,12 @@ class Transform(ABC):
 class Chain(Transform):
     """Parts one after another: each codes the values that the one before leaves.
 
-    Without any, it sends a tensor as it is. A part that keeps state sees the whole tensor, and so
-    is the first.
+    Without any, it sends a tensor as it is. A part that keeps state or has a basis sees the whole
+    tensor, and so is the first.
 
     Raises:
-        ConfigError: a part follows one that leaves no values, or keeps state and is not the first;
-            or there are more than 8.
+        ConfigError: a part follows one that leaves no values, or must be the first and is not; or
+            there are more than 8.
     """
 
     parts: tuple[Part, ...] = ()
@@ -85,8 +85,8 @@ class Chain(Transform):
                     f"{part} cannot follow {before}, which leaves no values: its planes ({exact})"
                     " must come back exactly"
                 )
-            if part.stateful:
-                raise ConfigError(f"{part} keeps state, and so must be the first of its chain")
+            if part.leads:
+                raise ConfigError(f"{part} must be the first of its chain: it knows whole tensors")
 
     def __str__(self) -> str:
         """Return it as users write it."""

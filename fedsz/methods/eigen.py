@@ -40,7 +40,7 @@ from fedsz.methods.combinators import ByLayer, Chain, Transform, Wrapper
 DECAY: Final = 0.9  # of what earlier broadcasts have shown, for each later one
 BLOCK: Final = 64  # of an axis: larger ones take more time and memory, and save 1 % more at most
 SINGLE: Final = np.dtype(np.float32)
-WHOLE: Final = "iub"  # kinds of dtypes of whole numbers and bools
+OTHERS: Final = "iubc"  # kinds of dtypes that have no basis
 SHOWN: Final = 8  # bytes of a history's digest in a chain's text
 
 
@@ -70,8 +70,14 @@ def axes_of(shape: tuple[int, ...]) -> list[Axis]:
     if len(shape) < 2 or not size:
         return []
     sides = (*shape[:2], math.prod(shape[2:]))
-    places = ((math.prod(sides[:i]), n, math.prod(sides[i + 1 :])) for i, n in enumerate(sides))
-    return [Axis(*place, BLOCK) for place in places if place[1] > 1]
+    axes = []
+    for i, length in enumerate(sides):
+        outer, inner = math.prod(sides[:i]), math.prod(sides[i + 1 :])
+        # One step has no more directions than columns, and products take no more than the tensor.
+        block = min(BLOCK, outer * inner)
+        if length > 1 and block > 1:
+            axes.append(Axis(outer, length, inner, block))
+    return axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +150,7 @@ class History:
         products = dict(self.products)
         for name, x in now.arrays.items():
             base, axes = before.arrays.get(name), axes_of(x.shape)
-            if base is None or base.shape != x.shape or x.dtype.kind in WHOLE or not axes:
+            if base is None or base.shape != x.shape or x.dtype.kind in OTHERS or not axes:
                 continue
             wide = np.float64 if x.dtype == np.float64 else np.float32
             with np.errstate(over="ignore", invalid="ignore"):
@@ -212,6 +218,7 @@ class Eigen(Part):
     linear = True
     biased = False
     contracts = True
+    leads = True
     work = 6.0  # some 200 products and sums, several at a time
 
     of: str = ""
@@ -249,6 +256,14 @@ def with_history(transform: Transform, history: History | None) -> Transform:
         return ByLayer(tuple((rule, with_history(t, history)) for rule, t in transform.choices))
     assert isinstance(transform, Wrapper)
     return replace(transform, inner=with_history(transform.inner, history))
+
+
+def basis_for(chain: Chain, history: History | None, spec: TensorSpec) -> Basis | None:
+    """Return the basis that a chain codes a tensor in, if any."""
+    first = chain.parts[0] if chain.parts else None
+    if history is None or not isinstance(first, Eigen):
+        return None
+    return history.basis(spec.name, spec.shape)
 
 
 def require_history(transform: Chain, history: History | None) -> None:

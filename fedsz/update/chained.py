@@ -18,7 +18,7 @@ from fedsz.methods import History, Shared, Sparse, State, TensorSpec, Transform,
 from fedsz.methods.base import DTYPES, NOTHING, Decoded, Planes, dense, is_finite, is_small
 from fedsz.methods.combinators import Chain
 from fedsz.methods.compressed_sum import CompressedSums
-from fedsz.methods.eigen import require_history
+from fedsz.methods.eigen import basis_for, require_history
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.payload import read, write
 from fedsz.methods.state import SHIFT, by_tensor, flat, misfit, path_of, restored
@@ -84,11 +84,14 @@ class ChainEncoder(Encoder):
         if base is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 x = np.asarray(np.subtract(x, base, dtype=x.dtype))
+        spec = TensorSpec(x.shape, x.dtype, entry.name)
+        how = self._transform.of(spec)
+        chain = how.sent(spec) if how else None
         shared = Shared(
-            TensorSpec(x.shape, x.dtype, entry.name),
+            spec,
             *self._drawn,
             b"" if reference is None else reference.digest,
-            self._history.basis(entry.name, x.shape) if self._history else None,
+            basis_for(chain, self._history, spec) if chain else None,
             self._scales.get(entry.name, 0.0),
         )
         coded = self._coded(x, entry.x, shared) if x.size and is_finite(x) else None
@@ -269,8 +272,7 @@ class ChainDecoder:
         drawn = self.record.seed, self.record.round, self.record.sender
         if self.reference is None:
             return Shared(spec, *drawn)
-        history = self.reference.history
-        basis = history.basis(self.name, spec.shape) if history else None
+        basis = basis_for(self.chain, self.reference.history, spec)
         return Shared(spec, *drawn, self.reference.digest, basis)
 
 

@@ -63,7 +63,7 @@ def _downlink(text: str) -> str | ErrorBound | Difference:
     if not isinstance(transform, methods.Difference) or transform.rate != 1:
         raise ConfigError(f"downlink {text!r} must be {DIFFERENCE!r} of rate 1, for all tensors")
     for part in methods.parts_of(transform.inner):
-        if not isinstance(part, Part) or part.stateful:
+        if not isinstance(part, Part) or part.leads:
             raise ConfigError(f"a downlink has no {part.name}, which keeps state of its own")
         if not part.contracts:
             hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
@@ -81,7 +81,7 @@ _MEANINGS: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
-@lru_cache
+@lru_cache(maxsize=32)  # a policy may bring new bounds with each round
 def _meant(name: str, text: str) -> Any:
     """Return what the text of a field means, or raise `ConfigError`; each is read once."""
     return _MEANINGS[name](text)

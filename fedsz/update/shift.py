@@ -32,7 +32,7 @@ def shifted(sent: Reference, shift: Shift) -> Reference:
         for name, h in shift.items()
         if _fits(h, sent.arrays.get(name))
     }
-    return Reference({**sent.arrays, **moves}) if moves else sent
+    return Reference({**sent.arrays, **moves}, sent.history) if moves else sent
 
 
 def shift_after(stream: Buffer, base: Reference, shift: Shift, transform: Transform) -> Shift:
