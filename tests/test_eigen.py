@@ -349,7 +349,7 @@ def test_sums_in_a_basis_are_those_of_decoded_replies(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         Eigen, "decode", lambda part, *of: turned.append(of[1].spec.shape) or decode(part, *of)
     )
-    averaged = to_arrays(mean.result(third.arrays))
+    averaged = to_arrays(mean.result())
 
     assert [turned.count(SHAPES[name]) for name in ("conv.weight", "fc.weight")] == [1, 1]
     for name, x in averaged.items():
