@@ -135,3 +135,13 @@ def test_a_hash_fits_its_token_alone(tmp_path: Path) -> None:
     path.write_text("a:1:zz\n")
     with pytest.raises(ConfigError, match="line 1, is no hash of a token"):
         read_hashes(path)
+
+
+def test_a_folder_of_an_earlier_release_is_left_as_it_is(folder: Path) -> None:
+    (folder / "issued").write_text("1f server 127.0.0.1 2036-01-01\n")
+    before = (folder / "issued").read_bytes(), (folder / "tokens").read_bytes()
+
+    for command in ("client", "token", "revoke"):
+        assert "issued, line 1, is nothing" in refuse("keys", command, "-d", folder, "b")
+    assert ((folder / "issued").read_bytes(), (folder / "tokens").read_bytes()) == before
+    assert not list((folder / "clients").iterdir())

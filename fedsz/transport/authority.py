@@ -81,6 +81,7 @@ class Authority:
         if not isinstance(key, Key):
             raise ConfigError(f"{key_file} is no key on an elliptic curve")
         self._key = key
+        self.issued()  # or lines would be added to a list that nothing reads, of an earlier release
 
     @classmethod
     def create(cls, folder: Pathish) -> Authority:
