@@ -16,6 +16,9 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MB = 1 << 20
 
 
+M_MMAP_THRESHOLD = -3  # of malloc.h
+
+
 def growth(work: Callable[[], Result]) -> tuple[int, Result]:
     """Return by how many bytes this process grows at its peak, beyond what it has, and the result.
 
@@ -23,7 +26,9 @@ def growth(work: Callable[[], Result]) -> tuple[int, Result]:
     with arrays of a size of their own, or of more than 2^25 elements.
     """
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before would hide what is taken now
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, 1 << 17)  # or what tests have freed decides how heaps are cut up
+    libc.malloc_trim(0)  # what was freed before would hide what is taken now
     try:
         Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     except OSError as err:
