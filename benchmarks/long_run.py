@@ -20,10 +20,10 @@ from fedsz.control.policy import Controller
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.flower.admission import Admitted
-from fedsz.flower.reply_report import ReplyReport
 from fedsz.flower.round_book import RoundBook
 from fedsz.monitoring.run_summary import RunSummary
 from fedsz.update.config import CompressionConfig
+from fedsz.update.reply_report import ReplyReport
 
 
 class Update:

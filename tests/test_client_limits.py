@@ -19,7 +19,6 @@ from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
 from fedsz.errors import CorruptStream, LimitExceeded, LinkError
 from fedsz.flower import FedSZMod, LocalGrid, make_client_app
-from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY, sealed
 from fedsz.stream import Limits
 from fedsz.training.apps import TaskMod
@@ -43,6 +42,7 @@ from fedsz.transport.frames import (
     pack,
 )
 from fedsz.update.config import CompressionConfig
+from fedsz.update.instructions import Instructions
 from tests.fleets import federated, shares
 from tests.links import LONG, reasons, waiting_app
 from tests.session_links import Door, encoded
@@ -80,7 +80,9 @@ def test_a_server_that_asks_for_more_is_refused(
 
 def received(mod: FedSZMod, records: dict[str, ArrayRecord], **told: str) -> Message:
     """What a client replies that a hostile server sends sealed records."""
-    content = RecordDict({**records, KEY: Instructions(CompressionConfig()).record()})
+    content = RecordDict(
+        {**records, KEY: ConfigRecord(Instructions(CompressionConfig()).written())}
+    )
     if told:
         content["config"] = ConfigRecord({**_told(RunConfig(**told)), "server-round": 1})
     message = Message(content, dst_node_id=1, message_type="train")

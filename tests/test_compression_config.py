@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 import tomli_w
+from flwr.app import ConfigRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.bounds import KINDS, ErrorBound
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.scheme import Scheme, parse
-from fedsz.flower.instructions import Instructions
 from fedsz.training.options import RunConfig
 from fedsz.update.config import DEFAULT, DELTA, EXACT, UPDATES, WEIGHTS, CompressionConfig
+from fedsz.update.instructions import Instructions
 from fedsz.update.partition import RULES
 
 numbers = st.floats(1e-300, 1.0, exclude_max=True)
@@ -53,7 +54,7 @@ def test_a_bound_is_read_as_it_was_written(bound: ErrorBound) -> None:
 
 def test_a_bound_does_not_grow_on_its_way() -> None:
     bound = ErrorBound.rel(0.0123456789)
-    told = Instructions(CompressionConfig.of(bound)).record()
+    told = ConfigRecord(Instructions(CompressionConfig.of(bound)).written())
 
     assert told["error-bound"] == "0.0123456789"
     assert Instructions.read(told).config.bound == bound
@@ -62,7 +63,7 @@ def test_a_bound_does_not_grow_on_its_way() -> None:
 @given(config=configs)
 def test_json_and_messages_keep_all_of_it(config: CompressionConfig) -> None:
     assert msgspec.json.decode(msgspec.json.encode(config), type=CompressionConfig) == config
-    told = Instructions(config, turn=3).record()
+    told = ConfigRecord(Instructions(config, turn=3).written())
     try:
         read = Instructions.read(told).config
     except CodecUnavailable:

@@ -32,12 +32,12 @@ from fedsz.flower import (
     StreamingFedAvg,
 )
 from fedsz.flower.differential_privacy import clipping_norm
-from fedsz.flower.instructions import Instructions
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY
 from fedsz.update.clipping import scaled_step
 from fedsz.update.config import CompressionConfig
+from fedsz.update.instructions import Instructions
 from tests.federation import Watched, record_of, to_arrays
 
 Model = dict[str, np.ndarray]

@@ -16,8 +16,8 @@ from flwr.serverapp.strategy import FedAvg
 import fedsz
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.broadcast import FIRST_BOUND, Broadcast
 from fedsz.flower.records import to_array
+from fedsz.update.broadcast import FIRST_BOUND, Broadcast
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
 from tests.federation import (

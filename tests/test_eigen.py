@@ -17,13 +17,13 @@ from fedsz.arrays import Layout
 from fedsz.codecs import _eigen
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
-from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed, streams_of
 from fedsz.methods import Eigen, History, parse
 from fedsz.methods.eigen import axes_of
 from fedsz.stream import Reader
+from fedsz.update.broadcast import Broadcast
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig

@@ -13,13 +13,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from flwr.app import Array, Context, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZMod, LocalGrid
 from fedsz.flower.client_state import ClientState
-from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY as NOTE
 from fedsz.flower.records import streams_of, to_array
 from fedsz.flower.shifts import KnownModels
@@ -30,6 +29,7 @@ from fedsz.methods.state import by_tensor, flat, misfit, path_of
 from fedsz.stream import CHAINED, Reader
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
+from fedsz.update.instructions import Instructions
 from fedsz.update.reference import Reference
 from fedsz.update.shift import Shift, digest_of, shift_after
 from tests.federation import record_of
@@ -107,7 +107,9 @@ class Client:
         model = Reference({name: np.zeros_like(x) for name, x in step.items()})
         shifts = {KEY: digest_of(self.shift)} if self.shift else {}
         told = Instructions(self.config, self.turn, {KEY: model.digest}, RUN, shifts=shifts)
-        content = RecordDict({KEY: record_of(dict(model.arrays)), NOTE: told.record()})
+        content = RecordDict(
+            {KEY: record_of(dict(model.arrays)), NOTE: ConfigRecord(told.written())}
+        )
         reply = FedSZMod()(
             Message(content, SENDER, "train"),
             self.context,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.codecs import Uniform
 from fedsz.codecs.uniform import DTYPE_IDS
-from fedsz.flower.broadcast import HISTORY, Broadcast
+from fedsz.update.broadcast import HISTORY, Broadcast
 from fedsz.update.config import CompressionConfig
 from fedsz.update.lattice import nearest, step_below
 from fedsz.update.reference import Reference

@@ -14,13 +14,13 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
-from fedsz.flower.broadcast import PARKED_FROM, Broadcast
 from fedsz.flower.client_state import ClientState
-from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import to_record, views_of
-from fedsz.transport.shelf import Parked
+from fedsz.shelf import Parked
+from fedsz.update.broadcast import PARKED_FROM, Broadcast
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
+from fedsz.update.instructions import Instructions
 from fedsz.update.reference import Reference
 from tests.federation import app_of, grid_of, initial, moved, record_of, to_arrays
 from tests.peak_memory import linux

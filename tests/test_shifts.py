@@ -14,9 +14,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsz.errors import ConfigError
 from fedsz.flower import AdmissionRules, FedSZGrid, LocalGrid, StreamingFedAvg
-from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.shifts import Shifts
-from fedsz.transport.shelf import Parked, Shelf
+from fedsz.shelf import Parked, Shelf
+from fedsz.update.broadcast import Broadcast
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.reference import Reference

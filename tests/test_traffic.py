@@ -19,9 +19,9 @@ from fedsz.flower import FedSZGrid, LocalGrid, round_book
 from fedsz.flower.admission import Admitted
 from fedsz.flower.records import KEY, to_array
 from fedsz.flower.refusal import Refusal
-from fedsz.flower.reply_report import ReplyReport
 from fedsz.flower.round_book import RoundBook
 from fedsz.update.config import CompressionConfig
+from fedsz.update.reply_report import ReplyReport
 from tests.federation import app_of
 from tests.test_hostile_replies import Hostile
 

@@ -38,9 +38,9 @@ from fedsz.flower.records import (
 )
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, refusing_failures
 from fedsz.flower.reply_form import Form, check_finite_metrics, check_form, form_of, usual_form
-from fedsz.flower.reply_report import ReplyReport
 from fedsz.flower_compat import records_in
 from fedsz.transport.replies import StreamedRequest
+from fedsz.update.reply_report import ReplyReport
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.errors import FedszError
-from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import aside_of, to_record, with_aside
 from fedsz.flower.refusal import refusing_failures, told
+from fedsz.update.broadcast import Broadcast
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ process of its own, and forget it when the run ends: state of another run is nev
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -24,11 +23,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDic
 
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
-from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import to_record, views_of
 from fedsz.flower_compat import make_record
 from fedsz.methods import History
 from fedsz.methods.base import is_finite
+from fedsz.update.client_update import log_misfits
+from fedsz.update.instructions import Instructions
 from fedsz.update.reference import Reference
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,6 @@ _TURN: Final = "fedsz.turn."
 _BEFORE: Final = "fedsz.before."  # and the name of an entry: that of the turn before
 _REPLY: Final = "fedsz.reply."  # and the key of any record
 _ASKED: Final = "fedsz.asked"
-_SHOWN: Final = 5  # tensors that an error names
 
 
 _Record = ArrayRecord | ConfigRecord | MetricRecord
@@ -178,14 +177,6 @@ def _own(record: _Record) -> _Record:
     if not isinstance(record, ArrayRecord):
         return record
     return make_record(dict(record))
-
-
-def log_misfits(key: str, misfits: Mapping[str, str]) -> None:
-    """Log an error if something was kept that cannot be used; ``misfits`` say why, by tensor."""
-    if misfits:
-        shown = "; ".join(f"{name}: {why}" for name, why in sorted(misfits.items())[:_SHOWN])
-        rest = f"; and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
-        logger.error("what %r kept does not fit, and starts anew: %s%s", key, shown, rest)
 
 
 def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:

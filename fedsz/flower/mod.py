@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import NDArray, StateDict, as_arrays
-from fedsz.errors import ConfigError, DivergedUpdate, ReferenceMismatch, log_failure
-from fedsz.flower.client_state import ClientState, log_misfits
-from fedsz.flower.instructions import Instructions
+from fedsz.arrays import StateDict, as_arrays
+from fedsz.errors import ConfigError, ReferenceMismatch, log_failure
+from fedsz.flower.client_state import ClientState
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     KEY,
@@ -35,21 +31,15 @@ from fedsz.flower.records import (
     views_of,
     with_aside,
 )
-from fedsz.flower.reply_report import ReplyReport
-from fedsz.methods import History
-from fedsz.methods.combinators import by_step
 from fedsz.safetensors_file import INITIAL, read_safetensors
-from fedsz.stream import Limits, Reader
-from fedsz.update.bound_encoder import UpdateEncoder
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import Report, compress_measured
+from fedsz.stream import Limits
+from fedsz.update.client_update import check_finite, coded_update, received
+from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.instructions import Instructions
 from fedsz.update.lattice import place_first
-from fedsz.update.reference import Reference, require_reference, shown
-from fedsz.update.shift import NO_SHIFT, agreed_shift, shift_after, shifted, with_shift
-from fedsz.update.step import Arrival, energies, scales_of_step
+from fedsz.update.reference import Reference
+from fedsz.update.reply_report import ReplyReport
 
 logger = logging.getLogger(__name__)
 
@@ -210,58 +200,11 @@ def _received(
     initial: Callable[[], Reference | None],
     limits: Limits,
 ) -> Reference:
-    """Return the model in a message, whole or as what it differs by from the one held here.
-
-    ``initial`` returns that which training starts from, if it is here.
-
-    Raises:
-        ReferenceMismatch: it differs from a model that is not held here.
-        CorruptStream: a stream is damaged, or asks for more than ``limits``.
-    """
+    """Return the model in a message; see `fedsz.update.client_update.received`."""
     if key not in told.holds:
         return Reference(ReceivedUpdate(record, limits=limits).arrays())
-    before = model = state.model(key)
-    if model is not None and model.digest == told.holds[key]:
-        model.history = _history(key, told, state, None, model)
-        return model  # it has been here before a crash of the server, which knows of an older one
-    streams = streams_of(record)
-    if not is_sealed(record) and layout_of(record).shapes:
-        model = Reference(views_of(record))  # smaller as it is
-    elif model is None:
-        wanted = Reader(streams[0], limits).header.reference if streams else told.holds[key]
-        model = initial() if wanted else None
-        if model is not None and model.digest != wanted:
-            have, want = shown(model.digest), shown(wanted or b"")
-            logger.warning("the initial model here is %s, the server's %s: it sends it", have, want)
-    for stream in streams:
-        model = Reference(decompress(stream, reference=model, as_numpy=True, limits=limits))
-    if model is None:
-        raise ReferenceMismatch("the server sent no model, and this client holds none")
-    require_reference(told.holds[key], model)
-    model.history = _history(key, told, state, before, model)
-    return model
-
-
-def _history(
-    key: str, told: Instructions, state: ClientState, before: Reference | None, now: Reference
-) -> History | None:
-    """Return what broadcasts have shown on the way to a model, as the server has it; and keep it.
-
-    The server goes on with what it had, or starts anew by this broadcast; None where it has shown
-    this client another, or nothing.
-    """
-    found, wanted = None, told.histories.get(key)
-    if wanted is not None:
-        kept = state.history(key)
-        if before is None:
-            found = kept if kept.digest == wanted else None
-        else:
-            digests = before.digest + now.digest
-            known = (h for h in (kept, History()) if h.digest_after(digests) == wanted)
-            earlier = next(known, None)
-            found = earlier.beyond(before, now) if earlier else None
-    state.keep_history(key, found)
-    return found
+    plain = {} if is_sealed(record) else views_of(record)
+    return received(key, streams_of(record), plain, told, state, initial, limits)
 
 
 def _digest(message: Message, sent: Mapping[str, Reference]) -> bytes:
@@ -296,11 +239,11 @@ def _compress(
         if not arrays:
             continue  # nothing that a stream could hold
         if origin is not None and origin.fits(layout_of(record)):
-            stream, report, arrived = _update(key, arrays, told, origin, state)
+            stream, report, arrived = coded_update(key, arrays, told, origin, state)
             arrivals.append(arrived)
         else:  # another model, or other dtypes
             if origin is not None:
-                _check_finite(arrays, origin, state, key)
+                check_finite(key, arrays, origin, state)
             if told.trains:
                 state.forget_residual(key)
             stream, report = compress_measured(arrays, told.config)
@@ -310,66 +253,6 @@ def _compress(
     note = None
     if reports:
         feeds_back = told.trains and told.config.feeds_back
-        note = ReplyReport.of(reports, arrivals, feeds_back=feeds_back).record()
+        said = ReplyReport.of(reports, arrivals, feeds_back=feeds_back)
+        note = ConfigRecord(dict(said.written()))
     reply.content = replaced(reply.content, replies, note)
-
-
-def _update(
-    key: str, arrays: Mapping[str, NDArray], told: Instructions, sent: Reference, state: ClientState
-) -> tuple[bytes, Report, Arrival]:
-    """Return what a client made of the model it was sent, as a stream: weights, or differences."""
-    config, chain = told.config, told.config.chain
-    keeps_state = config.keeps_state and told.trains
-    kept, age = state.residual(key, told) if keeps_state else ({}, 1)
-    base, shift = sent if config.sends_differences else None, NO_SHIFT
-    encoder: UpdateEncoder | ChainEncoder
-    if chain is None:
-        meant = ErrorFeedback(arrays, kept, decay=config.decay, age=age)
-        encoder = UpdateEncoder(meant, config, sent)
-    else:
-        shift = agreed_shift(kept, digest := told.shifts.get(key))
-        if digest and not shift:
-            logger.error("%r starts anew: the server has another shift than is kept here", key)
-        base = shifted(sent, shift)
-        scales = scales_of_step(energies(arrays, sent, config)) if by_step(chain) else {}
-        encoder = ChainEncoder(
-            chain,
-            seed=told.seed,
-            round=told.turn,
-            sender=state.sender,
-            kept=kept,
-            sent=sent,
-            history=sent.history,
-            scales=scales,
-        )
-    stream, report = compress_measured(arrays, config, base, encoder=encoder)
-    log_misfits(key, encoder.misfits)
-    _check_finite(arrays, sent, state, key, encoder.steps)
-    if keeps_state:
-        if chain is not None and config.learns_shifts:
-            assert base is not None
-            shift = shift_after(stream, base, shift, chain)
-        left = with_shift(encoder.left, shift) if shift else encoder.left
-        state.keep_residual(key, left, told)
-    elif told.trains:
-        state.forget_residual(key)
-    return stream, report, encoder.arrived
-
-
-def _check_finite(
-    arrays: Mapping[str, NDArray],
-    sent: Reference,
-    state: ClientState,
-    key: str,
-    steps: Mapping[str, float] = MappingProxyType({}),
-) -> None:
-    """Raise `DivergedUpdate` for an update that has diverged, and forget its residual.
-
-    Tensors whose step has a finite norm in ``steps`` have not.
-    """
-    for name, before in sent.arrays.items():
-        if name not in arrays or math.isfinite(steps.get(name, math.nan)):
-            continue
-        if not np.isfinite(arrays[name]).all() and np.isfinite(before).all():
-            state.forget_residual(key)
-            raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")

@@ -13,8 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout
 from fedsz.flower.asked import Asked
-from fedsz.flower.broadcast import Broadcast
-from fedsz.flower.instructions import Instructions
+from fedsz.flower.broadcast_records import records_of, state_of
 from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
     EVALUATE,
@@ -31,7 +30,9 @@ from fedsz.flower.sent_content import SentContent
 from fedsz.flower.shifts import KnownModels, Shifts
 from fedsz.methods import Eigen
 from fedsz.stream import Reader
+from fedsz.update.broadcast import Broadcast
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
+from fedsz.update.instructions import Instructions
 from fedsz.update.shift import Shift
 from fedsz.update.step import step_spread
 
@@ -204,7 +205,8 @@ class Packer:
         for node, shifts in self._shifts.state().items():
             records |= {f"shift.{node}.{key}": to_record(dict(x)) for key, x in shifts.items()}
         for key, broadcast in self._broadcasts.items():
-            records |= {f"{name}.{key}": record for name, record in broadcast.state().items()}
+            if (state := broadcast.state()) is not None:
+                records |= {f"{name}.{key}": x for name, x in records_of(state).items()}
         return records
 
     def restore(self, state: Mapping[str, Any], config: CompressionConfig) -> None:
@@ -227,7 +229,7 @@ class Packer:
         for key in parts.get("steps", {}):
             self._broadcasts[key] = self._broadcast(config)
             known = {name: part[key] for name, part in parts.items() if key in part}
-            self._broadcasts[key].restore(known)
+            self._broadcasts[key].restore(state_of(known))
 
     def references(self, asked: Asked) -> KnownModels:
         """Return what a reply to a message may be differences from."""

@@ -4,7 +4,7 @@ A sealed ArrayRecord holds Arrays whose bytes are streams, each of differences f
 before it decodes to. Flower moves every Array on its own, so one costs less than a hundred. What
 streams cannot hold (text, objects, other serialisations) goes beside them as it is. A
 `ConfigRecord` under `KEY` travels with it: on the way to a client it says how to compress the reply
-(`fedsz.flower.instructions`), on the way back what that took.
+(`fedsz.update.instructions`), on the way back what that took.
 """
 
 from __future__ import annotations

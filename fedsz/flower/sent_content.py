@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from fedsz import codecs
 from fedsz.arrays import Layout
 from fedsz.codecs import Raw
-from fedsz.flower.broadcast import Broadcast
 from fedsz.flower.differential_privacy import clipping_norm
-from fedsz.flower.instructions import Instructions
 from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, to_record, with_aside
 from fedsz.flower_compat import RECORD_KEY_CONFIGS
 from fedsz.methods import History, texts_sent, with_history
+from fedsz.shelf import Parked
 from fedsz.transport.messages import most_fields_of
 from fedsz.transport.replies import StreamedRequest
-from fedsz.transport.shelf import Parked
+from fedsz.update.broadcast import Broadcast
+from fedsz.update.instructions import Instructions
 from fedsz.update.lossless import BITS_CODEC
 from fedsz.update.reference import Reference
 
@@ -118,7 +118,7 @@ class SentContent:
                 if isinstance(stream, Parked)
             }
             records[key], nbytes = record, nbytes + size
-        told = self.instructions.record()
+        told = ConfigRecord(self.instructions.written())
         request = StreamedRequest({**self.others, **records, KEY: told})
         request.reply_fields, request.parked = self._reply_fields, parked
         return request, nbytes

@@ -10,8 +10,8 @@ from typing import Final
 
 from fedsz.errors import FedszError
 from fedsz.methods import Transform
+from fedsz.shelf import Parked, Shelf
 from fedsz.stream import Reader
-from fedsz.transport.shelf import Parked, Shelf
 from fedsz.update.reference import Reference
 from fedsz.update.shift import Shift, digest_of, shift_after, shifted
 

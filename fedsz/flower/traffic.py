@@ -14,7 +14,7 @@ from fedsz.control.record import ClientRecord, Failure, Traffic
 from fedsz.flower.admission import Admitted
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.refusal import Refusal, kind_of, told
-from fedsz.flower.reply_report import ReplyReport
+from fedsz.update.reply_report import ReplyReport
 
 
 class TrafficCounter:

@@ -24,7 +24,7 @@ from flwr.app import ArrayRecord, Error, Message, RecordDict
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import LINE, one_line
-from fedsz.transport.shelf import Parked, Shelf
+from fedsz.shelf import Parked, Shelf
 
 # Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
 MAX_HEAD_BYTES = 64 << 20

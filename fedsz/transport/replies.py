@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
+from fedsz.shelf import Parked
 from fedsz.transport.messages import MOST_FIELDS
-from fedsz.transport.shelf import Parked
 
 
 class StreamedRequest(RecordDict):

@@ -1,4 +1,4 @@
-"""What a server tells a client about compression, beside the model: a ConfigRecord."""
+"""What a server tells a client about compression, beside the model."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-from flwr.app import ConfigRecord
 
 from fedsz.errors import ConfigError
 from fedsz.update.config import CompressionConfig
 
-_HOLDS: Final = "holds."  # and the key of an ArrayRecord
+_HOLDS: Final = "holds."  # and the key of a model
 _SHIFTS: Final = "shift."  # likewise
 _HISTORIES: Final = "history."  # likewise
 
-# A ConfigRecord holds no mapping, and clients are not concerned with how the model comes to them.
+# Flower's ConfigRecord holds no mapping, and how the model comes to clients is not their concern.
 _PLAIN: Final = {
     name: name.replace("_", "-")
     for name in CompressionConfig.__struct_fields__
@@ -31,7 +30,7 @@ class Instructions:
     Attributes:
         config: all but its downlink.
         turn: counts the messages of a server, so that a residual has an age.
-        holds: by the key of an ArrayRecord, the digest of the model that the record's streams lead
+        holds: by the key of a model (of Flower's ArrayRecord), the digest of what its streams lead
             to; of models that clients need not keep, nothing.
         run: tells apart the runs of one client, so that none gets the residual of another. It
             begins with the seed.
@@ -39,9 +38,9 @@ class Instructions:
         counted: the last turn in which a reply of this client counted, where it has been asked
             since, and that did not: the reply was late, refused, or of a round that does not count.
             None where the last one counted.
-        shifts: by the key of an ArrayRecord, the digest of the shift that the server has of this
+        shifts: by the key of a model, the digest of the shift that the server has of this
             client; see `fedsz.update.shift`. None where the client is to start anew.
-        histories: by the key of an ArrayRecord, the digest of the history of broadcasts that the
+        histories: by the key of a model, the digest of the history of broadcasts that the
             server has for this client once it has received the message; see `fedsz.methods.eigen`.
     """
 
@@ -64,8 +63,8 @@ class Instructions:
         """What random numbers of the run are drawn from, the same for all clients."""
         return int.from_bytes(self.run[:8], "little")
 
-    def record(self) -> ConfigRecord:
-        """Return the record that carries them."""
+    def written(self) -> dict[str, Any]:
+        """Return them as texts, numbers, bytes and lists of such."""
         told: dict[str, Any] = {key: getattr(self.config, name) for name, key in _PLAIN.items()}
         factors = self.config.factors
         told |= {"factor-names": list(factors), "factors": list(factors.values())}
@@ -75,11 +74,11 @@ class Instructions:
             told["counted"] = self.counted
         shifts = {_SHIFTS + key: digest for key, digest in self.shifts.items()}
         histories = {_HISTORIES + key: digest for key, digest in self.histories.items()}
-        return ConfigRecord({**told, **held, **shifts, **histories})
+        return {**told, **held, **shifts, **histories}
 
     @classmethod
-    def read(cls, record: ConfigRecord) -> Instructions:
-        """Return the instructions in a record.
+    def read(cls, record: Mapping[str, Any]) -> Instructions:
+        """Return the instructions that `written` has made, also in another release.
 
         Raises:
             ConfigError: they are incomplete, or not ones that this release knows.

@@ -1,16 +1,15 @@
-"""What a client says of a reply that it has compressed: a ConfigRecord beside its arrays."""
+"""What a client says of a reply that it has compressed, beside its arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
-
-from flwr.app import ConfigRecord
+from typing import Any, Final, Self
 
 from fedsz.update.compress import Report
 from fedsz.update.step import Arrival
 
-# By attribute: the key of a ConfigRecord, and the most that a client may say; what is above counts
+# By attribute: its key beside the arrays, and the most that a client may say; what is above counts
 # as that.
 _SAID: Final = {
     "encode_seconds": ("encode-seconds", 3600.0),
@@ -58,13 +57,13 @@ class ReplyReport:
             moved=float(whole.step > 0) if whole.tensors else None,
         )
 
-    def record(self) -> ConfigRecord:
-        """Return the record that carries it."""
+    def written(self) -> dict[str, float]:
+        """Return it as numbers, by their keys."""
         said = {key: getattr(self, name) for name, (key, _) in _SAID.items()}
-        return ConfigRecord({key: float(value) for key, value in said.items() if value is not None})
+        return {key: float(value) for key, value in said.items() if value is not None}
 
     @classmethod
-    def read(cls, record: ConfigRecord | None) -> Self:
+    def read(cls, record: Mapping[str, Any] | None) -> Self:
         """Return what a client says, within limits; no number, or one below 0, is not said."""
         said = {}
         for name, (key, most) in _SAID.items():

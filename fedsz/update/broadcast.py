@@ -16,17 +16,15 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
-from flwr.app import ConfigRecord
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
-from fedsz.flower.records import sealed, streams_of, to_record, views_of
 from fedsz.methods import History, Transform
-from fedsz.transport.shelf import Parked, Shelf
+from fedsz.shelf import Parked, Shelf
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
@@ -49,7 +47,7 @@ MOST_HISTORIES: Final = 4
 # Bytes of a stream that waits on disk between rounds: it is read again for few clients, or none.
 PARKED_FROM: Final = 1 << 20
 
-NO_STEP: Final = -1.0  # in records, of a tensor that is on no lattice
+NO_STEP: Final = -1.0  # in a state, of a tensor that is on no lattice
 
 Streams = Sequence[bytes | Parked]
 
@@ -67,6 +65,26 @@ class Step:
         if isinstance(self.stream, Parked) or len(self.stream) < PARKED_FROM:
             return self
         return replace(self, stream=Shelf().put("a broadcast", self.stream) or self.stream)
+
+
+class BroadcastState(NamedTuple):
+    """What the next broadcast depends on, for `Broadcast.restore` in another process.
+
+    Attributes:
+        told: the digests of models and histories, by what they are of.
+        streams: those of the steps.
+        grids: the steps of the lattice: a row for each step, a column for each tensor, float64.
+        model: what clients hold.
+        residual: what the last broadcast has left out, by tensor.
+        histories: their arrays.
+    """
+
+    told: Mapping[str, Any]
+    streams: Sequence[bytes]
+    grids: NDArray
+    model: Mapping[str, NDArray]
+    residual: Mapping[str, NDArray]
+    histories: Sequence[Mapping[str, NDArray]]
 
 
 class Broadcast:
@@ -217,41 +235,42 @@ class Broadcast:
         self.steps[: count + 1] = [Step(stream, self.steps[count].digest, grid)]
         self._older = None
 
-    def state(self) -> dict[str, Any]:
-        """Return what the next broadcast depends on, as records; nothing if on nothing."""
+    def state(self) -> BroadcastState | None:
+        """Return what the next broadcast depends on; None if on nothing."""
         if self.exact or self.model is None:
-            return {}
+            return None
         names, digests = list(self.model.arrays), [step.digest for step in self.steps]
         others = [self._others[digest] for digest in self._told]
         histories = [self._history, *others] if self._history is not None else []
         told: dict[str, Any] = {"given": self._given, "initial": self.initial, "digests": digests}
         told["histories"] = [history.digest for history in histories]
         grids = [[step.grid.get(name, NO_STEP) for name in names] for step in self.steps]
-        return {
-            "steps": ConfigRecord(told),
-            "streams": sealed([bytes(step.stream[:]) for step in self.steps]),
-            "grids": to_record({"steps": np.array(grids, np.float64)}),
-            "model": to_record(dict(self.model.arrays)),
-            "residual": to_record(dict(self._residual)),
-            **{f"history{i}": to_record(h.arrays()) for i, h in enumerate(histories)},
-        }
+        return BroadcastState(
+            told,
+            [bytes(step.stream[:]) for step in self.steps],
+            np.array(grids, np.float64),
+            self.model.arrays,
+            self._residual,
+            [history.arrays() for history in histories],
+        )
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: BroadcastState) -> None:
         """Go on from what `state` returned, also in another process."""
-        self.model, told = Reference(views_of(state["model"])), state["steps"]
+        self.model, told = Reference(state.model), state.told
         self.raw_bytes = sum(x.nbytes for x in self.model.arrays.values())
-        self._residual = views_of(state["residual"])
+        self._residual = dict(state.residual)
         self._given, self.initial = told["given"], told["initial"]
-        digests = enumerate(told.get("histories", ()))  # older checkpoints have none
-        found = [History.read(views_of(state[f"history{i}"]), digest) for i, digest in digests]
+        digests = told.get("histories", ())  # older checkpoints have none
+        shown = zip(state.histories, digests, strict=True)
+        found = [History.read(arrays, digest) for arrays, digest in shown]
         if self._history is not None and found:
             self._history, *others = found
             self._others = {history.digest: history for history in others}
             self._told = dict.fromkeys(self._others)
-        names, rows = list(self.model.arrays), views_of(state["grids"])["steps"].tolist()
+        names, rows = list(self.model.arrays), state.grids.tolist()
         placed = (zip(names, row, strict=True) for row in rows)
         grids = ({name: step for name, step in row if step != NO_STEP} for row in placed)
-        steps = zip(streams_of(state["streams"]), told["digests"], grids, strict=True)
+        steps = zip(state.streams, told["digests"], grids, strict=True)
         self.steps = [Step(*step) for step in steps]
 
     @property

@@ -1,0 +1,40 @@
+"""The state of a `fedsz.update.broadcast.Broadcast` <-> records of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count, takewhile
+from typing import Any, Final
+
+from flwr.app import ConfigRecord
+
+from fedsz.flower.records import sealed, streams_of, to_record, views_of
+from fedsz.update.broadcast import BroadcastState
+
+_HISTORY: Final = "history"  # and its number
+_GRIDS: Final = "steps"  # the one array of its record
+
+
+def records_of(state: BroadcastState) -> dict[str, Any]:
+    """Return records by what they are of."""
+    return {
+        "steps": ConfigRecord(dict(state.told)),
+        "streams": sealed(state.streams),
+        "grids": to_record({_GRIDS: state.grids}),
+        "model": to_record(dict(state.model)),
+        "residual": to_record(dict(state.residual)),
+        **{f"{_HISTORY}{i}": to_record(dict(x)) for i, x in enumerate(state.histories)},
+    }
+
+
+def state_of(records: Mapping[str, Any]) -> BroadcastState:
+    """Return what `records_of` was given; a record that is not there raises KeyError."""
+    histories = takewhile(records.__contains__, (f"{_HISTORY}{i}" for i in count()))
+    return BroadcastState(
+        records["steps"],
+        streams_of(records["streams"]),
+        views_of(records["grids"])[_GRIDS],
+        views_of(records["model"]),
+        views_of(records["residual"]),
+        [views_of(records[name]) for name in histories],
+    )

@@ -1,0 +1,214 @@
+"""A client's side of a round: the model that it is sent, and what it makes of it as a stream.
+
+What it keeps from one message to the next is a `Keeper`'s: each system has its own place for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol
+
+import numpy as np
+
+from fedsz.arrays import NDArray
+from fedsz.errors import DivergedUpdate, ReferenceMismatch
+from fedsz.methods import History
+from fedsz.methods.combinators import by_step
+from fedsz.stream import Limits, Reader
+from fedsz.update.bound_encoder import UpdateEncoder
+from fedsz.update.chained import ChainEncoder
+from fedsz.update.compress import Report, compress_measured
+from fedsz.update.decompress import decompress
+from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.instructions import Instructions
+from fedsz.update.reference import Reference, require_reference, shown
+from fedsz.update.shift import NO_SHIFT, agreed_shift, shift_after, shifted, with_shift
+from fedsz.update.step import Arrival, energies, scales_of_step
+
+logger = logging.getLogger(__name__)
+
+_SHOWN: Final = 5  # tensors that an error names
+
+
+class Keeper(Protocol):
+    """What a client keeps from one message to the next, by the keys of its models."""
+
+    @property
+    def sender(self) -> int:
+        """A number that tells this client apart from others, 0 to 2^64 - 1."""
+
+    def model(self, key: str) -> Reference | None:
+        """Return the model that the client holds, if any."""
+
+    def history(self, key: str) -> History:
+        """Return what broadcasts have shown, if anything has been kept."""
+
+    def keep_history(self, key: str, history: History | None) -> None:
+        """Keep what broadcasts have shown; None forgets it."""
+
+    def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
+        """Return the residual and its age in turns, at least 1; that of another run is none."""
+
+    def keep_residual(self, key: str, residual: dict[str, NDArray], told: Instructions) -> None:
+        """Keep what this turn has left out, which may be emptied on the way."""
+
+    def forget_residual(self, key: str) -> None:
+        """Keep nothing of what any turn has left out."""
+
+
+def received(
+    key: str,
+    streams: Sequence[bytes],
+    plain: Mapping[str, NDArray],
+    told: Instructions,
+    keeper: Keeper,
+    initial: Callable[[], Reference | None],
+    limits: Limits,
+) -> Reference:
+    """Return a model that a client is to hold: whole, or by what it differs from the one held here.
+
+    Args:
+        key: of the model; one of ``told.holds``.
+        streams: that lead to it, in their order.
+        plain: the model itself where it came as it is; else empty.
+        told: what the server said beside it.
+        keeper: of what is held here.
+        initial: returns the model that training starts from, if it is here.
+        limits: what a stream may ask for.
+
+    Raises:
+        ReferenceMismatch: it differs from a model that is not held here.
+        CorruptStream: a stream is damaged, or asks for more than ``limits``.
+    """
+    before = model = keeper.model(key)
+    if model is not None and model.digest == told.holds[key]:
+        model.history = _history(key, told, keeper, None, model)
+        return model  # it has been here before a crash of the server, which knows of an older one
+    if plain:
+        model = Reference(plain)  # smaller as it is
+    elif model is None:
+        wanted = Reader(streams[0], limits).header.reference if streams else told.holds[key]
+        model = initial() if wanted else None
+        if model is not None and model.digest != wanted:
+            have, want = shown(model.digest), shown(wanted or b"")
+            logger.warning("the initial model here is %s, the server's %s: it sends it", have, want)
+    for stream in streams:
+        model = Reference(decompress(stream, reference=model, as_numpy=True, limits=limits))
+    if model is None:
+        raise ReferenceMismatch("the server sent no model, and this client holds none")
+    require_reference(told.holds[key], model)
+    model.history = _history(key, told, keeper, before, model)
+    return model
+
+
+def _history(
+    key: str, told: Instructions, keeper: Keeper, before: Reference | None, now: Reference
+) -> History | None:
+    """Return what broadcasts have shown on the way to a model, as the server has it; and keep it.
+
+    The server goes on with what it had, or starts anew by this broadcast; None where it has shown
+    this client another, or nothing.
+    """
+    found, wanted = None, told.histories.get(key)
+    if wanted is not None:
+        kept = keeper.history(key)
+        if before is None:
+            found = kept if kept.digest == wanted else None
+        else:
+            digests = before.digest + now.digest
+            known = (h for h in (kept, History()) if h.digest_after(digests) == wanted)
+            earlier = next(known, None)
+            found = earlier.beyond(before, now) if earlier else None
+    keeper.keep_history(key, found)
+    return found
+
+
+def coded_update(
+    key: str,
+    arrays: Mapping[str, NDArray],
+    told: Instructions,
+    sent: Reference,
+    keeper: Keeper,
+    *,
+    differs: bool = False,
+) -> tuple[bytes, Report, Arrival]:
+    """Return what a client made of the model that it was sent, as a stream.
+
+    Args:
+        key: of the model.
+        arrays: after training.
+        told: what the server said beside the model.
+        sent: the model; it has all of ``arrays``, in the same dtypes and shapes.
+        keeper: of the residual.
+        differs: whether ``arrays`` are differences already, and ``sent`` is zero: then the stream
+            refers to no model.
+
+    Raises:
+        DivergedUpdate: a tensor that was finite is not any more.
+    """
+    config, chain = told.config, told.config.chain
+    keeps_state = config.keeps_state and told.trains
+    kept, age = keeper.residual(key, told) if keeps_state else ({}, 1)
+    base, shift = sent if config.sends_differences and not differs else None, NO_SHIFT
+    encoder: UpdateEncoder | ChainEncoder
+    if chain is None:
+        meant = ErrorFeedback(arrays, kept, decay=config.decay, age=age)
+        encoder = UpdateEncoder(meant, config, sent)
+    else:
+        shift = agreed_shift(kept, digest := told.shifts.get(key))
+        if digest and not shift:
+            logger.error("%r starts anew: the server has another shift than is kept here", key)
+        base = shifted(sent, shift)
+        scales = scales_of_step(energies(arrays, sent, config)) if by_step(chain) else {}
+        encoder = ChainEncoder(
+            chain,
+            seed=told.seed,
+            round=told.turn,
+            sender=keeper.sender,
+            kept=kept,
+            sent=sent,
+            history=sent.history,
+            scales=scales,
+        )
+    stream, report = compress_measured(arrays, config, base, encoder=encoder)
+    log_misfits(key, encoder.misfits)
+    check_finite(key, arrays, sent, keeper, encoder.steps)
+    if keeps_state:
+        if chain is not None and config.learns_shifts:
+            assert base is not None
+            shift = shift_after(stream, base, shift, chain)
+        left = with_shift(encoder.left, shift) if shift else encoder.left
+        keeper.keep_residual(key, left, told)
+    elif told.trains:
+        keeper.forget_residual(key)
+    return stream, report, encoder.arrived
+
+
+def check_finite(
+    key: str,
+    arrays: Mapping[str, NDArray],
+    sent: Reference,
+    keeper: Keeper,
+    steps: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Raise `DivergedUpdate` for an update that has diverged, and forget its residual.
+
+    Tensors whose step has a finite norm in ``steps`` have not.
+    """
+    for name, before in sent.arrays.items():
+        if name not in arrays or math.isfinite(steps.get(name, math.nan)):
+            continue
+        if not np.isfinite(arrays[name]).all() and np.isfinite(before).all():
+            keeper.forget_residual(key)
+            raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")
+
+
+def log_misfits(key: str, misfits: Mapping[str, str]) -> None:
+    """Log an error if something was kept that cannot be used; ``misfits`` say why, by tensor."""
+    if misfits:
+        named = "; ".join(f"{name}: {why}" for name, why in sorted(misfits.items())[:_SHOWN])
+        rest = f"; and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
+        logger.error("what %r kept does not fit, and starts anew: %s%s", key, named, rest)
