@@ -15,13 +15,32 @@
 #include <unistd.h>
 #endif
 
+#include "aligned.hpp"
+#include "floats.hpp"
+
 namespace fedsz {
 
 namespace nb = nanobind;
 
-// A flat float32 array, to read or to fill.
-using ArrayIn = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// A flat array, to read or to fill, and one that belongs to numpy.
+template <class T>
+using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ArrayOut = nb::ndarray<float, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Its elements. Throws std::invalid_argument, with its name, where it is not aligned.
+template <class T>
+std::span<T> span_of(const Flat<T>& x, const char* what) {
+    if (x.size() > 0) check_aligned<T>(x.data(), what);
+    return {x.data(), x.size()};
+}
+
+// Does `work` without the GIL, in the arithmetic that numpy has.
+template <class Work>
+auto unlocked(const Work& work) {
+    const nb::gil_scoped_release released;
+    const DefaultFloats floats;
+    return work();
+}
 
 // The bytes of any object with a contiguous buffer, for as long as this lives.
 class Bytes {

@@ -14,8 +14,7 @@ namespace {
 constexpr std::size_t kDepth = 256, kColumns = 256;
 
 const Kernels& best(const Kernels* kernels) {
-    const Levels& all = levels();
-    return kernels ? *kernels : *all.level[all.count - 1];
+    return kernels ? *kernels : levels().best();
 }
 
 void require(bool fits) {

@@ -2,18 +2,14 @@
 
 namespace fedsz::eigen {
 
-const Levels& levels() {
-    static const Levels found = [] {
-        Levels all{{&kBaseline}, 1};
+const Levels<Kernels>& levels() {
+    static const Levels<Kernels> found = {
+        &kBaseline,
 #ifdef __x86_64__
-        __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx2")) {
-            all.level[all.count++] = &kAvx2;
-            if (__builtin_cpu_supports("avx512f")) all.level[all.count++] = &kAvx512;
-        }
+        &kAvx2,
+        &kAvx512,
 #endif
-        return all;
-    }();
+    };
     return found;
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "levels.hpp"
+
 namespace fedsz::eigen {
 
 // Columns of a product are computed so many at a time.
@@ -37,12 +39,7 @@ struct Kernels {
     }
 };
 
-// The instruction sets this build has and this machine can run, the best one last.
-struct Levels {
-    const Kernels* level[3];
-    std::size_t count;
-};
-const Levels& levels();
+const Levels<Kernels>& levels();
 
 extern const Kernels kBaseline;
 #ifdef __x86_64__

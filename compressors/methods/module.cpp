@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "aligned.hpp"
 #include "corrupt.hpp"
-#include "floats.hpp"
 #include "methods.hpp"
 #include "python.hpp"
 
@@ -12,23 +10,6 @@ namespace {
 
 using namespace fedsz;
 using methods::Draws;
-
-template <class T>
-using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-std::span<T> span_of(const Flat<T>& x, const char* what) {
-    if (x.size() > 0) check_aligned<T>(x.data(), what);
-    return {x.data(), x.size()};
-}
-
-// Does `work` without the GIL, in the arithmetic that numpy has.
-template <class Work>
-void unlocked(const Work& work) {
-    const nb::gil_scoped_release released;
-    const DefaultFloats floats;
-    work();
-}
 
 void words(std::uint64_t key, std::uint64_t start, Flat<std::uint64_t> out) {
     const auto to = span_of(out, "out");

@@ -6,9 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "aligned.hpp"
 #include "corrupt.hpp"
-#include "floats.hpp"
 #include "python.hpp"
 #include "szx.hpp"
 
@@ -16,27 +14,15 @@ namespace {
 
 using namespace fedsz;
 
-std::pair<nb::bytes, double> encode(const ArrayIn& x, double bound) {
-    if (x.size() > 0) {
-        check_aligned<float>(x.data(), "x");
-    }
+std::pair<nb::bytes, double> encode(const Flat<const float>& x, double bound) {
+    const auto values = span_of(x, "x");
     if (!(bound >= 0)) {
         throw std::invalid_argument("bound must be 0 or more, got " + std::to_string(bound));
     }
-    const std::span<const float> values(x.data(), x.size());
-    szx::Plan plan;
-    {
-        const nb::gil_scoped_release unlocked;
-        const DefaultFloats floats;
-        plan = szx::plan(values, bound);
-    }
+    const szx::Plan plan = unlocked([&] { return szx::plan(values, bound); });
     nb::bytes payload = new_bytes(plan.size);
-    {
-        const auto bytes = bytes_to_fill(payload);
-        const nb::gil_scoped_release unlocked;
-        const DefaultFloats floats;
-        szx::write(values, plan, bytes);
-    }
+    const auto bytes = bytes_to_fill(payload);
+    unlocked([&] { szx::write(values, plan, bytes); });
     return {std::move(payload), plan.max_error};
 }
 
@@ -44,11 +30,7 @@ ArrayOut decode(nb::handle payload, std::size_t n) {
     const Bytes bytes(payload);
     szx::check_size(bytes.span(), n);
     ArrayOut x = new_array(n);
-    {
-        const nb::gil_scoped_release unlocked;
-        const DefaultFloats floats;
-        szx::decode(bytes.span(), {x.data(), n});
-    }
+    unlocked([&] { szx::decode(bytes.span(), {x.data(), n}); });
     return x;
 }
 

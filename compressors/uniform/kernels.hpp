@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "element.hpp"
+#include "levels.hpp"
 
 namespace fedsz::uniform {
 
@@ -241,12 +242,7 @@ inline const ElementKernels<BFloat16>& Kernels::of() const {
     return bfloat16;
 }
 
-// The instruction sets this build has and this machine can run, the best one last.
-struct Levels {
-    const Kernels* level[4];
-    std::size_t count;
-};
-const Levels& levels();
+const Levels<Kernels>& levels();
 
 extern const Kernels kBaseline;
 #ifdef __x86_64__

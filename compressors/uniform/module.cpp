@@ -24,12 +24,7 @@ using In = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device
 using Out = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 Settings settings_of(unsigned effort, unsigned threads, const std::string& level) {
-    Settings settings{effort, threads, nullptr};
-    const Levels& all = levels();
-    for (std::size_t i = 0; i < all.count; ++i)
-        if (level == all.level[i]->name) settings.kernels = all.level[i];
-    if (!level.empty() && !settings.kernels) throw nb::value_error("no such level here");
-    return settings;
+    return {effort, threads, levels().named(level)};
 }
 
 Dtype dtype_of(unsigned id) {
@@ -165,12 +160,6 @@ std::tuple<double, double, double, double, double, double, double> compare_array
     return {c.low, c.high, c.least, c.greatest, c.deviation, c.step, c.meant};
 }
 
-std::vector<std::string> level_names() {
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < levels().count; ++i) names.emplace_back(levels().level[i]->name);
-    return names;
-}
-
 }  // namespace
 
 NB_MODULE(_uniform, m) {
@@ -189,7 +178,7 @@ NB_MODULE(_uniform, m) {
           "threads"_a, "level"_a, residual = nb::none(), "weight"_a = 1.0);
     m.def("accumulate", accumulate_array, "payload"_a, "dtype"_a, "weight"_a, sums, "threads"_a,
           "level"_a);
-    m.def("levels", level_names);
+    m.def("levels", [] { return levels().names(); });
     nb::class_<OpenedPayload>(m, "Opened")
         .def(nb::init<nb::handle, unsigned, std::size_t, unsigned, const std::string&,
                       std::optional<In>>(),
