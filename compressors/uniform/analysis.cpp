@@ -35,7 +35,7 @@ int round_to_class(int log_256) {
 }
 
 // Stores values less the least of them, which it returns; the range is clamped from below.
-int store(std::span<const int> values, std::vector<std::uint8_t>& out) {
+int store(std::span<const int> values, Vector<std::uint8_t>& out) {
     const int high = *std::ranges::max_element(values);
     const int low = std::max(*std::ranges::min_element(values), high - 127);
     out.resize(values.size());
@@ -59,7 +59,7 @@ void classify(std::span<const std::uint64_t> rows, std::span<const std::uint64_t
     };
     const int overall = mean(total, n);
     // Rows relative to all, columns absolute: their sum is the logarithm of the scale.
-    std::vector<int> row(rows.size()), column(columns.size());
+    Vector<int> row(rows.size()), column(columns.size());
     std::ranges::transform(rows, row.begin(), [&](std::uint64_t s) {
         return round_to_class(mean(s, n / rows.size()) - overall);
     });
@@ -90,8 +90,8 @@ struct Group {
 };
 
 // Joins neighbours for as long as a table costs more than it saves.
-std::vector<Group> merge(std::span<const Counts> counts, Occurring symbols) {
-    std::vector<Group> groups, joined;  // joined[i]: groups i and i + 1
+Vector<Group> merge(std::span<const Counts> counts, Occurring symbols) {
+    Vector<Group> groups, joined;  // joined[i]: groups i and i + 1
     const auto join = [&](const Group& a, const Group& b) {
         Group both{a.counts, {}, a.classes + b.classes};
         add(both.counts, b.counts, symbols);
@@ -146,8 +146,8 @@ Choice evaluate(Contexts contexts, std::span<const Counts> counts, Occurring sym
 
 }  // namespace
 
-std::vector<std::uint8_t> differences(const Contexts& contexts) {
-    std::vector<std::uint8_t> steps;
+Vector<std::uint8_t> differences(const Contexts& contexts) {
+    Vector<std::uint8_t> steps;
     steps.reserve(contexts.row.size() + contexts.column.size());
     std::uint8_t last = 0;
     for (const auto* classes : {&contexts.row, &contexts.column})
@@ -166,7 +166,7 @@ Choice choose(const Contexts& full, std::span<const Counts> counts) {
     Contexts no_side = full, plain = no_classes;
     no_side.side = plain.side = Side::none;
 
-    std::vector<Counts> by_class(full.classes), by_side(full.sides()), all(1);
+    Vector<Counts> by_class(full.classes), by_side(full.sides()), all(1);
     for (std::size_t i = 0; i < counts.size(); ++i) add(by_side[i / full.classes], counts[i], {});
     for (const Counts& of_side : by_side) add(all[0], of_side, {});
     Occurring symbols;

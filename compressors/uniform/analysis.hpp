@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "contexts.hpp"
+#include "memory.hpp"
 #include "model.hpp"
 #include "tables.hpp"
 
@@ -19,7 +19,7 @@ void classify(std::span<const std::uint64_t> rows, std::span<const std::uint64_t
 // Contexts and the counts that go with them: one table for each run of neighbouring classes.
 struct Choice {
     Contexts contexts;
-    std::vector<Counts> counts;  // of each table
+    Vector<Counts> counts;  // of each table
     double bits;                 // of tokens, tables and classes, by estimate
 };
 
@@ -32,6 +32,6 @@ Choice choose(const Contexts& full, std::span<const Counts> counts);
 unsigned probability_bits(std::size_t tokens, double bits);
 
 // Row and column classes as they are coded, each the difference from the one before.
-std::vector<std::uint8_t> differences(const Contexts& contexts);
+Vector<std::uint8_t> differences(const Contexts& contexts);
 
 }  // namespace fedsz::uniform

@@ -3,9 +3,9 @@
 
 #include <bit>
 #include <cstdint>
-#include <vector>
 
 #include "bytes.hpp"
+#include "memory.hpp"
 
 namespace fedsz::uniform {
 
@@ -41,7 +41,7 @@ public:
     }
 
     // Ends the code; a decoder reads zeros behind it, so that one byte above low is enough.
-    const std::vector<std::uint8_t>& finish() {
+    const Vector<std::uint8_t>& finish() {
         if (low_ > 0) bytes_.push_back(std::uint8_t((low_ >> 24) + 1));
         return bytes_;
     }
@@ -52,7 +52,7 @@ public:
 
 private:
     std::uint32_t low_ = 0, high_ = 0xFFFFFFFF;
-    std::vector<std::uint8_t> bytes_;
+    Vector<std::uint8_t> bytes_;
 };
 
 class BinaryDecoder {

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "elements.hpp"
 #include "parallel.hpp"
@@ -42,7 +41,7 @@ Comparison compare_as(const Operands<E>& operands, std::size_t n, Asked asked,
     const auto* base = operands.base;
     const bool more = operands.residual != nullptr;
     const Elements<E> meant({operands.x, nullptr, operands.residual, operands.weight}, all);
-    std::vector<Found<E>> found((n + kPiece - 1) / kPiece);
+    Vector<Found<E>> found((n + kPiece - 1) / kPiece);
     parallel_for(found.size(), settings.threads, [&](unsigned, std::size_t i) {
         const std::size_t end = std::min(n, (i + 1) * kPiece);
         for (std::size_t at = i * kPiece; at < end; at += kBlock) {

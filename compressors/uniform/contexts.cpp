@@ -12,7 +12,7 @@ ContextMap::ContextMap(const Contexts& contexts, std::span<const std::uint8_t> t
     if (contexts.classes == 1) return;
     const std::size_t repeat = contexts.by_plane() ? 1 : contexts.geometry.planes;
     for (const std::uint8_t row : contexts.row) {
-        std::vector<std::uint8_t>& of_row = rows_[row];
+        Vector<std::uint8_t>& of_row = rows_[row];
         if (!of_row.empty()) continue;
         // Of each column class, what it means in this row; with a side, that is still the class.
         std::uint8_t meaning[256];

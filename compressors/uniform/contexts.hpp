@@ -8,9 +8,9 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "kernels.hpp"
+#include "memory.hpp"
 
 namespace fedsz::uniform {
 
@@ -44,11 +44,11 @@ struct Contexts {
     unsigned classes = 1;  // 1: rows and columns make no difference
     Side side = Side::none;
     // class = clamp(row + column - offset, 0, classes - 1); a column is an input channel.
-    std::vector<std::uint8_t> row, column;
+    Vector<std::uint8_t> row, column;
     int offset = 0;
     unsigned centre = 0;  // the token that neighbours are compared with
     // For each value of the side and each class, class fastest: its table.
-    std::vector<std::uint8_t> table;
+    Vector<std::uint8_t> table;
 
     bool by_plane() const { return side == Side::neighbours; }
     unsigned sides() const { return kSides[unsigned(side)]; }
@@ -80,9 +80,9 @@ private:
     void translate(std::span<std::uint8_t> contexts) const;
 
     const Contexts& contexts_;
-    std::vector<std::uint8_t> translate_;
+    Vector<std::uint8_t> translate_;
     bool same_ = true;                             // whether each context stands for itself
-    std::vector<std::vector<std::uint8_t>> rows_;  // by row class
+    Vector<Vector<std::uint8_t>> rows_;  // by row class
 };
 
 // Tokens of whole kernels put in planes, or back in order.

@@ -6,7 +6,6 @@
 #include <optional>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "decoded_quads.hpp"
 #include "low_bits.hpp"
@@ -72,7 +71,7 @@ public:
     // most. base: what the energy is to be of the distance from, or null.
     void open(const T* base) {
         if (mode_ == Mode::coded) ahead_ = {base, nullptr};
-        std::vector<double> energies(chunks_.count());
+        Vector<double> energies(chunks_.count());
         const double square = double(grid_.step) * double(grid_.step);
         const auto measure = [&](std::size_t chunk, std::size_t at, std::size_t n,
                                  const Block& block) {
@@ -226,7 +225,7 @@ private:
         // As many chunks at a time as leave each thread some.
         const std::size_t most = by_runs() ? kSideBySide : 1;
         const std::size_t step = std::clamp<std::size_t>(chunks_.count() / threads_, 1, most);
-        std::vector<std::vector<Chunk>> of_worker(threads_);
+        Vector<Vector<Chunk>> of_worker(threads_);
         parallel_for((chunks_.count() + step - 1) / step, threads_,
                      [&](unsigned worker, std::size_t i) {
                          auto& chunks = of_worker[worker];
@@ -331,8 +330,8 @@ private:
     Model model_;
     std::optional<SlotTables> slots_;
     std::optional<ContextMap> map_;
-    std::vector<Bytes> parts_;
-    std::vector<Exception<E>> exceptions_;  // by position
+    Vector<Bytes> parts_;
+    Vector<Exception<E>> exceptions_;  // by position
     std::pair<const T*, const T*> ahead_{};  // arrays that are wanted with tokens, or null
     RecycledBytes tokens_;  // once it is open; or
     std::optional<DecodedQuads> quads_;

@@ -3,8 +3,8 @@
 
 #include <array>
 #include <atomic>
-#include <vector>
 
+#include "memory.hpp"
 #include "parallel.hpp"
 #include "quads.hpp"
 #include "recycled.hpp"
@@ -83,8 +83,8 @@ public:
         for (const unsigned digit : {kUsual, kAbove, kBelow})
             values[digit] = weight * (C(number(grid, digit)) * grid.step);
         parallel_for(chunks_.count(), threads_, [&](unsigned, std::size_t chunk) {
-            const std::vector<std::uint8_t>& others = others_[chunk];
-            std::vector<C> values_of_others(others.size() + kReadable);
+            const Vector<std::uint8_t>& others = others_[chunk];
+            Vector<C> values_of_others(others.size() + kReadable);
             const C* const first = values_of_others.data();
             for (std::size_t i = 0; i < others.size(); ++i)
                 values_of_others[i] = weight * (C(number_of_token(grid, others[i])) * grid.step);
@@ -153,8 +153,8 @@ private:
     std::uint8_t usual_;
     unsigned threads_;
     RecycledBytes quads_;
-    std::vector<std::vector<std::uint8_t>> others_;  // of each chunk
-    std::vector<Counts> counts_;
+    Vector<Vector<std::uint8_t>> others_;  // of each chunk
+    Vector<Counts> counts_;
     std::atomic<std::size_t> all_others_{0};
 };
 

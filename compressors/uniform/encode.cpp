@@ -4,7 +4,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <vector>
 
 #include "analysis.hpp"
 #include "exceptions.hpp"
@@ -36,7 +35,7 @@ class Encoder {
     using T = typename E::Stored;
     using C = typename E::Compute;
     using Bits = typename E::Bits;
-    using Octets = std::vector<std::uint8_t>;
+    using Octets = Vector<std::uint8_t>;
 
 public:
     Encoder(const Operands<E>& operands, const Geometry& geometry, double bound,
@@ -114,7 +113,7 @@ private:
         survey_.columns.resize(survey_.columns.size() / planes);
         // Where tokens cannot stand for all numbers, it takes more to see which to leave out.
         const bool many = survey_.limits.high / bound_ - survey_.limits.low / bound_ > 500;
-        const std::vector<double> some = sample<E>(x_, n_, many ? kLargeSample : kSample);
+        const Vector<double> some = sample<E>(x_, n_, many ? kLargeSample : kSample);
         // All but a hundredth at either end, where outliers would be.
         const std::size_t few = some.size() / 100;
         const double typical =
@@ -122,7 +121,7 @@ private:
         const double most = survey_.limits.magnitude();
         if (!(step_ > 0 ? take_step(step_, grid_) : choose_step<E>(typical, most, bound_, grid_)))
             return false;
-        std::vector<std::int32_t> numbers(some.size());
+        Vector<std::int32_t> numbers(some.size());
         std::ranges::transform(some, numbers.begin(),
                                [&](double v) { return number_of<E>(v, grid_); });
         const std::int32_t low = number_of<E>(survey_.limits.low, grid_);
@@ -139,7 +138,7 @@ private:
     // bits to `low` in planes; at is a multiple of kPlane.
     void quantise(unsigned worker, std::size_t chunk, std::size_t at,
                   std::span<std::uint8_t> tokens, std::span<std::uint8_t> low) {
-        std::vector<Exception<E>>& exceptions = exceptions_[chunk];
+        Vector<Exception<E>>& exceptions = exceptions_[chunk];
         const std::size_t before = exceptions.size();
         std::uint16_t rest[kBlock];
         std::int32_t numbers[kBlock];
@@ -190,7 +189,7 @@ private:
     void quantise_chunks(const Chunks& chunks, std::span<std::uint8_t> tokens,
                          std::span<std::uint8_t> low, const Use& use) {
         begin_chunks(chunks.count());
-        std::vector<std::vector<std::uint8_t>> own(threads_);
+        Vector<Vector<std::uint8_t>> own(threads_);
         parallel_for(chunks.count(), threads_, [&](unsigned worker, std::size_t i) {
             const std::size_t begin = chunks.begin(i), n = chunks.length(i);
             if (tokens.empty()) own[worker].resize(n);
@@ -210,7 +209,7 @@ private:
         const std::size_t most = 8 * std::size_t(threads_);
         for (std::size_t first = 0; first < count && !writer_.full(); first += most) {
             const std::size_t some = std::min(most, count - first);
-            std::vector<std::vector<std::uint8_t>> done(some);
+            Vector<Vector<std::uint8_t>> done(some);
             parallel_for(some, threads_, [&](unsigned worker, std::size_t i) {
                 encode(worker, first + i, done[i]);
             });
@@ -293,7 +292,7 @@ private:
         const RangeTables ranges(model.frequencies(), model.bits);
         const ContextMap map(model.of_symbols(), model.contexts.table);
         const std::size_t most = chunks.length(0) * (model.quads ? 1 + kQuad : 1);
-        std::vector<std::unique_ptr<TokenEncoder>> encoders(threads_);
+        Vector<std::unique_ptr<TokenEncoder>> encoders(threads_);
         write_chunks(chunks.count(), [&](unsigned worker, std::size_t i, Octets& out) {
             auto& encoder = encoders[worker];
             if (!encoder)
@@ -339,10 +338,10 @@ private:
             classify(survey_.rows, survey_.columns, n_, most_classes(full.sides()), full);
         plain_ = full;
         plain_.side = Side::none;
-        std::vector<std::uint8_t> same(full.count());
+        Vector<std::uint8_t> same(full.count());
         std::iota(same.begin(), same.end(), std::uint8_t(0));
         const ContextMap map(full, same);
-        std::vector<std::vector<Counts>> counted(threads_);
+        Vector<Vector<Counts>> counted(threads_);
         quantise_chunks(chunks_of(n_, full, kFastChunk), tokens, low,
                         [&](unsigned worker, std::size_t, std::size_t begin,
                             std::span<const std::uint8_t> some) {
@@ -374,9 +373,9 @@ private:
     std::uint8_t fill_ = 0;  // the token of elements that are exceptions
     std::optional<Factors> factors_;
     Contexts plain_;  // without a side
-    std::vector<std::vector<Exception<E>>> exceptions_;  // of each chunk
-    std::vector<double> squares_;                        // likewise, of what is left out
-    std::vector<Bits> worst_;                            // of each worker
+    Vector<Vector<Exception<E>>> exceptions_;  // of each chunk
+    Vector<double> squares_;                        // likewise, of what is left out
+    Vector<Bits> worst_;                            // of each worker
 };
 
 }  // namespace

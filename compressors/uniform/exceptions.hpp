@@ -2,16 +2,16 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 #include "bytes.hpp"
+#include "memory.hpp"
 #include "payload.hpp"
 
 namespace fedsz::uniform {
 
 // Those of each chunk: how many, their positions as gaps, and their values.
 template <class E>
-void write_exceptions(const std::vector<std::vector<Exception<E>>>& chunks, Writer& writer) {
+void write_exceptions(const Vector<Vector<Exception<E>>>& chunks, Writer& writer) {
     std::size_t count = 0, next = 0;
     for (const auto& chunk : chunks) count += chunk.size();
     writer.varint(count);

@@ -13,9 +13,9 @@ using Square = std::array<std::array<double, K>, K>;
 // Makes the columns orthonormal (Gram-Schmidt, twice over); those that hardly differ from the ones
 // before become zero.
 void orthonormalise(Matrix& m) {
-    std::vector<std::vector<double>> basis;
+    Vector<Vector<double>> basis;
     for (std::size_t j = 0; j < K; ++j) {
-        std::vector<double> column(m.rows);
+        Vector<double> column(m.rows);
         for (std::size_t i = 0; i < m.rows; ++i) column[i] = m.row(i)[j];
         const double before = std::inner_product(column.begin(), column.end(), column.begin(), 0.0);
         for (int pass = 0; pass < 2; ++pass) {
@@ -74,9 +74,9 @@ Square diagonalise(Square& a) {
 }
 
 // Of m, combinations of columns: entry (r, j) of the result, at [j * rows + r].
-std::vector<double> combine(const Matrix& m, const Square& vectors,
+Vector<double> combine(const Matrix& m, const Square& vectors,
                             std::span<const std::size_t> wanted) {
-    std::vector<double> out(wanted.size() * m.rows);
+    Vector<double> out(wanted.size() * m.rows);
     for (std::size_t j = 0; j < wanted.size(); ++j)
         for (std::size_t r = 0; r < m.rows; ++r) {
             double sum = 0;
@@ -153,7 +153,7 @@ std::optional<Factors> factors_of(const Matrix& projections, const Matrix& space
     std::iota(order.begin(), order.end(), std::size_t(0));
     std::ranges::stable_sort(order, std::greater<>{}, [&](std::size_t j) { return values[j][j]; });
 
-    std::vector<double> sizes(K);
+    Vector<double> sizes(K);
     for (std::size_t j = 0; j < K; ++j) sizes[j] = values[order[j]][order[j]];
     const std::size_t rank = worthwhile(sizes, energy, bits, rows, columns, most);
     if (rank == 0) return std::nullopt;
@@ -164,7 +164,7 @@ std::optional<Factors> factors_of(const Matrix& projections, const Matrix& space
     // Both factors of a component get the square root of its size, and all are rounded alike: the
     // same error for each. It should be small beside what is left to code.
     const std::span wanted(order.data(), rank);
-    std::vector<double> a = combine(projections, vectors, wanted),
+    Vector<double> a = combine(projections, vectors, wanted),
                         b = combine(space, vectors, wanted);
     double total = 0, largest = 0;
     for (std::size_t j = 0; j < rank; ++j) {

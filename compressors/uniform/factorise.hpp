@@ -5,9 +5,9 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
-#include <vector>
 
 #include "lowrank.hpp"
+#include "memory.hpp"
 #include "parallel.hpp"
 #include "survey.hpp"
 
@@ -16,7 +16,7 @@ namespace fedsz::uniform {
 // A matrix of float32, row by row.
 struct Matrix {
     std::size_t rows, columns;
-    std::vector<float> values;
+    Vector<float> values;
     Matrix(std::size_t r, std::size_t c) : rows(r), columns(c), values(r * c) {}
     float* row(std::size_t r) { return &values[r * columns]; }
     const float* row(std::size_t r) const { return &values[r * columns]; }
@@ -52,7 +52,7 @@ std::optional<Factors> find_factors(const Elements<E>& x, const Geometry& geomet
                                     typename E::Compute inverse,
                                     std::span<const std::uint64_t> row_sums, double bits,
                                     unsigned most, const Kernels& kernels, unsigned threads) {
-    std::vector<std::size_t> order(geometry.rows);
+    Vector<std::size_t> order(geometry.rows);
     std::iota(order.begin(), order.end(), std::size_t(0));
     std::ranges::stable_sort(order, std::greater<>{}, [&](std::size_t r) { return row_sums[r]; });
     const auto load = [&](std::size_t r, float* out) {
@@ -69,8 +69,8 @@ std::optional<Factors> find_factors(const Elements<E>& x, const Geometry& geomet
     if (!promising(some, space, bits, geometry, kernels)) return std::nullopt;
 
     Matrix projections(geometry.rows, kSketch);
-    std::vector<double> energies(geometry.rows);
-    std::vector<std::vector<float>> rows(threads);
+    Vector<double> energies(geometry.rows);
+    Vector<Vector<float>> rows(threads);
     parallel_for(geometry.rows, threads, [&](unsigned worker, std::size_t r) {
         auto& row = rows[worker];
         row.resize(geometry.columns);

@@ -8,14 +8,14 @@ namespace fedsz::uniform {
 namespace {
 
 // Factors are signed; symbols are not.
-std::vector<std::uint8_t> to_symbols(std::span<const std::int8_t> factors) {
-    std::vector<std::uint8_t> symbols(factors.size());
+Vector<std::uint8_t> to_symbols(std::span<const std::int8_t> factors) {
+    Vector<std::uint8_t> symbols(factors.size());
     std::ranges::transform(factors, symbols.begin(), [](int v) { return std::uint8_t(v + 128); });
     return symbols;
 }
 
-std::vector<std::int8_t> to_factors(std::span<const std::uint8_t> symbols) {
-    std::vector<std::int8_t> factors(symbols.size());
+Vector<std::int8_t> to_factors(std::span<const std::uint8_t> symbols) {
+    Vector<std::int8_t> factors(symbols.size());
     std::ranges::transform(symbols, factors.begin(), [](int v) {
         if (v == 0) throw CorruptPayload("a factor is out of range");
         return std::int8_t(v - 128);
@@ -24,15 +24,15 @@ std::vector<std::int8_t> to_factors(std::span<const std::uint8_t> symbols) {
 }
 
 // The component of each factor: the left ones row by row, the right ones one after the other.
-std::vector<std::uint8_t> left_components(const Factors& factors) {
-    std::vector<std::uint8_t> components(factors.rows * factors.rank);
+Vector<std::uint8_t> left_components(const Factors& factors) {
+    Vector<std::uint8_t> components(factors.rows * factors.rank);
     for (std::size_t i = 0; i < components.size(); ++i)
         components[i] = std::uint8_t(i % factors.rank);
     return components;
 }
 
-std::vector<std::uint8_t> right_components(const Factors& factors) {
-    std::vector<std::uint8_t> components(factors.columns * factors.rank);
+Vector<std::uint8_t> right_components(const Factors& factors) {
+    Vector<std::uint8_t> components(factors.columns * factors.rank);
     for (std::size_t i = 0; i < components.size(); ++i)
         components[i] = std::uint8_t(i / factors.columns);
     return components;
@@ -54,8 +54,8 @@ void Factors::predict(const Kernels& kernels, std::size_t at, std::span<std::int
 double factor_bits(const Factors& factors) {
     double bits = 0;
     const auto add = [&](std::span<const std::int8_t> values,
-                         const std::vector<std::uint8_t>& components) {
-        std::vector<Counts> counts(factors.rank, Counts{});
+                         const Vector<std::uint8_t>& components) {
+        Vector<Counts> counts(factors.rank, Counts{});
         for (std::size_t i = 0; i < values.size(); ++i)
             ++counts[components[i]][std::uint8_t(values[i] + 128)];
         for (const Counts& of_component : counts) bits += cost_of(of_component).bits();

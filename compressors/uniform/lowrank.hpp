@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "bytes.hpp"
 #include "contexts.hpp"
 #include "kernels.hpp"
+#include "memory.hpp"
 
 namespace fedsz::uniform {
 
@@ -19,8 +19,8 @@ inline constexpr unsigned kMaxScale = 20;
 struct Factors {
     unsigned rank = 0, scale = 0;
     std::size_t rows = 0, columns = 0;
-    std::vector<std::int8_t> left;   // [rows, rank]
-    std::vector<std::int8_t> right;  // [rank, columns]
+    Vector<std::int8_t> left;   // [rows, rank]
+    Vector<std::int8_t> right;  // [rank, columns]
 
     // Of elements at, at + 1, ... at most kBlock of them: p rounded to an integer, and in which
     // fifth of the way between two halves it lies (0 to kFractions - 1).

@@ -68,7 +68,7 @@ void write_tables(const Contexts& contexts, BinaryEncoder& coder, const Put& put
 
 // Adds what get() returns to `tables`, for each such context.
 template <class Table, class Get>
-void read_tables(Contexts& contexts, BinaryDecoder& coder, std::vector<Table>& tables,
+void read_tables(Contexts& contexts, BinaryDecoder& coder, Vector<Table>& tables,
                  const Get& get) {
     Bit fresh;
     for (unsigned context = 0; context < contexts.count(); ++context) {
@@ -79,8 +79,8 @@ void read_tables(Contexts& contexts, BinaryDecoder& coder, std::vector<Table>& t
 
 }  // namespace
 
-std::vector<Frequencies> Model::frequencies() const {
-    std::vector<Frequencies> all;
+Vector<Frequencies> Model::frequencies() const {
+    Vector<Frequencies> all;
     if (quads)
         for (const QuadTable& table : quads->tables) all.push_back(frequencies_of(table, bits));
     for (const Table& table : tables) all.push_back(frequencies_of(table, bits));
@@ -141,7 +141,7 @@ Model read_model(Reader& reader, const Kernels& kernels, std::size_t n, bool qua
         return model;
     }
     QuadTableReader of_quads;
-    std::vector<QuadTable> read;
+    Vector<QuadTable> read;
     read_tables(contexts, coder, read, [&] { return of_quads.get(coder, model.bits); });
     model.tables.push_back(next_table());
     const QuadRows rows(contexts);

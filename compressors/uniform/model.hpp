@@ -2,11 +2,11 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "bytes.hpp"
 #include "contexts.hpp"
 #include "lowrank.hpp"
+#include "memory.hpp"
 #include "quads.hpp"
 #include "runs.hpp"
 #include "tables.hpp"
@@ -18,19 +18,19 @@ namespace fedsz::uniform {
 struct QuadModel {
     QuadRows rows;
     Contexts contexts;  // of quads
-    std::vector<QuadTable> tables;
+    Vector<QuadTable> tables;
 };
 
 struct Model {
     Contexts contexts;
     std::optional<Factors> factors{};  // where the side is the prediction's fraction
-    std::vector<Table> tables{};
+    Vector<Table> tables{};
     unsigned bits = kMaxBits;  // of the tables' probabilities
     unsigned lanes = kLanes;
     std::optional<QuadModel> quads{};
 
     const Contexts& of_symbols() const { return quads ? quads->contexts : contexts; }
-    std::vector<Frequencies> frequencies() const;
+    Vector<Frequencies> frequencies() const;
 };
 
 void write(const Model& model, const Kernels& kernels, Writer& writer);

@@ -1,17 +1,30 @@
 // Splitting work over threads, in a way that no result can depend on.
 #pragma once
 
+#include <cstddef>
+
+#ifndef FEDSZ_NO_THREADS
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "floats.hpp"
+#endif
 
 namespace fedsz::uniform {
+
+#ifdef FEDSZ_NO_THREADS
+
+// On a machine without threads.
+template <class Task>
+void parallel_for(std::size_t count, unsigned, const Task& task) {
+    for (std::size_t i = 0; i < count; ++i) task(0u, i);
+}
+
+#else
 
 // Calls task(worker, i) for i below count, on at most `threads` threads; worker is below `threads`.
 // Rethrows the first exception, once all have ended.
@@ -46,5 +59,7 @@ void parallel_for(std::size_t count, unsigned threads, const Task& task) {
     for (std::thread& helper : helpers) helper.join();
     if (failure) std::rethrow_exception(failure);
 }
+
+#endif
 
 }  // namespace fedsz::uniform

@@ -13,14 +13,14 @@ constexpr double kWorthSpeed = 1.008;          // as many times the bits
 
 // What is known of quads before a model is made of it.
 struct Grouped {
-    std::vector<std::uint8_t> quads;
+    Vector<std::uint8_t> quads;
     Choice choice;
 };
 
 Grouped group(const Kernels& kernels, std::span<const std::uint8_t> tokens, const Contexts& full,
               std::uint8_t usual, unsigned threads) {
     const QuadRows rows(full);
-    std::vector<std::uint8_t> quads = to_quads(kernels, tokens, rows, usual, threads);
+    Vector<std::uint8_t> quads = to_quads(kernels, tokens, rows, usual, threads);
     Choice choice = choose(full, count_kinds(rows.grouped(full), quads, threads));
     if (choice.contexts.classes != full.classes)  // without them, other rows stand together
         return group(kernels, tokens, choice.contexts, usual, threads);
@@ -51,8 +51,8 @@ std::optional<QuadChoice> choose_quads(const Kernels& kernels, std::span<const s
     if (choice.bits > kWorthSpeed * plain.bits) return {};
 
     Model model{std::move(choice.contexts)};
-    std::vector<QuadTable> tables;
-    std::vector<Spelling> spellings;
+    Vector<QuadTable> tables;
+    Vector<Spelling> spellings;
     std::uint32_t spelled = 0;
     for (Counts& of_table : choice.counts) {
         const Counts before = of_table;

@@ -2,15 +2,15 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "analysis.hpp"
+#include "memory.hpp"
 
 namespace fedsz::uniform {
 
 struct QuadChoice {
     std::uint8_t usual;
-    std::vector<std::uint8_t> quads;
+    Vector<std::uint8_t> quads;
     Model model;
     double bits;  // of quads, other tokens, tables and classes, by estimate
 };

@@ -121,9 +121,9 @@ Contexts QuadRows::grouped(const Contexts& contexts) const {
     return grouped;
 }
 
-std::vector<std::uint8_t> to_quads(const Kernels& kernels, std::span<const std::uint8_t> tokens,
+Vector<std::uint8_t> to_quads(const Kernels& kernels, std::span<const std::uint8_t> tokens,
                                    const QuadRows& rows, std::uint8_t usual, unsigned threads) {
-    std::vector<std::uint8_t> quads(rows.quads());
+    Vector<std::uint8_t> quads(rows.quads());
     parallel_for(rows.groups(), threads, [&](unsigned, std::size_t group) {
         std::uint8_t* const out = &quads[group * rows.columns()];
         for (unsigned i = 0; i < rows.size(group); ++i) {
@@ -134,18 +134,18 @@ std::vector<std::uint8_t> to_quads(const Kernels& kernels, std::span<const std::
     return quads;
 }
 
-std::vector<Counts> count_kinds(const Contexts& contexts, std::span<const std::uint8_t> quads,
+Vector<Counts> count_kinds(const Contexts& contexts, std::span<const std::uint8_t> quads,
                                 unsigned threads) {
-    std::vector<std::uint8_t> same(contexts.count());
+    Vector<std::uint8_t> same(contexts.count());
     std::iota(same.begin(), same.end(), std::uint8_t(0));
     const ContextMap map(contexts, same);
     const Chunks chunks{quads.size(), std::size_t(1) << 16};
     // In turn, since one count cannot be added to again at once.
     constexpr std::size_t turns = 4;
     using Parts = std::array<std::array<std::uint32_t, 16>, turns>;
-    std::vector<std::vector<Parts>> counted(threads);
+    Vector<Vector<Parts>> counted(threads);
     parallel_for(chunks.count(), threads, [&](unsigned worker, std::size_t chunk) {
-        std::vector<Parts>& parts = counted[worker];
+        Vector<Parts>& parts = counted[worker];
         parts.resize(contexts.count());
         const std::size_t end = chunks.begin(chunk) + chunks.length(chunk);
         for (std::size_t at = chunks.begin(chunk); at < end; at += kBlock) {
@@ -157,7 +157,7 @@ std::vector<Counts> count_kinds(const Contexts& contexts, std::span<const std::u
                 ++parts[context[i]][i % turns][kKindsOfQuads.of[quads[at + i]]];
         }
     });
-    std::vector<Counts> counts(contexts.count());
+    Vector<Counts> counts(contexts.count());
     for (const auto& of_worker : counted)
         for (std::size_t context = 0; context < of_worker.size(); ++context)
             for (const auto& part : of_worker[context])
@@ -176,10 +176,10 @@ void spell(const ContextMap& map, std::span<const Spelling> spellings,
     });
 }
 
-std::vector<std::uint8_t> others_of(const Kernels& kernels, std::span<const std::uint8_t> tokens,
+Vector<std::uint8_t> others_of(const Kernels& kernels, std::span<const std::uint8_t> tokens,
                                     const QuadRows& rows, std::span<const std::uint8_t> quads,
                                     std::size_t begin, std::size_t end) {
-    std::vector<std::uint8_t> others;
+    Vector<std::uint8_t> others;
     for_each_piece(rows, begin, end, [&](const QuadPiece& piece) {
         const std::uint8_t* const token = &tokens[piece.row * rows.columns() + piece.column];
         for_each_other(kernels, quads.subspan(piece.at, piece.n), piece.shift,

@@ -10,10 +10,10 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include "binary.hpp"
 #include "contexts.hpp"
+#include "memory.hpp"
 #include "tables.hpp"
 
 namespace fedsz::uniform {
@@ -135,7 +135,7 @@ public:
 
 private:
     std::size_t rows_, columns_;
-    std::vector<std::uint32_t> order_;  // empty: that of the tensor
+    Vector<std::uint32_t> order_;  // empty: that of the tensor
 };
 
 // A row's part of some quads that follow one another.
@@ -171,11 +171,11 @@ void for_each_other(const Kernels& kernels, std::span<const std::uint8_t> quads,
 }
 
 // The quads of all tokens.
-std::vector<std::uint8_t> to_quads(const Kernels& kernels, std::span<const std::uint8_t> tokens,
+Vector<std::uint8_t> to_quads(const Kernels& kernels, std::span<const std::uint8_t> tokens,
                                    const QuadRows& rows, std::uint8_t usual, unsigned threads);
 
 // How many quads of each context are of each kind.
-std::vector<Counts> count_kinds(const Contexts& contexts, std::span<const std::uint8_t> quads,
+Vector<Counts> count_kinds(const Contexts& contexts, std::span<const std::uint8_t> quads,
                                 unsigned threads);
 
 // Spells quads by the table that `map` has for each.
@@ -183,7 +183,7 @@ void spell(const ContextMap& map, std::span<const Spelling> spellings,
            std::span<std::uint8_t> quads, unsigned threads);
 
 // The tokens behind digits kOther of quads begin..end.
-std::vector<std::uint8_t> others_of(const Kernels& kernels, std::span<const std::uint8_t> tokens,
+Vector<std::uint8_t> others_of(const Kernels& kernels, std::span<const std::uint8_t> tokens,
                                     const QuadRows& rows, std::span<const std::uint8_t> quads,
                                     std::size_t begin, std::size_t end);
 

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "bytes.hpp"
 #include "kernels.hpp"
+#include "memory.hpp"
 #include "recycled.hpp"
 #include "tables.hpp"
 
@@ -24,7 +24,7 @@ public:
     std::size_t count() const { return ranges_.size() / kSymbols; }
 
 private:
-    std::vector<Range> ranges_;
+    Vector<Range> ranges_;
     unsigned bits_;
 };
 

@@ -9,12 +9,12 @@ unsigned lanes_for(std::size_t symbols) { return symbols < 8192 ? kFewLanes : kL
 
 void write_run(std::span<const std::uint8_t> symbols, const std::uint8_t* contexts, unsigned tables,
                const Kernels& kernels, Writer& writer) {
-    std::vector<Counts> counts(tables, Counts{});
+    Vector<Counts> counts(tables, Counts{});
     for (std::size_t i = 0; i < symbols.size(); ++i)
         ++counts[contexts ? contexts[i] : 0][symbols[i]];
     BinaryEncoder coder;
     TableWriter writing;
-    std::vector<Table> fitted;
+    Vector<Table> fitted;
     for (const Counts& of_table : counts) {
         fitted.push_back(fit(of_table, kMaxBits));
         writing.put(coder, fitted.back(), kMaxBits);
@@ -30,14 +30,14 @@ void write_run(std::span<const std::uint8_t> symbols, const std::uint8_t* contex
     if (const auto room = writer.reserve(run.size()); !room.empty()) run.write(room);
 }
 
-std::vector<std::uint8_t> read_run(Reader& reader, std::size_t n, const std::uint8_t* contexts,
+Vector<std::uint8_t> read_run(Reader& reader, std::size_t n, const std::uint8_t* contexts,
                                    unsigned tables, const Kernels& kernels) {
     BinaryDecoder coder(reader.take(reader.varint()));
     TableReader reading;
-    std::vector<Table> fitted;
+    Vector<Table> fitted;
     for (unsigned i = 0; i < tables; ++i) fitted.push_back(reading.get(coder, kMaxBits));
     RunDecoder run(kernels, lanes_for(n), reader.take(reader.varint()));
-    std::vector<std::uint8_t> symbols(n);
+    Vector<std::uint8_t> symbols(n);
     run.decode(SlotTables(frequencies_of(fitted, kMaxBits), kMaxBits), contexts, symbols);
     run.finish();
     return symbols;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
+#include "memory.hpp"
 #include "runs.hpp"
 
 namespace fedsz::uniform {
@@ -14,7 +14,7 @@ void write_run(std::span<const std::uint8_t> symbols, const std::uint8_t* contex
 
 // n symbols, not all of which may fit into what is left: throws CorruptPayload before it takes
 // memory for more than that could hold.
-std::vector<std::uint8_t> read_run(Reader& reader, std::size_t n, const std::uint8_t* contexts,
+Vector<std::uint8_t> read_run(Reader& reader, std::size_t n, const std::uint8_t* contexts,
                                    unsigned tables, const Kernels& kernels);
 
 }  // namespace fedsz::uniform

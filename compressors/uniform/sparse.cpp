@@ -24,7 +24,7 @@ std::size_t run_of(std::uint8_t usual, std::span<const std::uint8_t> tokens) {
     return n;
 }
 
-std::vector<std::uint8_t> encode_chunk(std::span<const std::uint8_t> tokens, std::uint8_t usual) {
+Vector<std::uint8_t> encode_chunk(std::span<const std::uint8_t> tokens, std::uint8_t usual) {
     BinaryEncoder coder;
     SparseModel model;
     const auto put_gap = [&](std::size_t gap) {

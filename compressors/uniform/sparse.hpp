@@ -6,11 +6,11 @@
 #include <array>
 #include <bit>
 #include <optional>
-#include <vector>
 
 #include "analysis.hpp"
 #include "binary.hpp"
 #include "bytes.hpp"
+#include "memory.hpp"
 #include "tokens.hpp"
 
 namespace fedsz::uniform {
@@ -37,7 +37,7 @@ private:
 
 struct Sparse {
     std::uint8_t usual;
-    std::vector<std::vector<std::uint8_t>> chunks;  // of 2^kSparseChunk tokens
+    Vector<Vector<std::uint8_t>> chunks;  // of 2^kSparseChunk tokens
 };
 
 inline constexpr unsigned kSparseChunk = 20;

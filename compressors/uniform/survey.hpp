@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "contexts.hpp"
 #include "elements.hpp"
 #include "grid.hpp"
 #include "kernels.hpp"
+#include "memory.hpp"
 #include "parallel.hpp"
 
 namespace fedsz::uniform {
@@ -18,7 +18,7 @@ inline constexpr int kScaleBits = 6;
 
 struct Survey {
     Limits limits;
-    std::vector<std::uint64_t> rows, columns;  // sums of magnitudes; empty if not asked for
+    Vector<std::uint64_t> rows, columns;  // sums of magnitudes; empty if not asked for
 };
 
 template <class E>
@@ -58,9 +58,9 @@ std::optional<Survey> survey(const Elements<E>& x, const Geometry& geometry, dou
     found.rows.resize(scales ? rows : 0);
     found.columns.resize(scales ? columns : 0);
     const std::size_t pieces = (geometry.size() + piece - 1) / piece;
-    std::vector<Extent<E>> extents(pieces, nothing<E>);
-    std::vector<std::vector<std::uint64_t>> sums(threads);
-    std::vector<std::vector<std::uint32_t>> bands(sums.size());
+    Vector<Extent<E>> extents(pieces, nothing<E>);
+    Vector<Vector<std::uint64_t>> sums(threads);
+    Vector<Vector<std::uint32_t>> bands(sums.size());
     parallel_for(pieces, threads, [&](unsigned worker, std::size_t i) {
         const std::size_t begin = i * piece, end = std::min(begin + piece, geometry.size());
         bands[worker].assign(scales ? columns : 0, 0);
@@ -103,8 +103,8 @@ std::optional<Survey> survey(const Elements<E>& x, const Geometry& geometry, dou
 
 // Finite elements at equal distances, some `wanted` of them; from the smallest to the largest.
 template <class E>
-std::vector<double> sample(const Elements<E>& x, std::size_t n, std::size_t wanted) {
-    std::vector<double> taken;
+Vector<double> sample(const Elements<E>& x, std::size_t n, std::size_t wanted) {
+    Vector<double> taken;
     const std::size_t stride = std::max<std::size_t>(n / wanted, 1);
     for (std::size_t i = stride / 2; i < n; i += stride)
         if (const auto v = x[i]; is_finite<E>(v)) taken.push_back(double(E::widen(v)));

@@ -164,8 +164,8 @@ Frequencies frequencies_of(const Table& table, unsigned bits) {
     return frequencies;
 }
 
-std::vector<Frequencies> frequencies_of(std::span<const Table> tables, unsigned bits) {
-    std::vector<Frequencies> all;
+Vector<Frequencies> frequencies_of(std::span<const Table> tables, unsigned bits) {
+    Vector<Frequencies> all;
     all.reserve(tables.size());
     for (const Table& table : tables) all.push_back(frequencies_of(table, bits));
     return all;

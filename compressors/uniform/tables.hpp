@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "binary.hpp"
 #include "kernels.hpp"
+#include "memory.hpp"
 
 namespace fedsz::uniform {
 
@@ -73,7 +73,7 @@ private:
 // Of each symbol, in 2^-bits; all together are 1, and none alone.
 using Frequencies = std::array<std::uint16_t, kSymbols>;
 Frequencies frequencies_of(const Table& table, unsigned bits);
-std::vector<Frequencies> frequencies_of(std::span<const Table> tables, unsigned bits);
+Vector<Frequencies> frequencies_of(std::span<const Table> tables, unsigned bits);
 
 void lay_out(const Frequencies& frequencies, std::span<Range, kSymbols> ranges);
 void lay_out(const Frequencies& frequencies, std::span<Slot> slots);

@@ -268,7 +268,7 @@ void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factor
     }
     const unsigned planes = contexts.geometry.planes;
     const std::size_t number = tokens.size() / planes;
-    std::vector<std::uint8_t> by_plane(tokens.size());
+    Vector<std::uint8_t> by_plane(tokens.size());
     to_planes(tokens.data(), number, planes, by_plane.data());
     for (unsigned plane = 0; plane < planes; ++plane) {
         for (std::size_t at = 0; at < number; at += kBlock) {
@@ -280,8 +280,8 @@ void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factor
     }
 }
 
-std::vector<Counts> total(const std::vector<std::vector<Counts>>& counted, std::size_t contexts) {
-    std::vector<Counts> counts(contexts);
+Vector<Counts> total(const Vector<Vector<Counts>>& counted, std::size_t contexts) {
+    Vector<Counts> counts(contexts);
     for (const auto& some : counted)
         for (std::size_t c = 0; c < some.size(); ++c)
             for (unsigned s = 0; s < kSymbols; ++s) counts[c % contexts][s] += some[c][s];

@@ -5,9 +5,9 @@
 #include <array>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "contexts.hpp"
+#include "memory.hpp"
 #include "model.hpp"
 #include "runs.hpp"
 
@@ -68,7 +68,7 @@ private:
     const RangeTables& tables_;
     const ContextMap& map_;
     RunEncoder run_;
-    std::vector<std::uint8_t> contexts_, planes_;
+    Vector<std::uint8_t> contexts_, planes_;
 };
 
 class TokenDecoder {
@@ -108,7 +108,7 @@ private:
     const ContextMap& map_;
     std::optional<RunDecoder> run_;
     std::size_t at_ = 0, n_ = 0, begin_ = 0;
-    std::vector<std::uint8_t> contexts_, planes_, ordered_;
+    Vector<std::uint8_t> contexts_, planes_, ordered_;
 };
 
 // How many tables of counts there should be for n tokens: one for each context, or several.
@@ -121,6 +121,6 @@ void count_tokens(const Kernels& kernels, const Contexts& contexts, const Factor
                   std::span<Counts> counts);
 
 // What several have counted, for each of so many contexts.
-std::vector<Counts> total(const std::vector<std::vector<Counts>>& counted, std::size_t contexts);
+Vector<Counts> total(const Vector<Vector<Counts>>& counted, std::size_t contexts);
 
 }  // namespace fedsz::uniform
