@@ -28,6 +28,7 @@ ROOMS: Final = {
     "update": "a state_dict compressed: differences, error feedback",
     "stream": "the bytes of docs/format.md: written, checked, inspected",
     "methods": "sparsifiers, quantisers, error feedback: parts of a chain",
+    "privacy": "noise, clipping norms, and what they spend of a budget",
     "codecs": "one array within one bound, by name and wire id",
     SHARED: "errors, error bounds, arrays, names with settings",
 }

@@ -27,6 +27,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "train": ("torch", "PIL", "datasets", "flwr_datasets", "huggingface_hub", "sklearn"),
     "report": ("jinja2", "markupsafe", "matplotlib", "pyarrow", "scipy"),
     "scale": ("ray",),
+    "privacy": ("dp_accounting",),
     "dashboard": ("starlette", "uvicorn"),
     "metrics": ("prometheus_client",),
     "tensorboard": ("tensorboard",),

@@ -20,16 +20,17 @@ MAY_IMPORT = {
     "report": {"experiments"},
     "experiments": {"training"},
     "training": {"flower"},
-    "flower": {"transport", "control"},
+    "flower": {"transport", "control", "privacy"},
     "transport": {"shared"},
     "control": {"update"},
     "update": {"stream", "methods"},
     "stream": {"codecs"},
     "methods": {"codecs"},
+    "privacy": {"shared"},
     "codecs": {"shared"},
     "shared": set(),
 }
-KNOW_ONLY_ARRAYS = ("codecs", "methods", "stream", "update", "control")
+KNOW_ONLY_ARRAYS = ("codecs", "methods", "stream", "update", "control", "privacy")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Differential privacy of arrays: noise, clipping norms, and what rounds spend of a budget."""
