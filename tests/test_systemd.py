@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedsz.training.options import CLIENT, SERVER, RunConfig, options_of
+from fedsz.training.option import CLIENT, SERVER
+from fedsz.training.options import RunConfig, options_of
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from benchmarks.paper.options import MeasurementOptions, PaperConfig
 from fedsz.cli.options import Json, configured
 from fedsz.cli.output import print_table, say
 from fedsz.quantities import bandwidth as read_bandwidth
-from fedsz.training.options import PAPER
+from fedsz.training.option import PAPER
 
 if TYPE_CHECKING:
     from benchmarks.paper.comparison import Comparison, Line

@@ -11,7 +11,8 @@ from benchmarks.paper.published import BANDWIDTH, DATASETS, MODELS
 from fedsz.errors import ConfigError
 from fedsz.experiments.link_model import Link
 from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
-from fedsz.training.options import COMPRESSION, LEARNED, PAPER, RunConfig, option, otherwise
+from fedsz.training.option import COMPRESSION, LEARNED, PAPER, option
+from fedsz.training.options import RunConfig, otherwise
 from fedsz.update.config import WEIGHTS
 from fedsz.update.partition import PAPER as PAPER_RULE
 

@@ -15,7 +15,8 @@ from fedsz.cli.output import print_json, print_table, say
 from fedsz.formatting import bandwidth as rate
 from fedsz.formatting import count, size
 from fedsz.formatting import seconds as time
-from fedsz.training.options import ADVISE, RunConfig
+from fedsz.training.option import ADVISE
+from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
     from fedsz.experiments.advise import Answer, Choice, Stretch

@@ -12,7 +12,8 @@ import typer
 from fedsz.cli.options import Json, configured
 from fedsz.cli.output import print_json, print_table, say
 from fedsz.formatting import count, size
-from fedsz.training.options import BENCH, RunConfig
+from fedsz.training.option import BENCH
+from fedsz.training.options import RunConfig
 
 if TYPE_CHECKING:
     from fedsz.arrays import StateDict

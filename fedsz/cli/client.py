@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fedsz.cli.options import Json, configured
 from fedsz.cli.output import failure_as_json
-from fedsz.training.options import CLIENT, RunConfig
+from fedsz.training.option import CLIENT
+from fedsz.training.options import RunConfig
 
 
 @configured(CLIENT)

@@ -11,7 +11,8 @@ from fedsz.cli.options import Json, configured
 from fedsz.cli.output import print_json
 from fedsz.errors import ConfigError
 from fedsz.formatting import size
-from fedsz.training.options import COMPRESS, RunConfig
+from fedsz.training.option import COMPRESS
+from fedsz.training.options import RunConfig
 
 
 @configured(COMPRESS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fedsz.cli.options import Json, configured
 from fedsz.cli.output import warn, warn_of_update
-from fedsz.training.options import RUN, RunConfig
+from fedsz.training.option import RUN
+from fedsz.training.options import RunConfig
 
 
 @configured(RUN)

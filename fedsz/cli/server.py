@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fedsz.cli.options import Json, configured
 from fedsz.cli.output import failure_as_json, warn_of_update
-from fedsz.training.options import SERVER, RunConfig
+from fedsz.training.option import SERVER
+from fedsz.training.options import RunConfig
 
 
 @configured(SERVER)

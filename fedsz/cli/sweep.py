@@ -11,7 +11,7 @@ from fedsz.cli.options import Json, configured
 from fedsz.cli.output import print_json, print_table, say
 from fedsz.experiments.sweep_plan import SweepConfig
 from fedsz.formatting import count, duration
-from fedsz.training.options import SWEEP
+from fedsz.training.option import SWEEP
 
 if TYPE_CHECKING:
     from fedsz.training.options import RunConfig

@@ -19,7 +19,8 @@ from fedsz.control.rule import FIXED
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
-from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, option, options, otherwise
+from fedsz.training.option import COMPRESSION, SWEEP, option
+from fedsz.training.options import RunConfig, options, otherwise
 from fedsz.update.config import EXACT, WEIGHTS, codec_text
 from fedsz.update.partition import PAPER as PAPER_RULE
 

@@ -18,25 +18,31 @@ from fedsz.data_share import Share
 from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
 from fedsz.quantities import bandwidth
+from fedsz.training.option import (
+    ADVISE,
+    ALONE,
+    CLIENT,
+    COMPRESS,
+    COMPRESSION,
+    LEARNED,
+    LEARNING,
+    LINK,
+    PAPER,
+    RESULTS,
+    RUN,
+    SERVER,
+    SHARED,
+    SWEEP,
+    TENSORS,
+    TRAINING,
+    TRAVEL,
+    TRUST,
+    WATCHING,
+    Option,
+    option,
+    typed,
+)
 from fedsz.update.config import DEFAULT, CompressionConfig
-
-# Panels of --help, in its order.
-LEARNED: Final = "Task and data"
-LEARNING: Final = "Training"
-COMPRESSION: Final = "Compression"
-TRUST: Final = "Admission of replies"
-TRAVEL: Final = "Network"
-RESULTS: Final = "Results"
-WATCHING: Final = "Monitoring"
-
-# Commands that take options of a run.
-RUN, SERVER, CLIENT, SWEEP, PAPER = "run", "server", "client", "sweep", "paper"
-COMPRESS, BENCH, ADVISE = "compress", "bench", "advise"
-ALONE: Final = (RUN, SERVER)  # a sweep has many of these
-SHARED: Final = (RUN, SERVER, SWEEP)
-TRAINING: Final = (*SHARED, PAPER)
-TENSORS: Final = (*SHARED, PAPER, COMPRESS, BENCH, ADVISE)
-LINK: Final = (SERVER, CLIENT, ADVISE)
 
 ANY_SHARE: Final = "auto"  # a partition: the one that the server gives
 
@@ -60,30 +66,6 @@ USUAL: Final = {
     "tabular": ("breast_cancer", "mlp"),
 }
 OWN: Final = ("own", "own")  # of somebody's own task, which need not heed these names
-
-
-@dataclass(frozen=True)
-class Option:
-    """All of an option besides its name, type and default.
-
-    ``defines_run``: runs that differ in it are different runs to a sweep; so are those that differ
-    in an axis of the sweep, which is not among these.
-    """
-
-    says: str  # its description, which --help shows
-    panel: str  # of --help
-    commands: tuple[str, ...]  # that take it
-    alone: str = ""  # its value if a flag names it without one; "" if it needs one
-    low: float = -math.inf  # its range, both ends included
-    high: float = math.inf
-    sent: bool = False  # whether the server tells it to clients each round
-    defines_run: bool = False
-
-
-def option(default: Any, says: str, panel: str, commands: tuple[str, ...], **more: Any) -> Any:
-    """Return a field with what `Option` says of it."""
-    about = Option(says, panel, commands, **more)
-    return dataclasses.field(default=default, metadata={"option": about})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +244,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         kinds = _kinds(type(self))
         for name, about in options(type(self)).items():
-            value = _typed(name, getattr(self, name), kinds[name])
+            value = typed(name, getattr(self, name), kinds[name])
             low, high = about.low, about.high
             if not isinstance(value, str) and not low <= value <= high:
                 raise ConfigError(f"{name} must lie in {low:g}..{high:g}, got {value:g}")
@@ -382,17 +364,3 @@ def otherwise(name: str, default: Any) -> Any:
 def options_of(*commands: str, of: type[RunConfig] = RunConfig) -> list[str]:
     """Return the names of the options that all of these commands take."""
     return [name for name, about in options(of).items() if set(commands) <= set(about.commands)]
-
-
-def _typed(name: str, value: Any, kind: Any) -> Any:
-    """Return ``value`` as its option's type; whole numbers will do where others are asked for."""
-    if kind == float | str:
-        if isinstance(value, bool) or not isinstance(value, float | int | str):
-            raise ConfigError(f"{name} must be a number or text in quotes, got {value!r}")
-        return value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        kinds = {bool: "true or false", int: "a whole number", float: "a finite number"}
-        raise ConfigError(f"{name} must be {kinds.get(kind, 'text in quotes')}, got {value!r}")
-    return value

@@ -24,7 +24,8 @@ from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.formatting import count
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import from_json
-from fedsz.training.options import TRAVEL, WATCHING, RunConfig, options
+from fedsz.training.option import TRAVEL, WATCHING
+from fedsz.training.options import RunConfig, options
 from fedsz.transport.records_file import write_records
 from fedsz.update.config import CompressionConfig
 from fedsz.whole_files import append_line, lock_folder, read_bytes, remove_parts, write_whole
