@@ -24,6 +24,7 @@ ROOMS: Final = {
     "training": "the application: run options, data sets, models, rounds",
     "flower": "compression for any Flower app: mod, grid, strategy",
     "transport": "Flower's messages over gRPC: frames, sessions, TLS",
+    "secagg": "secure sums: masks, shares, stages of a round",
     "control": "the record of a round; policies that decide the next one",
     "update": "a state_dict compressed: differences, error feedback",
     "stream": "the bytes of docs/format.md: written, checked, inspected",

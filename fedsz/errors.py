@@ -12,6 +12,8 @@
     ├── ModelMismatch          two state_dicts that should agree do not
     │   └── ReferenceMismatch  a stream's differences refer to another state_dict than is at hand
     ├── RefusedReply           a client's reply that must not count
+    ├── RefusedRequest         a client of a secure sum does not do what the server asks
+    ├── AbortedRound           a secure sum that cannot be had; nobody's secrets are revealed
     ├── DivergedUpdate         training has made NaN or infinities of finite weights
     ├── TooFewReplies          rounds in a row got fewer replies than they need
     ├── TaskError              a task of somebody's own failed, or returned what it must not
@@ -111,6 +113,14 @@ class RefusedReply(FedszError):
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(f"{kind}: {reason}")
         self.kind = kind
+
+
+class RefusedRequest(FedszError):
+    """What a server asks a client of a secure sum for, and the client does not do."""
+
+
+class AbortedRound(FedszError):
+    """A secure sum that cannot be had: the round does not count."""
 
 
 class DivergedUpdate(FedszError):

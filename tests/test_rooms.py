@@ -20,8 +20,9 @@ MAY_IMPORT = {
     "report": {"experiments"},
     "experiments": {"training"},
     "training": {"flower"},
-    "flower": {"transport", "control", "privacy"},
+    "flower": {"transport", "control", "privacy", "secagg"},
     "transport": {"shared"},
+    "secagg": {"shared"},
     "control": {"update"},
     "update": {"stream", "methods"},
     "stream": {"codecs"},
@@ -30,7 +31,7 @@ MAY_IMPORT = {
     "codecs": {"shared"},
     "shared": set(),
 }
-KNOW_ONLY_ARRAYS = ("codecs", "methods", "stream", "update", "control", "privacy")
+KNOW_ONLY_ARRAYS = ("codecs", "methods", "stream", "update", "control", "privacy", "secagg")
 
 
 @pytest.fixture(scope="module")

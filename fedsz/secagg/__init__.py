@@ -1,0 +1,33 @@
+"""Sums of integers that a server learns without the summands: SecAgg+ as state machines.
+
+The protocol is that of Bell, Bonawitz, Gascón, Lepoint and Raykova, "Secure Single-Server
+Aggregation with (Poly)Logarithmic Overhead", 2020. Bytes go in and come out; nothing here knows of
+sockets, models or Flower.
+
+| stage | a client sends | the server then sends |
+| --- | --- | --- |
+| 1 | public keys (`Advert`) | the keys of all clients (`Roster`) |
+| 2 | shares of its secrets for its neighbours, sealed (`SealedShares`) | those for each client |
+| 3 | its masked tokens (`MaskedInput`) | who the survivors are (`Survivors`) |
+| 4 | if keys are signed, a signature of these (`Consent`) | all signatures (`Consents`) |
+| 5 | a share of one secret of each neighbour (`Revealed`) | |
+
+A client masks its tokens with a stream that only it knows, and with one for each neighbour that
+both know and that cancels in the sum. The first is recovered for survivors, the others for clients
+that dropped out, from shares of ``threshold`` neighbours. Nobody's masks are both recovered.
+
+**A server that follows the protocol**, but looks at all it sees, and clients that tell it all they
+know, learn the sum of the other survivors' tokens and nothing else, as long as no more clients
+collude than `Assumptions` say. A sum over few clients still says much of each.
+
+**A server that does not follow it** can pose as clients, unless keys are signed. If they are, and
+clients ask for that, it cannot: each member then has a certificate of its own, all agree on one set
+of survivors, and `fedsz.secagg.graph` has why no smaller sum can be had. It can still leave clients
+out, abort rounds, and give clients different models. Neighbours come from a hash of the roster: a
+server that has colluding clients change their keys can try many. Each try takes one from the
+``security`` bits at most by its logarithm.
+
+**A client** can make a sum wrong, by its tokens or its shares; the second is found and named.
+Neither hurts the privacy of others. A client that goes back to an earlier state and masks other
+tokens in the same round gives away their difference: store the new state before its message leaves.
+"""

@@ -1,0 +1,306 @@
+"""A client of secure sums, one stage after another; bytes in, bytes out.
+
+It keeps one round at a time. Whatever it refuses, it forgets the round: so nothing is answered
+twice, and of each neighbour no more than one secret's share is ever revealed.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final, Self, TypeVar
+
+import msgspec
+import numpy as np
+
+from fedsz.errors import ConfigError, CorruptStream, RefusedRequest
+from fedsz.secagg import keys
+from fedsz.secagg.identity import Signer, Verifier
+from fedsz.secagg.masks import Ring, Tokens
+from fedsz.secagg.messages import (
+    Advert,
+    Consent,
+    Consents,
+    MaskedInput,
+    Message,
+    Revealed,
+    Roster,
+    SealedShares,
+    Survivors,
+    Terms,
+    decode,
+    encode,
+)
+from fedsz.secagg.roster import Members, statement
+from fedsz.secagg.shamir import SHARE_BYTES, split
+
+M = TypeVar("M", bound=Message)
+
+# What a client has done last.
+_ADVERTISED: Final = "advertised its keys"
+_SHARED: Final = "shared its secrets"
+_MASKED: Final = "sent its masked tokens"
+_CONSENTED: Final = "signed the survivors"
+
+
+class Demands(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client asks of a round, whatever the server says.
+
+    Attributes:
+        clients: members at least.
+        corrupt: share of them that may collude, at least.
+        security: bits at least.
+        signed: whether all keys must be signed.
+    """
+
+    clients: int = 2
+    corrupt: float = 0.0
+    security: int = 40
+    signed: bool = False
+
+
+class _Round(msgspec.Struct, array_like=True, dict=True):
+    """All that a client remembers of a round; most of it is secret."""
+
+    done: str
+    terms: Terms
+    secrets: keys.Secrets
+    roster: Roster | None = None
+    shares: dict[int, bytes] = {}  # of each neighbour that has sent some: of its own seed, its key
+    survivors: tuple[int, ...] = ()
+
+    @cached_property
+    def members(self) -> Members:
+        assert self.roster is not None
+        return Members(self.terms, self.roster.adverts)
+
+
+class SecureClient:
+    """One client, from round to round.
+
+    Args:
+        client_id: by which the server knows it, in [0, 2^64).
+        signer: signs its keys.
+        verifier: checks the signatures of others.
+        demands: what it asks of each round.
+
+    Raises:
+        ConfigError: it is to have signed keys without a signer and a verifier.
+    """
+
+    def __init__(
+        self,
+        client_id: int,
+        signer: Signer | None = None,
+        verifier: Verifier | None = None,
+        demands: Demands | None = None,
+    ) -> None:
+        self.client_id, self.demands = client_id, demands or Demands()
+        self._signer, self._verifier = signer, verifier
+        if self.demands.signed and (signer is None or verifier is None):
+            raise ConfigError("signed keys need a signer and a verifier")
+        self._round: _Round | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return what it remembers, secrets included; b"" between rounds."""
+        return b"" if self._round is None else msgspec.msgpack.encode(self._round)
+
+    def restored(self, kept: bytes) -> Self:
+        """Go on from what `to_bytes` returned; raise `CorruptStream` for anything else."""
+        try:
+            self._round = msgspec.msgpack.decode(kept, type=_Round) if kept else None
+        except msgspec.DecodeError as err:
+            raise CorruptStream(f"not the state of a secure sum: {err}") from err
+        return self
+
+    def advertise(self, data: bytes) -> bytes:
+        """Begin a round: take `Terms`, return an `Advert`; forget any round before.
+
+        Raises:
+            RefusedRequest: the terms are less than the client demands, or it is in that round.
+            CorruptStream: these are no terms. So it is in every stage.
+        """
+        before, self._round = self._round, None
+        terms = decode(data, Terms)
+        if before is not None and before.terms.round_id == terms.round_id:
+            raise RefusedRequest("this round has begun already")
+        self._check_terms(terms)
+        drawn = keys.Secrets.draw()
+        advert = Advert(
+            terms.round_id,
+            self.client_id,
+            keys.public_key(drawn.cipher),
+            keys.public_key(drawn.mask),
+            keys.commitment(drawn.own, terms.round_id),
+        )
+        if terms.assumed.signed:
+            assert self._signer is not None
+            signature = self._signer.sign(statement(terms, advert))
+            shown = self._signer.certificate
+            advert = msgspec.structs.replace(advert, certificate=shown, signature=signature)
+        self._round = _Round(_ADVERTISED, terms, drawn)
+        return encode(advert)
+
+    def share(self, data: bytes) -> bytes:
+        """Take the `Roster`, return `SealedShares` for the neighbours.
+
+        Raises:
+            RefusedRequest: the roster is not one that this client takes part in.
+        """
+        kept, roster = self._take(_ADVERTISED, Roster, data)
+        members = Members.of(kept.terms, roster, self._verifier)
+        mine = members.adverts.get(self.client_id)
+        if mine is None or (mine.cipher, mine.mask, mine.commitment) != (
+            keys.public_key(kept.secrets.cipher),
+            keys.public_key(kept.secrets.mask),
+            keys.commitment(kept.secrets.own, kept.terms.round_id),
+        ):
+            raise RefusedRequest("the roster has not the keys of this client")
+        if members.plan.clients < self.demands.clients:
+            clients, least = members.plan.clients, self.demands.clients
+            raise RefusedRequest(f"a round of {clients} clients; this one asks for {least}")
+        near = members.neighbours(self.client_id)
+        places = [members.places[other] for other in near]
+        own, mask = (
+            split(int.from_bytes(secret, "little"), places, members.plan.threshold)
+            for secret in (kept.secrets.own, kept.secrets.mask)
+        )
+        shares = {
+            other: keys.seal(
+                kept.secrets.cipher,
+                members.adverts[other].cipher,
+                b"".join(part[place].to_bytes(SHARE_BYTES, "little") for part in (own, mask)),
+                members.about(self.client_id, other),
+                kept.terms.round_id,
+            )
+            for other, place in zip(near, places, strict=True)
+        }
+        kept.done, kept.roster = _SHARED, members.roster
+        self._round = kept
+        return encode(SealedShares(kept.terms.round_id, shares))
+
+    def mask(self, data: bytes, tokens: Tokens) -> bytes:
+        """Take the neighbours' `SealedShares`, return ``tokens`` as `MaskedInput`.
+
+        Args:
+            data: from the server.
+            tokens: as many as the terms say, below 2^bits, of any unsigned dtype.
+
+        Raises:
+            RefusedRequest: shares of fewer neighbours than the threshold.
+            ConfigError: the tokens are not those of the round's ring.
+        """
+        kept, sent = self._take(_SHARED, SealedShares, data)
+        members, ring, secrets = kept.members, Ring(kept.terms.bits), kept.secrets
+        if len(sent.shares) < members.plan.threshold:
+            few, needed = len(sent.shares), members.plan.threshold
+            raise RefusedRequest(f"shares of {few} neighbours; the threshold is {needed}")
+        if not sent.shares.keys() <= set(members.neighbours(self.client_id)):
+            raise RefusedRequest("shares of clients that are no neighbours")
+        for other, sealed in sent.shares.items():
+            theirs, about = members.adverts[other].cipher, members.about(other, self.client_id)
+            kept.shares[other] = keys.unseal(
+                secrets.cipher, theirs, sealed, about, kept.terms.round_id
+            )
+        masked = _in_ring(tokens, ring, kept.terms.tokens)
+        ring.add_mask(masked, keys.own_seed(secrets.own, kept.terms.round_id))
+        for other in kept.shares:
+            theirs = members.adverts[other].mask
+            seed = keys.pair_seed(secrets.mask, theirs, kept.terms.round_id)
+            ring.add_mask(masked, seed, subtract=other < self.client_id)
+        ring.reduce(masked)
+        kept.done, self._round = _MASKED, kept
+        return encode(MaskedInput(kept.terms.round_id, masked.data.cast("B")))
+
+    def consent(self, data: bytes) -> bytes:
+        """Take the `Survivors`, return a `Consent`; in rounds whose keys are signed.
+
+        Raises:
+            RefusedRequest: too few survivors, or others than members.
+        """
+        kept, survivors = self._take(_MASKED, Survivors, data)
+        self._check_survivors(kept, survivors.clients)
+        if not kept.terms.assumed.signed or self._signer is None:
+            raise RefusedRequest("keys are not signed in this round")
+        kept.survivors = survivors.clients
+        kept.done, self._round = _CONSENTED, kept
+        signature = self._signer.sign(kept.members.consent(kept.survivors))
+        return encode(Consent(kept.terms.round_id, signature))
+
+    def reveal(self, data: bytes) -> bytes:
+        """End the round: take `Consents`, or `Survivors` if keys are not signed; return `Revealed`.
+
+        Raises:
+            RefusedRequest: too few survivors or signatures, or others than members.
+        """
+        if self._round is not None and self._round.terms.assumed.signed:
+            kept, consents = self._take(_CONSENTED, Consents, data)
+            self._check_consents(kept, consents)
+        else:
+            kept, survivors = self._take(_MASKED, Survivors, data)
+            self._check_survivors(kept, survivors.clients)
+            kept.survivors = survivors.clients
+        alive = frozenset(kept.survivors)
+        own = {c: both[:SHARE_BYTES] for c, both in kept.shares.items() if c in alive}
+        mask = {c: both[SHARE_BYTES:] for c, both in kept.shares.items() if c not in alive}
+        return encode(Revealed(kept.terms.round_id, own, mask))
+
+    def _take(self, done: str, kind: type[M], data: bytes) -> tuple[_Round, M]:
+        """Return the round, which is forgotten until the stage has gone well, and the message."""
+        kept, self._round = self._round, None
+        if kept is None:
+            raise RefusedRequest("this client remembers no round of a secure sum")
+        if kept.done != done:
+            raise RefusedRequest(f"{kind.__name__} to a client that has {kept.done}")
+        message = decode(data, kind)
+        if message.round_id != kept.terms.round_id:
+            raise RefusedRequest(f"{kind.__name__} of another round")
+        return kept, message
+
+    def _check_terms(self, terms: Terms) -> None:
+        assumed, demands = terms.assumed, self.demands
+        if demands.signed and not assumed.signed:
+            raise RefusedRequest("keys are not signed in this round; this client asks for that")
+        if assumed.signed and (self._signer is None or self._verifier is None):
+            raise RefusedRequest("this client has no certificate to sign its keys with")
+        for name in ("corrupt", "security"):
+            given, wanted = getattr(assumed, name), getattr(demands, name)
+            if given < wanted:
+                raise RefusedRequest(f"{name} is {given}; this client asks for {wanted}")
+
+    def _check_survivors(self, kept: _Round, survivors: tuple[int, ...]) -> None:
+        members = kept.members
+        if len(survivors) < (least := members.plan.least):
+            raise RefusedRequest(f"{len(survivors)} survivors; the round needs {least}")
+        if list(survivors) != sorted(set(survivors)) or not members.adverts.keys() >= {*survivors}:
+            raise RefusedRequest("the survivors are not some of the members, ascending")
+        if self.client_id not in survivors:
+            raise RefusedRequest("this client is not among the survivors, and has sent its tokens")
+        near = set(members.neighbours(self.client_id))
+        if not near.intersection(survivors) <= kept.shares.keys():
+            raise RefusedRequest("a survivor has sent this client no shares")
+
+    def _check_consents(self, kept: _Round, consents: Consents) -> None:
+        members, needed = kept.members, kept.members.plan.consents
+        if not consents.signatures.keys() <= {*kept.survivors}:
+            raise RefusedRequest("signatures of others than the survivors")
+        if len(consents.signatures) < needed:
+            few = len(consents.signatures)
+            raise RefusedRequest(f"{few} signatures of the survivors; the round needs {needed}")
+        said = members.consent(kept.survivors)
+        assert self._verifier is not None
+        for client, signature in consents.signatures.items():
+            self._verifier.check(members.adverts[client].certificate, said, signature)
+
+
+def _in_ring(tokens: Tokens, ring: Ring, count: int) -> Tokens:
+    """Return a copy of tokens in the ring's dtype, to be masked in place.
+
+    Raises:
+        ConfigError: they are not ``count``, not flat or not all below 2^bits.
+    """
+    if tokens.shape != (count,) or tokens.dtype.kind != "u":
+        got = f"{tokens.dtype} {tokens.shape}"
+        raise ConfigError(f"{count} unsigned tokens in one axis are needed, got {got}")
+    if tokens.size and int(tokens.max()) >> ring.bits:
+        raise ConfigError(f"a token of {int(tokens.max())} in a ring of {ring.bits} bits")
+    return np.array(tokens, ring.dtype)

@@ -1,0 +1,144 @@
+"""Who shares secrets with whom: a k-regular graph over a random order, and how many must answer.
+
+The graph is Harary's: clients stand in a circle, and each is the neighbour of k/2 on either side. k
+is the smallest for which all of this holds, in the notation of Bell et al. 2020, section 3, with n
+clients of which C collude and D drop out:
+
+- *privacy of shares*: for every client, fewer neighbours collude than the threshold t, but for a
+  probability of 2^-security;
+- *correctness*: for every client, t neighbours stay, but for a probability of 2^-failures;
+- *privacy of sums*: those who neither collude nor drop out are connected, but for 2^-security. In a
+  circle they are unless two runs of k/2 clients are removed; so the probability is at most
+  ``n (n-1)/2 * binom(n-k, C+D-k) / binom(n, C+D)``, and 0 if k > C+D. The paper's bound is of one
+  run.
+
+The first two are tails of hypergeometric laws, summed exactly, times n.
+
+Who drops out is drawn by nobody then. A server that chooses it itself is met where keys are signed:
+t is more than ``k/2 + c``, with c for the most colluding neighbours. Say the server could take the
+sums of two sets of honest survivors apart. A client's own mask is opened by t neighbours that know
+it as a survivor, so t - c of its honest neighbours, more than k/2, are in its set. Two clients of
+different sets that stand next to each other, but for colluding ones, have at most k honest
+neighbours between them, too few for both. And since 2t > k + c, nobody's masks are both recovered.
+If everybody is everybody's neighbour, ``t > (k + c)/2`` is enough for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import ceil, comb
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from fedsz.errors import ConfigError
+
+_ROUNDING = 1e-9  # of a share times a number of clients
+
+
+class Assumptions(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a round withstands.
+
+    Attributes:
+        corrupt: share of the clients that may collude with the server, in [0, 1).
+        dropout: share of the clients that may drop out before the round's end, in [0, 1).
+        security: bits; privacy fails with a probability of 2^-security.
+        failures: bits; a round fails with a probability of 2^-failures, if no more drop out.
+        signed: whether keys are signed, so that a server cannot pose as clients.
+    """
+
+    corrupt: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
+    security: Annotated[int, msgspec.Meta(ge=1, le=256)] = 40
+    failures: Annotated[int, msgspec.Meta(ge=1, le=256)] = 20
+    signed: bool = False
+
+
+class Plan(NamedTuple):
+    """What follows from the number of clients.
+
+    Attributes:
+        clients: how many advertised keys.
+        degree: how many neighbours each has.
+        threshold: shares that have a secret.
+        least: survivors, and shares of secrets, without which nothing is revealed.
+        consents: signatures of the survivors that a client must see; 0 if keys are not signed.
+    """
+
+    clients: int
+    degree: int
+    threshold: int
+    least: int
+    consents: int
+
+
+@lru_cache(maxsize=64)
+def plan(clients: int, assumed: Assumptions) -> Plan:
+    """Return the smallest degree that ``assumed`` allows, and a threshold.
+
+    The threshold is a majority of the neighbours, or what lies next to that within the bounds.
+
+    Raises:
+        ConfigError: there are fewer than two clients, or even if all are neighbours, no threshold
+            withstands this.
+    """
+    if clients < 2:
+        raise ConfigError(f"a secure sum needs two clients, got {clients}")
+    # Of two clients each knows the other's tokens by the sum: who colludes leaves two at least.
+    colluding = min(ceil(assumed.corrupt * clients - _ROUNDING), clients - 2)
+    dropped = int(assumed.dropout * clients + _ROUNDING)
+    least = max(clients - dropped, 2)
+    consents = (clients + colluding) // 2 + 1 if assumed.signed else 0
+    for degree in [*range(2, clients - 1, 2), clients - 1]:
+        whole = degree == clients - 1
+        near = _most(clients, colluding, degree, assumed.security)
+        gone = _most(clients, dropped, degree, assumed.failures)
+        low, high = near + 1, degree - gone
+        if assumed.signed:
+            low = (degree + near) // 2 + 1 if whole else degree // 2 + near + 1
+        connected = whole or _connected(clients, colluding + dropped, degree, assumed.security)
+        if connected and low <= high and consents <= least:
+            threshold = min(max(degree // 2 + 1, low), high)
+            return Plan(clients, degree, threshold, least, consents)
+    who = f"{clients} clients of which {colluding} may collude and {dropped} drop out"
+    raise ConfigError(f"no secure sum of {who}: lower corrupt or dropout")
+
+
+def neighbours(order: Sequence[int], client: int, degree: int) -> list[int]:
+    """Return whom ``client`` shares secrets with, of clients in a circle of this order.
+
+    ``degree`` is even, or that of everybody to everybody.
+    """
+    at, count = order.index(client), len(order)
+    if degree == count - 1:
+        return [other for other in order if other != client]
+    half = range(1, degree // 2 + 1)
+    return [order[(at + sign * step) % count] for sign in (-1, 1) for step in half]
+
+
+def _most(clients: int, marked: int, degree: int, bits: int) -> int:
+    """Return how many of ``marked`` clients are a client's neighbours, at most.
+
+    But for 2^-bits, of ``clients`` that may each have more.
+    """
+    others = clients - 1
+    allowed = comb(others, degree)
+    most, tail = min(marked, degree), 0
+    ways = comb(marked, most) * comb(others - marked, degree - most)
+    while most > 0:
+        tail += ways
+        if (tail * clients) << bits > allowed:
+            break
+        ways *= most * (others - marked - degree + most)
+        ways //= (marked - most + 1) * (degree - most + 1)
+        most -= 1
+    return most
+
+
+def _connected(clients: int, removed: int, degree: int, bits: int) -> bool:
+    """Say whether those not removed are connected, but for 2^-bits."""
+    if removed < degree:
+        return True
+    cuts = comb(clients, 2) * comb(clients - degree, removed - degree)
+    return cuts << bits <= comb(clients, removed)

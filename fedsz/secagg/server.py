@@ -1,0 +1,278 @@
+"""The server of one secure sum: it collects, passes on, and adds up what it cannot read."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import cached_property, partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from fedsz.errors import AbortedRound, ConfigError, CorruptStream
+from fedsz.secagg import keys
+from fedsz.secagg.graph import Assumptions, plan
+from fedsz.secagg.identity import Verifier
+from fedsz.secagg.masks import Ring, Tokens
+from fedsz.secagg.messages import (
+    MOST_BYTES,
+    ROUND_BYTES,
+    SPARE_BYTES,
+    Advert,
+    Consent,
+    Consents,
+    MaskedInput,
+    Message,
+    Revealed,
+    SealedShares,
+    Survivors,
+    Terms,
+    decode,
+    encode,
+)
+from fedsz.secagg.recovery import recover
+from fedsz.secagg.roster import AdvertCheck, Members
+
+M = TypeVar("M", bound=Message)
+
+
+class Stage(Enum):
+    """What clients are asked for, in this order."""
+
+    ADVERTS = "public keys"
+    SHARES = "sealed shares"
+    INPUTS = "masked tokens"
+    CONSENTS = "signatures of the survivors"
+    REVEALED = "shares of secrets"
+    OVER = "nothing"
+
+
+class SecureSum(NamedTuple):
+    """What a round is for.
+
+    Attributes:
+        tokens: the sum modulo 2^bits, in the ring's dtype.
+        survivors: whose tokens are in it, ascending.
+        liars: clients of which a share was wrong. Either they have changed it, or the client whose
+            secret it is of has given them a wrong one.
+    """
+
+    tokens: Tokens
+    survivors: tuple[int, ...]
+    liars: tuple[int, ...]
+
+
+class SecureServer:
+    """A round, from the first message to the sum.
+
+    Send what `open` and then each `advance` returns, and give `receive` what comes back. Clients of
+    which nothing came when `advance` is called have dropped out. After the last stage, `total` is
+    the sum. The server keeps one array of its size, whatever the number of clients.
+
+    Args:
+        tokens: how many numbers each client adds.
+        bits: of the ring, 1 to 32; the sum must be below 2^bits, or it is known modulo that.
+        assumed: what the round withstands.
+        verifier: checks signatures, if keys are signed.
+
+    Raises:
+        ConfigError: there are no such rings or arrays, or keys are signed and nobody checks that.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        bits: int,
+        assumed: Assumptions | None = None,
+        verifier: Verifier | None = None,
+    ) -> None:
+        assumed = assumed or Assumptions()
+        if tokens < 1:
+            raise ConfigError(f"a secure sum has at least one token, got {tokens}")
+        if assumed.signed and verifier is None:
+            raise ConfigError("signed keys need a verifier")
+        self._ring, self._verifier = Ring(bits), verifier
+        self._terms = Terms(secrets.token_bytes(ROUND_BYTES), bits, tokens, assumed)
+        self.stage = Stage.ADVERTS
+        self._asked: set[int] = set()
+        self._check = AdvertCheck(self._terms, verifier)
+        self._adverts: dict[int, Advert] = {}
+        self._shared: dict[int, dict[int, bytes]] = {}  # by receiver, then by sender
+        self._sharers: set[int] = set()
+        self._survivors: set[int] = set()
+        self._total = np.zeros(0, self._ring.dtype)
+        self.total: SecureSum | None = None  # once the round is over
+        self._consents: dict[int, bytes] = {}
+        self._own: dict[int, dict[int, int]] = {}  # shares, by whose they are, then by place
+        self._mask: dict[int, dict[int, int]] = {}
+
+    @cached_property
+    def members(self) -> Members:
+        """Whoever has advertised keys, once the first stage is over."""
+        return Members(self._terms, self._adverts.values())
+
+    def open(self, clients: Iterable[int]) -> dict[int, bytes]:
+        """Return what to send to whom first.
+
+        Raises:
+            ConfigError: no plan fits their number.
+        """
+        self._asked = set(clients)
+        plan(len(self._asked), self._terms.assumed)
+        return dict.fromkeys(self._asked, encode(self._terms))
+
+    def receive(self, client: int, data: bytes | memoryview) -> None:
+        """Take a client's answer.
+
+        Raises:
+            CorruptStream: it is none to what was asked, or comes twice; the client has dropped out.
+        """
+        if client not in self._asked:
+            raise CorruptStream(f"client {client} has not been asked for {self.stage.value}")
+        self._asked.discard(client)
+        takes: dict[Stage, Callable[[int, bytes | memoryview], None]] = {
+            Stage.ADVERTS: self._take_advert,
+            Stage.SHARES: self._take_shares,
+            Stage.INPUTS: self._take_input,
+            Stage.CONSENTS: self._take_consent,
+            Stage.REVEALED: self._take_revealed,
+        }
+        takes[self.stage](client, data)
+
+    def advance(self) -> dict[int, bytes]:
+        """End a stage, and return what to send to whom next; nothing after the last.
+
+        Raises:
+            AbortedRound: too few clients are left. The round is over, and its secrets are safe.
+        """
+        asks: dict[Stage, Callable[[], tuple[Stage, dict[int, bytes]]]] = {
+            Stage.ADVERTS: self._ask_for_shares,
+            Stage.SHARES: self._ask_for_inputs,
+            Stage.INPUTS: self._ask_about_survivors,
+            Stage.CONSENTS: self._ask_to_reveal,
+            Stage.REVEALED: self._add_up,
+        }
+        ended, self.stage = self.stage, Stage.OVER  # which it stays if too few are left
+        self._asked = set()
+        if ended is Stage.OVER:
+            raise AbortedRound("the round is over")
+        self.stage, sent = asks[ended]()
+        self._asked = set(sent)
+        return sent
+
+    def _read(self, data: bytes | memoryview, kind: type[M], most: int = MOST_BYTES) -> M:
+        message = decode(data, kind, most)
+        if message.round_id != self._terms.round_id:
+            raise CorruptStream(f"{kind.__name__} of another round")
+        return message
+
+    def _take_advert(self, client: int, data: bytes | memoryview) -> None:
+        advert = self._read(data, Advert)
+        if advert.client != client:
+            raise CorruptStream(f"client {client} has sent keys of client {advert.client}")
+        for public in (advert.cipher, advert.mask):
+            keys.check_public(public)
+        self._check(advert)
+        self._adverts[client] = advert
+
+    def _ask_for_shares(self) -> tuple[Stage, dict[int, bytes]]:
+        try:
+            members = self.members
+        except ConfigError as err:
+            raise AbortedRound(str(err)) from err
+        return Stage.SHARES, dict.fromkeys(members.adverts, encode(members.roster))
+
+    def _take_shares(self, client: int, data: bytes | memoryview) -> None:
+        message = self._read(data, SealedShares)
+        if message.shares.keys() != set(self.members.neighbours(client)):
+            raise CorruptStream(f"client {client} has not sent one share for each neighbour")
+        for other, sealed in message.shares.items():
+            self._shared.setdefault(other, {})[client] = sealed
+        self._sharers.add(client)
+
+    def _ask_for_inputs(self) -> tuple[Stage, dict[int, bytes]]:
+        threshold, left = self.members.plan.threshold, set(self._sharers)
+        near = {client: left.intersection(self.members.neighbours(client)) for client in left}
+        while few := {c for c in left if len(near[c] & left) < threshold}:
+            left -= few  # they would refuse, and be missed by others
+        self._sharers = left
+        self._require(len(left), "clients have shared their secrets")
+        self._total = np.zeros(self._terms.tokens, self._ring.dtype)
+        sent = {}
+        for client in left:
+            shares = {other: s for other, s in self._shared[client].items() if other in left}
+            sent[client] = encode(SealedShares(self._terms.round_id, shares))
+        return Stage.INPUTS, sent
+
+    def _take_input(self, client: int, data: bytes | memoryview) -> None:
+        nbytes = self._total.nbytes
+        message = self._read(data, MaskedInput, nbytes + SPARE_BYTES)
+        if len(message.tokens) != nbytes:
+            raise CorruptStream(f"tokens of {len(message.tokens)} bytes in place of {nbytes}")
+        tokens: Tokens = np.frombuffer(message.tokens, self._ring.dtype)
+        if not self._ring.holds(tokens):
+            raise CorruptStream(f"a token in a ring of {self._ring.bits} bits is out of range")
+        self._total += tokens
+        self._survivors.add(client)
+
+    def _ask_about_survivors(self) -> tuple[Stage, dict[int, bytes]]:
+        self._require(len(self._survivors), "clients have sent their tokens")
+        stage = Stage.CONSENTS if self._terms.assumed.signed else Stage.REVEALED
+        return stage, dict.fromkeys(self._survivors, encode(self._told))
+
+    def _take_consent(self, client: int, data: bytes | memoryview) -> None:
+        signature = self._read(data, Consent).signature
+        said = self.members.consent(self._told.clients)
+        assert self._verifier is not None
+        self._verifier.check(self.members.adverts[client].certificate, said, signature)
+        self._consents[client] = signature
+
+    def _ask_to_reveal(self) -> tuple[Stage, dict[int, bytes]]:
+        if len(self._consents) < (needed := self.members.plan.consents):
+            raise AbortedRound(f"{len(self._consents)} signatures of the survivors, not {needed}")
+        told = Consents(self._terms.round_id, self._consents)
+        return Stage.REVEALED, dict.fromkeys(self._consents, encode(told))
+
+    def _take_revealed(self, client: int, data: bytes | memoryview) -> None:
+        message, place = self._read(data, Revealed), self.members.places[client]
+        near = self._sharers.intersection(self.members.neighbours(client))
+        if message.own.keys() != near & self._survivors:
+            raise CorruptStream(f"client {client} has not revealed one share of each own mask")
+        if message.mask.keys() != near - self._survivors:
+            raise CorruptStream(f"client {client} has not revealed one share of each mask key")
+        for kept, shares in ((self._own, message.own), (self._mask, message.mask)):
+            for other, share in shares.items():
+                kept.setdefault(other, {})[place] = int.from_bytes(share, "little")
+
+    def _add_up(self) -> tuple[Stage, dict[int, bytes]]:
+        """Take all masks off the sum."""
+        members, round_id, suspects = self.members, self._terms.round_id, set[int]()
+        threshold = members.plan.threshold
+
+        commit = partial(keys.commitment, round_id=round_id)
+        for client in self._survivors:
+            said, shares = members.adverts[client].commitment, self._own.get(client, {})
+            own = recover(shares, threshold, said, commit, suspects)
+            self._ring.add_mask(self._total, keys.own_seed(own, round_id), subtract=True)
+        for gone in self._sharers - self._survivors:
+            near = self._survivors.intersection(members.neighbours(gone))
+            if not near:
+                continue
+            said, shares = members.adverts[gone].mask, self._mask.get(gone, {})
+            private = recover(shares, threshold, said, keys.public_key, suspects)
+            for client in near:
+                seed = keys.pair_seed(private, members.adverts[client].mask, round_id)
+                self._ring.add_mask(self._total, seed, subtract=client < gone)
+        self._ring.reduce(self._total)
+        liars = tuple(client for client, place in members.places.items() if place in suspects)
+        self.total = SecureSum(self._total, self._told.clients, liars)
+        return Stage.OVER, {}
+
+    @cached_property
+    def _told(self) -> Survivors:
+        return Survivors(self._terms.round_id, tuple(sorted(self._survivors)))
+
+    def _require(self, count: int, what: str) -> None:
+        if count < (least := self.members.plan.least):
+            raise AbortedRound(f"{count} {what}; the round needs {least}")

@@ -1,0 +1,280 @@
+"""Secure sums: the sum is right whoever drops out, and a server learns nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsz.errors import AbortedRound, ConfigError, CorruptStream, RefusedRequest
+from fedsz.secagg.graph import Assumptions, neighbours, plan
+from fedsz.secagg.identity import CertificateSigner, CertificateVerifier
+from fedsz.secagg.masks import Ring
+from fedsz.secagg.messages import MaskedInput, Revealed, SealedShares, decode, encode
+from fedsz.secagg.server import SecureServer, Stage
+from tests.secure_rounds import Round
+
+LOSSY = Assumptions(dropout=0.6)  # as much as a fifth of the clients in each of four stages
+STAGES = [stage for stage in Stage if stage is not Stage.OVER]
+
+
+@given(
+    st.integers(2, 100),
+    st.integers(1, 32),
+    st.sampled_from([stage for stage in STAGES if stage is not Stage.CONSENTS]),
+    st.integers(0, 1 << 32),
+)
+@settings(max_examples=15, deadline=None)
+def test_the_sum_is_that_of_the_survivors(n: int, bits: int, drop: Stage, seed: int) -> None:
+    gone, round_ = n // 5, Round(n, bits=bits, seed=seed)
+
+    total = round_.until(Stage.OVER, {drop: gone}).server.total
+
+    assert total is not None
+    assert total.tokens.dtype == Ring(bits).dtype
+    assert len(total.survivors) == n - gone * (drop is not Stage.REVEALED)
+    assert not total.liars
+    np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
+
+
+def test_a_fifth_of_a_hundred_clients_drops_out_at_each_stage() -> None:
+    round_ = Round(125, assumed=LOSSY)
+    drops = {Stage.ADVERTS: 25, Stage.SHARES: 20, Stage.INPUTS: 16, Stage.REVEALED: 12}
+
+    total = round_.until(Stage.OVER, drops).server.total
+
+    assert total is not None
+    assert len(total.survivors) == 64
+    np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
+
+
+def test_one_client_is_no_round() -> None:
+    with pytest.raises(ConfigError):
+        Round(1)
+    with pytest.raises(AbortedRound):
+        Round(4).step(drops=3)
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_too_few_clients_end_the_round(stage: Stage, signed: Round) -> None:
+    signed.until(stage)
+
+    with pytest.raises(AbortedRound):
+        signed.step(drops=len(signed.sent) // 2 + 1)
+    with pytest.raises(AbortedRound):
+        signed.server.advance()
+    assert signed.server.total is None
+
+
+def test_one_clients_message_says_nothing() -> None:
+    """Its tokens are uniform in the ring, whatever was masked: by chi-square, 5 sigma."""
+    round_ = Round(5, tokens=1 << 16, bits=5).until(Stage.INPUTS)
+    client = next(iter(round_.sent))
+    round_.tokens[client][:] = 3
+
+    masked = decode(round_.answer(client, round_.sent[client]), MaskedInput)
+
+    counts = np.bincount(np.frombuffer(masked.tokens, np.uint8), minlength=32)
+    assert counts.size == 32
+    chi_square = ((counts - 2048) ** 2 / 2048).sum()
+    assert abs(chi_square - 31) < 5 * np.sqrt(2 * 31)
+
+
+def test_masks_are_the_keystream_of_chacha20() -> None:
+    """At whatever length, for each width, and as RFC 8439 has it."""
+    seed, count = bytes(range(32)), 400_001
+    stream = Cipher(ChaCha20(seed, bytes(16)), None).encryptor().update(bytes(4 * count))
+    for bits, dtype in ((1, "u1"), (8, "u1"), (9, "<u2"), (16, "<u2"), (17, "<u4"), (32, "<u4")):
+        ring = Ring(bits)
+        tokens = np.zeros(count, ring.dtype)
+        ring.add_mask(tokens, seed)
+        ring.reduce(tokens)
+        drawn = np.frombuffer(stream, dtype, count).astype(np.uint64) % (1 << bits)
+        np.testing.assert_array_equal(tokens, drawn)
+        ring.add_mask(tokens, seed, subtract=True)
+        ring.reduce(tokens)
+        assert not tokens.any()
+
+
+@pytest.mark.parametrize("bits", [0, 33])
+def test_a_ring_has_1_to_32_bits(bits: int) -> None:
+    with pytest.raises(ConfigError):
+        SecureServer(10, bits)
+
+
+# The graph.
+
+
+@given(st.integers(2, 300), st.floats(0, 0.5), st.floats(0, 0.5), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_plan_keeps_its_bounds(n: int, corrupt: float, dropout: float, signed: bool) -> None:
+    assumed = Assumptions(corrupt=corrupt, dropout=dropout, signed=signed)
+    try:
+        found = plan(n, assumed)
+    except ConfigError:
+        assert corrupt + dropout > 0.1
+        return
+    graph = {c: neighbours(range(n), c, found.degree) for c in range(n)}
+
+    assert all(len(set(near)) == found.degree and c not in near for c, near in graph.items())
+    assert all(c in graph[other] for c, near in graph.items() for other in near)
+    assert 1 <= found.threshold <= found.degree
+    assert found.least >= n - dropout * n
+    if signed and n > 2:
+        colluding = min(int(np.ceil(corrupt * n - 1e-9)), n - 2)
+        near = min(colluding, found.degree) if found.degree == n - 1 else 0
+        assert 2 * found.threshold > found.degree + near
+        assert 2 * found.consents > n + colluding
+
+
+def test_a_plans_probabilities_are_those_of_drawn_graphs() -> None:
+    """With bounds of a few bits, so that what must be rare is seen, and is not too rare."""
+    n, assumed = 60, Assumptions(corrupt=0.2, dropout=0.3, security=4, failures=4)
+    found, rng = plan(n, assumed), np.random.default_rng(3)
+    leaks = cuts = failures = 0
+    for _ in range(2000):
+        order = rng.permutation(n).tolist()
+        colluding, dropped = set(range(12)), set(range(12, 30))
+        graph = {c: set(neighbours(order, c, found.degree)) for c in range(n)}
+        leaks += any(len(graph[c] & colluding) >= found.threshold for c in range(12, n))
+        failures += any(len(graph[c] - dropped) < found.threshold for c in range(n))
+        cuts += not _connected(graph, set(range(30, n)))
+
+    assert max(leaks, failures, cuts) > 0
+    assert max(leaks, failures, cuts) <= 2000 / 16
+
+
+def _connected(graph: dict[int, set[int]], among: set[int]) -> bool:
+    reached, ahead = set[int](), {min(among)}
+    while ahead:
+        reached |= ahead
+        ahead = {other for c in ahead for other in graph[c] & among} - reached
+    return reached == among
+
+
+# Who lies.
+
+
+def _lie(stage: Stage, liar: int, of: str) -> object:
+    def meddle(now: Stage, client: int, data: bytes) -> bytes:
+        if now is not stage or client != liar:
+            return data
+        said = decode(data, Revealed)
+        wrong = {c: bytes([share[0] ^ 1]) + share[1:] for c, share in getattr(said, of).items()}
+        shares = {"own": said.own, "mask": said.mask, of: wrong}
+        return encode(Revealed(said.round_id, **shares))
+
+    return meddle
+
+
+@pytest.mark.parametrize("of", ["own", "mask"])
+def test_wrong_shares_are_found_and_named(of: str) -> None:
+    round_ = Round(20).until(Stage.INPUTS)
+    gone = min(round_.sent)
+    del round_.sent[gone]
+    round_.until(Stage.REVEALED)
+    liar = round_.server.members.neighbours(gone)[0]
+
+    round_.step(meddle=_lie(Stage.REVEALED, liar, of))  # type: ignore[arg-type]
+
+    total = round_.server.total
+    assert total is not None
+    assert total.liars in ((liar,), ())  # (): its shares were not among those that were needed
+    np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
+
+
+def test_a_liar_whose_shares_are_needed_is_named() -> None:
+    round_ = Round(20).until(Stage.REVEALED)
+    liar = min(round_.sent)
+
+    round_.step(meddle=_lie(Stage.REVEALED, liar, "own"))  # type: ignore[arg-type]
+
+    assert round_.server.total is not None
+    assert round_.server.total.liars == (liar,)
+
+
+def test_shares_for_others_are_refused_by_name() -> None:
+    """A sealed share of another round, client or plain garbage, which the server passes on."""
+    round_ = Round(5).until(Stage.INPUTS)
+    client = min(round_.sent)
+    told = decode(round_.sent[client], SealedShares)
+    first, second = list(told.shares)[:2]
+    swapped = {**told.shares, first: told.shares[second]}
+
+    with pytest.raises(CorruptStream, match="sealed share"):
+        round_.answer(client, encode(SealedShares(told.round_id, swapped)))
+    with pytest.raises(RefusedRequest, match="remembers no round"):
+        round_.answer(client, round_.sent[client])
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, list[CertificateSigner]]:
+    pytest.importorskip("grpc")
+    from fedsz.transport.authority import Authority
+
+    authority = Authority.create(Path(tmp_path_factory.mktemp("authority")))
+    files = [authority.certify_client(f"client-{i}", 1) for i in range(10)]
+    pairs = [(file.read_bytes(), file.with_suffix(".key").read_bytes()) for file in files]
+    return authority, [CertificateSigner(*pair) for pair in pairs]
+
+
+@pytest.fixture
+def signed(certified: tuple[object, list[CertificateSigner]]) -> Round:
+    authority, signers = certified
+    verifier = CertificateVerifier(authority.ca.read_bytes())  # type: ignore[attr-defined]
+    return Round(10, assumed=Assumptions(signed=True), verifier=verifier, signers=signers)
+
+
+@pytest.mark.parametrize("drop", STAGES[1:])
+def test_signed_rounds_withstand_dropouts(signed: Round, drop: Stage) -> None:
+    total = signed.until(Stage.OVER, {drop: 2}).server.total
+
+    assert total is not None
+    assert len(total.survivors) == 8 + 2 * (drop in (Stage.CONSENTS, Stage.REVEALED))
+    np.testing.assert_array_equal(total.tokens, signed.plain_sum(total.survivors))
+
+
+def test_a_certificate_is_for_one_client(
+    certified: tuple[object, list[CertificateSigner]],
+) -> None:
+    authority, signers = certified
+    verifier = CertificateVerifier(authority.ca.read_bytes())  # type: ignore[attr-defined]
+    twice = [*signers[:9], signers[0]]
+    round_ = Round(10, assumed=Assumptions(signed=True), verifier=verifier, signers=twice)
+
+    round_.step()
+
+    assert len(round_.refusals) == 1
+    assert "repeats" in str(*round_.refusals.values())
+
+
+def test_only_certificates_of_clients_count(
+    certified: tuple[object, list[CertificateSigner]], tmp_path: Path
+) -> None:
+    from fedsz.transport.authority import Authority
+
+    authority, signers = certified
+    ours: Authority = authority  # type: ignore[assignment]
+    servers = ours.certify_server(["127.0.0.1"], 1)
+    strangers = Authority.create(tmp_path / "other").certify_client("client-0", 1)
+    verifier = CertificateVerifier(ours.ca.read_bytes())
+    for file, why in ((servers, "not a client's"), (strangers, "no authority")):
+        signer = CertificateSigner(file.read_bytes(), file.with_suffix(".key").read_bytes())
+        with pytest.raises(CorruptStream, match=why):
+            verifier.check(signer.certificate, b"said", signer.sign(b"said"))
+    with pytest.raises(CorruptStream, match="has not signed"):
+        verifier.check(signers[0].certificate, b"said", signers[1].sign(b"said"))
+    assert "client-0" in verifier.check(signers[0].certificate, b"said", signers[0].sign(b"said"))
+    with pytest.raises(CorruptStream, match="cannot be read"):
+        verifier.check(b"\x30\x00", b"said", b"")
+
+    shown = x509.load_der_x509_certificate(signers[0].certificate)
+    revoking = CertificateVerifier(ours.ca.read_bytes(), [shown.serial_number])
+    with pytest.raises(CorruptStream, match="revoked"):
+        revoking.check(signers[0].certificate, b"said", signers[0].sign(b"said"))
