@@ -2,63 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message
-from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.arrays import Layout
 from fedsz.codecs import _eigen
 from fedsz.errors import ConfigError, ReferenceMismatch
-from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import sealed, streams_of
+from fedsz.flower.records import sealed
 from fedsz.methods import Eigen, History, parse
 from fedsz.methods.eigen import axes_of
-from fedsz.stream import Reader
-from fedsz.update.broadcast import Broadcast
+from fedsz.spec_strings import settings_of
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
-from fedsz.update.reference import Reference
-from tests.federation import app_of, around, record_of, to_arrays
+from tests.eigen_fleet import SHAPES, model, stepped, ways
+from tests.federation import to_arrays
 from tests.strategies import weights
-
-ONES = np.ones(64)
-CHAIN = "feedback>eigen>uniform@step:1"
-SHAPES = {"conv.weight": (12, 10, 3, 3), "fc.weight": (40, 50), "fc.bias": (40,)}
-
-
-def stepped(model: dict[str, np.ndarray], seed: int, rank: int = 2) -> dict[str, np.ndarray]:
-    """The model after a step in directions that are the same for all seeds."""
-    rng, moved = np.random.default_rng(seed), {}
-    for name, x in model.items():
-        fixed = np.random.default_rng(len(name))
-        flat = x.reshape(len(x), -1) if x.ndim > 1 else x.reshape(1, -1)
-        left, right = (fixed.normal(size=(n, rank)) for n in flat.shape)
-        step = left @ rng.normal(size=(rank, rank)) @ right.T
-        moved[name] = (x + 1e-3 * step.reshape(x.shape)).astype(x.dtype)
-    return moved
-
-
-def model(dtype: Any = np.float32) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in SHAPES.items()}
-
-
-def ways(first: dict[str, np.ndarray], steps: int = 2) -> list[Reference]:
-    models = [first]
-    for seed in range(steps):
-        models.append(stepped(models[-1], seed))
-    return [Reference(m) for m in models]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
@@ -172,127 +139,14 @@ def test_histories_are_kept_whatever_becomes_of_tensors() -> None:
     assert all(map(np.array_equal, basis.vectors, known.vectors))
 
 
-class Fleet:
-    """A server and four clients in one process, and by what chains they reply."""
+def test_only_streams_say_which_history_they_are_of() -> None:
+    text = "eigen:of=0123456789abcdef>uniform@std:1"
 
-    def __init__(self, strategy: type[FedAvg] = StreamingFedAvg, **named: Any) -> None:
-        self.contexts: dict[int, Context] = {}
-        self.told: list[str] = []
-        self.grid_of = lambda: FedSZGrid(
-            self.inner, **{"update": CHAIN, "downlink": "step:0.5", "threshold": 0, **named}
-        )
-        app = around(
-            app_of(lambda i, x: stepped(x, 10 * self.round + i), examples=lambda _: 1),
-            before=lambda i, _, context: self.contexts.update({i: context}),
-            after=lambda i, asked, reply: self.told.extend(chains_of(reply)),
-        )
-        self.inner = LocalGrid(app, [{"partition-id": i} for i in range(4)])
-        self.grid, self.round, self.strategy = self.grid_of(), 0, strategy
-        self.model = record_of(model())
-
-    def run(self, nodes: Sequence[int] = range(4), *, evaluates: bool = False) -> list[str]:
-        """Do a round, and return the chain of each reply."""
-        self.round += 1
-        self.told.clear()
-        strategy = self.strategy(fraction_evaluate=float(evaluates), min_train_nodes=1)
-        asked = strategy.configure_train(self.round, self.model, ConfigRecord(), self.grid)
-        left_out = {c.node_id for i, c in self.contexts.items() if i not in nodes}
-        asked = [m for m in asked if m.metadata.dst_node_id not in left_out]
-        replies = self.grid.send_and_receive(asked)
-        averaged, _ = strategy.aggregate_train(self.round, replies)
-        assert averaged is not None
-        self.model = averaged
-        if evaluates:
-            asked = strategy.configure_evaluate(self.round, self.model, ConfigRecord(), self.grid)
-            strategy.aggregate_evaluate(self.round, self.grid.send_and_receive(asked))
-        self.grid.end_round()
-        return list(self.told)
-
-    def restart(self) -> None:
-        """Go on in another Grid, from what this one remembers."""
-        state = self.grid.state()
-        self.grid = self.grid_of()
-        self.grid.restore(state)
-
-
-def chains_of(reply: Message) -> list[str]:
-    """The texts of a reply's chains, if it has arrays."""
-    streams = [s for record in reply.content.array_records.values() for s in streams_of(record)]
-    return [chain.text for stream in streams for chain in Reader(stream).header.chains]
-
-
-NATURAL = "uniform@step:1"
-
-
-def test_clients_that_take_part_in_all_rounds_code_by_one_history() -> None:
-    fleet = Fleet()
-
-    assert fleet.run() == [NATURAL] * 4
-    seen = [fleet.run() for _ in range(3)]
-
-    assert all(len(set(told)) == 1 and told[0].startswith("eigen:of=") for told in seen)
-    assert len({told[0] for told in seen}) == 3
-
-
-def test_evaluation_between_rounds_takes_no_basis_away() -> None:
-    fleet = Fleet()
-    told = [fleet.run(evaluates=True) for _ in range(3)]
-
-    assert all(text.startswith("eigen:of=") for text in [*told[1], *told[2]])
-
-
-def test_who_missed_rounds_starts_anew_by_the_difference_that_it_is_sent() -> None:
-    fleet = Fleet()
-    fleet.run()
-    fleet.run([0, 1])
-    told = fleet.run()
-    later = fleet.run()
-
-    assert all(text.startswith("eigen:of=") for text in [*told, *later])
-    assert len(set(told)) == len(set(later)) == 2
-
-
-def test_who_lost_its_history_codes_without_and_begins_another() -> None:
-    fleet = Fleet()
-    fleet.run()
-    fleet.run()
-    for name in [
-        n for n in fleet.contexts[2].state if n.startswith(("fedsz.history", "fedsz.seen"))
-    ]:
-        del fleet.contexts[2].state[name]
-    told = fleet.run()
-    later = fleet.run()
-
-    assert sorted(text == NATURAL for text in told) == [False, False, False, True]
-    assert NATURAL not in later
-
-
-def test_a_history_that_began_anew_goes_on_with_the_next_round() -> None:
-    first, second, third, fourth = ways(model(), 3)
-    broadcast = Broadcast(CompressionConfig(update=CHAIN, downlink="step:0.1", threshold=0))
-    for reference in (first, second, third):
-        broadcast.put(reference.arrays, reference=True)
-    begun = broadcast.history(broadcast.steps[0].digest, b"")
-    held = broadcast.model
-    assert begun is not None
-    assert held is not None
-    broadcast.put(fourth.arrays, reference=True)
-    found = broadcast.history(held.digest, begun.digest)
-
-    assert found is not None
-    assert broadcast.model is not None
-    assert found.digest == begun.beyond(held, broadcast.model).digest
-    assert broadcast.history(held.digest, b"another") is not found
-
-
-@pytest.mark.parametrize("update", ["difference>eigen>uniform@step:1", "matrix?" + CHAIN])
-def test_wrappers_know_the_basis(update: str) -> None:
-    fleet = Fleet(update=update)
-    fleet.run()
-    told = [fleet.run(), fleet.run([0, 1]), fleet.run()]
-
-    assert all(any("eigen:of=" in text for text in texts) for texts in told)
-    assert len(fleet.told) == 4
+    assert str(parse(text, sent=True)) == text
+    assert not settings_of(Eigen())
+    for update in (text, f"feedback>{text}", f"matrix?{text}|sign"):
+        with pytest.raises(ConfigError, match="'eigen' has no setting 'of'"):
+            CompressionConfig(update=update)
 
 
 @pytest.mark.parametrize(
@@ -321,16 +175,6 @@ def test_a_basis_is_of_the_tensor_itself() -> None:
         CompressionConfig(downlink="difference>eigen>sign")
 
 
-def test_a_grid_that_goes_on_tells_the_same() -> None:
-    whole, apart = Fleet(), Fleet()
-    for fleet in (whole, apart):
-        fleet.run()
-        fleet.run([0, 1, 2])
-    apart.restart()
-
-    assert sorted(whole.run()) == sorted(apart.run())
-
-
 def test_sums_in_a_basis_are_those_of_decoded_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two replies in one basis are decoded once, another in a basis of its own by itself."""
     first, second, third = ways(model())
@@ -355,9 +199,3 @@ def test_sums_in_a_basis_are_those_of_decoded_replies(monkeypatch: pytest.Monkey
     for name, x in averaged.items():
         expected = np.mean([of[name] for of in decoded], axis=0, dtype=np.float64)
         assert np.abs(x - expected).max() < 1e-6
-
-
-def test_a_downlink_that_is_exact_leaves_no_history() -> None:
-    fleet = Fleet(downlink="exact")
-
-    assert [fleet.run() for _ in range(2)] == [[NATURAL] * 4] * 2

@@ -33,7 +33,6 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "threshold": (*(f"k=20%,by={by}" for by in Estimate), "magnitude=0.02"),
     "randk": ("k=30%", "k=70%,own=1", "k=40%,unbiased=0", "k=30%,block=1"),
     "rotate": ("block=16",),
-    "eigen": ("of=0123456789abcdef",),
     "powersgd": ("rank=1", "rank=2,shared=1"),
     "atomo": ("rank=1",),
     "sketch": ("columns=50%,rows=3", "columns=20%,unbiased=0", "rows=3,fixed=1"),

@@ -16,9 +16,8 @@ process of its own, and forget it when the run ends: state of another run is nev
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
 from fedsz.arrays import NDArray
@@ -75,16 +74,24 @@ class ClientState:
         record, note = self._state.get(_HISTORY + key), self._state.get(_SEEN + key)
         arrays = _arrays(record) if isinstance(record, ArrayRecord) else None
         digest = note.get("digest") if isinstance(note, ConfigRecord) else None
-        if arrays is None or not isinstance(digest, bytes):
+        if arrays is None or not isinstance(note, ConfigRecord) or not isinstance(digest, bytes):
             return History()
-        sound = all(x.dtype == np.float32 and x.ndim == 1 and is_finite(x) for x in arrays.values())
-        return History.read(arrays, digest) if sound else History()
+        if note.get("products") != Reference(arrays).digest:
+            logger.error("what broadcasts have shown of %r is damaged here, and starts anew", key)
+            return History()
+        return History.read(arrays, digest)
 
     def keep_history(self, key: str, history: History | None) -> None:
         """Keep what broadcasts have shown; None forgets it."""
-        self._put(_HISTORY + key, None if history is None else to_record(history.arrays()))
-        note = None if history is None else ConfigRecord({"digest": history.digest})
-        self._put(_SEEN + key, note)
+        if history is None:
+            self._put(_HISTORY + key, None)
+            self._put(_SEEN + key, None)
+            return
+        arrays = history.arrays()
+        # A digest of models does not tell whether the products here are still those of the models.
+        told: dict[str, Any] = {"digest": history.digest, "products": Reference(arrays).digest}
+        self._put(_HISTORY + key, to_record(arrays))
+        self._put(_SEEN + key, ConfigRecord(told))
 
     def settle(self, told: Instructions) -> None:
         """Keep one residual of each key: that of the last reply that the server has counted.

@@ -22,7 +22,7 @@ from fedsz.errors import FedszError
 from fedsz.flower.admission import Admission
 from fedsz.flower.asked import Asked, Ledger, Outcome
 from fedsz.flower.deadline import Deadline, Deadlines
-from fedsz.flower.mod import keeps_model, lacks_model
+from fedsz.flower.mod import keeps_model, lacks_method, lacks_model
 from fedsz.flower.packing import Packed, Packer
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, reason_of, told
 from fedsz.flower.round_book import RoundBook
@@ -208,8 +208,8 @@ class Exchange:
     def _received(self, reply: Message, again: Callable[[Asked, Packed], bool]) -> Outcome | None:
         """Return what a reply answers; None where it is of no use, or another one will come.
 
-        A client that lacks the model that it was to hold is sent it by ``again``, which says
-        whether it could be: its next reply is the one.
+        A client that lacks what it was to hold or to know is sent another message by ``again``,
+        which says whether it could be: its next reply is the one.
         """
         with self._lock:
             asked = self._ledger.settle(reply)
@@ -217,11 +217,12 @@ class Exchange:
                 node = reply.metadata.src_node_id
                 logger.warning("node %d: a reply to nothing that is out is dropped", node)
                 return None
-            if lacks_model(reply) and not asked.again and (whole := self._packer.whole(asked)):
-                asked.again, asked.inner_id, asked.sent = True, "", whole.message.metadata
+            if second := self._second(asked, reply):
+                asked.again, asked.inner_id, asked.sent = True, "", second.message.metadata
+                asked.content = second.content
                 self._ledger.note(asked)
-                self._book.sent(0, whole.sent_bytes)
-                if again(asked, whole):
+                self._book.sent(0, second.sent_bytes)
+                if again(asked, second):
                     return None
                 self._ledger.drop(asked)
             asked.own(reply)
@@ -229,6 +230,14 @@ class Exchange:
             if keeps_model(reply):
                 self._packer.received(asked)
             return outcome
+
+    def _second(self, asked: Asked, reply: Message) -> Packed | None:
+        """Return what helps the sender of a reply to another one; None if nothing does."""
+        if asked.again:
+            return None
+        if lacks_model(reply):
+            return self._packer.whole(asked)
+        return self._packer.without_history(asked) if lacks_method(reply) else None
 
     def _admitted(self, outcome: Outcome, *, sealed: bool) -> Message:
         """Return a reply that has passed admission, or the error reply that takes its place."""

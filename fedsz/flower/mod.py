@@ -31,6 +31,7 @@ from fedsz.flower.records import (
     views_of,
     with_aside,
 )
+from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
 from fedsz.update.client_update import check_finite, coded_update, received
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 LACKS_MODEL = "fedsz: the model is not here"
 # and one whose sender holds the model, although its app failed.
 KEEPS_MODEL = "fedsz: the app failed"
+# What the error reply of a release says that does not know the method.
+LACKS_METHOD = f"no method {Eigen.name!r}"
 
 
 class FedSZMod:
@@ -153,6 +156,11 @@ class FedSZMod:
 def lacks_model(reply: Message) -> bool:
     """Say whether a reply tells that its sender does not hold what it was sent less than."""
     return reply.has_error() and str(reply.error.reason).startswith(LACKS_MODEL)
+
+
+def lacks_method(reply: Message) -> bool:
+    """Say whether a reply tells that its sender's release cannot code by a history."""
+    return reply.has_error() and LACKS_METHOD in str(reply.error.reason)
 
 
 def keeps_model(reply: Message) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.instructions import Instructions
 from fedsz.update.shift import Shift
 from fedsz.update.step import step_spread
+
+logger = logging.getLogger(__name__)
 
 FORGETFUL: Final = 2  # times that a client has lost its model, and is sent the whole from then on
 
@@ -87,6 +90,7 @@ class Packer:
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
         self._seen: dict[int, Mapping[str, bytes]] = {}  # likewise, the digests of histories
         self._lost: dict[int, int] = {}  # by node: how often it lacked what it was to hold
+        self._unaware: set[int] = set()  # whose releases cannot code by histories
         self._in_round: set[int] = set()  # who has been sent the model of this round
         self._sent = ("", b"")  # the purpose and the model of this round
         self._asked: dict[int, int] = {}  # by node: the last turn in which it was to train
@@ -163,6 +167,7 @@ class Packer:
             node, identity = message.metadata.dst_node_id, id(message.content)
             content = contents[identity]
             own = codecs.get(node) if content.instructions.config is config else None
+            unaware = node in self._unaware
             counted: int | None = None
             shifts: Mapping[str, bytes] = {}
             if trains and content.broadcasts:
@@ -170,19 +175,22 @@ class Packer:
                 counted = last if self._asked.get(node, 0) > last else None
                 self._asked[node] = self._turn
                 shifts = self._shifts.digests(node) if config.learns_shifts else {}
-            if own or counted is not None or shifts:
-                how = config.replace(codec=own) if own else content.instructions.config
+            if own or unaware or counted is not None or shifts:
+                how = content.instructions.config
+                how = how.without_history if unaware else how
+                how = how.replace(codec=own) if own else how
                 told = replace(content.instructions, config=how, counted=counted, shifts=shifts)
                 content = replace(content, instructions=told)
             held, seen = self._holds(node), self._seen.get(node, {})
             shown = {
                 key: broadcast.history(held.get(key, b""), seen.get(key, b""))
                 for key, broadcast in content.broadcasts.items()
+                if not unaware
             }
             if histories := {key: history for key, history in shown.items() if history}:
                 content = content.showing(histories)
             digests = content.instructions.histories
-            case = identity, own, *held.items(), counted, *shifts.items(), *digests.items()
+            case = identity, own, unaware, *held.items(), counted, *shifts.items(), *digests.items()
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]
@@ -195,7 +203,9 @@ class Packer:
 
     def state(self) -> dict[str, Any]:
         """Return what the next push depends on beside the model in it, as records."""
-        records: dict[str, Any] = {"packer": ConfigRecord({"run": self._run, "turn": self._turn})}
+        told: dict[str, Any] = {"run": self._run, "turn": self._turn}
+        told["unaware"] = sorted(self._unaware)
+        records: dict[str, Any] = {"packer": ConfigRecord(told)}
         records["asked"] = _by_node(turns=self._asked)
         records["counted"] = _by_node(turns=self._counted)
         for kind, known in (("held", self._held), ("seen", self._seen)):
@@ -215,7 +225,9 @@ class Packer:
         for name, record in state.items():
             kind, _, key = name.partition(".")
             parts.setdefault(kind, {})[key] = record
-        self._run, self._turn = state["packer"]["run"], state["packer"]["turn"]
+        told = state["packer"]
+        self._run, self._turn = told["run"], told["turn"]
+        self._unaware = set(told.get("unaware", ()))  # older checkpoints have none
         self._asked, self._counted = (
             dict(zip(state[name]["nodes"], state[name]["turns"], strict=True))
             for name in ("asked", "counted")
@@ -285,6 +297,25 @@ class Packer:
         if not content.instructions.holds or not content.is_newest:
             return None  # it is sent the newest before long
         version, nbytes = content.version({})
+        content.pack_away()
+        message = compat.make_message(copy.copy(asked.metadata), content=version)
+        return Packed(message, content, nbytes)
+
+    def without_history(self, asked: Asked) -> Packed | None:
+        """Return the message for one whose release cannot code by histories; so are all later ones.
+
+        None if that is no help.
+        """
+        node, told = asked.node, asked.content.instructions
+        if not told.config.uses_history:
+            return None
+        self._unaware.add(node)
+        told = replace(told, config=told.config.without_history, histories={})
+        logger.warning(
+            "node %d has a release without %s: it codes without in this run", node, Eigen.name
+        )
+        content = replace(asked.content, instructions=told, histories={})
+        version, nbytes = content.version(self._holds(node))
         content.pack_away()
         message = compat.make_message(copy.copy(asked.metadata), content=version)
         return Packed(message, content, nbytes)

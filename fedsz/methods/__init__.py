@@ -6,7 +6,6 @@ it. docs/methods.md has a page for each family, and says how to add one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -54,6 +53,7 @@ OR, IF = "|", "?"  # between the choices of `ByLayer`, and behind a rule
 __all__ = [
     "METHODS",
     "PRESETS",
+    "Bounded",
     "Difference",
     "Eigen",
     "Feedback",
@@ -72,28 +72,30 @@ __all__ = [
 ]
 
 
-def parse(text: str, /, *, presets: Mapping[str, str] = CHAIN_OF) -> Transform:
+def parse(text: str, /, *, sent: bool = False) -> Transform:
     """Return the transform that ``text`` says; its ``str`` says the same.
 
     Args:
         text: methods and at last a codec with its bound, joined by ``>``:
             ``"feedback:decay=0.95>topk:k=1%>uniform@std:1"``. A choice by tensor has ``|`` between
             chains and a rule before each: ``"matrix?topk>sign|*.bias?qsgd"``; see `ByLayer`.
-        presets: names that stand for chains, and these.
+        sent: whether a stream says it, and not a user: with what senders add to parts, and without
+            names that stand for chains.
 
     Raises:
         ConfigError: no such method, codec or setting, a value that it cannot have, or parts in an
             order that makes no sense.
     """
-    choices = [_choice(written, presets) for written in text.removeprefix(DELTA + THEN).split(OR)]
+    choices = [_choice(written, sent) for written in text.removeprefix(DELTA + THEN).split(OR)]
     rule, transform = choices[0]
     return transform if len(choices) == 1 and rule == "*" else ByLayer(tuple(choices))
 
 
-def _choice(text: str, presets: Mapping[str, str]) -> tuple[str, Transform]:
+def _choice(text: str, sent: bool) -> tuple[str, Transform]:
     rule, mark, written = text.rpartition(IF)
-    expanded = THEN.join(presets.get(name, name) for name in written.split(THEN))
-    things = [_thing(part) for part in expanded.split(THEN)]
+    if not sent:
+        written = THEN.join(CHAIN_OF.get(name, name) for name in written.split(THEN))
+    things = [_thing(part, sent) for part in written.split(THEN)]
     parts = [thing for thing in things if isinstance(thing, Part)]
     transform: Transform = Chain(tuple(parts))
     wrappers = [thing for thing in things if isinstance(thing, Wrapper)]
@@ -106,7 +108,7 @@ def _choice(text: str, presets: Mapping[str, str]) -> tuple[str, Transform]:
     return rule if mark else "*", transform
 
 
-def _thing(text: str) -> Part | Wrapper:
+def _thing(text: str, sent: bool) -> Part | Wrapper:
     """Return the method, or the codec with its bound, that ``text`` says."""
     name = text.partition(AT)[0].partition(":")[0]
     if any(codec.name == name for codec in CODECS):
@@ -114,4 +116,4 @@ def _thing(text: str) -> Part | Wrapper:
     if not any(method.name == name for method in METHODS):
         have = ", ".join(thing.name for thing in (*METHODS, *PRESETS, *CODECS))
         raise ConfigError(f"no method {name!r}; have {have}")
-    return chosen("method", text, METHODS)
+    return chosen("method", text, METHODS, sent=sent)

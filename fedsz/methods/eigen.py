@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -36,6 +36,7 @@ from fedsz.methods.base import (
     require_count,
 )
 from fedsz.methods.combinators import ByLayer, Chain, Transform, Wrapper
+from fedsz.spec_strings import SENT
 
 DECAY: Final = 0.9  # of what earlier broadcasts have shown, for each later one
 BLOCK: Final = 64  # of an axis: larger ones take more time and memory, and save 1 % more at most
@@ -208,8 +209,8 @@ class Eigen(Part):
     basis are left as they are: vectors, and those that no broadcast has moved.
 
     Attributes:
-        of: tells the history apart, the first half of its digest in hexadecimal digits. Whoever
-            asks for the method leaves it empty, and each sender says which it has.
+        of: tells the history apart, the first half of its digest in hexadecimal digits; only
+            streams have it.
     """
 
     name = "eigen"
@@ -221,7 +222,7 @@ class Eigen(Part):
     leads = True
     work = 6.0  # some 200 products and sums, several at a time
 
-    of: str = ""
+    of: str = field(default="", metadata=SENT)
 
     def gain(self, shared: Shared) -> float:
         """Return 1: lengths stay, to a few millionths."""

@@ -13,7 +13,7 @@ in the next difference.
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
@@ -43,6 +43,10 @@ HISTORY: Final = 2.0
 
 # Histories of clients that have missed a broadcast, which go on with the next.
 MOST_HISTORIES: Final = 4
+
+# And those that begin with one broadcast, for clients that have missed some. Each takes a decoded
+# model and its products: a second of a core for 25 million parameters.
+MOST_RESTARTS: Final = 16
 
 # Bytes of a stream that waits on disk between rounds: it is read again for few clients, or none.
 PARKED_FROM: Final = 1 << 20
@@ -240,10 +244,9 @@ class Broadcast:
         if self.exact or self.model is None:
             return None
         names, digests = list(self.model.arrays), [step.digest for step in self.steps]
-        others = [self._others[digest] for digest in self._told]
-        histories = [self._history, *others] if self._history is not None else []
+        histories = [self._history, *self._others.values()] if self._history is not None else []
         told: dict[str, Any] = {"given": self._given, "initial": self.initial, "digests": digests}
-        told["histories"] = [history.digest for history in histories]
+        told |= {"histories": [h.digest for h in histories], "told": list(self._told)}
         grids = [[step.grid.get(name, NO_STEP) for name in names] for step in self.steps]
         return BroadcastState(
             told,
@@ -266,7 +269,7 @@ class Broadcast:
         if self._history is not None and found:
             self._history, *others = found
             self._others = {history.digest: history for history in others}
-            self._told = dict.fromkeys(self._others)
+            self._told = dict.fromkeys(told.get("told", self._others))
         names, rows = list(self.model.arrays), state.grids.tolist()
         placed = (zip(names, row, strict=True) for row in rows)
         grids = ({name: step for name, step in row if step != NO_STEP} for row in placed)
@@ -309,8 +312,13 @@ class Broadcast:
         return found
 
     def _restarted(self, held: bytes) -> History | None:
-        """Return a history that begins with the difference from a model, if that is still known."""
+        """Return a history that begins with the difference from a model.
+
+        None if that is not known any more, or others have taken all the time that there is.
+        """
         if held not in self._restarts:
+            if len(self._restarts) == MOST_RESTARTS:
+                return None
             place = next((i for i, step in enumerate(self.steps) if step.digest == held), None)
             if place is None or self.model is None:
                 return None
@@ -320,10 +328,13 @@ class Broadcast:
     def prepare(self, held: Iterable[bytes]) -> None:
         """Code what clients lack that hold these models, from the oldest on: each model once."""
         ages = {step.digest: i for i, step in enumerate(self.steps)}
-        for digest in sorted(set(held) & set(ages), key=lambda digest: ages[digest]):
+        count = Counter(digest for digest in held if digest in ages)
+        # Who holds the model before has the history of all, but for a few.
+        missed = [d for d, _ in count.most_common() if ages[d] < len(self.steps) - 2]
+        begun = missed[:MOST_RESTARTS] if self._history is not None else []
+        for digest in sorted(count, key=lambda digest: ages[digest]):
             self.streams(digest)
-            # Who holds the model before has the history of all, but for a few.
-            if self._history is not None and ages[digest] < len(self.steps) - 2:
+            if digest in begun:
                 self._restarted(digest)
 
     def streams(self, held: bytes) -> Streams:

@@ -280,7 +280,7 @@ class ChainDecoder:
 def _parsed(text: str) -> Chain:
     """Return a chain of a header, or raise `UnsupportedStream`."""
     try:
-        transform = methods.parse(text, presets={})
+        transform = methods.parse(text, sent=True)
     except ConfigError as err:
         raise UnsupportedStream(f"unknown chain {text!r}: {err}") from err
     if not isinstance(transform, Chain):

@@ -213,6 +213,27 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self._has(Eigen)
 
     @property
+    def without_history(self) -> CompressionConfig:
+        """What clients are told whose release cannot code by a history: the rest of the chain.
+
+        Of feedback and a bound of the whole step, which such releases do not take in chains, that
+        is "delta+ef"; where nothing is left that compresses, differences without loss.
+        """
+        from fedsz.methods import Bounded, Feedback, parts_of, with_history
+
+        if self.chain is None or not self.uses_history:
+            return self
+        rest = with_history(self.chain, None)
+        match parts_of(rest):
+            case [Feedback(decay=decay), Bounded(codec, bound)] if bound and bound.kind == "step":
+                told = {"codec": str(codec), "error_bound": str(bound)}
+                return self.replace(update=DELTA_EF, decay=decay, **told)
+        try:
+            return self.replace(update=str(rest))
+        except ConfigError:
+            return self.replace(update=DELTA, codec=self.lossless)
+
+    @property
     def downlink_chain(self) -> Transform | None:
         """The chain that codes how a model differs from the one that clients hold, if any."""
         by_chain = self.downlink.startswith(DIFFERENCE)
