@@ -36,7 +36,7 @@ from codecs_data import DataSet, drawn_sets, file_set, model_sets
 from codecs_timing import Result, memory, size_sweep, tables, threads
 
 from fedsz.codecs import _uniform
-from fedsz.experiments.environment import processor
+from fedsz.system import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("cnn", "alexnet", "mobilenetv2", "resnet50")

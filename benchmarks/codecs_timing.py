@@ -28,8 +28,8 @@ from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError
 from fedsz.experiments.codec_measurement import (
     Coder,
+    Growth,
     Item,
-    Memory,
     first_pass,
     loops_for,
     timed_pass,
@@ -238,11 +238,11 @@ def weigh(name: str, level: str, nbytes: int, pipe: Connection) -> None:
 
     def beyond(call: Callable[[], Any], size: Callable[[Any], int]) -> float:
         sz2.libc().malloc_trim(0)  # what is free would pass for memory that nobody needs
-        memory = Memory()
+        memory = Growth()
         with memory.watched():
             result = call()
-        assert memory.growth is not None
-        return (memory.growth - size(result)) / item.x.size
+        assert memory.most is not None
+        return (memory.most - size(result)) / item.x.size
 
     compress = beyond(item.encode, len)
     payload = item.encode()

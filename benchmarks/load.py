@@ -32,9 +32,9 @@ from benchmarks.replay import compare, rounds_of
 from benchmarks.wire_client import WireClient, run_all
 from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
+from fedsz.system import raise_descriptor_limit
 from fedsz.training.apps import make_client_app
 from fedsz.training.events import Failed, Listening, from_json
-from fedsz.transport.visitors import raise_descriptor_limit
 
 TASK = "tests.resume_task:Regression"
 PATIENCE = 120.0  # seconds that processes get to end once the run is over

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import IO, TYPE_CHECKING, Final, Self
 
+from fedsz import system
+
 if TYPE_CHECKING:  # at run time `import fedsz` would pay for what few of its users need
     from pathlib import Path
 
@@ -129,8 +131,6 @@ class Child:
 
     def end(self, patience: float = PATIENCE) -> None:
         """Make it end: close its stdin, wait ``patience`` seconds, terminate it, then kill it."""
-        import signal
-
         with suppress(OSError):  # what was still buffered
             self.stdin.close()
         if self.wait(patience) is None:
@@ -139,8 +139,7 @@ class Child:
                 self.kill()
                 self.wait()
         if self._whole_session:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+            system.kill_session(self.pid)
         self.stdout.close()
 
     def disown(self) -> None:

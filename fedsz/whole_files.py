@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from fedsz import system
 from fedsz.errors import ConfigError, cannot
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def write_whole(path: Path, data: bytes | Iterable[Buffer], *, private: bool = F
                 file.writelines([data] if isinstance(data, bytes) else data)
                 make_durable(file)
             part.replace(path)
-            _make_names_durable(path.parent)
+            system.make_names_durable(path.parent)
     finally:  # also after Ctrl-C
         with contextlib.suppress(OSError):
             part.unlink()
@@ -70,14 +70,6 @@ def make_durable(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _make_names_durable(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def remove_parts(path: Path) -> None:
     """Remove what processes that were killed have left of writing ``path``."""
     for part in path.parent.glob(f".{path.name}.*"):
@@ -93,7 +85,8 @@ def lock_folder(folder: Path, what: str) -> IO[bytes]:
 def lock_file(path: Path, taken: str, *, of: Path) -> IO[bytes]:
     """Lock a file until the returned one is closed, or the process ends.
 
-    The kernel frees the lock, so a killed process leaves none behind.
+    The kernel frees the lock, so a killed process leaves none behind. Where it has none, see
+    `fedsz.system`, nobody is kept out.
 
     Args:
         path: is made, with its folder, if it is not there.
@@ -106,12 +99,8 @@ def lock_file(path: Path, taken: str, *, of: Path) -> IO[bytes]:
     with cannot(f"write to {of}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        removed = not os.fstat(file.fileno()).st_nlink  # by who had it, when this opened it
-    except OSError:
-        removed = True
-    if removed:
+    # Who had it may have removed it when this opened it.
+    if not system.lock(file) or not os.fstat(file.fileno()).st_nlink:
         file.close()
         raise ConfigError(taken)
     return file

@@ -221,16 +221,22 @@ def there(
     return results
 
 
+def configure(folder: Path, **definitions: str | None) -> None:
+    """Have CMake say how the codecs and the programs are compiled, with these definitions."""
+    defined = [f"-D{name}={value}" for name, value in definitions.items()]
+    _cmake("-S", ROOT, "-B", folder, "-DFEDSZ_PORTABLE=ON", *defined)
+
+
 def build(folder: Path, *targets: str, **definitions: str | None) -> None:
     """Compile the codecs and the programs into ``folder``, with these definitions for CMake."""
+    configure(folder, **definitions)
+    _cmake("--build", folder, "-j", str(os.cpu_count() or 1), "--target", *targets)
+
+
+def _cmake(*arguments: str | Path) -> None:
     assert CMAKE is not None
-    defined = [f"-D{name}={value}" for name, value in definitions.items()]
-    for step in (
-        ["-S", ROOT, "-B", folder, "-DFEDSZ_PORTABLE=ON", *defined],
-        ["--build", folder, "-j", str(os.cpu_count() or 1), "--target", *targets],
-    ):
-        done = subprocess.run([CMAKE, *step], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run([CMAKE, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def differing(names: Sequence[str], results: list[Result], others: list[Result]) -> list[Any]:

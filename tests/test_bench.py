@@ -221,9 +221,9 @@ def test_memory_is_that_of_the_codec(state: dict[str, Any]) -> None:
 
     # In a process of its own: in this one, others free and take memory meanwhile.
     program = (
-        "import numpy as np; from fedsz.experiments.codec_measurement import Memory;"
-        "memory = Memory()\nwith memory.watched(): kept = np.ones(64 << 20, np.uint8)\n"
-        "print(memory.growth / kept.nbytes)"
+        "import numpy as np; from fedsz.experiments.codec_measurement import Growth;"
+        "growth = Growth()\nwith growth.watched(): kept = np.ones(64 << 20, np.uint8)\n"
+        "print(growth.most / kept.nbytes)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert float(done.stdout) >= 0.9

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsz import codecs
+from fedsz import codecs, system
 from fedsz.codecs import decoder_process
 from fedsz.codecs.envelope import EnvelopeCodec
 from fedsz.errors import CorruptStream
@@ -123,7 +123,7 @@ def test_a_worker_that_lies_of_lengths_is_not_believed(
         kill, end = staticmethod(lambda: ended.append(True)), staticmethod(lambda: None)
 
     monkeypatch.setattr(decoder_process, "Child", lambda _module: Liar)
-    monkeypatch.setattr(decoder_process, "limit_memory", lambda _pid, _nbytes: None)
+    monkeypatch.setattr(system, "limit_memory", lambda _pid, _nbytes: None)
     worker = decoder_process.Worker()
     tracemalloc.start()
     try:

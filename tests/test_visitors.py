@@ -170,7 +170,7 @@ def test_a_client_that_does_not_listen_is_not_heard(serve: Serve) -> None:
 
 def test_the_limit_of_file_descriptors_is_raised() -> None:
     code = (
-        "import resource; from fedsz.transport.visitors import raise_descriptor_limit;"
+        "import resource; from fedsz.system import raise_descriptor_limit;"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard));"
         "print(raise_descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"

@@ -11,10 +11,10 @@ from benchmarks.paper.measurements import Measurements, Row
 from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz import formatting
 from fedsz.errors import FedszError
-from fedsz.experiments.environment import cores
 from fedsz.experiments.results import SCALING, Results
 from fedsz.report.chart import Chart
 from fedsz.report.times import scaling_figure
+from fedsz.system import cores
 
 WEAK: Final = (1, 2, 4, 8, 16)  # clients
 STRONG: Final = 16  # clients that this machine measures strong scaling with

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 import click
 import typer
 
-from fedsz import extras
+from fedsz import extras, system
 from fedsz.child_process import PATIENCE
 from fedsz.cli import keys, logs, paper
 from fedsz.cli.options import PREFIX, Command
@@ -148,6 +148,6 @@ def _end_with_stdin() -> None:
     """End this process, as SIGTERM does, when its stdin has ended."""
     while os.read(0, 1 << 12):  # not `sys.stdin`, which would be locked when the process ends
         pass
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    system.interrupt()
     time.sleep(2 * PATIENCE)
     os._exit(1)

@@ -9,10 +9,11 @@ from fedsz.cli.output import print_json
 
 
 def command(*, json: Json = False) -> None:
-    """List the codecs with their settings, and the libraries that are missing here."""
+    """List the codecs with their settings, and what this machine lacks for them."""
     import dataclasses
 
-    from fedsz.codecs import CODECS
+    from fedsz import system
+    from fedsz.codecs import CODECS, sandbox
 
     rows: list[dict[str, Any]] = [
         {
@@ -30,3 +31,5 @@ def command(*, json: Json = False) -> None:
         chosen = ",".join(f"{name}={value}" for name, value in row["settings"].items())
         kind = "lossy" if row["lossy"] else "lossless"
         print(f"{row['name']:10}{kind:10}{chosen:26}{row['missing'] or ''}".rstrip())
+    for line in (*system.lacking(), *sandbox.lacking()):
+        print(f"on this system {line}")

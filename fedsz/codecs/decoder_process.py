@@ -14,15 +14,12 @@ bytes.
 from __future__ import annotations
 
 import atexit
-import os
-import resource
 import threading
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from fedsz import system
 from fedsz.child_process import Child, PartTooLong, read_part, write_parts
 from fedsz.codecs.base import Array
 from fedsz.errors import CodecUnavailable, CorruptStream
@@ -58,7 +55,7 @@ class Worker:
                 with process.limited(SECONDS + 4 * n / BYTES_PER_SECOND):
                     if is_new:
                         read_part(process.stdout, 0)
-                    limit_memory(process.pid, SPARE + 10 * (4 * n + len(native)))
+                    system.limit_memory(process.pid, SPARE + 10 * (4 * n + len(native)))
                     write_parts(process.stdin, codec.encode(), n.to_bytes(8, "little"), native)
                     status = read_part(process.stdout, MOST_WORDS)
                     most = 4 * n if status == OK else MOST_WORDS
@@ -100,20 +97,7 @@ class Worker:
         return self._process, True
 
 
-def limit_memory(pid: int, nbytes: int) -> None:
-    """Let a process grow by ``nbytes`` from now on and no more, where the system can say so."""
-    if not hasattr(resource, "prlimit"):
-        return
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has just died
-        now = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-        _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
-        limit = now + nbytes
-        if hard != resource.RLIM_INFINITY:
-            limit = min(limit, hard)
-        resource.prlimit(pid, resource.RLIMIT_AS, (limit, hard))
-
-
 _worker = Worker()
 decode = _worker.decode
 atexit.register(_worker.stop)
-os.register_at_fork(after_in_child=_worker.start_anew)
+system.at_fork(in_child=_worker.start_anew)

@@ -59,13 +59,18 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
+def lacking() -> list[str]:
+    """Return what a decoder may do on this system that `enter` would keep it from, in a line."""
+    return [] if _is_known() else ["nothing keeps a foreign decoder from files and networks"]
+
+
 def enter() -> bool:
     """Give up all other system calls, for good; return False where the kernel has no filters.
 
     The process may end itself by a signal, but send none to others. It cannot change its limits:
     who started it does (`fedsz.codecs.decoder_process`).
     """
-    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+    if not _is_known():
         return False
     architecture, calls, tgkill = _MACHINES[platform.machine()]
     instructions = [
@@ -90,3 +95,7 @@ def enter() -> bool:
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
     return not libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
+
+
+def _is_known() -> bool:
+    return sys.platform == "linux" and platform.machine() in _MACHINES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -16,15 +15,14 @@ import numpy as np
 from fedsz.codecs.base import Array
 from fedsz.codecs.envelope import EnvelopeCodec
 from fedsz.errors import CodecError, CodecUnavailable
+from fedsz.system import at_fork
 
 FLOAT: Final = 0  # SZ's number for float32
 ABS: Final = 0  # SZ's number for absolute bounds
 
 # SZ 2 keeps its parameters and tables in globals. A fork waits until they are in order.
 _lock = threading.RLock()
-os.register_at_fork(
-    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-)
+at_fork(before=_lock.acquire, in_parent=_lock.release, in_child=_lock.release)
 
 
 @dataclass(frozen=True)

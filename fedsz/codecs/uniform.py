@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from fedsz.codecs.base import (
 )
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import setting
+from fedsz.system import cores
 
 DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES[:4])}  # of the payload's header
 WIDE: Final = DTYPES[:2]  # dtypes whose differences need no array
@@ -237,9 +237,7 @@ def threads_for(n: int) -> int:
     """Return how many threads ``n`` elements are worth: they take longer to start than few do."""
     if n < 1 << 20:
         return 1
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return min(len(os.sched_getaffinity(0)), MOST_THREADS)
-    return min(os.cpu_count() or 1, MOST_THREADS)
+    return min(cores(), MOST_THREADS)
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int, int, int]:

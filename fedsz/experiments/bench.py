@@ -22,8 +22,9 @@ from fedsz.child_process import Child
 from fedsz.codecs import Codec, parse
 from fedsz.errors import ConfigError
 from fedsz.experiments.bench_worker import BenchJob
-from fedsz.experiments.environment import DIGEST_LENGTH, cores, stamp
+from fedsz.experiments.environment import DIGEST_LENGTH, stamp
 from fedsz.experiments.sweep_plan import settings_of
+from fedsz.system import cores
 from fedsz.update.config import DEFAULT
 from fedsz.update.partition import check_rule, is_lossy
 

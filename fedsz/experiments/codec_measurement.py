@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -24,6 +22,7 @@ from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.envelope import compare
 from fedsz.errors import CodecError
 from fedsz.spread import energy
+from fedsz.system import Memory
 from fedsz.update.compress import compress
 from fedsz.update.decompress import decompress
 
@@ -116,46 +115,29 @@ def coder_of(codec: Codec) -> Coder:
     return Coder(str(codec), encode, decode, codec.keeps_bound)
 
 
-class Memory:
+class Growth:
     """How much resident memory this process and its children take on top of what they had.
 
     The peaks of the processes are added up, though they may not have come at the same moment.
-    psutil knows what is resident now, but neither peaks nor how to begin them anew; /proc does.
 
     Attributes:
-        growth: in bytes, at most, in blocks that were `watched`; None where the system does not
-            tell. Linux does.
+        most: in bytes, in blocks that were `watched`; None where the system does not tell.
     """
 
-    growth: int | None = 0
+    most: int | None = 0
 
     def __init__(self) -> None:
-        self._processes = [Path("/proc/self")]
-        for children in Path("/proc/self/task").glob("*/children"):
-            with suppress(OSError):  # of a thread that has just ended
-                self._processes += [Path("/proc", child) for child in children.read_text().split()]
-        self._before = self._sum("VmRSS")
+        self._memory = Memory()
+        self._before = self._memory.taken()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Take the peaks within the block into account."""
-        try:
-            for process in self._processes:
-                (process / "clear_refs").write_text("5")  # forgets the peaks so far
-        except OSError:
-            self.growth = None
+        if not self._memory.forget_peaks():
+            self.most = None
         yield
-        if self.growth is not None:
-            self.growth = max(self.growth, self._sum("VmHWM") - self._before)
-
-    def _sum(self, field: str) -> int:
-        """Return a field of /proc/PID/status, in bytes; 0 where the system has none."""
-        total = 0
-        for process in self._processes:
-            with suppress(OSError):
-                text = (process / "status").read_text()
-                total += sum(map(int, re.findall(rf"^{field}:\s*(\d+) kB", text, re.MULTILINE)))
-        return total << 10
+        if self.most is not None:
+            self.most = max(self.most, self._memory.peak() - self._before)
 
 
 class First(NamedTuple):
@@ -186,11 +168,11 @@ def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = 
     Raises:
         FedszError: the codec cannot, or breaks its promise.
     """
-    memory = Memory()
+    growth = Growth()
     seconds, deviations = 0.0, []
     payloads = []  # kept, as in a stream
     for item in items:
-        with memory.watched():
+        with growth.watched():
             start = time.perf_counter()
             payload = item.encode()
             decoded = item.decode(payload)
@@ -200,7 +182,7 @@ def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = 
         if look:
             look(payload, decoded)
         del decoded
-    return First(seconds, [len(payload) for payload in payloads], deviations, memory.growth)
+    return First(seconds, [len(payload) for payload in payloads], deviations, growth.most)
 
 
 def timed_pass(items: Iterable[Item], loops: int = 1) -> dict[str, float]:

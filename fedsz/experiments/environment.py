@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from fedsz.system import cores, processor
+
 DIGEST_LENGTH: Final = 16
 
 
@@ -31,13 +33,6 @@ def stamp() -> dict[str, Any]:
     return {**environment(), "time": datetime.now(UTC).replace(microsecond=0)}
 
 
-def cores() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def threads() -> int:
     """Return how many threads computations may have: `cores`, or OMP_NUM_THREADS if that is less.
 
@@ -45,15 +40,6 @@ def threads() -> int:
     """
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores(), int(asked)) if asked.isdecimal() and int(asked) else cores()
-
-
-def processor() -> str:
-    """Return the processor's name, where the system tells one."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
 
 
 @lru_cache(maxsize=64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import tempfile
 import threading
 from collections.abc import Generator
@@ -15,6 +13,7 @@ from fedsz.child_process import PATIENCE, Child
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import WARNING, size
+from fedsz.system import cores, free_memory
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
 from fedsz.training.option import CLIENT, RUN, SERVER, WATCHING
 from fedsz.training.options import CAPPED, RunConfig, options, options_of
@@ -26,16 +25,9 @@ _PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been t
 
 
 def why_too_many(clients: int) -> str:
-    """Return why this machine may not hold so many processes, or nothing where it does.
-
-    Memory that is free is known on Linux alone.
-    """
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    free = next((1024 * int(line.split()[1]) for line in lines if "MemAvailable" in line), math.inf)
-    if clients * CLIENT_BYTES <= free:
+    """Return why this machine may not hold so many processes; "" if it may, or nobody knows."""
+    free = free_memory()
+    if free is None or clients * CLIENT_BYTES <= free:
         return ""
     return (
         f"{clients} clients are as many processes of {size(CLIENT_BYTES)} or more each, and "
@@ -158,7 +150,7 @@ def _command(name: str, config: RunConfig, *flags: str, log: Path, share: int) -
         if value is not False and value != ""
     ]
     # Each would take all processors otherwise, and wait for the others.
-    threads = max(1, (os.cpu_count() or 1) // share)
+    threads = max(1, cores() // share)
     # If this process is killed, they end with it: their states are then free to be resumed from.
     command = ("--end-with-stdin", name, *given, "--json", "--insecure", *flags)
     return Child("fedsz", *command, log=log, threads=threads)

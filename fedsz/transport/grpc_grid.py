@@ -17,6 +17,7 @@ from flwr.app import Error, Message
 
 from fedsz.errors import ConfigError, FedszError, LinkError
 from fedsz.flower_compat import error_reply
+from fedsz.system import raise_descriptor_limit
 from fedsz.transport.address import Address
 from fedsz.transport.channel import (
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -33,7 +34,7 @@ from fedsz.transport.probe import PROBE_METHOD, Probes
 from fedsz.transport.server import Hub, spool
 from fedsz.transport.server_session import ServerSession
 from fedsz.transport.shares import Shares
-from fedsz.transport.visitors import Visitors, connections_for, raise_descriptor_limit
+from fedsz.transport.visitors import Visitors, connections_for
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from fedsz.errors import ConfigError
+from fedsz.system import shares
 from fedsz.whole_files import Pathish, read_bytes
 
 T = TypeVar("T")
@@ -33,10 +33,9 @@ def read_private(path: Pathish) -> bytes:
         ConfigError: it cannot be read, or its owner, who reads it, lets others read it too.
     """
     raw = read_bytes(path)
-    about = Path(path).stat()
     # As ssh has it: what another user owns is that user's business, such as a container's secrets.
-    if about.st_uid == os.getuid() and about.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        mode = stat.S_IMODE(about.st_mode)
+    if shares(Path(path)):
+        mode = stat.S_IMODE(Path(path).stat().st_mode)
         raise ConfigError(f"{path} holds a secret and has mode {mode:04o}: chmod 600 {path}")
     return raw
 

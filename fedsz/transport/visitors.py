@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,23 +19,7 @@ SPARE_DESCRIPTORS: Final = 128  # for all but connections and replies
 MAX_UNKNOWN: Final = 64  # of one address, which may be that of many devices
 MAX_UNKNOWN_TOGETHER: Final = 8  # in one connection of TCP, which may be a proxy's
 
-_DESCRIPTORS: Final = 1 << 20  # that a process asks for where there is no limit
 _FEWEST: Final = 16  # connections, whatever the limit of descriptors
-
-
-def raise_descriptor_limit() -> int:
-    """Let this process open as many files as it may, and return how many those are."""
-    try:
-        import resource
-    except ImportError:
-        return _DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # macOS has another limit beside this one
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-    return _DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def connections_for(descriptors: int) -> int:
