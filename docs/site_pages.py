@@ -40,7 +40,7 @@ SEARCHED = {
     "experiments.md": "bandwidth, sweep, grid search, report",
     "flower.md": (
         "FedAvg, FedProx, FedAdam, FedAvgM, Krum, strategies, secure aggregation, SecAgg, "
-        "SecAgg+, differential privacy, DP, SuperLink, SuperNode, simulation, NumPyClient, JAX, "
+        "SecAgg+, SuperLink, SuperNode, simulation, NumPyClient, JAX, "
         "Keras, TensorFlow, XGBoost"
     ),
     "format.md": "bitstream, file format, decoder, specification",
@@ -49,8 +49,9 @@ SEARCHED = {
         "PowerSGD, QSGD, signSGD, error feedback, gradient compression, FetchSGD"
     ),
     "monitoring.md": "TensorBoard, MLflow, wandb, Prometheus, Grafana, dashboard, metrics, logging",
+    "privacy.md": "differential privacy, DP, DP-SGD, epsilon, Gaussian mechanism, gradient leakage",
     "security.md": "TLS, SSL, certificate, token, authentication",
-    "threat-model.md": "attack, poisoning, Byzantine, privacy, robust",
+    "threat-model.md": "attack, poisoning, Byzantine, robust",
     "guides/docker.md": "Docker, container, compose",
     "guides/fleet.md": "server, client, options, config, dataset, partition",
     "guides/kubernetes.md": "Kubernetes, k8s",

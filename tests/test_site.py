@@ -113,7 +113,7 @@ def test_no_page_asks_for_a_list_of_versions_that_is_not_there(site: Path) -> No
         ("mod", "tutorials/flower-app/"), ("ClientApp", "tutorials/flower-app/"),
         ("ServerApp", "tutorials/flower-app/"), ("TensorFlow", "flower/"), ("XGBoost", "flower/"),
         ("compression", "choosing/"), ("quantization", "methods/"), ("bandwidth", "experiments/"),
-        ("secure aggregation", "flower/"), ("differential privacy", "flower/"),
+        ("secure aggregation", "flower/"), ("differential privacy", "privacy/"),
         ("Raspberry Pi", "guides/raspberry-pi/"), ("straggler", "guides/replies/"),
         ("checkpoint", "guides/resuming/"), ("memory", "reference/measurements/"),
     ],

@@ -24,9 +24,16 @@ WIDTHS: Final = {  # eleven columns fit into 80 characters
     "round": 5, "accuracy": 8, "loss": 6, CLIENTS: 7, "raw_up": 8, "sent_up": 8, "ratio": 5,
     "kept": 6, "lag": 6, "max_error": 6, "seconds": 5,
 }  # fmt: skip
-HEADS: Final = tuple(
-    zip(*(NUMBERS[n].heads if n != CLIENTS else ("", n) for n in WIDTHS), strict=True)
-)
+# Under differential privacy nothing is fed back, so nobody is behind.
+PRIVATE: Final = {("epsilon" if n == "lag" else n): width for n, width in WIDTHS.items()}
+
+
+def heads_of(widths: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
+    """Return the lines above the columns."""
+    return tuple(zip(*(NUMBERS[n].heads if n != CLIENTS else ("", n) for n in widths), strict=True))
+
+
+HEADS: Final = heads_of(WIDTHS)
 
 
 class RunTable(StatusLine):
@@ -61,12 +68,14 @@ class RunTable(StatusLine):
             case Listening():
                 self._listening = event
                 self.say(f"listening on port {event.port}, results in {event.run_dir}", "dim")
+                if event.privacy:
+                    self.say(event.privacy, "dim")
             case Client(client_id, what, detail) if not self._done:
                 if what not in ("joined", "received"):
                     self.say(f"client {client_id} {what}: {detail}", "dim")
             case RoundRecord():
                 if not self._round:
-                    for heads in HEADS:
+                    for heads in heads_of(_widths(event)):
                         self._print_row(heads, style="bold")
                 self._round = event
                 for failure in event.failures:
@@ -79,6 +88,8 @@ class RunTable(StatusLine):
                 if event.is_zero and not self._is_zero:
                     self.say(f"round {event.round}: {ALL_ZERO}")
                 self._is_zero = event.is_zero
+                if event.ended:
+                    self.say(f"the run ends after round {event.round}: {event.ended}")
             case Done():
                 self._done = event
         self.update(self._live.text(), at_once=not self._round)
@@ -121,11 +132,15 @@ def failure_lines(failures: Mapping[str, Mapping[str, int]]) -> list[str]:
     return [*lines, f"and rounds without {more} more clients"] if more else lines
 
 
+def _widths(row: RoundRecord) -> Mapping[str, int]:
+    return WIDTHS if row.epsilon is None else PRIVATE
+
+
 def cells(row: RoundRecord) -> tuple[str, ...]:
     """Return a round as the cells of its line."""
     asked = row.replies + len(row.failures)
     clients = f"{row.replies}/{asked}" if asked else "-"
-    found = [clients if name == CLIENTS else NUMBERS[name].text(row) for name in WIDTHS]
+    found = [clients if name == CLIENTS else NUMBERS[name].text(row) for name in _widths(row)]
     if row.ratio is None:  # nobody sent anything that the other columns could be about
         found[4:] = ["-"] * len(found[4:])
     return tuple(found)

@@ -176,6 +176,10 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
             update; empty unless the policy asks for it.
         sensitivity: by lossy tensor, the rise of the held-out loss, in nats, over the mean squared
             error of its elements, as `fedsz.training.sensitivity` measures it; likewise.
+        epsilon: what the run has spent of differential privacy; None where it has none.
+        delta: that this is at; likewise.
+        clipping_norm: that each update was clipped to; likewise.
+        ended: why the run ends after this round, if that is sooner than was asked for.
     """
 
     version: int = VERSION
@@ -190,6 +194,10 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     decision: Decision | None = None
     spread: dict[str, tuple[int, float]] = {}
     sensitivity: dict[str, float] = {}
+    epsilon: float | None = None
+    delta: float | None = None
+    clipping_norm: float | None = None
+    ended: str = ""
 
 
 class Totals(msgspec.Struct, kw_only=True):

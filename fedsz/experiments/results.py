@@ -89,7 +89,7 @@ SWEEP: Final = Table(
     added=(
         "task", "downlink", "policy", "tolerance", "decay", "wire_up", "wire_down",
         "tensors", "lossy", "kept", "lag", "raw_aside", "sent_aside",
-        "clients_per_round", *SERVER,
+        "clients_per_round", "epsilon", "delta", "clipping_norm", *SERVER,
     ),
     older=(1,),
 )  # fmt: skip

@@ -30,6 +30,7 @@ with explained():
     from fedsz.flower.fetchsgd import FetchSgd
     from fedsz.flower.grid import FedSZGrid
     from fedsz.flower.mod import FedSZMod
+    from fedsz.flower.private import PrivateFedAvg
     from fedsz.flower.server_app import compressed
     from fedsz.flower.strategy import StreamingFedAvg
     from fedsz.transport.client import run_client
@@ -45,6 +46,7 @@ __all__ = [
     "FetchSgd",
     "GrpcGrid",
     "LocalGrid",
+    "PrivateFedAvg",
     "StreamingFedAvg",
     "Traffic",
     "compressed",

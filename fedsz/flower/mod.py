@@ -16,10 +16,12 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import StateDict, as_arrays
 from fedsz.errors import ConfigError, ReferenceMismatch, log_failure
 from fedsz.flower.client_state import ClientState
+from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     KEY,
     LEAST_BYTES,
+    TRAIN,
     aside_of,
     is_sealed,
     layout_of,
@@ -106,7 +108,7 @@ class FedSZMod:
         # Before hours of training, not after: the codec may be missing here.
         note = message.content.get(KEY) if message.has_content() else None
         if not isinstance(note, ConfigRecord):
-            return call_next(message, context)
+            return _noised(call_next, message, context)
         told, state = Instructions.read(note), ClientState(context)
         initial = partial(self._initial_point, message, context, told.config)
         try:
@@ -122,7 +124,7 @@ class FedSZMod:
         try:
             if told.trains:
                 state.settle(told)
-            reply = call_next(message, context)
+            reply = _noised(call_next, message, context)
             if reply.has_content():
                 _compress(reply, sent, told, state)
             if told.trains:
@@ -151,6 +153,23 @@ class FedSZMod:
         except Exception as err:  # of any function
             logger.warning("no initial model here, the server sends it: %s", err)
             return None
+
+
+def _noised(call_next: ClientAppCallable, message: Message, context: Context) -> Message:
+    """Return the app's reply, with noise if a training message asks for it; see `LocalNoise`."""
+    if not message.has_content() or not message.metadata.message_type.startswith(TRAIN):
+        return call_next(message, context)
+    noise = LocalNoise.asked(message.content, context.node_config)
+    starts = list(compat.records_in(message.content, ArrayRecord).values())
+    start = views_of(starts[0]) if noise and len(starts) == 1 else {}
+    reply = call_next(message, context)
+    if noise and reply.has_content():
+        records = compat.records_in(reply.content, ArrayRecord)
+        if len(starts) != 1 or len(records) != 1:
+            raise ConfigError(f"{len(records)} ArrayRecords cannot be noised as one update")
+        ((key, record),) = records.items()
+        reply.content[key] = noise.added(record, start)
+    return reply
 
 
 def lacks_model(reply: Message) -> bool:

@@ -71,7 +71,9 @@ class ReceivedUpdate:
         clips: whether an update above that is scaled down to it, in place of refused.
         clipping_norm: what differential privacy has it clipped to instead; see `clip_to`.
         clipped: what the step of its floats was scaled by to keep to that; 1 if it did.
-        holds_whole: whether its whole numbers and bools count as they were sent to its sender.
+        keeps_whole: whether whole numbers and bools have no part in what is learned: no norm, and
+            they stay as they were sent to its sender.
+        holds_whole: whether they do so in this update.
         watched: names of tensors of which it notes in ``below`` whether it takes them below 0,
         floors: those of them in which 0 takes the place of what is below.
         staleness: how many models are newer than the one that its sender started from.
@@ -102,7 +104,7 @@ class ReceivedUpdate:
         self.limit = Norm(math.inf, math.inf)
         self.clips, self.clipped, self.staleness, self.share = False, 1.0, 0, 1.0
         self.clipping_norm: float | None = None
-        self.holds_whole = False
+        self.keeps_whole = self.holds_whole = False
         self.watched: frozenset[str] = frozenset()
         self.floors: frozenset[str] = frozenset()
         self.below: set[str] = set()
@@ -228,6 +230,8 @@ class ReceivedUpdate:
         """
         self.norm = norm
         norm.require_finite()
+        if self.keeps_whole:
+            norm = norm._replace(whole=0.0)
         limit, clips = self.limit, self.clips
         if self.clipping_norm is not None:
             most = self.clipping_norm * (1 - MARGIN)
@@ -239,7 +243,7 @@ class ReceivedUpdate:
         if clips and norm.whole > limit.whole == 0 and self._knows_whole:
             counts = counts._replace(whole=0.0)
         counts.require_within(limit)
-        self.holds_whole = counts.whole < norm.whole
+        self.holds_whole = self.keeps_whole or counts.whole < norm.whole
         self.clipped = counts.floats / norm.floats if norm.floats else 1.0
 
     @property

@@ -145,7 +145,7 @@ def _tell_of(reply: Admitted) -> None:
         if _is_limited(update):
             why = "its norm is above the limit"
             limits.warning("node %d: %s: scaled by %.2g", reply.node, why, update.clipped)
-        if update.holds_whole:
+        if update.holds_whole and not update.keeps_whole:
             why = "its whole numbers count as it was sent them: ordinarily they do not move"
             limits.warning("node %d: %s", reply.node, why)
         for name in sorted(update.raised):

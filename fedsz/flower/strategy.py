@@ -142,9 +142,15 @@ class StreamingFedAvg(FedAvg):
         if arrays is self._average:
             self._first.clear()
         number = self.done + server_round
-        messages = streamed(super().configure_train(number, _view(arrays), config, grid))
+        messages = streamed(self._messages(number, _view(arrays), config, grid))
         self._asks = bool(messages)
         return messages
+
+    def _messages(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return a round's messages to the clients that take part in it."""
+        return super().configure_train(number, arrays, config, grid)
 
     aggregate_train = _Aggregation()
 
@@ -205,18 +211,23 @@ class StreamingFedAvg(FedAvg):
         metrics = records_in(reply.content, MetricRecord)
         if len(metrics) != 1:
             raise ConfigError(f"a reply holds {len(metrics)} MetricRecords, not one")
-        weight = next(iter(metrics.values())).get(self.weighted_by_key)
-        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise ConfigError(
-                f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
-            )
+        weight = self._weight(next(iter(metrics.values())))
         if len(records) != 1:
             raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
         (record,) = records.values()
         with refusing_failures():
             update = update_of(record)
-        mean.add(update, float(weight))
+        mean.add(update, weight)
         return RecordDict(dict(metrics))
+
+    def _weight(self, metrics: MetricRecord) -> float:
+        """Return what a reply of these metrics counts in the mean."""
+        weight = metrics.get(self.weighted_by_key)
+        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise ConfigError(
+                f"a reply's {self.weighted_by_key!r} must be a number from 0, got {weight!r}"
+            )
+        return float(weight)
 
 
 def _view(arrays: ArrayRecord) -> ArrayRecord:

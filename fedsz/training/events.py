@@ -17,6 +17,7 @@ class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening")
     min_clients: int  # how many clients it waits for
     first_round: int = 0  # that it will tell of; 0 is the model to start from, before any training
     rounds: int = 0  # of the whole run; 0 if that is not known
+    privacy: str = ""  # what it may spend, and how; "" without differential privacy
 
 
 class Watched(msgspec.Struct, frozen=True, tag_field="event", tag="watched"):

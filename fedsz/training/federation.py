@@ -21,10 +21,12 @@ from fedsz.flower.deadline import Deadlines
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
 from fedsz.flower.fetchsgd import FetchSgd
 from fedsz.flower.grid import FedSZGrid
+from fedsz.flower.private import PrivateFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.methods.fetchsgd import feeds
+from fedsz.privacy.plan import NoiseAt, PrivacyPlan
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
@@ -32,6 +34,7 @@ from fedsz.training.options import RunConfig, options
 from fedsz.training.seeding import seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
+from fedsz.update.config import DELTA_EF
 from fedsz.update.step import step_spread
 
 LONGEST: Final = 1e9  # seconds that a client may say it trained
@@ -212,6 +215,7 @@ class _Rounds:
             train_seconds=self._train_seconds,
             test_seconds=test_seconds,
             **self._measured(number, averaged),
+            **_spent(self.strategy, number),
         )
         self._train_seconds = 0.0
         if self._on_checkpoint:
@@ -236,6 +240,18 @@ class _Rounds:
         return {"spread": moved, "sensitivity": measure(*self._problem, steps, seed=seed)}
 
 
+def _spent(strategy: StreamingFedAvg, number: int) -> dict[str, Any]:
+    """Return what a run under differential privacy has spent after a round; nothing of others."""
+    if not isinstance(strategy, PrivateFedAvg):
+        return {}
+    return {
+        "epsilon": strategy.epsilon,
+        "delta": strategy.plan.delta,
+        "clipping_norm": strategy.clipped_to,
+        "ended": strategy.ends_after(number),
+    }
+
+
 def _seed_of_round(seed: int, number: int) -> int:
     """Return what seeds the server's draws in a round, so that no random state is carried on."""
     return hash((seed, number)) % 2**32
@@ -247,11 +263,14 @@ def strategy_of(config: RunConfig) -> StreamingFedAvg:
     Raises:
         ConfigError: a buffer is smaller than the replies that a round needs, or asks only some
             clients; FetchSGD has no sketches of fixed columns, a policy that sends none, or a
-            buffer; there is a momentum without FetchSGD.
+            buffer; there is a momentum without FetchSGD; or as `privacy_of`.
+        MissingPackage: differential privacy is asked for, and dp-accounting is not installed.
     """
     asked, replies = (config.seed, config.clients_per_round), {"min_replies": config.min_replies}
     if config.server_momentum and not config.fetchsgd:
         raise ConfigError("--server-momentum needs --fetchsgd")
+    if plan := privacy_of(config):
+        return PrivateFedAvg(plan=plan, **replies, **_NO_EVALUATION)
     if config.fetchsgd:
         _require_sketches(config)
         momentum = config.server_momentum
@@ -266,6 +285,38 @@ def strategy_of(config: RunConfig) -> StreamingFedAvg:
         most_ahead=MOST_AHEAD if config.max_client_share < 1 else math.inf,
         **replies,
         **_NO_EVALUATION,
+    )
+
+
+def privacy_of(config: RunConfig) -> PrivacyPlan | None:
+    """Return what a run may spend of differential privacy; None if it has none.
+
+    Raises:
+        ConfigError: a number is out of range; or another option would break what is accounted for.
+        MissingPackage: dp-accounting is not installed.
+    """
+    if not config.dp_epsilon:
+        if config.dp_noise:
+            raise ConfigError("--dp-noise needs a budget: give --dp-epsilon, too")
+        return None
+    for name in ("buffer", "fetchsgd", "clients_per_round"):
+        if getattr(config, name):
+            instead = "; clients are drawn by --dp-sampling" if name == "clients_per_round" else ""
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} cannot be used with --dp-epsilon{instead}")
+    sends, at_server = config.compression, config.dp_noise_at == NoiseAt.SERVER
+    if at_server and sends.keeps_state and sends.update != DELTA_EF:
+        why = "what an update adds of earlier rounds is clipped off, and is not accounted for"
+        raise ConfigError(f"--dp-epsilon needs an --update without feedback or difference: {why}")
+    return PrivacyPlan(
+        epsilon=config.dp_epsilon,
+        delta=config.dp_delta,
+        rounds=config.rounds,
+        noise=config.dp_noise,
+        clip=config.dp_clip,
+        sampling=config.dp_sampling,
+        at=config.dp_noise_at,
+        seed=None if config.dp_seed < 0 else config.dp_seed,
     )
 
 

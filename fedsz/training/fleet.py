@@ -15,9 +15,10 @@ import grpc
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord, Totals, count_failures
 from fedsz.errors import ConfigError
+from fedsz.flower.local_noise import LEAST
 from fedsz.training.apps import make_client_app, require_fit
 from fedsz.training.events import Client, Done, Event, Listening, Receiving
-from fedsz.training.federation import federate, prepare
+from fedsz.training.federation import federate, prepare, privacy_of
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
@@ -103,7 +104,17 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     with grid:
         folder = folder or RunFolder.create(_repeatable(config))
         first = resumed.checkpoint.done.round + 1 if resumed else 0
-        on_event(Listening(grid.port, str(folder.path), config.min_clients, first, config.rounds))
+        plan = privacy_of(config)
+        on_event(
+            Listening(
+                grid.port,
+                str(folder.path),
+                config.min_clients,
+                first,
+                config.rounds,
+                str(plan) if plan else "",
+            )
+        )
         start = time.monotonic()
 
         def tell_round(record: RoundRecord) -> None:
@@ -172,6 +183,7 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
             "device": config.device,
             "initial": config.initial,
             **caps,
+            LEAST: config.dp_least_noise,
         },
         credentials=credentials,
         max_wait=config.max_wait,

@@ -13,6 +13,7 @@ from fedsz.errors import ConfigError
 LEARNED: Final = "Task and data"
 LEARNING: Final = "Training"
 COMPRESSION: Final = "Compression"
+PRIVACY: Final = "Differential privacy"
 TRUST: Final = "Admission of replies"
 TRAVEL: Final = "Network"
 RESULTS: Final = "Results"

@@ -17,6 +17,7 @@ from fedsz.control.rule import AUTO, FIXED
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
+from fedsz.privacy.plan import DELTA
 from fedsz.quantities import bandwidth
 from fedsz.training.option import (
     ADVISE,
@@ -28,6 +29,7 @@ from fedsz.training.option import (
     LEARNING,
     LINK,
     PAPER,
+    PRIVACY,
     RESULTS,
     RUN,
     SERVER,
@@ -170,6 +172,22 @@ class RunConfig:
     rule: str = option("", "Which tensors may be lossy: shape (all but BatchNorm's statistics), "
         "ndim (two dimensions and more), paper (weights, by name) or parameters. shape by default.",
         COMPRESSION, TENSORS, defines_run=True)
+
+    dp_epsilon: float = option(0.0, "Differential privacy: the most that the run may spend, with "
+        "--dp-delta; 0 for none.", PRIVACY, ALONE, low=0, high=1e6)
+    dp_delta: float = option(DELTA, "Delta of that.", PRIVACY, ALONE, low=1e-300, high=0.5)
+    dp_noise: float = option(0.0, "Noise multiplier: the noise's deviation in clipping norms. 0 "
+        "for the least that keeps all rounds within the budget.", PRIVACY, ALONE, low=0, high=1e6)
+    dp_clip: str = option("quantile", "Norm that each update is clipped to: a number; or quantile, "
+        "which follows the norms: quantile:target=0.5,start=0.1.", PRIVACY, ALONE)
+    dp_noise_at: str = option("server", "Who adds the noise: server, to the sum; or client, to "
+        "each update, so that the server learns little, too.", PRIVACY, ALONE)
+    dp_sampling: float = option(1.0, "Probability with which each client takes part in a round.",
+        PRIVACY, ALONE, low=1e-9, high=1)
+    dp_seed: int = option(-1, "Draw the noise from this seed, for tests: it hides nothing then. -1 "
+        "for the system's secure generator.", PRIVACY, ALONE, low=-1, high=(1 << 32) - 1)
+    dp_least_noise: float = option(0.0, "Refuse a server that asks this client for less noise, in "
+        "clipping norms.", PRIVACY, (CLIENT,), low=0, high=1e6)
 
     max_client_share: float = option(0.5, "Largest share of a round's weight for one client, if "
         "all others have the median weight. A larger weight is lowered. 1 for no limit, nor one "

@@ -140,10 +140,11 @@ class RunFolder:
         if not rounds:
             write_whole(path, b"")
             return
-        if rounds[-1].round >= config.rounds:
+        if rounds[-1].round >= config.rounds or rounds[-1].ended:
+            over = count(rounds[-1].round, "round")
             raise ConfigError(
-                f"the run in {self.path} has finished: {count(config.rounds, 'round')}; --initial"
-                f" {self.path / MODEL} starts a new run from its model"
+                f"the run in {self.path} has finished: {over}; --initial {self.path / MODEL}"
+                " starts a new run from its model"
             )
         raise ConfigError(
             f"{self.path} has no {CHECKPOINT}; start a new run from its weights by"

@@ -42,6 +42,7 @@ function facts() {
     ["Sent up", bytes(up), smaller(total("raw_up"), up)],
     ["Sent down", bytes(down), smaller(total("raw_down"), down)],
     ["Energy kept", shown(percent, last.kept), shown((lag) => `${lag.toFixed(1)} rounds behind`, last.lag)],
+    ...(last.epsilon == null ? [] : [["Privacy spent", `ε ${plain(last.epsilon)}`, `at δ ${last.delta}`]]),
     ["Updates", `${last.replies} of ${last.replies + without(last)}`, refusals()],
     ["Time", seconds(time), trained ? `${seconds(time / trained)} a round` : ""],
   ];

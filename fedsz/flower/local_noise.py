@@ -1,0 +1,99 @@
+"""Noise that a client adds to its own update, before anything of it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from fedsz.arrays import Layout, NDArray
+from fedsz.errors import ConfigError, DivergedUpdate
+from fedsz.flower.records import aside_of, to_record, views_of
+from fedsz.flower.refusal import WHOLE
+from fedsz.flower_compat import records_in
+from fedsz.privacy.noise import RandomBytes, SecureBytes, deviation_of, with_noise
+from fedsz.update.clipping import add_step, parts, stepped
+
+# Of a client's node_config: the least noise multiplier that it trains with.
+LEAST: Final = "least-noise"
+_NORM, _MULTIPLIER = "fedsz.noise.clipping-norm", "fedsz.noise.multiplier"  # of a ConfigRecord
+
+
+class LocalNoise(NamedTuple):
+    """What a server asks clients to do to their updates before they send them.
+
+    Attributes:
+        norm: that a step is clipped to, over all its floats.
+        multiplier: the noise's deviation, in norms.
+    """
+
+    norm: float
+    multiplier: float
+
+    def write(self, config: ConfigRecord) -> None:
+        """Ask for it in a message's config."""
+        config[_NORM], config[_MULTIPLIER] = self.norm, self.multiplier
+
+    @classmethod
+    def asked(cls, content: RecordDict, node_config: Mapping[str, Any]) -> Self | None:
+        """Return what a message asks for; None if for nothing.
+
+        Raises:
+            ConfigError: it is less noise than this client wants, or no number.
+        """
+        configs: list[Any] = [c for c in records_in(content, ConfigRecord).values() if _NORM in c]
+        found = cls(float(configs[0][_NORM]), float(configs[0][_MULTIPLIER])) if configs else None
+        if found and not all(0 < x < math.inf for x in found):
+            raise ConfigError(f"the server asks for no noise that there is: {found}")
+        least, have = float(node_config.get(LEAST, 0)), found.multiplier if found else 0.0
+        if have < least:
+            raise ConfigError(
+                f"the server asks for noise of {have:g} clipping norms; this client wants {least:g}"
+            )
+        return found
+
+    def added(
+        self,
+        record: ArrayRecord,
+        start: Mapping[str, NDArray],
+        generator: RandomBytes = SecureBytes(),  # noqa: B008 - it has no state
+    ) -> ArrayRecord:
+        """Return an update clipped and noised, in the dtypes of its start.
+
+        Whole numbers and bools become those of the start.
+
+        Args:
+            record: what training made of it.
+            start: the model that it started from.
+            generator: of the noise.
+
+        Raises:
+            ConfigError: it holds what is no number.
+            DivergedUpdate: it is not finite.
+            ModelMismatch: it has other names or shapes than the start.
+        """
+        arrays = views_of(record)
+        if aside_of(record):
+            raise ConfigError("an update with arrays that are no numbers cannot be noised")
+        Layout.of(start).check({name: x.shape for name, x in arrays.items()})
+        steps: dict[str, NDArray] = {}
+        for name, before in start.items():
+            if before.dtype.kind not in WHOLE:
+                steps[name] = np.zeros(parts(before).size, np.float64)
+                add_step(arrays[name], before, steps[name])
+        norm = math.sqrt(sum(float(np.vdot(step, step)) for step in steps.values()))
+        if not math.isfinite(norm):
+            raise DivergedUpdate("training made NaN or infinities; nothing is sent")
+        scale = min(1.0, self.norm / norm) if norm else 1.0
+        elements = sum(step.size for step in steps.values())
+        deviation = deviation_of(self.multiplier, self.norm, elements)
+        noised = {
+            name: stepped(before, with_noise(scale * steps.pop(name), deviation, generator))
+            if name in steps
+            else before
+            for name, before in start.items()
+        }
+        return to_record(noised)

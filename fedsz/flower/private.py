@@ -1,0 +1,261 @@
+"""FedAvg under differential privacy: clipped updates, noise, and what the rounds have spent."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedsz.arrays import Layout, NDArray
+from fedsz.errors import ConfigError
+from fedsz.flower.local_noise import LocalNoise
+from fedsz.flower.mean import Mean
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import to_array, views_of
+from fedsz.flower.refusal import WHOLE, refusing_failures
+from fedsz.flower.strategy import Averaged, Evaluate, StreamingFedAvg
+from fedsz.flower_compat import KEY_CLIPPING_NORM, make_record
+from fedsz.privacy.accounting import Release
+from fedsz.privacy.clipping_norm import ClippingNorm
+from fedsz.privacy.noise import RandomBytes, deviation_of, random_bytes, with_noise
+from fedsz.privacy.plan import NoiseAt, PrivacyPlan
+from fedsz.update.clipping import add_step, parts, stepped
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 0.1  # between looks for clients
+_RELEASES, _NORM = "privacy/releases", "privacy/clipping-norm"  # arrays of the state
+
+
+class PrivateFedAvg(StreamingFedAvg):
+    """FedAvg under differential privacy of clients.
+
+    Each update is clipped once it is decoded, which is the last thing before the noise, and all
+    count alike, whatever examples they are of. Noise is added once to the sum, and that is divided
+    by the number of clients that were expected: how many have replied is not told. Or clients add
+    it (`NoiseAt.CLIENT`), by `fedsz.flower.FedSZMod`. Whole numbers and bools do not train: they
+    stay as they are. Clients send no feedback: what is clipped is lost.
+
+    A round is spent once it has asked clients, even if it does not count. The run ends before the
+    round that would spend more than the budget. Sampling is Poisson's: each client is drawn
+    independently of all others, by the system's secure generator, so a round can ask nobody.
+
+    All other arguments are those of `StreamingFedAvg`.
+
+    Args:
+        plan: what may be spent, and how; or give its fields by name: ``epsilon=8, rounds=100``.
+
+    Attributes:
+        plan: as given.
+        clip: what updates are clipped to next.
+        clipped_to: what those of the last round were clipped to.
+        releases: what has been released, and how often.
+        ended: why the run ends before all rounds that were asked for; "" if it does not.
+
+    Raises:
+        ConfigError: as `PrivacyPlan`; ``fraction_train`` is given, for which there is ``sampling``.
+        MissingPackage: dp-accounting is not installed.
+
+    Examples:
+        >>> from fedsz.flower import PrivateFedAvg
+        >>> strategy = PrivateFedAvg(epsilon=8, delta=1e-5, rounds=100, clip=1.0)
+        >>> round(strategy.plan.multiplier, 2)
+        6.0
+    """
+
+    def __init__(self, *arguments: Any, plan: PrivacyPlan | None = None, **named: Any) -> None:
+        fields = PrivacyPlan.__dataclass_fields__
+        own = {name: named.pop(name) for name in list(named) if name in fields}
+        if arguments or "fraction_train" in named:
+            raise ConfigError("PrivateFedAvg draws clients by sampling=, not by fraction_train")
+        if plan is not None and own:
+            raise ConfigError(f"give plan=, or its fields: both have {', '.join(own)}")
+        super().__init__(**named)
+        self.plan = plan or PrivacyPlan(**own)
+        self.clip = ClippingNorm(self.plan.clip)
+        self.clipped_to = self.clip.norm
+        self.releases = Counter[Release]()
+        self.ended = ""
+        self._number = self._last = 0  # of this round, and of that after which it ends
+        self._expected = 0.0  # clients of the round
+        self._sent: Mapping[str, NDArray] = {}
+        if self.plan.seed is not None:
+            logger.warning("the noise is drawn from a seed, for tests: it hides nothing")
+
+    @property
+    def epsilon(self) -> float:
+        """What has been spent, at the plan's delta."""
+        return self.plan.spent(self.releases)
+
+    def state(self) -> dict[str, NDArray]:
+        """Return what was spent and the clipping norm."""
+        kept = [(*release, count) for release, count in self.releases.items()]
+        return {
+            _RELEASES: np.array(kept, np.float64).reshape(-1, 3),
+            _NORM: np.array(self.clip.norm, np.float64),
+        }
+
+    def restore(self, state: Mapping[str, NDArray]) -> None:
+        """Go on with what was spent.
+
+        Raises:
+            ConfigError: that is not told.
+        """
+        if _RELEASES not in state:
+            raise ConfigError(
+                "what the run has spent is not known: it did not begin under a budget"
+            )
+        for multiplier, sampling, count in state[_RELEASES].tolist():
+            self.releases[Release(multiplier, sampling)] = int(count)
+        self.clip.norm = float(state[_NORM])
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Run the rounds that the budget has; see Flower's `Strategy`.
+
+        Raises:
+            ConfigError: the budget is spent.
+            TooFewReplies: three rounds in a row did not count.
+        """
+        plan = self.plan
+        rounds = plan.rounds_left(self.releases, num_rounds)
+        if num_rounds and not rounds:
+            spent = f"epsilon {self.epsilon:.4g} of {plan.epsilon:g} at delta {plan.delta:g}"
+            raise ConfigError(f"the privacy budget has no round left: {spent} is spent")
+        self._last = self.done + rounds
+        if rounds < num_rounds:
+            self.ended = f"the privacy budget of epsilon {plan.epsilon:g} has no further round"
+            logger.info("fedsz: %d of %d rounds: %s", rounds, num_rounds, self.ended)
+        logger.info("fedsz: %s", plan)
+        return super().start(
+            grid, initial_arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn
+        )
+
+    def ends_after(self, number: int) -> str:
+        """Return why the run ends after a round that is not its last; "" if it does not."""
+        return self.ended if number == self._last else ""
+
+    def _messages(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        if not self._starts:
+            raise ConfigError(
+                "PrivateFedAvg runs its rounds itself, and not inside another strategy"
+            )
+        while len(nodes := list(grid.get_node_ids())) < self.min_available_nodes:
+            time.sleep(POLL_SECONDS)
+        self._number, self.clipped_to = number, self.clip.norm
+        self.releases[self.plan.release] += 1
+        self._sent = views_of(arrays)
+        self._expected = self.plan.sampling * len(nodes)
+        if self.plan.at == NoiseAt.CLIENT:
+            LocalNoise(self.clip.norm, self.plan.multiplier).write(config)
+        else:
+            config[KEY_CLIPPING_NORM] = self.clip.norm
+        config["server-round"] = number
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        return self._construct_messages(content, self._drawn(nodes, number), MessageType.TRAIN)
+
+    def _drawn(self, nodes: list[int], number: int) -> list[int]:
+        """Return who takes part: each with the same probability, independently."""
+        if self.plan.sampling == 1:
+            return nodes
+        generator = random_bytes(self.plan.seed, 2 * number)
+        draws = np.frombuffer(generator.bytes(8 * len(nodes)), np.uint64)
+        taken = draws < self.plan.sampling * 2.0**64
+        return [node for node, takes_part in zip(sorted(nodes), taken, strict=True) if takes_part]
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Averaged:
+        """Do as `StreamingFedAvg`; a method of its own, since Flower accounts for plain means."""
+        averaged = super().aggregate_train(server_round, replies)
+        plan, self._sent = self.plan, {}
+        spent = f"epsilon {self.epsilon:.4g} of {plan.epsilon:g} at delta {plan.delta:g}"
+        logger.info("round %d: %s is spent", self._number, spent)
+        return averaged
+
+    def _begin_mean(self) -> Mean:
+        clips = self.plan.at == NoiseAt.SERVER
+        return _StepSum(self._sent, self.clip.norm if clips else None)
+
+    def _weight(self, metrics: MetricRecord) -> float:  # noqa: ARG002 - all count alike
+        return 1.0
+
+    def _result(self, mean: Mean, *, inside: bool) -> ArrayRecord:  # noqa: ARG002 - never is
+        assert isinstance(mean, _StepSum)
+        if self.plan.at == NoiseAt.CLIENT:
+            return mean.onto_start(mean.weight)
+        generator = random_bytes(self.plan.seed, 2 * self._number + 1)
+        multiplier, count_deviation = self.clip.split(self.plan.multiplier, self._expected)
+        mean.add_noise(deviation_of(multiplier, self.clip.norm, mean.elements), generator)
+        above = int(mean.weight) - mean.within
+        self.clip.follow(mean.within, above, self._expected, count_deviation, generator)
+        return mean.onto_start(self._expected)
+
+
+class _StepSum(Mean):
+    """The sum, in float64, of what updates are above the model that they started from.
+
+    Args:
+        start: that model, where a Grid does not say what it has sent.
+        norm: what each update is clipped to; None where clients have done it.
+
+    Attributes:
+        within: updates that kept to the norm by themselves.
+    """
+
+    def __init__(self, start: Mapping[str, NDArray], norm: float | None) -> None:
+        super().__init__(steps=True)
+        self._start, self._norm = start, norm
+        self.within = 0
+
+    def add(self, update: ReceivedUpdate, weight: float) -> None:
+        """Clip an update and add its step, or nothing of it; raises as `Mean.add` does."""
+        update.start = update.start or self._start
+        update.keeps_whole = True
+        if self._norm is not None:
+            update.clip_to(self._norm)
+        Layout.of(update.start).check(update.shapes)
+        with refusing_failures():
+            arrays = update.arrays()
+        if not self.weight:
+            self._start = update.start
+            floats = {n: x for n, x in self._start.items() if x.dtype.kind not in WHOLE}
+            self._sums = {n: np.zeros(parts(x).size, np.float64) for n, x in floats.items()}
+        with update.clock:
+            for name, sums in self._sums.items():
+                add_step(arrays.pop(name), update.start[name], sums)
+        self.within += update.clipped == 1
+        self.weight += weight
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the sum has."""
+        return sum(sums.size for sums in self._sums.values())
+
+    def add_noise(self, deviation: float, generator: RandomBytes) -> None:
+        """Round the sum to a grid and add Gaussian noise of a deviation to each element."""
+        for name, sums in self._sums.items():
+            self._sums[name] = with_noise(sums, deviation, generator)
+
+    def onto_start(self, divisor: float) -> ArrayRecord:
+        """Return the model that the updates started from, plus the sum over ``divisor``."""
+        record = {}
+        for name, start in self._start.items():
+            sums = self._sums.pop(name, None)
+            record[name] = to_array(start if sums is None else stepped(start, sums / divisor))
+        return make_record(record)

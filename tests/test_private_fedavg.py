@@ -1,0 +1,320 @@
+"""PrivateFedAvg: each update counts within the norm, noise is as planned, and the budget holds."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as Wrapper
+
+from fedsz import extras
+from fedsz.errors import ConfigError, DivergedUpdate, ModelMismatch
+from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, StreamingFedAvg
+from fedsz.flower.local_noise import LEAST, LocalNoise
+from fedsz.flower.private import _NORM, _RELEASES
+from fedsz.privacy.accounting import Release, epsilon_of
+from fedsz.privacy.plan import NoiseAt, PrivacyPlan
+from tests.federation import app_of, initial, record_of, to_arrays
+
+pytestmark = pytest.mark.skipif(
+    bool(extras.missing("dp_accounting")), reason="dp-accounting is not installed"
+)
+
+Model = dict[str, np.ndarray]
+CLIENTS = 5
+C = 0.5
+ONE: dict[str, Any] = {"fraction_evaluate": 0, "min_available_nodes": 1}
+LITTLE = 1e-6  # a noise multiplier that hides nothing, so that sums can be seen
+PLAIN: dict[str, Any] = {"epsilon": 1e6, "noise": LITTLE, "clip": C, "seed": 1}
+
+
+@pytest.fixture(autouse=True)
+def _much_may_be_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So little noise spends more than any budget; what is spent is shown with real noise."""
+    monkeypatch.setattr(PrivacyPlan, "rounds_left", _with_little_noise(PrivacyPlan.rounds_left))
+    monkeypatch.setattr(PrivacyPlan, "spent", _with_little_noise(PrivacyPlan.spent))
+
+
+def _with_little_noise(method: Any) -> Any:
+    def run(plan: PrivacyPlan, *given: Any) -> Any:
+        return 1 if plan.noise == LITTLE else method(plan, *given)
+
+    return run
+
+
+def grid_of(edit: Any, *, clients: int = CLIENTS, sealed: bool = True, **options: Any) -> Any:
+    configs: list[dict[str, Any]] = [{"partition-id": i} for i in range(clients)]
+    grid = LocalGrid(app_of(edit), configs)
+    return FedSZGrid(grid, **options) if sealed else grid
+
+
+def stepped(model: Model, client: int, norm: float) -> Model:
+    """A step of a norm over the floats, in a direction of the client's own; counters move, too."""
+    draws = np.random.default_rng(client)
+    floats = {n: x for n, x in model.items() if x.dtype.kind == "f" and x.size}
+    step = {n: draws.normal(size=x.shape) for n, x in floats.items()}
+    scale = norm / math.sqrt(sum(float(np.square(s).sum()) for s in step.values()))
+    return {
+        n: (x.astype(float) + scale * step[n]).astype(x.dtype) if n in step
+        else (x + 100 * client).astype(x.dtype)
+        for n, x in model.items()
+    }  # fmt: skip
+
+
+def run(strategy: Any, grid: Any, rounds: int = 1, start: Model | None = None) -> list[Model]:
+    after: list[Model] = []
+
+    def keep(number: int, arrays: ArrayRecord) -> MetricRecord:
+        after.append(to_arrays(arrays))
+        return MetricRecord()
+
+    first = record_of(start or initial())
+    strategy.start(grid=grid, initial_arrays=first, num_rounds=rounds, evaluate_fn=keep)
+    return after
+
+
+def flat(model: Model) -> np.ndarray:
+    return np.concatenate([x.ravel().astype(float) for x in model.values() if x.dtype.kind == "f"])
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["FedSZGrid", "Flower's own"])
+@pytest.mark.parametrize("norm", [0.1, 0.4, 7.0])
+def test_the_mean_is_of_clipped_updates_that_count_alike(norm: float, sealed: bool) -> None:
+    """Clients have 1 to 5 examples; their whole numbers move by hundreds, and count for nothing."""
+    grid = grid_of(lambda i, model: stepped(model, i, norm), sealed=sealed, **BOUNDED[sealed])
+    strategy = PrivateFedAvg(**PLAIN, **ONE)
+
+    before, after = run(strategy, grid)
+
+    steps = [flat(stepped(before, i, norm)) - flat(before) for i in range(CLIENTS)]
+    expected = sum(min(1, C / np.linalg.norm(step)) * step for step in steps) / CLIENTS
+    close = np.repeat([2e-4, 2e-3], [3060, 2000])  # the last are of float16, and so is the model
+    assert (np.abs(flat(after) - flat(before) - expected) <= close).all()
+    whole = [n for n, x in before.items() if x.dtype.kind in "ib"]
+    assert all(np.array_equal(after[n], before[n]) for n in whole)
+    assert {n: (x.shape, x.dtype) for n, x in after.items()} == {
+        n: (x.shape, x.dtype) for n, x in before.items()
+    }
+
+
+BOUNDED: dict[bool, dict[str, Any]] = {True: {"error_bound": "abs:1e-5"}, False: {}}
+
+
+def test_one_client_moves_the_sum_by_the_norm_at_most_whatever_it_sends() -> None:
+    """With it and without: coarse compression and weights in float16 add to what it has clipped."""
+
+    def edit(hostile: bool) -> Any:
+        def of(i: int, model: Model) -> Model:
+            return stepped(model, i, 1e3 if hostile else 0.2) if i == 0 else stepped(model, i, 0.4)
+
+        return of
+
+    def sum_of(clients: int, *, hostile: bool) -> np.ndarray:
+        grid = grid_of(edit(hostile), clients=clients, update="delta", error_bound="std:0.5")
+        before, after = run(PrivateFedAvg(**PLAIN, **ONE), grid, start=floats())
+        return (flat(after) - flat(before)) * clients
+
+    def floats() -> Model:
+        return {n: x.astype(np.float64) for n, x in initial().items() if x.dtype.kind == "f"}
+
+    with_it = sum_of(1, hostile=True)
+
+    assert 0.99 * C < np.linalg.norm(with_it) <= C * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("clip", [C, "quantile:start=0.5"])
+def test_the_noise_is_what_the_plan_says(clip: str | float) -> None:
+    plan = PrivacyPlan(epsilon=8, rounds=4, clip=clip)
+    model = {"w": np.zeros(20_000, np.float64)}
+    strategy = PrivateFedAvg(plan=plan, **ONE)
+
+    before, after = run(strategy, grid_of(lambda i, x: x), start=model)
+
+    noise = (after["w"] - before["w"]) * CLIENTS / C
+    share = 1.0 if clip == C else 1 / math.sqrt(0.75)  # what the count of norms takes
+    assert noise.std() == pytest.approx(share * plan.multiplier, rel=0.03)
+    assert abs(noise.mean()) < 5 * plan.multiplier / math.sqrt(noise.size)
+    assert strategy.releases == {Release(plan.multiplier): 1}
+    assert strategy.epsilon == pytest.approx(epsilon_of({Release(plan.multiplier): 1}, 1e-5))
+
+
+def test_the_norm_follows_its_quantile() -> None:
+    """Of 200 clients, half keep to 0.2, and all to 1.8."""
+    norms = np.linspace(0.2, 1.8, 200)
+    strategy = PrivateFedAvg(epsilon=1e3, noise=0.5, clip="quantile:start=0.05,rate=1", **ONE)
+    seen = []
+    for number in range(25):
+        norm = strategy.clip.norm
+        within = int((norms <= norm).sum())
+        _, deviation = strategy.clip.split(0.5, 200)
+        strategy.clip.follow(within, 200 - within, 200, deviation, np.random.default_rng(number))
+        seen.append(norm)
+
+    assert seen[0] == 0.05
+    assert seen[1] == pytest.approx(0.05 * math.exp(0.5), rel=0.2)
+    assert np.median(seen[-8:]) == pytest.approx(1.0, rel=0.2)
+
+
+def test_a_split_multiplier_spends_what_it_did() -> None:
+    """Of the sum, and of a count in which a client counts for half of one."""
+    strategy = PrivateFedAvg(epsilon=1e3, noise=3.0, clip="quantile", **ONE)
+
+    for clients in (1, 50, 10_000):
+        of_sum, of_count = strategy.clip.split(3.0, clients)
+        assert 1 / of_sum**2 + (0.5 / of_count) ** 2 == pytest.approx(1 / 3.0**2)
+    assert PrivateFedAvg(epsilon=1e3, noise=3.0, clip=1, **ONE).clip.split(3.0, 9) == (3.0, 0)
+
+
+def test_each_client_is_drawn_by_itself_and_the_divisor_tells_nothing() -> None:
+    """The sum is over the number that was expected, not over those that came."""
+    asked: list[set[int]] = []
+
+    def edit(i: int, model: Model) -> Model:
+        asked[-1].add(i)
+        return stepped(model, i, 0.1)
+
+    strategy = PrivateFedAvg(**{**PLAIN, "seed": None}, sampling=0.4, **ONE)
+    grid = grid_of(edit, clients=20, **BOUNDED[True])
+    start = {"w": np.zeros(3000, np.float32)}
+    for _ in range(40):
+        asked.append(set())
+        before, after = run(strategy, grid, start=start)
+        steps = sum(flat(stepped(before, i, 0.1)) - flat(before) for i in asked[-1])
+        np.testing.assert_allclose(flat(after) - flat(before), steps / 8, atol=1e-4)
+
+    counts = [len(each) for each in asked]
+    assert 6 < np.mean(counts) < 10
+    assert len(set(counts)) > 4
+    assert set().union(*asked) == set(range(20))
+
+
+def test_the_budget_ends_the_run_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fedsz")
+    plan = PrivacyPlan(epsilon=30, rounds=4, clip=C, noise=1.0)
+    strategy, grid = PrivateFedAvg(plan=plan, **ONE), grid_of(lambda i, x: x)
+
+    done = len(run(strategy, grid, rounds=50)) - 1
+
+    assert 2 < done < 50
+    assert epsilon_of({plan.release: done}, 1e-5) <= 30 < epsilon_of({plan.release: done + 1}, 1e-5)
+    assert strategy.ends_after(done) == "the privacy budget of epsilon 30 has no further round"
+    assert not strategy.ends_after(done - 1)
+    assert f"{done} of 50 rounds: the privacy budget of epsilon 30" in caplog.text
+    with pytest.raises(ConfigError, match=r"no round left: epsilon \S+ of 30 at delta 1e-05"):
+        run(strategy, grid)
+
+
+def test_a_resumed_run_goes_on_with_what_was_spent() -> None:
+    plan = PrivacyPlan(epsilon=30, clip="quantile", noise=1.0)
+    first = PrivateFedAvg(plan=plan, **ONE)
+    run(first, grid_of(lambda i, x: x), rounds=3)
+    second = PrivateFedAvg(plan=plan, **ONE)
+
+    second.restore({name: x.copy() for name, x in first.state().items()})
+
+    assert (second.releases, second.clip.norm) == (first.releases, first.clip.norm)
+    assert second.clip.norm != second.clip.quantile.start  # type: ignore[union-attr]
+    assert second.epsilon == first.epsilon > plan.spent({plan.release: 2})
+    assert set(first.state()) == {_RELEASES, _NORM}
+    with pytest.raises(ConfigError, match="did not begin under a budget"):
+        PrivateFedAvg(plan=plan, **ONE).restore({})
+
+
+def test_a_round_is_spent_once_it_has_asked() -> None:
+    def edit(i: int, model: Model) -> Model:
+        raise RuntimeError("no training today")
+
+    strategy = PrivateFedAvg(epsilon=30, noise=1.0, clip=C, **ONE)
+
+    before, after = run(strategy, grid_of(edit))
+
+    assert strategy.quorum.why
+    assert all(np.array_equal(before[n], after[n]) for n in before)
+    assert strategy.releases[Release(1.0)] == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": 0}, {"epsilon": -1}, {"epsilon": math.nan}, {"delta": 0}, {"delta": 0.6},
+        {"sampling": 0}, {"sampling": 1.1}, {"rounds": 0}, {"noise": -1}, {"noise": math.inf},
+        {"clip": 0}, {"clip": "nan"}, {"clip": "half"}, {"clip": "quantile:target=1"},
+        {"at": "nowhere"}, {"at": "client", "clip": "quantile"}, {"epsilon": 1, "noise": 0.5},
+        {"fraction_train": 0.5}, {"plan": PrivacyPlan(epsilon=1)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_promised_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        PrivateFedAvg(**{"epsilon": 8, "clip": 1.0, **wrong}, **ONE)
+
+
+def test_it_stands_alone() -> None:
+    inner = PrivateFedAvg(epsilon=8, clip=1.0, **ONE)
+    wrapped = Wrapper(inner, noise_multiplier=1, clipping_norm=1, num_sampled_clients=CLIENTS)
+
+    with pytest.raises(ConfigError, match="not inside another strategy"):
+        run(wrapped, grid_of(lambda i, x: x))
+    assert PrivateFedAvg.aggregate_train is not StreamingFedAvg.aggregate_train
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["FedSZGrid", "Flower's own"])
+def test_clients_add_the_noise_before_anything_leaves(sealed: bool) -> None:
+    plan = PrivacyPlan(epsilon=20, rounds=3, clip=C, at=NoiseAt.CLIENT)
+    model = {"w": np.zeros(20_000), "n": np.array([7])}
+    sent: list[Model] = []
+
+    def edit(i: int, model: Model) -> Model:
+        return {"w": model["w"] + (100.0 if i else 0.0), "n": model["n"] + i}
+
+    grid = grid_of(edit, clients=2, sealed=sealed, **BOUNDED[sealed])
+    strategy = PrivateFedAvg(plan=plan, **ONE)
+    before, after = run(strategy, grid, start=model)
+    sent.append(after)
+
+    noise = (after["w"] - before["w"]) * 2
+    share = C / math.sqrt(20_000)  # of an element, of the one that moved
+    assert noise.mean() == pytest.approx(share, abs=6 * plan.multiplier * C * math.sqrt(2 / 2e4))
+    assert noise.std() == pytest.approx(plan.multiplier * C * math.sqrt(2), rel=0.03)
+    assert after["n"] == before["n"]
+    # Any update may have been any other, which is twice the norm away.
+    assert plan.release == Release(plan.multiplier / 2)
+    assert strategy.epsilon == plan.spent({Release(plan.multiplier / 2): 1})
+
+
+def test_a_client_can_insist_on_noise(caplog: pytest.LogCaptureFixture) -> None:
+    grid = FedSZGrid(LocalGrid(app_of(lambda i, x: x), [{LEAST: 3.0, "partition-id": 0}]))
+    weak = PrivateFedAvg(epsilon=1e4, noise=2.0, clip=C, at="client", **ONE)
+
+    run(weak, grid)
+    assert "asks for noise of 2 clipping norms; this client wants 3" in caplog.text
+    caplog.clear()
+    run(PrivateFedAvg(epsilon=1e4, noise=2.0, clip=C, **ONE), grid)
+    assert "asks for noise of 0 clipping norms; this client wants 3" in caplog.text
+    strong = PrivateFedAvg(epsilon=1e4, noise=3.0, clip=C, at="client", **ONE)
+    before, after = run(strong, grid)
+    assert not np.array_equal(flat(before), flat(after))
+
+
+def test_a_client_noises_no_less_for_odd_updates() -> None:
+    noise, start = LocalNoise(1.0, 2.0), {"w": np.array([1.0, -np.inf, 0]), "n": np.array(3)}
+    wide = {"w": np.array([1e150, -np.inf, 1e150]), "n": np.array(9)}
+
+    noised = to_arrays(noise.added(record_of(wide), start, np.random.default_rng(0)))
+
+    assert np.isfinite(noised["w"][[0, 2]]).all()
+    assert np.abs(noised["w"][[0, 2]]).max() < 20
+    assert noised["w"][1] == -np.inf
+    assert noised["n"] == 3
+    for odd in ({"w": np.array([np.nan, -np.inf, 0.0]), "n": np.array(3)}, {"w": np.zeros(3)}):
+        with pytest.raises((DivergedUpdate, ModelMismatch)):
+            noise.added(record_of(odd), start)
+    for wrong in (LocalNoise(math.nan, 1.0), LocalNoise(1.0, 0.0)):
+        config = ConfigRecord()
+        wrong.write(config)
+        with pytest.raises(ConfigError, match="no noise that there is"):
+            LocalNoise.asked(RecordDict({"config": config}), {})

@@ -1,0 +1,126 @@
+"""A run under differential privacy: what it has spent is told, ends it, and outlives a crash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsz import extras
+from fedsz.cli.table import RunTable
+from fedsz.control.record import RoundRecord
+from fedsz.errors import ConfigError
+from fedsz.monitoring.run_summary import row_of
+from fedsz.training.events import Listening, from_json, to_json
+from fedsz.training.federation import privacy_of, strategy_of
+from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import ROUNDS, RunFolder, read_rounds
+from tests.test_resume import (
+    LENGTH,
+    assert_equal_bits,
+    config_of,
+    crashed,
+    fleet,
+    in_folder,
+    model_in,
+    resumed,
+    run,
+)
+
+pytestmark = pytest.mark.skipif(
+    bool(extras.missing("dp_accounting")), reason="dp-accounting is not installed"
+)
+
+
+def rounds_in(path: Path, config: RunConfig) -> list[RoundRecord]:
+    return list(read_rounds(path, config.compression))
+
+
+def test_a_crash_forgets_nothing_that_was_spent(tmp_path: Path) -> None:
+    """With a seed for its noise, the run also ends with the same model, to the bit."""
+    config = config_of(dp_epsilon=80, dp_clip="quantile:start=1", dp_seed=3, dp_sampling=0.9)
+    whole = RunFolder.create(in_folder(config, tmp_path / "whole"))
+    run(fleet(), whole, config)
+    grid, path = fleet(), tmp_path / "crashed"
+
+    crashed(path, grid, config, at=3)
+    folder, again = resumed(path)
+    run(grid, folder, again)
+
+    assert_equal_bits(model_in(path), model_in(tmp_path / "whole"))
+    spent = [[r.epsilon for r in rounds_in(at, config)] for at in (path, tmp_path / "whole")]
+    assert spent[0] == spent[1] == sorted(spent[0])
+    assert spent[0][0] == 0
+    assert spent[0][-1] == pytest.approx(80, rel=1e-2)
+    last = json.loads((path / ROUNDS).read_text().splitlines()[-1])
+    assert last["delta"] == 1e-5
+    assert last["clipping_norm"] != 1
+
+
+def test_a_budget_ends_the_run_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = in_folder(config_of(dp_epsilon=15, dp_noise=0.6, dp_clip="1"), tmp_path / "run")
+    folder = RunFolder.create(config)
+    run(fleet(), folder, config)
+
+    *before, last = rounds_in(tmp_path / "run", config)
+    with RunTable() as table:
+        table.show(Listening(1, "here", 1, privacy=str(privacy_of(config))))
+        for record in (*before, last):
+            table.show(record)
+
+    assert 1 < last.round < LENGTH
+    assert last.ended == "the privacy budget of epsilon 15 has no further round"
+    assert not any(record.ended for record in before)
+    shown = capsys.readouterr().out
+    assert "differential privacy: epsilon 15 at delta 1e-05; noise of 0.6 clipping norms" in shown
+    assert "what is clipped off is not fed back" in " ".join(shown.split())
+    assert f"the run ends after round {last.round}: {last.ended}" in " ".join(shown.split())
+    assert "eps." in shown
+    assert "behind" not in shown
+    with pytest.raises(ConfigError, match=f"has finished: {last.round} rounds"):
+        resumed(tmp_path / "run")
+
+
+def test_what_was_spent_stands_wherever_a_round_does() -> None:
+    record = RoundRecord(round=1, epsilon=2.5, delta=1e-5, clipping_norm=0.25)
+
+    assert from_json(to_json(record)) == record
+    row = row_of(record)
+    assert (row["epsilon"], row["delta"], row["clipping_norm"]) == (2.5, 1e-5, 0.25)
+    assert row_of(RoundRecord(round=1))["epsilon"] is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"dp_epsilon": 0, "dp_noise": 1}, "needs a budget"),
+        ({"buffer": 3}, "--buffer cannot be used with --dp-epsilon"),
+        ({"clients_per_round": 2}, "drawn by --dp-sampling"),
+        ({"fetchsgd": "1%", "update": "sketch:rows=5,fixed=1"}, "--fetchsgd cannot be used"),
+        ({"update": "feedback>topk"}, "without feedback"),
+        ({"update": "difference>topk"}, "without feedback or difference"),
+        ({"dp_noise_at": "moon"}, "server or client, not at 'moon'"),
+        ({"dp_epsilon": 1, "dp_noise": 0.5}, r"a round alone spends epsilon 9\.997 at delta"),
+        ({"dp_clip": "often"}, "no clipping norm 'often'; have quantile"),
+        ({"dp_clip": "quantile:goal=1"}, "has no setting 'goal'"),
+        ({"dp_clip": "-1"}, "above 0 and finite"),
+        ({"dp_noise_at": "client"}, "clip must be a number"),
+    ],
+    ids=str,
+)
+def test_options_that_break_the_promise_are_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        strategy_of(RunConfig(**{"dp_epsilon": 8, "rounds": 10, **wrong}))
+
+
+def test_clients_that_noise_may_feed_back_what_compression_leaves_out() -> None:
+    """It has left out of what was noised already: to feed that back reveals nothing more."""
+    config = RunConfig(
+        dp_epsilon=8, dp_noise_at="client", dp_clip="1", update="feedback>topk", rounds=10
+    )
+
+    assert strategy_of(config).quorum.min_replies == 1
