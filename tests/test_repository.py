@@ -24,7 +24,7 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.repository
 MOST_LINES = 400  # of a file of code
 PANELS = {panels.LEARNED, panels.LEARNING, panels.COMPRESSION, panels.TRUST, SWEPT}
-PANELS |= {TRAVEL, WATCHING, RESULTS}
+PANELS |= {panels.PRIVACY, TRAVEL, WATCHING, RESULTS}
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
@@ -80,6 +80,7 @@ def test_what_defines_a_run_is_what_can_change_its_result() -> None:
     changes_nothing |= {"max_client_share", "max_update_norm", "allow_codecs"}  # of a sweep: off
     changes_nothing |= {"buffer", "max_staleness"}  # likewise
     about = options()
+    changes_nothing |= {name for name, o in about.items() if o.panel == panels.PRIVACY}  # likewise
     for name, option in about.items():
         elsewhere = option.panel in (TRAVEL, RESULTS, WATCHING)
         matters = not elsewhere and name not in changes_nothing
