@@ -113,11 +113,14 @@ private:
         survey_.columns.resize(survey_.columns.size() / planes);
         // Where tokens cannot stand for all numbers, it takes more to see which to leave out.
         const bool many = survey_.limits.high / bound_ - survey_.limits.low / bound_ > 500;
-        const Vector<double> some = sample<E>(x_, n_, many ? kLargeSample : kSample);
+        Vector<double> some = sample<E>(x_, n_, many ? kLargeSample : kSample);
         // All but a hundredth at either end, where outliers would be.
-        const std::size_t few = some.size() / 100;
-        const double typical =
-            some.empty() ? 0 : std::max(std::abs(some[few]), std::abs(some[some.size() - 1 - few]));
+        const auto typical = [&some] {
+            if (some.empty()) return 0.0;
+            std::ranges::sort(some);
+            const std::size_t few = some.size() / 100;
+            return std::max(std::abs(some[few]), std::abs(some[some.size() - 1 - few]));
+        };
         const double most = survey_.limits.magnitude();
         if (!(step_ > 0 ? take_step(step_, grid_) : choose_step<E>(typical, most, bound_, grid_)))
             return false;
@@ -126,6 +129,7 @@ private:
                                [&](double v) { return number_of<E>(v, grid_); });
         const std::int32_t low = number_of<E>(survey_.limits.low, grid_);
         const std::int32_t high = number_of<E>(survey_.limits.high, grid_);
+        sort(numbers);
         constant_ = low == high;
         choose_window(low, high, numbers, grid_);
         const std::int64_t middle = numbers.empty() ? low : numbers[numbers.size() / 2];

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <span>
-#include <vector>
 
 #include "kernels.hpp"
+#include "memory.hpp"
 #include "payload.hpp"
 #include "tables.hpp"
 
@@ -36,14 +38,34 @@ double half_ulp(double magnitude) {
     return magnitude > 0 ? std::ldexp(0.5, std::ilogb(magnitude) + 1 - E::digits) : 0;
 }
 
-// Sets step, inverse and limit. `typical` is the magnitude of most elements: those above it may
+// Sorts numbers byte by byte of their distance from the least. Branches that depend on them would
+// take longer than all else of a small tensor.
+inline void sort(Vector<std::int32_t>& numbers) {
+    if (numbers.empty()) return;
+    const auto [least, greatest] = std::ranges::minmax(numbers);
+    const std::uint32_t low = std::uint32_t(least), range = std::uint32_t(greatest) - low;
+    Vector<std::int32_t> sorted(numbers.size());
+    for (unsigned shift = 0; shift < 32 && range >> shift; shift += 8) {
+        const auto digit = [&](std::int32_t number) {
+            return (std::uint32_t(number) - low) >> shift & 255;
+        };
+        std::array<std::uint32_t, 257> starts{};
+        for (const std::int32_t number : numbers) ++starts[digit(number) + 1];
+        std::partial_sum(starts.begin(), starts.end(), starts.begin());
+        for (const std::int32_t number : numbers) sorted[starts[digit(number)]++] = number;
+        numbers.swap(sorted);
+    }
+}
+
+// Sets step, inverse and limit. typical() is the magnitude of most elements: those above it may
 // turn out exceptions. False where no grid would do: the elements must be stored.
 //
 // |x - y| <= step / 2, but for the rounding of x / step, at most |k| 2^-p steps, and of y = k step,
 // at most |k| 2^-p steps too, for p bits of significand. So a step of 2 bound (1 - (k + 2) 2^(1-p))
 // leaves room for both. All the same every element is compared with what it will decode to.
-template <class E>
-bool choose_step(double typical, double magnitude, double bound, Grid<typename E::Compute>& grid) {
+template <class E, class Typical>
+bool choose_step(const Typical& typical, double magnitude, double bound,
+                 Grid<typename E::Compute>& grid) {
     using C = typename E::Compute;
     constexpr int digits = std::numeric_limits<C>::digits;
     constexpr double largest = sizeof(C) == 8 ? 0x1p1000 : 0x1p120;
@@ -51,7 +73,7 @@ bool choose_step(double typical, double magnitude, double bound, Grid<typename E
     // Where elements of a narrow type lie as far apart as the bound, the largest are exceptions.
     const double usable = rounding <= bound / 4 ? bound - rounding : 0.75 * bound;
     const double most = magnitude / (2 * usable);
-    const double k = most <= 0x1p16 ? most : typical / (2 * usable);
+    const double k = most <= 0x1p16 ? most : typical() / (2 * usable);
     if (!(k < std::ldexp(0.25, digits)) || !(k < kMaxNumber<C> / 2)) return false;
     const double exact =
         std::min(2 * usable * (1 - (k + 2) * std::ldexp(1.0, 1 - digits)), largest);

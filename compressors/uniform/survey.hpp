@@ -101,14 +101,13 @@ std::optional<Survey> survey(const Elements<E>& x, const Geometry& geometry, dou
     return found;
 }
 
-// Finite elements at equal distances, some `wanted` of them; from the smallest to the largest.
+// Finite elements at equal distances, some `wanted` of them.
 template <class E>
 Vector<double> sample(const Elements<E>& x, std::size_t n, std::size_t wanted) {
     Vector<double> taken;
     const std::size_t stride = std::max<std::size_t>(n / wanted, 1);
     for (std::size_t i = stride / 2; i < n; i += stride)
         if (const auto v = x[i]; is_finite<E>(v)) taken.push_back(double(E::widen(v)));
-    std::ranges::sort(taken);
     return taken;
 }
 
