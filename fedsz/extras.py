@@ -35,6 +35,9 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "wandb": ("wandb",),
 }
 
+# Packages that are here: to look for one takes longer than to code a tensor.
+_found: set[str] = set()
+
 _BRINGS: Final = {package: extra for extra, packages in EXTRAS.items() for package in packages}
 
 
@@ -93,10 +96,14 @@ def _package_of(module: str) -> str | None:
 
 
 def _is_here(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # what it is in is not
-        return False
+    if package not in _found:
+        try:
+            if importlib.util.find_spec(package) is None:
+                return False
+        except ModuleNotFoundError:  # what it is in is not
+            return False
+        _found.add(package)
+    return True
 
 
 def _advice(package: str) -> str:

@@ -270,6 +270,7 @@ def test_settings_by_text_and_by_keyword() -> None:
 
 def test_a_missing_library_leaves_its_codec_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fedsz.extras._found", set())
 
     says = r"'sz3' needs the package 'pysz': pip install 'fedsz\[baselines\]' \(wheels: x86-64"
     with pytest.raises(CodecUnavailable, match=says):
