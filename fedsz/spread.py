@@ -78,9 +78,11 @@ def energy(x: NDArray, base: NDArray | None = None, *, double: bool = False) -> 
     start = None if base is None else base.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
         for here in chunks(x.size, CHUNK):
-            v = flat[here].astype(dtype)
-            if start is not None:
-                v -= start[here].astype(dtype)
+            v = flat[here]
+            if start is None:
+                v = v.astype(dtype, copy=False)
+            else:
+                v = np.subtract(v, start[here], dtype=dtype, casting="unsafe")
             squares = float(np.vdot(v, v).real)
             if start is not None and not math.isfinite(squares):
                 left, right = flat[here], start[here]
