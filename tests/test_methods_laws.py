@@ -37,6 +37,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "atomo": ("rank=1",),
     "sketch": ("columns=50%,rows=3", "columns=20%,unbiased=0", "rows=3,fixed=1"),
     "uveqfed": ("step=0.3", "lattice=hexagonal"),
+    "layered": ("sigma=0.1",),
     "sbc": ("k=10%",),
     "centroids": ("bits=1", "bits=5"),
     "ternary": ("threshold=0.3",),
@@ -161,7 +162,7 @@ def test_shape_and_dtype_come_back_and_nothing_is_changed(text: str, x: np.ndarr
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
     assert np.isfinite(y).all()
     assert np.array_equal(x, before)
-    assert x.any() or not y.any()
+    assert x.any() or not y.any() or "layered" in text  # whose error is the same for all
 
 
 @pytest.mark.sampled(60)

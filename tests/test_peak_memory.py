@@ -202,6 +202,7 @@ CHAINS = [
     *("randk", "randk:k=12%", "randk:k=50%>zstd", "randk:k=50%,block=1", "randk:k=70%,own=1"),
     *("qsgd", "qsgd:bits=8,bucket=0", "qsgd:bits=2,norm=max", "centroids:bits=8"),
     *("uveqfed", "uveqfed:step=0.0001", "uveqfed:lattice=hexagonal", "rotate>qsgd"),
+    "layered",
     *("powersgd", "powersgd:shared=1", "powersgd:rank=64>uniform@std:1", "atomo"),
     *("sketch:columns=50%", "sketch:columns=5%,rows=3", "fp16", "eigen>uniform@std:1"),
 ]

@@ -28,6 +28,7 @@ from fedsz.methods.combinators import (
 )
 from fedsz.methods.eigen import Eigen, History, with_history
 from fedsz.methods.feedback import Dgc, Ecx, Feedback
+from fedsz.methods.layered import Layered
 from fedsz.methods.low_rank import Atomo, PowerSgd
 from fedsz.methods.presets import CHAIN_OF, PRESETS, Preset
 from fedsz.methods.qsgd import Natural, Qsgd
@@ -44,7 +45,8 @@ METHODS: Final[tuple[Part | Wrapper, ...]] = (
     Adaptive(), Feedback(), Ecx(), Dgc(), Difference(),
     Eigen(), PowerSgd(), Atomo(), Sketch(), Rotate(),
     TopK(), RandomTopK(), Threshold(), RandomK(), SparseBinary(),
-    Sign(), Ternary(), Qsgd(), Natural(), Uveqfed(), Centroids(),
+    Sign(), Ternary(), Qsgd(), Natural(), Uveqfed(), Layered(),
+    Centroids(),
 )  # fmt: skip
 
 DELTA: Final = "delta"  # may stand first: chains are of differences in any case

@@ -253,7 +253,7 @@ CHAINS = (
     "qsgd:bits=2,bucket=0,norm=max", "natural", "threshold:k=5%", "rtopk", "topk:k=5,chunk=256",
     "sbc:k=5%", "centroids", "topk:k=10%>centroids:bits=4", "rotate>sign", "rotate:block=64>qsgd",
     "powersgd", "powersgd:rank=2>uniform@std:1", "atomo", "sketch:columns=20%,rows=2", "uveqfed",
-    "uveqfed:lattice=hexagonal",
+    "uveqfed:lattice=hexagonal", "layered:sigma=0.01",
     "randk:k=10%,block=1", "powersgd:rank=2,shared=1",
     "sketch:columns=20%,rows=3,fixed=1",
 )  # fmt: skip
