@@ -107,6 +107,22 @@ def test_eigenvectors_are_those_of_numpy_largest_first() -> None:
     assert np.abs(expected[:, ::-1].T @ vectors.reshape(5, 5)) == pytest.approx(np.eye(5), abs=1e-3)
 
 
+@pytest.mark.parametrize("sides", [(3, 300, 1), (1, 300, 41), (2, 9, 300), (300, 9, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_coefficients_are_products_with_vectors(sides: tuple[int, int, int], dtype: Any) -> None:
+    x = np.random.default_rng(1).normal(size=sides).astype(dtype)
+    length = sides[1]
+    products, vectors = np.zeros(length**2, np.float32), np.zeros(length**2, np.float32)
+    _eigen.add_products(x.reshape(-1), *sides, 512, 1.0, products)
+    _eigen.eigenvectors(products, length, 512, vectors)
+    y = x.reshape(-1).copy()
+    _eigen.rotate(y, *sides, 512, vectors, False)
+
+    u = vectors.reshape(length, length).astype(np.float64)
+    expected = np.einsum("olk,lm->omk", x.astype(np.float64), u)
+    assert y.reshape(sides) == pytest.approx(expected, abs=2e-6 * length)
+
+
 def test_a_stream_in_another_basis_is_refused_before_it_is_decoded() -> None:
     first, second, third = ways(model())
     own = third.with_history(History().beyond(first, second).beyond(second, third))
