@@ -1,13 +1,15 @@
 """Draw what is measured, from the rows that are checked in: ``python docs/draw_results.py``.
 
 It writes docs/accuracy-bytes.svg and docs/round-time.svg, both of `cnn` on CIFAR-10 with four
-clients and equal shares, and docs/client-keeps.svg from a round of an app of its own.
+clients and equal shares; docs/client-keeps.svg from a round of an app of its own; and
+docs/eigen-energy.svg and docs/eigen-uplink.svg of updates in a basis.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -23,13 +25,27 @@ from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.palette import COLOURS
 
 DOCS: Final = Path(__file__).parent
-ROWS: Final = DOCS / "results" / "updates.parquet"
 TASK: Final = {"model": "cnn", "dataset": "cifar10", "partitioner": "iid"}
 WAYS: Final[Mapping[str, dict[str, Any]]] = {
     "uncompressed": {"codec": "raw", "policy": "fixed"},
     "FedSZ as published": {"codec": "sz2", "error_bound": "rel:0.01"},
     "fedsz, default": {"policy": "auto"},
 }
+# Ways to send updates, of two tasks: the file of their rows, and which these are.
+UPLINK_TASKS: Final[Mapping[str, dict[str, Any]]] = {
+    "cnn": {"model": "cnn", "clients": 4, "alpha": 0.3},
+    "gpt": {"model": "gpt"},
+}
+UPLINKS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
+    "uncompressed": ("eigen", {"codec": "raw"}),
+    "FedSZ as published": ("methods-large", {"codec": "sz2"}),
+    "top-k of 1 %, ternary": ("methods-large", {"update": "feedback>topk>ternary"}),
+    "auto": ("methods-large", {"policy": "auto"}),
+    "delta+ef@step:1": ("eigen", {"update": "delta+ef", "error_bound": "step:1"}),
+    "the same in the basis": ("eigen", {"update": "feedback>eigen>uniform@step:1"}),
+}
+UPLINK_PAINT: Final = ("ink", "red", "purple", "gold", "green", "blue")
+SHARES: Final = [x / 100 for x in range(101)]  # of coefficients
 PAINT: Final = dict(zip(WAYS, ("ink", "red", "blue"), strict=True))
 LINK: Final = 1e6  # bits a second
 SHAPE: Final = 512, 512  # of the model of the app, one tensor
@@ -56,6 +72,7 @@ class Way(NamedTuple):
 
     accuracies: list[float]  # by round, from 0
     megabytes: list[float]  # by round, up and down, of all clients
+    uplink: list[float]  # of these, up
     up: float  # bytes of a client in a round
     down: float
     train: float  # seconds
@@ -63,10 +80,16 @@ class Way(NamedTuple):
 
 
 @cache
+def rows_of(file: str) -> list[dict[str, Any]]:
+    """Return the rows of a file of docs/results."""
+    rows: list[dict[str, Any]] = pq.read_table(DOCS / "results" / f"{file}.parquet").to_pylist()
+    return rows
+
+
+@cache
 def ways() -> dict[str, Way]:
     """Return the ways by name, from the rows."""
-    rows = pq.read_table(ROWS).to_pylist()
-    rows = [row for row in rows if TASK.items() <= row.items()]
+    rows = [row for row in rows_of("updates") if TASK.items() <= row.items()]
     return {name: way([x for x in rows if of.items() <= x.items()]) for name, of in WAYS.items()}
 
 
@@ -74,14 +97,17 @@ def way(rows: Sequence[Mapping[str, Any]]) -> Way:
     """Return what the runs of a way came to, a row for each round of each run."""
     by_round = [[x for x in rows if x["round"] == n] for n in range(rows[0]["rounds"] + 1)]
     plain = "raw" if rows[0]["codec"] == "raw" else "sent"
-    spent = [
-        fmean(x[f"{plain}_up"] + x[f"{plain}_down"] for x in of) if n else 0.0
-        for n, of in enumerate(by_round)
-    ]
+    spent = {
+        ways: [
+            fmean(sum(x[f"{plain}_{way}"] for way in ways) for x in of) if n else 0.0
+            for n, of in enumerate(by_round)
+        ]
+        for ways in (("up", "down"), ("up",))
+    }
     trained = [x for x in rows if x["round"]]
     return Way(
         [100 * fmean(x["accuracy"] for x in of) for of in by_round],
-        [total / 1e6 for total in accumulate(spent)],
+        *([total / 1e6 for total in accumulate(of)] for of in spent.values()),
         median(x[f"{plain}_up"] / x["replies"] for x in trained),
         median(x[f"{plain}_down"] / x["replies"] for x in trained),
         median(x["train_seconds"] / x["replies"] for x in trained),
@@ -129,50 +155,124 @@ def label(
     )
 
 
+class Plot:
+    """A plot of percent over something.
+
+    Args:
+        span: the least and the most of what is across.
+        percents: the least and the most of what is up.
+        sides: where it begins and ends, from left to right.
+        logarithmic: whether equal distances across are equal ratios.
+
+    Attributes:
+        parts: what has been drawn.
+    """
+
+    top, bottom = 76, 340
+
+    def __init__(
+        self,
+        span: tuple[float, float],
+        percents: tuple[float, float],
+        sides: tuple[int, int] = (56, 580),
+        *,
+        logarithmic: bool = True,
+    ) -> None:
+        self._scale: Callable[[float], float] = math.log if logarithmic else float
+        self._least, self._most = map(self._scale, span)
+        self.lowest, self._best = percents
+        self.left, self.right = sides
+        self.parts: list[str] = []
+
+    def across(self, x: float) -> float:
+        """Return where something stands from left to right."""
+        share = (self._scale(x) - self._least) / (self._most - self._least)
+        return self.left + share * (self.right - self.left)
+
+    def down(self, percent: float) -> float:
+        """Return where it stands from top to bottom."""
+        share = (percent - self.lowest) / (self._best - self.lowest)
+        return self.bottom - share * (self.bottom - self.top)
+
+    def rules(self, percents: Iterable[int], marks: Mapping[float, str], caption: str) -> None:
+        """Draw what readers measure by."""
+        for percent in percents:
+            y = self.down(percent)
+            self.parts.append(f'<path class="rule" d="M{self.left} {y:.1f}H{self.right}"/>')
+            self.parts.append(label(self.left - 8, y + 5, f"{percent} %", anchor="end"))
+        for mark, text in marks.items():
+            x = self.across(mark)
+            self.parts.append(f'<path class="rule" d="M{x:.1f} {self.top}V{self.bottom}"/>')
+            self.parts.append(label(x, self.bottom + 20, text, anchor="middle"))
+        middle = (self.left + self.right) / 2
+        self.parts.append(label(middle, self.bottom + 42, caption, anchor="middle"))
+
+    def line(
+        self, values: Iterable[tuple[float, float]], paint: str, more: str = ""
+    ) -> list[tuple[float, float]]:
+        """Draw a line, and return its points."""
+        points = [(self.across(x), self.down(y)) for x, y in values if y >= self.lowest]
+        joined = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        self.parts.append(f'<path class="{paint}" stroke-width="2.5"{more} d="M{joined}"/>')
+        return points
+
+
 def accuracy_over_bytes() -> str:
     """Return accuracy over bytes, a line for each way."""
-    left, right, top, bottom, lowest = 56, 580, 76, 340, 20.0
-    marks = (0.1, 1, 10)  # MB
-    least, most = math.log(0.04), math.log(60)
     best = max(max(of.accuracies) for of in ways().values()) + 2
-
-    def across(megabytes: float) -> float:
-        return left + (math.log(megabytes) - least) / (most - least) * (right - left)
-
-    def down(accuracy: float) -> float:
-        return bottom - (accuracy - lowest) / (best - lowest) * (bottom - top)
-
-    parts = []
-    for accuracy in range(20, int(best), 10):
-        parts.append(f'<path class="rule" d="M{left} {down(accuracy):.1f}H{right}"/>')
-        parts.append(label(left - 8, down(accuracy) + 5, f"{accuracy} %", anchor="end"))
-    for mark in marks:
-        parts.append(f'<path class="rule" d="M{across(mark):.1f} {top}V{bottom}"/>')
-        parts.append(label(across(mark), bottom + 20, f"{mark:g} MB", anchor="middle"))
+    plot = Plot((0.04, 60), (20, best))
+    marks = {x: f"{x:g} MB" for x in (0.1, 1, 10)}
+    plot.rules(range(20, int(best), 10), marks, "bytes up and down, ten rounds, four clients")
     for name, of in ways().items():
-        points = [
-            (across(spent), down(accuracy))
-            for spent, accuracy in zip(of.megabytes, of.accuracies, strict=True)
-            if spent and accuracy >= lowest
-        ]
-        line = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        parts.append(f'<path class="{PAINT[name]}" stroke-width="2.5" d="M{line}"/>')
-        parts += [
-            f'<circle class="{PAINT[name]}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points
+        spent = zip(of.megabytes[1:], of.accuracies[1:], strict=True)
+        points = plot.line(spent, paint := PAINT[name])
+        plot.parts += [
+            f'<circle class="{paint}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points
         ]
         x, y = points[-1]
         side, anchor = (x + 10, "start") if name == "uncompressed" else (x + 6, "end")
-        parts.append(label(side, y - 26, name, PAINT[name], anchor, 600))
-        parts.append(label(side, y - 10, f"{of.megabytes[-1]:.1f} MB", PAINT[name], anchor))
-    parts.append(
-        label(
-            (left + right) / 2,
-            bottom + 42,
-            "bytes up and down, ten rounds, four clients",
-            anchor="middle",
-        )
-    )
-    return svg("Accuracy over bytes: cnn on CIFAR-10", 680, 396, parts)
+        plot.parts.append(label(side, y - 26, name, paint, anchor, 600))
+        plot.parts.append(label(side, y - 10, f"{of.megabytes[-1]:.1f} MB", paint, anchor))
+    return svg("Accuracy over bytes: cnn on CIFAR-10", 680, 396, plot.parts)
+
+
+def energy_in_a_basis() -> str:
+    """Return the energy that the largest coefficients have, natural and in a basis."""
+    plot = Plot((0, 0.5), (0, 100), logarithmic=False)
+    marks = {x / 100: f"{x} %" for x in range(0, 51, 10)}
+    plot.rules(range(0, 101, 20), marks, "share of the coefficients, the largest first")
+    y = plot.bottom - 84
+    for task, paint in {"cnn": "blue", "gpt": "red"}.items():
+        for basis, told in {"eigen": "in the basis", "none": "natural"}.items():
+            wanted = {"task": task, "basis": basis}
+            rows = [row for row in rows_of("eigen-energy") if wanted.items() <= row.items()]
+            energy: dict[float, float] = defaultdict(float)  # a mean over seeds
+            for row in rows:
+                energy[row["share"]] += 100 * row["energy"] * len(SHARES) / len(rows)
+            dashes = ' stroke-dasharray="7 5"' if basis == "none" else ""
+            plot.line([(x, energy[x]) for x in SHARES if x <= 0.5], paint, dashes)
+            plot.parts.append(f'<path class="{paint}" stroke-width="2.5"{dashes} d="M380 {y}h34"/>')
+            plot.parts.append(label(424, y + 5, f"{task}, {told}", paint, weight=600))
+            y += 22
+    return svg("Energy of an update in its largest coefficients", 600, 396, plot.parts)
+
+
+def uplink_in_a_basis() -> str:
+    """Return accuracy over bytes of updates, for ways to send them, on two tasks."""
+    parts = []
+    for sides, (task, told) in zip(((56, 330), (420, 694)), UPLINK_TASKS.items(), strict=True):
+        plot = Plot((0.02, 120), (20, 45), sides)
+        marks = {x: f"{x:g} MB" for x in (0.1, 1, 10, 100)}
+        plot.rules(range(20, 46, 10), marks, f"{task}: bytes up, 40 rounds, four clients")
+        for (file, wanted), paint in zip(UPLINKS.values(), UPLINK_PAINT, strict=True):
+            of = way([row for row in rows_of(file) if {**told, **wanted}.items() <= row.items()])
+            plot.line(list(zip(of.uplink, of.accuracies, strict=True))[1:41], paint)
+        parts += plot.parts
+    for i, (name, paint) in enumerate(zip(UPLINKS, UPLINK_PAINT, strict=True)):
+        x, y = 56 + 220 * (i % 3), 412 + 22 * (i // 3)
+        parts.append(f'<path class="{paint}" stroke-width="2.5" d="M{x} {y - 5}h24"/>')
+        parts.append(label(x + 32, y, name, paint, weight=600))
+    return svg("Accuracy over bytes of updates", 720, 450, parts)
 
 
 class Bar(NamedTuple):
@@ -258,6 +358,8 @@ PICTURES: Final[Mapping[str, Callable[[], str]]] = {
     "accuracy-bytes.svg": accuracy_over_bytes,
     "round-time.svg": time_of_a_round,
     "client-keeps.svg": what_a_client_keeps,
+    "eigen-energy.svg": energy_in_a_basis,
+    "eigen-uplink.svg": uplink_in_a_basis,
 }
 
 if __name__ == "__main__":

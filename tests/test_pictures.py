@@ -18,7 +18,10 @@ def pictures() -> Any:
     return runpy.run_path(str(ROOT / "docs" / "draw_results.py"))["PICTURES"]
 
 
-@pytest.mark.parametrize("file", ["accuracy-bytes.svg", "round-time.svg", "client-keeps.svg"])
+FILES = ("accuracy-bytes", "round-time", "client-keeps", "eigen-energy", "eigen-uplink")
+
+
+@pytest.mark.parametrize("file", [f"{name}.svg" for name in FILES])
 def test_a_picture_is_what_the_script_draws(file: str, pictures: Any) -> None:
     drawn = pictures[file]()
 
