@@ -200,8 +200,11 @@ class Broadcast:
             self.steps = []
         # A view of both, in the order of the model.
         points: Mapping[str, NDArray] = ChainMap(dict(placed.points), cast(Any, meant))
-        stream, _ = compress_measured(points, config, before, bounds=named, steps=placed.grid)
-        decoded = decompress(stream, reference=before, as_numpy=True)
+        stream, report = compress_measured(points, config, before, bounds=named, steps=placed.grid)
+        if report.lossy:
+            decoded = decompress(stream, reference=before, as_numpy=True)
+        else:  # points, and what is lossless, decode to themselves
+            decoded = dict(points)
         self._residual = meant.left_out(decoded) if self._feedback else {}
         self._take(stream, Reference(decoded), placed.grid, before)
 

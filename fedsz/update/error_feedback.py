@@ -64,6 +64,10 @@ class ErrorFeedback(Mapping[str, NDArray]):
             out[here] = narrow(part, x.dtype)
         return meant
 
+    def plain(self, name: str) -> NDArray:
+        """Return a tensor without its residual."""
+        return self._state[name]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._state)
 

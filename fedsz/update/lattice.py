@@ -29,6 +29,7 @@ from fedsz.codecs.uniform import Uniform
 from fedsz.stream import DIFFERENCE, VALUES, Part
 from fedsz.update.config import CompressionConfig
 from fedsz.update.encoder import hardly_saves
+from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lossless import Entry
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
@@ -98,7 +99,7 @@ def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Plac
 
 
 def bounds_of(
-    state: Mapping[str, NDArray],
+    meant: ErrorFeedback,
     named: Mapping[str, float],
     config: CompressionConfig,
     before: Reference | None,
@@ -108,12 +109,16 @@ def bounds_of(
     It is that in ``named``, or else the config's.
     """
     bounds = {}
-    for name, x in state.items():
-        if is_lossy(name, x, rule=config.rule, threshold=config.threshold):
-            own = config.bound_of(name)
-            with np.errstate(over="ignore", invalid="ignore"):
-                moved = x - before.tensor(name, x) if before and own.kind == "std" else x
-            bounds[name] = named[name] if name in named else own.absolute(moved)
+    for name in meant:
+        if not is_lossy(name, meant.plain(name), rule=config.rule, threshold=config.threshold):
+            continue
+        if name in named:
+            bounds[name] = named[name]
+            continue
+        x, own = meant[name], config.bound_of(name)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = x - before.tensor(name, x) if before and own.kind == "std" else x
+        bounds[name] = own.absolute(moved)
     return bounds
 
 
