@@ -137,8 +137,10 @@ class Uniform(Codec):
                 None if onto is None else octets(onto),
             )
         y = y.reshape(shape)
+        if base is None or onto is not None:
+            return y
         with np.errstate(over="ignore", invalid="ignore"):
-            return y if base is None or onto is not None else np.asarray(np.add(base, y))
+            return np.asarray(np.add(base, y))
 
     def open(
         self,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Final
 
 from fedsz.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fedsz.arrays import NDArray
 
 SHAPE, PAPER, NDIM, PARAMETERS = "shape", "paper", "ndim", "parameters"
@@ -31,9 +34,7 @@ def is_lossy(name: str, x: NDArray, *, rule: str, threshold: int) -> bool:
     - ``rule="paper"`` asks for "weight" in the name (FedSZ, Algorithm 1), which makes wide
       BatchNorm scales lossy, and leaves all of a list of arrays lossless.
     """
-    from fedsz.arrays import LOSSY_DTYPES  # numpy; options need none
-
-    if x.dtype not in LOSSY_DTYPES or x.size <= threshold:
+    if x.size <= threshold or x.dtype not in _lossy_dtypes():
         return False
     if rule == PAPER:
         return "weight" in name
@@ -42,6 +43,13 @@ def is_lossy(name: str, x: NDArray, *, rule: str, threshold: int) -> bool:
     if name.endswith(_STATISTICS) or _STATISTICS_OF_FLAX in name:
         return False
     return rule == PARAMETERS or x.ndim >= 2 or not name.isdecimal()
+
+
+@cache
+def _lossy_dtypes() -> frozenset[np.dtype]:
+    from fedsz.arrays import LOSSY_DTYPES  # numpy; options need none
+
+    return LOSSY_DTYPES
 
 
 def check_rule(rule: str, threshold: int) -> None:

@@ -7,6 +7,7 @@ that nothing is ever added to the wrong model.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -52,7 +53,7 @@ class Reference:
 
     def with_history(self, history: History | None) -> Reference:
         """Return this model with what broadcasts have shown on another way to it."""
-        other = self.again(self.arrays)
+        other = copy(self)  # its arrays are known to be some, and its digest may be
         other.history = history
         return other
 
