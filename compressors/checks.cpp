@@ -20,6 +20,7 @@
 #include "methods.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
+#include "ring.hpp"
 #include "szx.hpp"
 #include "tokens.hpp"
 #include "uniform.hpp"
@@ -251,9 +252,30 @@ void bases() {
                "a block may be out of range");
 }
 
+// Tokens of every width, of any number, come back from bytes that are exactly theirs.
+template <class T>
+void packed() {
+    for (unsigned bits = 1; bits <= 8 * sizeof(T); ++bits) {
+        for (std::size_t n = 0; n < 100; ++n) {
+            std::vector<T> tokens(n), sums(n);
+            for (std::size_t i = 0; i < n; ++i)
+                tokens[i] = T(i * 0x9E3779B97F4A7C15 >> (64 - bits));
+            std::vector<std::byte> bytes(ring::packed_size(n, bits));
+            ring::pack<T>(tokens, bits, bytes);
+            ring::unpack_add<T>(bytes, bits, sums);
+            expect(sums == tokens, "packed tokens are others");
+            bytes.push_back({});
+            expect(throws<CorruptPayload>([&] { ring::unpack_add<T>(bytes, bits, sums); }),
+                   "a byte too many may be there");
+        }
+    }
+}
+
 const std::map<std::string, std::function<void()>> kChecks{
     {"misaligned", misaligned}, {"threads", threads}, {"widths", widths},
     {"mode", mode}, {"kernels", kernels}, {"quotients", quotients}, {"bases", bases},
+    {"packed8", packed<std::uint8_t>}, {"packed16", packed<std::uint16_t>},
+    {"packed32", packed<std::uint32_t>},
 };
 
 }  // namespace

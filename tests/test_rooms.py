@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "training": {"flower"},
     "flower": {"transport", "control", "privacy", "secagg"},
     "transport": {"shared"},
-    "secagg": {"shared"},
+    "secagg": {"update"},
     "control": {"update"},
     "update": {"stream", "methods"},
     "stream": {"codecs"},

@@ -54,11 +54,16 @@ class Axis(NamedTuple):
     block: int
 
     @property
-    def squares(self) -> int:
-        """Elements of all its blocks' square matrices, one after the other."""
+    def sizes(self) -> list[int]:
+        """Elements of each of its blocks."""
         count = -(-self.length // self.block)
         narrow, wider = divmod(self.length, count)
-        return wider * (narrow + 1) ** 2 + (count - wider) * narrow**2
+        return wider * [narrow + 1] + (count - wider) * [narrow]
+
+    @property
+    def squares(self) -> int:
+        """Elements of all its blocks' square matrices, one after the other."""
+        return sum(size**2 for size in self.sizes)
 
 
 def axes_of(shape: tuple[int, ...]) -> list[Axis]:

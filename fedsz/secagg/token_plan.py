@@ -1,0 +1,144 @@
+"""What server and clients agree on before a secure sum: a ring, scales, and what is sent in turn.
+
+With n clients and b bits, a coefficient's token lies in [-c, c] with c = floor((2^b - 1) / 2n). So
+the sum of n tokens is below 2^(b - 1), whoever sends what: a ring of b bits cannot overflow.
+Numbers that need more than a token go as digits below floor((2^b - 1) / n) + 1, one token each,
+whose sums do not overflow either.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Final, Self
+
+import msgspec
+import xxhash
+
+from fedsz.arrays import COMPLEX_DTYPES, DTYPE_NAMES, Buffer, Layout
+from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
+
+MAX_TENSORS: Final = 1 << 16
+MAX_BYTES: Final = 1 << 20  # of a plan
+MAX_CLIENTS: Final = 1 << 20
+DIGEST_BYTES: Final = 16
+EXACT_VALUES: Final = 1 << 24  # that an element of an exact tensor may have, or more
+
+_Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+_Counted = Annotated[int, msgspec.Meta(ge=1, le=MAX_CLIENTS)]
+_Word = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class TokenPlan(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True
+):
+    """The plan of one round; the server makes it, and everybody may know it.
+
+    Attributes:
+        layout: `layout_digest` of the model.
+        number: of the round; what is sent in turn depends on it.
+        clients: whose tokens may be added up, at most.
+        bits: of the ring.
+        share: of the coefficients that a round sends, about.
+        seed: of turns and dither, the same in all rounds of a run.
+        cap: the largest weight; a client of more counts as one of this.
+        scales: of each tensor, in the model's order: the root mean square of the coefficients that
+            clients have to send; of an exact tensor, how far an element may move.
+        dither: whether rounding is dithered, subtractively.
+        history: digest of the history whose bases coefficients are of; None for elements as they
+            are.
+
+    Raises:
+        ConfigError: a scale is not finite or not above 0, or a ring of so many bits is too small
+            for the clients.
+    """
+
+    layout: _Digest
+    number: _Word
+    clients: _Counted
+    bits: Annotated[int, msgspec.Meta(ge=2, le=32)]
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    seed: _Word
+    cap: Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 1)]
+    scales: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_TENSORS)]
+    dither: bool = False
+    history: _Digest | None = None
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            need = bits_for(self.clients, 1)
+            raise ConfigError(
+                f"tokens of {self.clients} clients need a ring of {need} bits or more, got"
+                f" {self.bits}"
+            )
+        if not all(0 < scale < math.inf for scale in self.scales):
+            raise ConfigError("a scale of a plan must be finite and above 0")
+
+    @property
+    def most(self) -> int:
+        """The largest absolute value of a coefficient's token: c above."""
+        return ((1 << self.bits) - 1) // (2 * self.clients)
+
+    @property
+    def base(self) -> int:
+        """What digits are below."""
+        return ((1 << self.bits) - 1) // self.clients + 1
+
+    @property
+    def spread(self) -> float:
+        """The root mean square that coefficients' tokens are to have.
+
+        A grid of so many steps in a root mean square clips 1 to 3 % of them: fewer steps lose more
+        to rounding, and more lose more to clipping.
+        """
+        return self.most / (1.0 + 0.65 * math.log2(self.most + 1.0))
+
+    def digits(self, values: int) -> int:
+        """Return how many digits a number takes that has so many values."""
+        count, room = 1, self.base
+        while room < values:
+            count, room = count + 1, room * self.base
+        return count
+
+    def encode(self) -> bytes:
+        """Return the plan as bytes: MessagePack."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Self:
+        """Return the plan that `encode` has written.
+
+        Raises:
+            CorruptStream: the bytes are no plan, or more than `MAX_BYTES`.
+        """
+        if len(data) > MAX_BYTES:
+            raise CorruptStream(f"a plan of {len(data)} bytes; have {MAX_BYTES} at most")
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.DecodeError, ConfigError) as err:
+            raise CorruptStream(f"no plan of a secure sum: {err}") from err
+
+    def require(self, layout: Layout) -> None:
+        """Raise `ModelMismatch` unless the plan is for a model of this layout."""
+        if self.layout != layout_digest(layout) or len(self.scales) != len(layout.shapes):
+            raise ModelMismatch("the plan of a secure sum is for another model")
+
+
+def bits_for(clients: int, most: int) -> int:
+    """Return the fewest bits of a ring for so many clients' tokens in [-most, most]."""
+    return (2 * most * clients).bit_length()
+
+
+def layout_digest(layout: Layout) -> bytes:
+    """Return XXH3 (128 bits) over every tensor's name, dtype and shape, in order.
+
+    Raises:
+        ConfigError: a tensor is complex, or bytes of any length: such have no sum of tokens.
+    """
+    hashed = xxhash.xxh3_128()
+    for name, shape in layout.shapes.items():
+        dtype = layout.dtypes[name]
+        if dtype in COMPLEX_DTYPES:
+            raise ConfigError(f"{name!r} is {dtype}: secure sums have no complex numbers")
+        head = f"{name}\0{DTYPE_NAMES[dtype]}\0{','.join(map(str, shape))}\0"
+        hashed.update(head.encode("utf-8", "surrogatepass"))
+    return hashed.digest()

@@ -1,0 +1,325 @@
+"""A client's update as tokens of a ring, and the mean update from the sum of clients' tokens.
+
+With x what a client has trained from what it began with, r its residual, w its weight, W the
+plan's cap, g a coefficient's grid and c the plan's `most`:
+
+    y = coefficients of x + r
+    t = clip(round(w / W y / g), -c, c)            mean = W g sum(t) / sum(w)
+    r = x + r less the tensor of coefficients W / w g t, of those that are sent
+
+Rounding is to the nearest, so that where nothing was clipped the mean of m clients is off by
+m / 2 W g / sum(w) at most, and clients' residuals hold all of that. With dither u, uniform in
+[-1/2, 1/2), t is of round(w / W y / g + u), and t - u is what counts: then the error says nothing
+of y (subtractive dither; Schuchman 1964).
+
+Whole numbers and running statistics are exact but for a grid of 2^-24 of what the plan says that
+they may move. Along with the update go the weight and, for each tensor, the mean square of the
+tokens before they are clipped; the next scales follow from those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsz.arrays import Layout, NDArray, cast, saturate
+from fedsz.codecs import _methods
+from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate
+from fedsz.methods.eigen import History
+from fedsz.secagg.packing import Tokens
+from fedsz.secagg.scales import growth, is_exact
+from fedsz.secagg.selection import key_of, select
+from fedsz.secagg.token_plan import EXACT_VALUES, TokenPlan
+
+_UNIT: Final = 256  # energies are in parts of so many
+_MOST_ENERGY: Final = 1 << 20  # of these
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a client sends, and what it keeps.
+
+    Attributes:
+        tokens: below 2^bits, in the smallest of uint8, uint16 and uint32 that holds them.
+        residual: by tensor, what was not sent, float32.
+        clipped: how many coefficients were clipped.
+    """
+
+    tokens: Tokens
+    residual: dict[str, NDArray]
+    clipped: int
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What a sum of tokens says.
+
+    Attributes:
+        step: the mean update by tensor, float64 for exact tensors and float32 for others; 0 where
+            nothing was sent, and everywhere if all weights are 0.
+        weight: the sum of the clients' weights.
+        scales: by tensor, of the next round; see `fedsz.secagg.scales.scales_of`.
+    """
+
+    step: dict[str, NDArray]
+    weight: int
+    scales: dict[str, float]
+
+
+class TokenCodec:
+    """Turns updates into tokens as a plan says, and their sum into the mean update.
+
+    Args:
+        plan: of the round.
+        layout: of the model.
+        history: of the broadcasts that client and server have seen, up to this round's.
+
+    Raises:
+        ModelMismatch: the plan is for another model.
+        ReferenceMismatch: the plan is for another history.
+    """
+
+    def __init__(self, plan: TokenPlan, layout: Layout, history: History | None = None) -> None:
+        self.plan, self.layout = plan, layout
+        self.sent = select(plan, layout, history)
+        self.exact = [name for name in layout.shapes if is_exact(name, layout)]
+        self._scales = dict(zip(layout.shapes, plan.scales, strict=True))
+        self._wide = plan.digits(EXACT_VALUES)
+        self._narrow = plan.digits(_MOST_ENERGY + 1)
+
+    @property
+    def count(self) -> int:
+        """How many tokens each client sends."""
+        whole = sum(math.prod(self.layout.shapes[name]) for name in self.exact)
+        aside = self.plan.digits(self.plan.cap + 1) + len(self.sent) * self._narrow
+        return sum(s.where.size for s in self.sent.values()) + whole * self._wide + aside
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of tokens."""
+        return np.dtype(f"u{1 if self.plan.bits <= 8 else 2 if self.plan.bits <= 16 else 4}")
+
+    def encode(
+        self,
+        trained: Mapping[str, NDArray],
+        start: Mapping[str, NDArray],
+        weight: int,
+        residual: Mapping[str, NDArray],
+        client: int = 0,
+    ) -> Encoded:
+        """Return the tokens of a client's update.
+
+        Args:
+            trained: the model after training.
+            start: the model that training began with.
+            weight: of the client, such as its number of examples, 0 or more.
+            residual: `Encoded.residual` of the client's round before; those of other shapes do not
+                count.
+            client: tells its dither from others', 0 to 2^64 - 1.
+
+        Raises:
+            DivergedUpdate: an element of a floating-point tensor is not finite, or moves further
+                than float32 has numbers.
+            ModelMismatch: one of the models has another layout than the plan is for.
+        """
+        plan, parts, left, clipped = self.plan, [], {}, 0
+        self.layout.check({name: x.shape for name, x in trained.items()})
+        self.layout.check({name: x.shape for name, x in start.items()})
+        used = min(weight, plan.cap)
+        part = used / plan.cap
+        energies = []
+        for name, sent in self.sent.items():
+            y = _step(name, trained[name], start[name], np.float32)
+            before = residual.get(name)
+            if before is not None and before.size == y.size:
+                y += before.reshape(-1)
+            if sent.basis is not None:
+                y = sent.basis.coefficients(y)
+            z = y[sent.where].astype(np.float64)
+            z *= part
+            z /= sent.grid
+            energies.append(_energy(z, plan.spread))
+            drawn = self._dither(name, client, z.size)
+            tokens = np.rint(z + drawn)
+            limited = np.clip(tokens, -plan.most, plan.most)
+            clipped += int(np.count_nonzero(tokens != limited))
+            parts.append(limited.astype(np.int64))
+            if used:
+                limited -= drawn
+                limited *= sent.grid
+                limited /= part
+                y[sent.where] -= limited
+            kept = y if sent.basis is None else sent.basis.tensor(y)
+            left[name] = kept.reshape(self.layout.shapes[name])
+        for name in self.exact:
+            v = _step(name, trained[name], start[name], np.float64)
+            half = self._half
+            moved = np.clip(np.rint(v * (part * half / self._scales[name])), -half, half)
+            parts.append(self._as_digits(moved.astype(np.int64) + half, self._wide))
+        parts.append(self._as_digits(np.array([used]), plan.digits(plan.cap + 1)))
+        parts.append(self._as_digits(np.array(energies, np.int64), self._narrow))
+        ring = np.int64((1 << plan.bits) - 1)
+        return Encoded((np.concatenate(parts) & ring).astype(self.dtype), left, clipped)
+
+    def decode(self, sums: Tokens, clients: Sequence[int]) -> Sum:
+        """Return what a sum of tokens modulo 2^bits says.
+
+        Args:
+            sums: as many as `count`.
+            clients: those whose tokens are in the sum, as they called themselves in `encode`.
+
+        Raises:
+            CorruptStream: the sum is not one of so many clients' tokens.
+            ConfigError: there are more clients than the plan is for, or none.
+        """
+        plan, count = self.plan, len(clients)
+        if not 0 < count <= plan.clients:
+            raise ConfigError(f"a sum of {count} clients; the plan is for 1 to {plan.clients}")
+        if sums.shape != (self.count,):
+            raise CorruptStream(f"a sum has {self.count} tokens, got {sums.shape}")
+        left = _Reader(sums.astype(np.int64), plan)
+        grids, steps = [], {}
+        for name, sent in self.sent.items():
+            total = left.signed(sent.where.size, count)
+            total -= sum(self._dither(name, client, total.size) for client in clients)
+            grids.append(total * sent.grid)
+            del total
+        wholes = {
+            name: left.numbers(math.prod(self.layout.shapes[name]), self._wide, count)
+            - count * self._half
+            for name in self.exact
+        }
+        (weight,) = left.numbers(1, plan.digits(plan.cap + 1), count).tolist()
+        energies = left.numbers(len(self.sent), self._narrow, count) / (_UNIT * count)
+        if weight > count * plan.cap:
+            raise CorruptStream(f"weights of {weight} in all, of {count} clients up to {plan.cap}")
+        factor = plan.cap / weight if weight else 0.0
+        for (name, sent), grid in zip(self.sent.items(), grids, strict=True):
+            y = np.zeros(math.prod(self.layout.shapes[name]), np.float32)
+            y[sent.where] = grid * factor
+            step = y if sent.basis is None else sent.basis.tensor(y)
+            steps[name] = step.reshape(self.layout.shapes[name])
+        for name, whole in wholes.items():
+            step = whole * (factor * self._scales[name] / self._half)
+            steps[name] = step.reshape(self.layout.shapes[name])
+        grown = {
+            name: energy
+            for (name, sent), energy in zip(self.sent.items(), energies.tolist(), strict=True)
+            if sent.where.size
+        }
+        return Sum(
+            {name: steps[name] for name in self.layout.shapes},
+            weight,
+            {name: scale * growth(grown.get(name, 1.0)) for name, scale in self._scales.items()},
+        )
+
+    @property
+    def _half(self) -> int:
+        """The largest absolute value of an exact tensor's wide number."""
+        return int(self.plan.base**self._wide - 1) // 2
+
+    def _dither(self, name: str, client: int, count: int) -> Doubles | float:
+        """Return numbers in [-1/2, 1/2) that only round, client and tensor decide; 0 if off."""
+        if not self.plan.dither:
+            return 0.0
+        drawn = np.empty(count)
+        _methods.uniforms(key_of(self.plan, name, self.plan.number, client), 0, drawn)
+        drawn -= 0.5
+        return drawn
+
+    def _as_digits(self, numbers: NDArray, digits: int) -> NDArray:
+        """Return numbers from 0 on as digits, the lowest first, each number's side by side."""
+        found = np.empty((numbers.size, digits), np.int64)
+        for i in range(digits):
+            numbers, found[:, i] = np.divmod(numbers, self.plan.base)
+        return found.reshape(-1)
+
+
+class _Reader:
+    """Sums of tokens in the order in which `TokenCodec.encode` has them."""
+
+    def __init__(self, sums: NDArray, plan: TokenPlan) -> None:
+        self._sums, self._plan = sums, plan
+
+    def signed(self, size: int, clients: int) -> Doubles:
+        """Return sums of so many clients' coefficients."""
+        total = self._take(size)
+        total = np.where(total >> (self._plan.bits - 1), total - (1 << self._plan.bits), total)
+        self._require(total, clients * self._plan.most)
+        return total.astype(np.float64)
+
+    def numbers(self, size: int, digits: int, clients: int) -> NDArray:
+        """Return sums of so many clients' numbers of so many digits, int64."""
+        total = self._take(size * digits)
+        self._require(total, clients * (self._plan.base - 1))
+        places = self._plan.base ** np.arange(digits, dtype=np.int64)
+        return np.asarray(total.reshape(size, digits) @ places)
+
+    def _take(self, size: int) -> NDArray:
+        taken, self._sums = self._sums[:size], self._sums[size:]
+        return taken
+
+    def _require(self, total: NDArray, most: int) -> None:
+        if total.size and int(np.abs(total).max()) > most:
+            raise CorruptStream(
+                f"a sum of tokens of {int(np.abs(total).max())}; have {most} at most"
+            )
+
+
+def _step(name: str, x: NDArray, base: NDArray, dtype: Any) -> NDArray:
+    """Return x - base as flat floats of a dtype.
+
+    Raises:
+        DivergedUpdate: it is not finite.
+    """
+    if x.dtype.kind in "iub":
+        return _whole_step(x, base).astype(dtype)
+    wide = np.result_type(dtype, np.float64 if x.dtype == np.float64 else dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = x.reshape(-1).astype(wide) - base.reshape(-1).astype(wide)
+        step: NDArray = difference.astype(dtype)
+    if not np.isfinite(step).all():
+        raise DivergedUpdate(f"{name!r} has moved by what is not finite; nothing is sent")
+    return step
+
+
+def _whole_step(x: NDArray, base: NDArray) -> NDArray:
+    """Return x - base of whole numbers, int64: of 8 bytes, modulo 2^64."""
+    x, base = x.reshape(-1), base.reshape(-1)
+    if x.dtype.itemsize < 8:
+        return x.astype(np.int64) - base.astype(np.int64)
+    step: NDArray = np.subtract(x, base).view(np.int64)
+    return step
+
+
+def _energy(z: Doubles, spread: float) -> int:
+    """Return the mean square of tokens over that of the plan, in parts of `_UNIT`."""
+    if not z.size:
+        return 0
+    mean = float(np.dot(z, z)) / z.size / spread**2
+    return int(min(mean * _UNIT, _MOST_ENERGY))
+
+
+def moved(x: NDArray, step: NDArray) -> NDArray:
+    """Return a tensor after a mean step, in its own dtype; whole numbers rounded, none wrapped."""
+    if x.dtype.kind in "iub":
+        return _counted(x, np.rint(step))
+    with np.errstate(over="ignore"):
+        sums = np.add(x, step, dtype=np.result_type(step.dtype, np.float32))
+    saturate(sums, x.dtype)
+    return cast(sums, x.dtype)
+
+
+def _counted(x: NDArray, step: NDArray) -> NDArray:
+    """Return x + step of whole numbers, as Python adds them: int64 would lack some of uint64's."""
+    low, high = (0, 1) if x.dtype.kind == "b" else (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max)
+    pairs = zip(x.reshape(-1).tolist(), step.reshape(-1).tolist(), strict=True)
+    sums = [min(max(a + int(d), int(low)), int(high)) for a, d in pairs]
+    return np.array(sums, x.dtype).reshape(x.shape)
