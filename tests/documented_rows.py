@@ -207,6 +207,14 @@ def in_a_basis(row: Row) -> list[float]:
     return [x for of in tasks for x in told("up course", label, "eigen", **of)]
 
 
+def energy_in_a_tenth(row: Row) -> list[float]:
+    """Percent of an update's energy in a tenth of its coefficients, natural and in a basis."""
+    found = pq.read_table(ROOT / "docs" / "results" / "eigen-energy.parquet").to_pylist()
+    task = {"task": row.labels[0], "share": 0.1}
+    chosen = [{**task, "basis": basis} for basis in ("none", "eigen")]
+    return [100 * fmean(x["energy"] for x in found if of.items() <= x.items()) for of in chosen]
+
+
 ABLATED = {"model": "mlp", "partition": "dirichlet:0.3"}
 
 
