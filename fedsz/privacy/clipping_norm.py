@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from fedsz.errors import ConfigError
-from fedsz.privacy.noise import RandomBytes, with_noise
 from fedsz.spec_strings import check_settings, chosen, setting
+
+if TYPE_CHECKING:  # at run time `fedsz --help`, which has plans, would pay for numpy
+    from fedsz.privacy.noise import RandomBytes
 
 CROWD: Final = 20.0  # clients for each unit of the count's deviation, as Andrew et al. have it
 
@@ -90,6 +90,10 @@ class ClippingNorm:
         """
         if self.quantile is None:
             return
+        import numpy as np
+
+        from fedsz.privacy.noise import with_noise
+
         # Each update counts for half of one, up or down: so one client moves the sum by a half.
         noised = float(with_noise(np.array([(within - above) / 2]), deviation, generator)[0])
         share = min(max(noised / clients + 0.5, 0.0), 1.0)
