@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
+from fedsz.control.tally import EvaluationMetrics
 from fedsz.errors import ConfigError
 from fedsz.flower import AdmissionRules, FedSZGrid, StreamingFedAvg
 from fedsz.flower.deadline import Deadlines
 from fedsz.flower.records import KEY, to_array
-from fedsz.flower.round_book import EvaluationMetrics
 from fedsz.update.config import CompressionConfig
 from tests.federation import CLIENTS, Watched, app_of, grid_of, initial, moved, record_of
 
@@ -121,8 +121,7 @@ def test_one_of_ten_clients_does_not_set_what_all_evaluate() -> None:
         for client in range(10):
             told = {"num-examples": 10, "accuracy": 0.9 + client / 100, "eval_loss": 0.1}
             told |= {"num-examples": 10**12, **lie} if client == 9 else {}
-            content = RecordDict({"metrics": MetricRecord(told)})
-            metrics.add(Message(content, 1, "evaluate"))
+            metrics.add(told)
         accuracy, loss = metrics.take()
         assert accuracy == pytest.approx(0.945, abs=0.01)
         assert loss == 0.1

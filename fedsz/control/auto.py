@@ -130,7 +130,7 @@ def eased_by_lag(last: RoundRecord | None) -> tuple[float, str]:
     if bound.kind != "step":
         return 1.0, ""
     explained = SLACK * LATE * max(1.0, bound.value)
-    if last.lag <= explained:
+    if not last.lag > explained:  # or no number: a record may come from anywhere
         return 1.0, ""
     return max(explained / last.lag, LEAST), f", clients are {last.lag:.3g} rounds behind"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.auto import Auto
@@ -19,11 +19,11 @@ from fedsz.control.dc2 import Dc2
 from fedsz.control.gate import Gate
 from fedsz.control.layers import Layers
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import Fixed, NextRound, Rule
+from fedsz.control.rule import AUTO, FIXED, Fixed, NextRound, Rule
 from fedsz.control.schedule import Schedule
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import chosen
-from fedsz.update.config import CompressionConfig
+from fedsz.update.config import DEFAULT, CompressionConfig
 
 POLICIES: Final[tuple[Rule, ...]] = (
     Fixed(), Auto(), Schedule(), Accuracy(), Dc2(), Layers(), Gate(),
@@ -101,6 +101,25 @@ class Controller:
         self.observe(done)
         self.decision = self.decided()
         return self.decision
+
+
+def asked_for(
+    policy: str | None, named: Mapping[str, Any], **others: Any
+) -> tuple[str, CompressionConfig]:
+    """Return the policy and the config that a caller means who names some of what there is.
+
+    Args:
+        policy: or None: "fixed" where something is named, else "auto".
+        named: fields of the config that "auto" would choose; None for those that are not named.
+        others: all other fields that are not to be as by default.
+
+    Raises:
+        ConfigError: one of these is out of range or does not exist.
+        CodecUnavailable: a codec's library is not installed here.
+    """
+    asked = {name: value for name, value in named.items() if value is not None}
+    config = CompressionConfig.of(**{"error_bound": DEFAULT.error_bound, **others, **asked})
+    return policy or (FIXED if asked else AUTO), config
 
 
 def replay(

@@ -250,14 +250,14 @@ class Exchange:
         except FedszError as err:
             reason = told(err)
             if not asked.trains and kind_of(err) is Refusal.METRIC:
-                self._book.evaluated.add(reply)  # a loss that is not finite is news of the model
+                self._book.evaluated(reply)  # a loss that is not finite is news of the model
             self.fail(asked.node, reason, kind_of(err), trains=asked.trains)
             return compat.error_in_place_of(reply, reason)
         self._packer.admitted(asked, {k: update.record for k, update in admitted.updates.items()})
         if not sealed:
             admitted.forget()
         if not asked.trains:
-            self._book.evaluated.add(reply)
+            self._book.evaluated(reply)
         if compat.records_in(reply.content, ArrayRecord):
             self._book.received(admitted)
         return reply

@@ -17,9 +17,9 @@ from flwr.serverapp import Grid
 from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
-from fedsz.control.policy import Controller
+from fedsz.control.policy import Controller, asked_for
 from fedsz.control.record import Decision, RoundRecord, Traffic
-from fedsz.control.rule import AUTO, DEFAULT_TOLERANCE, FIXED, SENSITIVITY, SPREAD
+from fedsz.control.rule import DEFAULT_TOLERANCE, SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError, CorruptStream, RefusedReply
 from fedsz.flower.admission import Admission
 from fedsz.flower.admission_rules import FLEET, AdmissionRules
@@ -35,7 +35,7 @@ from fedsz.flower.round_book import RoundBook
 from fedsz.flower.shifts import Shifts
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
-from fedsz.update.config import DEFAULT, CompressionConfig
+from fedsz.update.config import DEFAULT
 
 # Flower shows what is logged below its own logger, also from inside of an app.
 logger = logging.getLogger("flwr.fedsz")
@@ -126,10 +126,7 @@ class FedSZGrid(WrappedGrid):
             raise ConfigError("this Grid is a FedSZGrid already: wrap it once")
         named: dict[str, Any] = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
         named |= {"update": update, "downlink": downlink}
-        named = {name: value for name, value in named.items() if value is not None}
-        whole = {"error_bound": DEFAULT.error_bound, "decay": decay, **named}
-        config = CompressionConfig.of(**whole, codec=codec, lossless=lossless)
-        policy = policy or (FIXED if named else AUTO)
+        policy, config = asked_for(policy, named, decay=decay, codec=codec, lossless=lossless)
         self._new_controller: Callable[[], Controller] | None
         self._new_controller = partial(
             Controller, policy, config, tolerance=tolerance, rounds=rounds

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsz.control.policy import Controller
 from fedsz.control.record import Decision, RoundRecord, Traffic
+from fedsz.control.tally import EvaluationMetrics
 from fedsz.flower.admission import Admitted
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_log import RoundLog
@@ -25,43 +25,6 @@ METRICS: Final = "accuracy", "loss"
 LISTED: Final = 10_000  # updates and failures of many rounds; nobody may ever take them
 
 logger = logging.getLogger(__name__)
-
-
-class EvaluationMetrics:
-    """Medians over clients of what looks like accuracy and like loss.
-
-    Flower names no metrics. One with "acc" in its name and a value in [0, 1] is taken for the
-    accuracy, one with "loss" in its name for the loss; the first of each in a reply. They steer
-    what all clients send, so no weight and no value of one client's moves them far.
-    """
-
-    def __init__(self) -> None:
-        self._accuracies: list[float] = []
-        self._losses: list[float] = []
-
-    def add(self, reply: Message) -> None:
-        """Take what a reply says, if it says something."""
-        said = {
-            name.lower(): float(value)
-            for record in records_in(reply.content, MetricRecord).values()
-            for name, value in record.items()
-            if isinstance(value, int | float)
-        }
-        accuracy = next((v for name, v in said.items() if "acc" in name and 0 <= v <= 1), None)
-        loss = next((v for name, v in said.items() if "loss" in name), None)
-        if accuracy is not None:
-            self._accuracies.append(accuracy)
-        if loss is not None:
-            self._losses.append(loss if math.isfinite(loss) else math.inf)
-
-    def take(self) -> tuple[float | None, float | None]:
-        """Return accuracy and loss since the last call, each None where no reply had it.
-
-        The loss is infinite if more than half of the replies have one that is not finite.
-        """
-        medians = _median(self._accuracies), _median(self._losses)
-        self._accuracies, self._losses = [], []
-        return medians
 
 
 class RoundBook:
@@ -78,7 +41,6 @@ class RoundBook:
         decision: how messages are sent now.
         ended: whether the last round has ended, and none has begun.
         measured: accuracy and loss of the model that goes out next, where an app has told them.
-        evaluated: what replies to evaluate messages say of it.
     """
 
     def __init__(
@@ -91,7 +53,7 @@ class RoundBook:
     ) -> None:
         self._on_round = on_round
         self.measured: tuple[float | None, float | None] = None, None
-        self.evaluated = EvaluationMetrics()
+        self._evaluated = EvaluationMetrics()
         self._of_round = TrafficCounter(grid)
         self._taken = TrafficCounter(grid, LISTED) if tells else self._of_round
         self._told = TrafficCounter(grid, LISTED) if tells else self._of_round
@@ -130,7 +92,7 @@ class RoundBook:
         now = time.monotonic()
         for counter in self._counters:
             counter.settle()
-        evaluated = self.evaluated.take() if self.measured == (None, None) else self.measured
+        evaluated = self._evaluated.take() if self.measured == (None, None) else self.measured
         told = dict(zip(METRICS, evaluated, strict=True)) | dict(measured)
         odd = [name for name in METRICS if not math.isfinite(told[name] or 0.0)]
         record = RoundRecord(
@@ -181,13 +143,13 @@ class RoundBook:
         for counter in self._counters:
             counter.failed(node, reason, kind)
 
+    def evaluated(self, reply: Message) -> None:
+        """Take what a reply to an evaluate message says of the model."""
+        metrics: dict[str, Any] = {}
+        for record in records_in(reply.content, MetricRecord).values():
+            metrics |= dict(record)
+        self._evaluated.add(metrics)
+
     def note_training(self) -> None:
         """Note that a model has crossed, to be trained or back."""
         self._trained = self._untold = True
-
-
-def _median(values: Sequence[float]) -> float | None:
-    if not values:
-        return None
-    middle = statistics.median(values)
-    return middle if math.isfinite(middle) else statistics.median_low(values)

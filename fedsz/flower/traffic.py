@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from statistics import median_high, median_low
+from collections.abc import Sequence
 from typing import Any
 
 from flwr.serverapp import Grid
 
 from fedsz.control.record import ClientRecord, Failure, Traffic
+from fedsz.control.tally import Tally
 from fedsz.flower.admission import Admitted
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.refusal import Refusal, kind_of, told
-from fedsz.update.reply_report import ReplyReport
 
 
 class TrafficCounter:
@@ -31,20 +29,13 @@ class TrafficCounter:
 
     def __init__(self, grid: Grid, most: int | None = None) -> None:
         self._grid: Any = grid
-        self._most = most
+        self._tally = Tally(most)
         self._wire = self._wire_now()
         self._admitted: list[tuple[Admitted, float]] = []
-        self._begin()
-
-    def _begin(self) -> None:
-        self._sums: Counter[str] = Counter()  # by the fields of `Traffic`
-        self._max_error = 0.0
-        self._failures: deque[Failure] = deque(maxlen=self._most)
-        self._clients: deque[tuple[ClientRecord, ReplyReport]] = deque(maxlen=self._most)
 
     def sent(self, raw_bytes: int, sent_bytes: int) -> None:
         """Count a message's arrays, before and after compression."""
-        self._count(raw_down=raw_bytes, sent_down=sent_bytes)
+        self._tally.sent(raw_bytes, sent_bytes)
 
     def received(self, reply: Admitted) -> None:
         """Count a reply that has passed admission."""
@@ -53,7 +44,7 @@ class TrafficCounter:
 
     def failed(self, node: int, reason: str, kind: Refusal) -> None:
         """Count a message that got no usable reply."""
-        self._failures.append(Failure(self._name(node), reason, kind))
+        self._tally.failed(Failure(self._name(node), reason, kind))
 
     def settle(self) -> None:
         """Count the replies so far, which are used by now, and keep none of them."""
@@ -63,43 +54,19 @@ class TrafficCounter:
             if reply.refused:
                 self.failed(reply.node, told(reply.refused), kind_of(reply.refused))
             elif not reply.trains:
-                self._count(raw_aside=raw, sent_aside=sent)
+                self._tally.received_aside(raw, sent)
             else:
                 client = _client_record(reply, self._name(reply.node), bandwidth)
-                self._clients.append((client, reply.report))
-                self._count(
-                    replies=1,
-                    raw_up=raw,
-                    sent_up=sent,
-                    encode_seconds=client.encode_seconds,
-                    decode_seconds=client.decode_seconds,
-                )
-                self._max_error = max(self._max_error, reply.report.max_error)
+                self._tally.received(client, reply.report)
         self._admitted = []
 
     def take(self) -> Traffic:
         """Return what has been counted since the last call, or since the start."""
         self.settle()
-        reports = [report for _, report in self._clients]
         wire_up, wire_down = self._wire_now()
-        traffic = Traffic(
-            **self._sums,
-            failures=list(self._failures),
-            wire_up=wire_up - self._wire[0],
-            wire_down=wire_down - self._wire[1],
-            max_error=self._max_error,
-            tensors=int(_median([report.tensors for report in reports], median_low) or 0),
-            lossy=int(_median([report.lossy for report in reports], median_low) or 0),
-            kept=_median([report.kept for report in reports], median_high),
-            lag=_median([report.lag for report in reports], median_low),
-            clients=[client for client, _ in self._clients],
-        )
+        traffic = self._tally.take(wire_up - self._wire[0], wire_down - self._wire[1])
         self._wire = wire_up, wire_down
-        self._begin()
         return traffic
-
-    def _count(self, **more: float) -> None:
-        self._sums.update(more)
 
     def _name(self, node: int) -> str:
         name: str = getattr(self._grid, "client_name", str)(node)
@@ -137,10 +104,3 @@ def _digest(updates: Sequence[ReceivedUpdate]) -> str:
     if len(updates) == 1:
         return updates[0].digest.hex()
     return hashlib.sha256(b"".join(update.digest for update in updates)).hexdigest()
-
-
-def _median(
-    values: Iterable[float | None], median: Callable[[Sequence[float]], float]
-) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
