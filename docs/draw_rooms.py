@@ -22,6 +22,7 @@ ROOMS: Final = {
     "monitoring": "a run that is watched: the live page, metrics, trackers",
     "experiments": "sweeps, benchmarks, advice; the columns of result files",
     "training": "the application: run options, data sets, models, rounds",
+    "nvflare": "compression for any NVFlare job: filters of both ends",
     "flower": "compression for any Flower app: mod, grid, strategy",
     "transport": "Flower's messages over gRPC: frames, sessions, TLS",
     "control": "the record of a round; policies that decide the next one",

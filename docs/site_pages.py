@@ -55,6 +55,7 @@ SEARCHED = {
     "guides/docker.md": "Docker, container, compose",
     "guides/fleet.md": "server, client, options, config, dataset, partition",
     "guides/kubernetes.md": "Kubernetes, k8s",
+    "guides/nvflare.md": "NVFlare, NVIDIA FLARE, DXO, filter, hospital",
     "guides/raspberry-pi.md": "Raspberry Pi, ARM, aarch64, edge, IoT, systemd",
     "guides/replies.md": (
         "straggler, dropout, deadline, asynchronous, FedBuff, slow client, outlier, clipping"

@@ -28,6 +28,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "report": ("jinja2", "markupsafe", "matplotlib", "pyarrow", "scipy"),
     "scale": ("ray",),
     "privacy": ("dp_accounting",),
+    "nvflare": ("nvflare",),
     "dashboard": ("starlette", "uvicorn"),
     "metrics": ("prometheus_client",),
     "tensorboard": ("tensorboard",),

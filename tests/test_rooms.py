@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "report": {"experiments"},
     "experiments": {"training"},
     "training": {"flower"},
+    "nvflare": {"control"},
     "flower": {"transport", "control", "privacy", "secagg"},
     "transport": {"shared"},
     "secagg": {"update"},

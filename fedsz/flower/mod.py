@@ -13,14 +13,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import StateDict, as_arrays
+from fedsz.arrays import StateDict
 from fedsz.errors import ConfigError, ReferenceMismatch, log_failure
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     KEY,
-    LEAST_BYTES,
     TRAIN,
     aside_of,
     is_sealed,
@@ -36,11 +35,10 @@ from fedsz.flower.records import (
 from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
-from fedsz.update.client_update import check_finite, coded_update, received
+from fedsz.update.client_update import check_finite, coded_update, initial_point, received
 from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
+from fedsz.update.config import LEAST_BYTES, CompressionConfig
 from fedsz.update.instructions import Instructions
-from fedsz.update.lattice import place_first
 from fedsz.update.reference import Reference
 from fedsz.update.reply_report import ReplyReport
 
@@ -145,11 +143,7 @@ class FedSZMod:
         """Return the initial model as the server's lattice has it."""
         try:
             state = self.initial_model(message, context)
-            if state is None:
-                return None
-            arrays = as_arrays(state)
-            points = {**arrays, **place_first(arrays, config).points}
-            return Reference(dict(sorted(points.items())))  # files do not keep a model's order
+            return None if state is None else initial_point(state, config)
         except Exception as err:  # of any function
             logger.warning("no initial model here, the server sends it: %s", err)
             return None

@@ -18,7 +18,6 @@ from fedsz.flower.broadcast_records import records_of, state_of
 from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
     EVALUATE,
-    LEAST_BYTES,
     Aside,
     aside_of,
     is_sealed,
@@ -32,7 +31,7 @@ from fedsz.flower.shifts import KnownModels, Shifts
 from fedsz.methods import Eigen
 from fedsz.stream import Reader
 from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import DELTA, EXACT, CompressionConfig
+from fedsz.update.config import DELTA, EXACT, LEAST_BYTES, CompressionConfig
 from fedsz.update.instructions import Instructions
 from fedsz.update.shift import Shift
 from fedsz.update.step import step_spread

@@ -28,7 +28,6 @@ KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"
 TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
 EVALUATE: Final = "evaluate"  # and of those whose replies hold metrics alone
-LEAST_BYTES: Final = 1 << 10  # of a message's arrays: fewer are not worth any error
 NUMPY: Final = "numpy.ndarray"
 
 # Of a record's arrays by their places: those that no stream holds, with their names.

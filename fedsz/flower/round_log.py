@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from fedsz.control.record import Traffic
 from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import LEAST_BYTES
 from fedsz.formatting import ALL_ZERO, size
 from fedsz.methods import parts_of
-from fedsz.update.config import CompressionConfig
+from fedsz.update.config import LEAST_BYTES, CompressionConfig
 from fedsz.update.partition import SHAPE
 
 if TYPE_CHECKING:

@@ -105,6 +105,8 @@ class Broadcast:
         raw_bytes: its size.
         initial: the digest of a first model that clients may hold from the start, or b"".
         steps: a key frame and all differences since.
+        feedback: as given. A model to which only differences are added, and which so has what its
+            broadcasts have left out, needs none.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Broadcast:
         self.model: Reference | None = None
         self.raw_bytes = 0
         self.initial = b""
-        self._feedback, self._shared_initial = feedback, shared_initial
+        self.feedback, self._shared_initial = feedback, shared_initial
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
         self.steps: list[Step] = []
@@ -168,7 +170,8 @@ class Broadcast:
         if self._chain is not None:
             self._add_difference(given, self._chain, before)
             return
-        self._add_step(ErrorFeedback(given.arrays, self._residual), self._within, before)
+        left_out = self._residual if self.feedback else {}
+        self._add_step(ErrorFeedback(given.arrays, left_out), self._within, before)
 
     def _begin_shared(self, given: Reference) -> None:
         """Begin with a model that clients may hold, of which they know all but the order."""
@@ -205,7 +208,7 @@ class Broadcast:
             decoded = decompress(stream, reference=before, as_numpy=True)
         else:  # points, and what is lossless, decode to themselves
             decoded = dict(points)
-        self._residual = meant.left_out(decoded) if self._feedback else {}
+        self._residual = meant.left_out(decoded) if self.feedback else {}
         self._take(stream, Reference(decoded), placed.grid, before)
 
     def _add_difference(self, given: Reference, chain: Transform, before: Reference | None) -> None:

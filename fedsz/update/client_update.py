@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, StateDict, as_arrays
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.methods import History
 from fedsz.methods.combinators import by_step
@@ -21,9 +21,11 @@ from fedsz.stream import Limits, Reader
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
+from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.instructions import Instructions
+from fedsz.update.lattice import place_first
 from fedsz.update.reference import Reference, require_reference, shown
 from fedsz.update.shift import NO_SHIFT, agreed_shift, shift_after, shifted, with_shift
 from fedsz.update.step import Arrival, energies, scales_of_step
@@ -57,6 +59,17 @@ class Keeper(Protocol):
 
     def forget_residual(self, key: str) -> None:
         """Keep nothing of what any turn has left out."""
+
+
+def initial_point(state: StateDict, config: CompressionConfig) -> Reference:
+    """Return the model that training starts from as a server's lattice has it.
+
+    Args:
+        state: the model, in any order: files do not keep a model's.
+        config: what the server has told.
+    """
+    arrays = as_arrays(state)
+    return Reference(dict(sorted({**arrays, **place_first(arrays, config).points}.items())))
 
 
 def received(

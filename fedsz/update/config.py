@@ -23,6 +23,7 @@ DELTA_EF: Final = "delta+ef"  # with error feedback
 UPDATES: Final = (WEIGHTS, DELTA, DELTA_EF)
 
 EXACT: Final = "exact"  # a broadcast without any error
+LEAST_BYTES: Final = 1 << 10  # of a message's arrays: fewer are not worth any error
 DIFFERENCE: Final = "difference"  # what a broadcast by a chain begins with
 
 

@@ -1,0 +1,439 @@
+"""NVFlare's filters: what a job's sites hold and get, whatever becomes of a message."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+pytest.importorskip("nvflare", reason="NVFlare is not installed here")
+
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.fl_constant import FilterKey, ReturnCode
+from nvflare.apis.shareable import Shareable
+from nvflare.fuel.utils import fobs
+
+from fedsz.errors import ConfigError
+from fedsz.nvflare import FedSZClientFilter, FedSZServerFilter, add_fedsz
+from fedsz.nvflare.content import NAME
+from tests.nvflare_job import Job, Site
+
+Arrays = dict[str, Any]
+RATE = 0.5  # of the way to a client's target that it goes in a round
+LATE = 0.25  # of the way that a job may lack after a dozen rounds, in which clients pull apart
+
+
+def model(seed: int = 0, scale: float = 1.0) -> Arrays:
+    """Return a model with what models have: a matrix, a vector, a count, an empty tensor."""
+    rng = np.random.default_rng(seed)
+    return {
+        "fc.weight": scale * rng.normal(size=(200, 300)).astype(np.float32),
+        "fc.bias": scale * rng.normal(size=300).astype(np.float32),
+        "bn.num_batches_tracked": np.array(seed, np.int64),
+        "empty": np.zeros((0, 4), np.float32),
+    }
+
+
+TARGETS = {"site-1": model(1), "site-2": model(2), "site-3": model(3)}
+
+
+def stepped(name: str, data: Arrays) -> Arrays:
+    """Return what a client makes of a model: it goes towards its target."""
+    moved = {
+        key: (x + RATE * (TARGETS[name][key] - x)).astype(x.dtype)
+        for key, x in data.items()
+        if isinstance(x, np.ndarray)
+    }
+    return {**moved, "bn.num_batches_tracked": data["bn.num_batches_tracked"] + 1}
+
+
+def trained(client: Site, data: Arrays) -> DXO:
+    return DXO(DataKind.WEIGHTS, stepped(client.name, data))
+
+
+def mean(results: list[Arrays]) -> Arrays:
+    return {
+        key: np.mean([r[key] for r in results], axis=0).astype(x.dtype)
+        for key, x in results[0].items()
+    }
+
+
+def apart(one: Arrays, other: Arrays) -> float:
+    """Return the root mean square of the difference of two models' matrices."""
+    return float(np.sqrt(np.mean((one["fc.weight"] - other["fc.weight"]) ** 2)))
+
+
+def data_of(result: Shareable | None) -> Arrays:
+    assert result is not None
+    assert result.get_return_code() == ReturnCode.OK, result
+    return dict(from_shareable(result).data)
+
+
+def federate(job: Job, rounds: int, train: Any = trained, start: Arrays | None = None) -> Arrays:
+    """Return the model that a job comes to by averaging."""
+    whole = start or model()
+    for number in range(rounds):
+        whole = mean([data_of(result) for result in job.round(whole, train, number)])
+    return whole
+
+
+def damaged(at: float) -> Any:
+    """Return what flips a bit in the stream of every sealed message, at a share of its length."""
+
+    def change(sent: Shareable) -> Shareable:
+        dxo = from_shareable(sent)
+        if dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM) == NAME:
+            stream = bytearray(dxo.data["streams"][0])
+            stream[int(at * (len(stream) - 1))] ^= 0x10
+            dxo.data["streams"][0] = bytes(stream)
+        return sent
+
+    return change
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_a_job_comes_to_the_same_model_with_a_tenth_of_the_bytes() -> None:
+    job = Job(policy="auto")
+    seen: list[Arrays] = []
+
+    def noted(client: Site, data: Arrays) -> DXO:
+        seen.append({k: np.array(x) for k, x in data.items()})
+        return trained(client, data)
+
+    result = federate(job, 12, noted)
+
+    wanted = mean([TARGETS["site-1"], TARGETS["site-2"]])
+    assert apart(result, wanted) < LATE * apart(model(), wanted)
+    raw = 12 * 2 * sum(x.nbytes for x in model().values())
+    assert job.up.up < raw / 10
+    assert job.down.down < raw / 10
+    for one, other in zip(seen[::2], seen[1::2], strict=True):  # clients start from one model
+        for name, x in one.items():
+            np.testing.assert_array_equal(x, other[name])
+    assert result["bn.num_batches_tracked"] == 12
+    assert result["empty"].shape == (0, 4)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_rounds_are_known_by_their_number_or_by_who_is_asked_again(
+    numbered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    job, whole = Job(), model()
+    for number in range(4):
+        results = job.round(whole, trained, number if numbered else None)
+        whole = mean([data_of(result) for result in results])
+
+    told = [text for text in caplog.messages if text.startswith("fedsz: train, round")]
+    assert [text.partition(":")[2].partition(",")[2][:8] for text in told] == [
+        " round 1", " round 2", " round 3",
+    ]  # fmt: skip
+    assert all("2 replies" in text for text in told)
+
+
+def test_a_named_bound_holds_both_ways() -> None:
+    job, start = Job(error_bound="abs:0.01", downlink="abs:0.02", update="delta"), model()
+    results = [data_of(result) for result in job.round(start, trained, 0)]
+
+    for client, result in zip(job.clients, results, strict=True):
+        wanted = stepped(client.name, start)
+        error = np.abs(result["fc.weight"] - wanted["fc.weight"].astype(np.float64)).max()
+        assert error <= 0.01 + (1 - RATE) * 0.02 + 1e-6  # what training sees is 0.02 off at most
+
+
+def test_what_a_result_leaves_out_comes_with_the_next_even_if_one_is_lost() -> None:
+    job = Job(clients=1, error_bound="std:4", downlink="exact")
+    start, step = model(), model(5, 0.01)
+    total = np.zeros_like(step["fc.weight"], np.float64)
+
+    def same_step(_: Site, data: Arrays) -> DXO:
+        moved = {**data, "fc.weight": data["fc.weight"] + step["fc.weight"]}
+        return DXO(DataKind.WEIGHTS, moved)
+
+    counted = 0
+    for number in range(12):
+        job.up.change = (lambda _: None) if number in (3, 4, 8) else (lambda sent: sent)
+        (result,) = job.round(start, same_step, number)
+        if result is not None:
+            counted += 1
+            total += data_of(result)["fc.weight"].astype(np.float64) - start["fc.weight"]
+
+    # What is still left out is within the bound of one round, not of nine.
+    lost = np.abs(total - counted * step["fc.weight"].astype(np.float64)).max()
+    assert lost <= 4 * step["fc.weight"].std() * 1.01
+
+
+def test_a_client_that_starts_again_is_sent_the_whole_and_has_the_model_of_the_others() -> None:
+    job, whole = Job(clients=3), model()
+    for number in range(6):
+        if number in (2, 4):
+            job.clients[1] = job.client(1)
+        seen: list[Arrays] = []
+
+        def noted(client: Site, data: Arrays, seen: list[Arrays] = seen) -> DXO:
+            seen.append({k: np.array(x) for k, x in data.items()})
+            return trained(client, data)
+
+        before = job.down.down
+        whole = mean([data_of(result) for result in job.round(whole, noted, number)])
+        assert job.down.down > before
+        for other in seen[1:]:
+            for name, x in seen[0].items():
+                np.testing.assert_array_equal(x, other[name])
+
+
+def test_a_client_without_the_filter_trains_as_it_did(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job()
+    job.clients[1] = Site("site-2")
+    federate(job, 3)
+    (result, other) = job.round(start := model(), trained, 3)
+
+    wanted = stepped("site-2", start)
+    for name, x in data_of(other).items():
+        np.testing.assert_array_equal(x, wanted[name])
+    assert data_of(result)["fc.weight"].shape == (200, 300)
+    assert len([text for text in errors(caplog) if "site-2" in text]) == 1
+
+
+def test_a_client_of_another_version_is_sent_models_as_they_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = Job(clients=1)
+    with job.clients[0].contexts.new_context() as fl_ctx:
+        fl_ctx.set_prop(NAME, {"version": 99, "holds": 7}, private=False, sticky=True)
+    (result,) = job.round(start := model(), trained, 0)
+
+    np.testing.assert_array_equal(
+        data_of(result)["fc.weight"], stepped("site-1", start)["fc.weight"]
+    )
+    assert "version 99" in errors(caplog)[0]
+
+
+@pytest.mark.parametrize("at", [0.0, 0.05, 0.5, 1.0])
+def test_a_damaged_result_is_an_error_result_and_one_line(
+    at: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, whole = Job(), model()
+    whole = mean([data_of(result) for result in job.round(whole, trained, 0)])
+    job.up.change = damaged(at)
+    results = job.round(whole, trained, 1)
+    assert {r.get_return_code() for r in results if r} == {ReturnCode.TASK_RESULT_FILTER_ERROR}
+    assert len(errors(caplog)) == 2
+    assert all("\n" not in text for text in errors(caplog))
+
+    job.up.change = lambda sent: sent
+    for number in range(2, 14):
+        whole = mean([data_of(result) for result in job.round(whole, trained, number)])
+    wanted = mean([TARGETS["site-1"], TARGETS["site-2"]])
+    assert apart(whole, wanted) < LATE * apart(model(), wanted)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.05, 0.5, 1.0])
+def test_a_client_that_cannot_read_a_model_is_sent_the_whole_in_the_next_task(at: float) -> None:
+    job, whole = Job(), model()
+    whole = mean([data_of(result) for result in job.round(whole, trained, 0)])
+    job.down.change = damaged(at)
+    for result in job.round(whole, trained, 1):
+        assert result is not None
+        assert result.get_return_code() == ReturnCode.TASK_DATA_FILTER_ERROR
+
+    job.down.change = lambda sent: sent
+    results = [data_of(result) for result in job.round(whole, trained, 2)]
+    for client, result in zip(job.clients, results, strict=True):
+        step = stepped(client.name, whole)
+        assert apart(result, step) < apart(whole, step)
+
+
+def ugly_results() -> Iterator[Any]:
+    """Yield what somebody may make of a sealed result."""
+
+    def meta(**note: Any) -> Any:
+        def change(sent: Shareable) -> Shareable:
+            from_shareable(sent).meta[NAME] = note
+            return sent
+
+        return change
+
+    def data(**values: Any) -> Any:
+        def change(sent: Shareable) -> Shareable:
+            dxo = from_shareable(sent)
+            dxo.data.clear()
+            dxo.data.update({"x": 1} | values)
+            return sent
+
+        return change
+
+    yield meta(version=2)
+    yield meta(version=1, said=["kept"], turn="1")
+    yield data()
+    yield data(streams=[])
+    yield data(streams=[b""])
+    yield data(streams=[b"x" * 100, b"y"])
+    yield data(streams="fedsz")
+    yield data(streams=[fobs.dumps(1)], beside=7)
+
+
+@pytest.mark.parametrize("change", list(ugly_results()), ids=range(8))
+def test_no_result_ends_the_server(change: Any) -> None:
+    job, whole = Job(clients=1), model()
+    job.up.change = change
+    (result,) = job.round(whole, trained, 0)
+    assert result is not None
+
+    job.up.change = lambda sent: sent
+    data_of(job.round(whole, trained, 1)[0])
+
+
+def test_differences_stay_differences() -> None:
+    job, whole = Job(), model()
+
+    def difference(client: Site, data: Arrays) -> DXO:
+        moved = stepped(client.name, data)
+        return DXO(DataKind.WEIGHT_DIFF, {name: moved[name] - data[name] for name in moved})
+
+    for number in range(14):
+        results = job.round(whole, difference, number)
+        kinds = {from_shareable(result).data_kind for result in results if result}
+        assert kinds == {DataKind.WEIGHT_DIFF}
+        step = mean([data_of(result) for result in results])
+        whole = {name: (x + step[name]).astype(x.dtype) for name, x in whole.items()}
+
+    wanted = mean([TARGETS["site-1"], TARGETS["site-2"]])
+    assert apart(whole, wanted) < LATE * apart(model(), wanted)
+    assert job.up.up < 14 * 2 * whole["fc.weight"].nbytes / 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_tensors_come_back_as_tensors_and_what_is_no_array_beside_them(dtype: torch.dtype) -> None:
+    job = Job(clients=1)
+    whole = {"w": torch.randn(64, 64).to(dtype), "name": "bert", "ids": [1, 2], "lr": np.float32(3)}
+    seen: Arrays = {}
+
+    def train(_: Site, data: Arrays) -> DXO:
+        seen.update(data)
+        return DXO(DataKind.WEIGHTS, {**data, "w": data["w"] + 1})
+
+    (result,) = job.round(whole, train, 0)
+    for data, step in ((seen, 0), (data_of(result), 1)):
+        assert (data["name"], data["ids"], data["lr"]) == ("bert", [1, 2], np.float32(3))
+        assert isinstance(data["w"], torch.Tensor)
+        assert data["w"].dtype == dtype
+        assert (data["w"] - step - whole["w"]).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "dxo",
+    [
+        DXO(DataKind.METRICS, {"accuracy": 1.0}),
+        DXO(DataKind.WEIGHTS, {"w": np.ones(10, np.float32)}),
+        DXO(DataKind.WEIGHTS, {"w": "encrypted" * 999}),
+        DXO(DataKind.WEIGHTS, model(), {MetaKey.PROCESSED_ALGORITHM: "HE"}),
+        DXO(DataKind.COLLECTION, {"generator": DXO(DataKind.WEIGHTS, model())}),
+    ],
+    ids=["metrics", "small", "no arrays", "encrypted", "collection"],
+)
+def test_what_is_no_model_of_its_own_passes_as_it_is(dxo: DXO) -> None:
+    job = Job(clients=1)
+    before = fobs.dumps(dxo.to_shareable())
+    peer = job.clients[0].public
+    out = job.server.filtered(dxo.to_shareable(), FilterKey.OUT, "a task", peer)
+    assert fobs.dumps(out) == before
+    assert fobs.dumps(job.clients[0].filtered(out, FilterKey.IN, "a task")) == before
+    assert fobs.dumps(job.server.filtered(out, FilterKey.IN, "a task", peer)) == before
+
+
+def test_a_result_of_other_arrays_than_the_model_passes_as_it_is() -> None:
+    job, whole = Job(clients=1), model()
+
+    def other(_: Site, data: Arrays) -> DXO:
+        return DXO(DataKind.WEIGHTS, {"head": np.ones((100, 100), np.float32)})
+
+    def part(_: Site, data: Arrays) -> DXO:
+        return DXO(DataKind.WEIGHTS, {"fc.weight": data["fc.weight"] + 1})
+
+    np.testing.assert_array_equal(data_of(job.round(whole, other, 0)[0])["head"], 1)
+    (result,) = job.round(whole, part, 1)
+    assert set(data_of(result)) == {"fc.weight"}
+
+
+def test_an_update_that_has_diverged_is_not_sent() -> None:
+    job, whole = Job(clients=1), model()
+
+    def diverged(_: Site, data: Arrays) -> DXO:
+        return DXO(DataKind.WEIGHTS, {**data, "fc.weight": np.full_like(data["fc.weight"], np.inf)})
+
+    (result,) = job.round(whole, diverged, 0)
+    assert result is not None
+    assert "DivergedUpdate" in result["why"]
+    data_of(job.round(whole, trained, 1)[0])
+
+
+def test_one_client_s_own_model_does_not_disturb_the_others() -> None:
+    job, whole = Job(clients=3, error_bound="abs:0.05", downlink="std:1"), model()
+    for number in range(4):
+        own = {name: x + 1 if x.dtype == np.float32 else x for name, x in whole.items()}
+        shared = [job.ask(one, job.data(whole, number, "WEIGHTS"), trained)
+                  for one in job.clients[:2]]  # fmt: skip
+        alone = data_of(job.ask(job.clients[2], job.data(own, number, "WEIGHTS"), trained))
+        error = np.abs(alone["fc.weight"] - stepped("site-3", own)["fc.weight"]).max()
+        assert error < 0.1
+        whole = mean([data_of(result) for result in shared])
+
+
+def test_a_shared_initial_model_is_named_and_not_sent(tmp_path: Path) -> None:
+    file, start = tmp_path / "initial.safetensors", model()
+    save_file(start, file)
+    job = Job(shared_initial=True)
+    job.clients = [Site(f"site-{i}", FedSZClientFilter(str(file))) for i in (1, 2)]
+    data_of(job.round(start, trained, 0)[0])
+    assert job.down.down < 10_000
+
+    save_file(model(7), file)
+    late = Site("site-3", FedSZClientFilter(str(file)))
+    failed = job.ask(late, job.data(start, 0, "WEIGHTS"), trained)
+    assert failed is not None
+    assert "ReferenceMismatch" in failed["why"]
+    data_of(job.ask(late, job.data(start, 1, "WEIGHTS"), trained))
+
+
+def test_settings_that_cannot_be_are_refused_where_the_job_is_made() -> None:
+    for settings, says in (
+        ({"error_bound": -1}, "above 0"),
+        ({"policy": "brave"}, "no policy 'brave'"),
+        ({"policy": "layers", "error_bound": "std:3"}, "held-out set"),
+        ({"update": "difference>topk"}, "needs fedsz.flower"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            FedSZServerFilter(**settings)
+
+
+def test_a_recipe_has_the_settings_on_the_server_alone(tmp_path: Path) -> None:
+    from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+
+    script = tmp_path / "client.py"
+    script.write_text("")
+    recipe = NumpyFedAvgRecipe(min_clients=2, num_rounds=1, model=[[1.0]], train_script=str(script))
+    add_fedsz(recipe, tolerance=1.0)
+    recipe.export(str(tmp_path / "job"))
+
+    (server,) = (tmp_path / "job").rglob("config_fed_server.json")
+    (client,) = (tmp_path / "job").rglob("config_fed_client.json")
+    for text, settings in ((server, {"tolerance": 1.0}), (client, {})):
+        config = json.loads(text.read_text())
+        for chain in ("task_data_filters", "task_result_filters"):
+            (entry,) = config[chain]
+            assert entry["tasks"] == ["train"]
+            (one,) = entry["filters"]
+            assert one["path"].startswith("fedsz.nvflare.")
+            assert one["args"] == settings
+    assert not list((tmp_path / "job").rglob("fedsz"))  # sites have it
