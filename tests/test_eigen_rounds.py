@@ -270,3 +270,36 @@ def test_histories_begin_anew_for_the_models_that_most_clients_hold(
     assert [bool(broadcast.history(digest, b"")) for digest in held[:5]] == [
         *(False, True, True, False, False)
     ]
+
+
+def test_equal_models_may_have_other_histories_each() -> None:
+    """Of a client that has lost one of them, and began it anew."""
+    told: dict[int, list[str]] = {}
+    contexts: dict[int, Context] = {}
+    keys = ("one", "two")
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        contexts[0] = context
+        records = message.content.array_records
+        made = {key: record_of(stepped(to_arrays(records[key]), len(told))) for key in keys}
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({**made, "metrics": metrics}), reply_to=message)
+
+    watched = around(app, after=lambda i, _, reply: told.update({len(told): chains_of(reply)}))
+    inner = LocalGrid(watched, [{"partition-id": 0}])
+    grid = FedSZGrid(inner, update=CHAIN, downlink="step:0.5", threshold=0)
+    at = model()
+    for number in range(1, 7):
+        if number == 3:
+            del contexts[0].state["fedsz.history.two"]
+        records: dict[str, Any] = {key: record_of(at) for key in keys}
+        content = RecordDict({**records, "config": ConfigRecord({"server-round": number})})
+        (reply,) = grid.send_and_receive([Message(content, grid.get_node_ids()[0], "train")])
+        assert not reply.has_error(), reply.error.reason
+        grid.end_round()
+        at = to_arrays(reply.content.array_records["one"])
+
+    assert [len(set(texts)) for texts in told.values()] == [1, 1, 2, 2, 2, 2]
+    assert all("eigen:of=" in text for number in (1, 3, 4, 5) for text in told[number])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -269,11 +269,12 @@ class Admission:
             # A client may call its model otherwise.
             expected = dict(zip(records, expected.values(), strict=True))
             sent = dict(zip(records, sent.values(), strict=False))
+        known, single = outcome.references, len(told.models) < 2
         updates = {
             key: ReceivedUpdate(
                 record,
                 expected.get(key),
-                outcome.references,
+                known if single else replace(known, sent=told.by_digest(key)),
                 sent=sent[key].arrays if key in sent else {},
                 codecs={*told.codecs, *self.rules.allow_codecs},
                 drawn=told.drawn,

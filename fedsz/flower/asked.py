@@ -6,7 +6,7 @@ answers in its own name for a node that has gone, and Grids leave replies out or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from flwr.app import Message, Metadata
 
 from fedsz.flower.records import TRAIN
 from fedsz.flower.sent_content import SentContent
-from fedsz.update.reference import Reference
+from fedsz.flower.shifts import KnownModels
 
 # Models that a node may be asked about at a time. A server that asks more has given up the first:
 # nobody pulls a reply to that, so nothing else would end what is kept for it.
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
 
     reply: Message
     asked: Asked
-    references: Mapping[bytes, Reference]
+    references: KnownModels
 
 
 class Ledger:

@@ -245,7 +245,7 @@ class Packer:
     def references(self, asked: Asked) -> KnownModels:
         """Return what a reply to a message may be differences from."""
         shifts = self._shifts.of(asked.node)
-        return KnownModels(asked.content.by_digest, tuple(shifts.values()))
+        return KnownModels(asked.content.by_digest(), tuple(shifts.values()))
 
     def counted(self, nodes: Iterable[int]) -> None:
         """Note that what these nodes were last asked to train has gone into the model."""
@@ -282,7 +282,7 @@ class Packer:
             lacking = [key for key in told.histories if key in own and not _uses_history(own[key])]
             self._seen[asked.node] = {**self._seen[asked.node], **dict.fromkeys(lacking, b"")}
         if told.trains and told.config.learns_shifts and told.config.chain:
-            models = asked.content.by_digest
+            models = asked.content.by_digest()
             self._shifts.admitted(asked.node, streams, models, told.config.chain)
 
     def whole(self, asked: Asked) -> Packed | None:

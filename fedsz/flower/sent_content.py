@@ -49,11 +49,13 @@ class SentContent:
         """Size of its models."""
         return sum(broadcast.raw_bytes for broadcast in self.broadcasts.values())
 
-    @property
-    def by_digest(self) -> dict[bytes, Reference]:
-        """Its models, by their digests, with what broadcasts have shown on the way to them."""
-        histories = self.histories
-        models = (model.with_history(histories.get(key)) for key, model in self.models.items())
+    def by_digest(self, key: str = "") -> dict[bytes, Reference]:
+        """Return its models, by their digests, with what broadcasts have shown on the way to them.
+
+        Of equal models, that of ``key`` counts.
+        """
+        keys = sorted(self.models, key=lambda other: other == key)
+        models = (self.models[k].with_history(self.histories.get(k)) for k in keys)
         return {model.digest: model for model in models}
 
     @property
