@@ -55,6 +55,7 @@ KEEPERS: Final[Mapping[str, dict[str, Any]]] = {
     "delta, --downlink std:1": {"update": "delta", "downlink": "std:1"},
     "delta+ef, feedback&gt;...": {"update": "delta+ef"},
     "auto, the default": {},
+    "feedback&gt;eigen&gt;...": {"update": "feedback>eigen>uniform@step:1", "downlink": "step:0.6"},
     "dgc&gt;topk": {"update": "dgc>topk"},
     "ecx&gt;topk": {"update": "ecx>topk"},
 }
@@ -64,6 +65,7 @@ KEPT: Final = (
     ("fedsz.residual", "blue", "not sent yet"),
     ("fedsz.before", "gold", "the same, a round ago"),
     ("fedsz.reply", "red", "last reply"),
+    ("fedsz.history", "green", "bases"),
 )
 
 

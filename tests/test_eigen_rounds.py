@@ -165,6 +165,22 @@ def test_a_client_without_the_method_is_told_the_rest_of_the_chain_in_the_same_r
     assert len([r for r in caplog.records if "without eigen" in r.getMessage()]) == 1
 
 
+def test_a_client_without_the_method_answers_what_was_pushed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """To an app that pulls replies, and sees only the second of such a client."""
+    fleet = Fleet(within=earlier_release)
+    content = RecordDict({"arrays": fleet.model, "config": ConfigRecord({"server-round": 1})})
+    nodes = list(fleet.grid.get_node_ids())
+    ids = list(fleet.grid.push_messages([Message(content, node, "train") for node in nodes]))
+    pulled = [list(fleet.grid.pull_messages(ids)) for _ in range(3)]
+
+    assert list(map(len, pulled)) == [3, 1, 0]
+    assert [reply for replies in pulled for reply in replies if reply.has_error()] == []
+    assert fleet.told[2] == []
+    assert "without eigen" in caplog.text
+
+
 def test_what_releases_without_the_method_are_told_they_all_know() -> None:
     asked = CompressionConfig(
         update="feedback:decay=0.9>eigen>uniform:effort=9@step:2", codec="szx"
