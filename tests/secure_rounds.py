@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fedsz.errors import FedszError
 from fedsz.secagg.client import SecureClient
 from fedsz.secagg.graph import Assumptions
+from fedsz.secagg.messages import decode, encode
 from fedsz.secagg.server import SecureServer, Stage
 
 Meddle = Callable[[Stage, int, bytes], bytes]
+
+
+def changed(data: bytes, kind: type, **fields: object) -> bytes:
+    return encode(msgspec.structs.replace(decode(data, kind), **fields))
 
 
 class Round:

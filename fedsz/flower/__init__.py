@@ -31,6 +31,8 @@ with explained():
     from fedsz.flower.grid import FedSZGrid
     from fedsz.flower.mod import FedSZMod
     from fedsz.flower.private import PrivateFedAvg
+    from fedsz.flower.secure_member import SecureMember
+    from fedsz.flower.secure_sum import SecureSum
     from fedsz.flower.server_app import compressed
     from fedsz.flower.strategy import StreamingFedAvg
     from fedsz.transport.client import run_client
@@ -47,6 +49,8 @@ __all__ = [
     "GrpcGrid",
     "LocalGrid",
     "PrivateFedAvg",
+    "SecureMember",
+    "SecureSum",
     "StreamingFedAvg",
     "Traffic",
     "compressed",

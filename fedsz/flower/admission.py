@@ -141,6 +141,10 @@ class Admission:
                 for update in admitted.updates.values():
                     update.refused = update.refused or why
 
+    def withdraw(self, node: int) -> None:
+        """Let a reply of this round not count, of which there is nothing that could be refused."""
+        self._admitted = [reply for reply in self._admitted if reply.node != node]
+
     def failed(self, node: int) -> None:
         """Take note of who sent nothing that can be used."""
         self._failed.add(node)

@@ -68,16 +68,18 @@ class Exchange:
         return len(self._ledger)
 
     def stream(
-        self, packed: Sequence[Packed], timeout: float | None, *, sealed: bool
+        self, packed: Sequence[Packed], timeout: float | None, *, sealed: bool, tells: bool = True
     ) -> Iterator[Message]:
-        """Send messages now, and return an iterator over their outcomes, first come first."""
+        """Send messages now, and return an iterator over their outcomes, first come first.
+
+        At its end the round is logged, unless somebody else ``tells`` it.
+        """
         with self._lock:
             batch = [self._note(one, streamed=sealed) for one in packed]
         messages = [one.message for one in packed]
         replies = self._inner.stream_replies(messages, timeout=timeout) if packed else iter(())
-        return self._outcomes(
-            batch, replies, self._deadlines.begin(messages, timeout), sealed=sealed
-        )
+        deadline = self._deadlines.begin(messages, timeout)
+        return self._outcomes(batch, replies, deadline, sealed=sealed, tells=tells)
 
     def push(self, packed: Sequence[Packed], *, streamed: bool) -> list[str]:
         """Send messages; return an id for each, which may be that of an error reply."""
@@ -118,6 +120,10 @@ class Exchange:
             self._admission.failed(node)
         self._book.failed(node, reason, kind)
 
+    def withdraw(self, node: int) -> None:
+        """Let a reply that has passed not count after all."""
+        self._admission.withdraw(node)
+
     def _note(self, packed: Packed, *, streamed: bool) -> Asked:
         metadata = packed.message.metadata
         metadata.__dict__["_message_id"] = ""  # an app may send the same Message again
@@ -142,6 +148,7 @@ class Exchange:
         deadline: Deadline,
         *,
         sealed: bool,
+        tells: bool,
     ) -> Iterator[Message]:
         count = 0
         try:
@@ -160,7 +167,7 @@ class Exchange:
             with self._lock:
                 for asked in batch:
                     self._ledger.drop(asked)
-        if count > 1:  # others may be on their way to other threads
+        if tells and count > 1:  # others may be on their way to other threads
             self._book.tell()
 
     def _settled(

@@ -32,6 +32,7 @@ from fedsz.flower.pushes import is_round, is_training, round_of
 from fedsz.flower.quorum import Quorum
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
+from fedsz.flower.secure_sum import SecureRounds, SecureSum
 from fedsz.flower.shifts import Shifts
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
@@ -76,16 +77,15 @@ class FedSZGrid(WrappedGrid):
         rounds: how many there will be, for policies that ask; a Grid cannot see that.
         same_model: whether replies must have the names and shapes of the model that was sent.
         rules: what else replies must keep to before they count. None: nothing but what makes them
-            an update, so an app runs as it does without fedsz. "fleet": the defaults of
-            `AdmissionRules`, of ``deadlines`` and of ``min_replies``, for clients that may fail or
-            lie. Or `AdmissionRules`.
+            an update, so an app runs as it does without fedsz. `AdmissionRules`. Or "fleet": their
+            defaults, and those of deadlines and min_replies, for clients that may fail or lie.
         deadlines: how long a `GrpcGrid` waits for slow clients; with "fleet" see `Deadlines`, else
             as long as the app says.
         min_replies: usable replies that a round of training needs, with "fleet" 1. With fewer, or
             without weight, all become error replies, at which Flower's strategies keep the model.
-            Three such rounds in a row raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its
-            own.
+            Three such rounds raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its own.
         on_round: called with the record of each round; the last one ends with `end_round()`.
+        secure: adds up updates without reading any, and without ``rules``; see `SecureSum`.
 
     Raises:
         ConfigError: one of these is out of range or does not exist.
@@ -97,6 +97,8 @@ class FedSZGrid(WrappedGrid):
         >>> grid.take_traffic().replies  # strategy.start(grid=grid, ...) has not been called
         0
     """
+
+    _exchange: Exchange
 
     def __init__(
         self,
@@ -121,6 +123,7 @@ class FedSZGrid(WrappedGrid):
         deadlines: Deadlines | None = None,
         min_replies: int | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
+        secure: SecureSum | None = None,
     ) -> None:
         if wraps(inner, FedSZGrid):
             raise ConfigError("this Grid is a FedSZGrid already: wrap it once")
@@ -141,7 +144,7 @@ class FedSZGrid(WrappedGrid):
         rules = replace(AdmissionRules.of(rules), same_model=same_model)
         book = RoundBook(inner, controller, tells=True, on_round=on_round)
         packing = {"feedback": downlink_feedback, "shared_initial": shared_initial}
-        self._set_up(inner, book, rules, deadlines, shifts=shifts, **packing)
+        self._set_up(inner, book, rules, deadlines, secure=secure, shifts=shifts, **packing)
 
     @classmethod
     def controlled(
@@ -151,6 +154,7 @@ class FedSZGrid(WrappedGrid):
         rules: AdmissionRules,
         deadlines: Deadlines,
         seed: int | None = None,
+        secure: SecureSum | None = None,
     ) -> Self:
         """Return a Grid for a server that ends its rounds itself; see `end_round`.
 
@@ -160,11 +164,12 @@ class FedSZGrid(WrappedGrid):
             rules: what replies must keep to.
             deadlines: how long they are awaited.
             seed: what methods draw from; None for another in each run.
+            secure: adds up updates without reading any.
         """
         grid = cls.__new__(cls)
         grid._quorum = grid._new_controller = None
         book = RoundBook(inner, controller, tells=False)
-        grid._set_up(inner, book, rules, deadlines, shared_initial=True, seed=seed)
+        grid._set_up(inner, book, rules, deadlines, secure, shared_initial=True, seed=seed)
         return grid
 
     def state(self) -> RecordDict:
@@ -191,9 +196,12 @@ class FedSZGrid(WrappedGrid):
         book: RoundBook,
         rules: AdmissionRules,
         deadlines: Deadlines,
+        secure: SecureSum | None,
         **packing: Any,
     ) -> None:
         WrappedGrid.__init__(self, inner)
+        about = inner, lambda: self._exchange, book, rules.weighted_by
+        self._sums = SecureRounds(secure, *about) if secure else None
         self._book, self._rules, self._deadlines = book, rules, deadlines
         if not rules.same_model:
             packing["shifts"] = Shifts(most_clients=0)  # no step that they move could be measured
@@ -252,6 +260,8 @@ class FedSZGrid(WrappedGrid):
         message has an id: an error reply is pulled by that of one that the inner Grid did not take.
         """
         pushed = list(messages)
+        if self._sums_up(pushed):
+            raise ConfigError("a secure sum waits for its clients: use send_and_receive")
         streamed = takes_replies_as_they_come(pushed)
         packed, benched = self._packed(pushed, overlaps=streamed)
         left_out = {reply.metadata.src_node_id: reply for reply in benched}
@@ -280,7 +290,7 @@ class FedSZGrid(WrappedGrid):
             TooFewReplies: three rounds in a row did not count.
         """
         pushed = list(messages)
-        if takes_replies_as_they_come(pushed):
+        if takes_replies_as_they_come(pushed) and not self._sums_up(pushed):
             return Replies(self.stream_replies(pushed, timeout=timeout), checked)
         quorum = self._quorum if is_round(pushed) else None
         trains = is_training(pushed)
@@ -306,10 +316,15 @@ class FedSZGrid(WrappedGrid):
     ) -> Iterator[Message]:
         """Yield the replies of `send_and_receive`, and keep none."""
         pushed = list(messages)
+        if self._sums and self._sums_up(pushed):
+            return iter(self._sums.replies(pushed, self._packed, timeout))
         sealed = takes_replies_as_they_come(pushed)
         packed, benched = self._packed(pushed)
         # Nothing here holds on to the messages: the model would stay until the last reply.
         return chain(benched, self._exchange.stream(packed, timeout, sealed=sealed))
+
+    def _sums_up(self, pushed: list[Message]) -> bool:
+        return self._sums is not None and is_round(pushed) and is_training(pushed)
 
     def take_traffic(self) -> Traffic:
         """Return what was counted since the last call, or since the start.

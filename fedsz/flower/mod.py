@@ -32,6 +32,7 @@ from fedsz.flower.records import (
     views_of,
     with_aside,
 )
+from fedsz.flower.secure_member import SecureMember
 from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
@@ -65,6 +66,7 @@ class FedSZMod:
             or a function that returns a state_dict. A `FedSZGrid` with ``shared_initial`` and a
             downlink that is not exact names its first model and does not send it. A client that
             has another, or none, says so, logs a warning, and is sent it in the same round.
+        secure: what this client asks of secure sums; see `SecureMember`.
 
     Examples:
         >>> from flwr.clientapp import ClientApp
@@ -78,8 +80,14 @@ class FedSZMod:
             raise ConfigError(f"mods has the class {cls.__name__}: write {cls.__name__}()")
         return super().__new__(cls)
 
-    def __init__(self, initial: str | Path | Callable[[], StateDict] | None = None) -> None:
+    def __init__(
+        self,
+        initial: str | Path | Callable[[], StateDict] | None = None,
+        *,
+        secure: SecureMember | None = None,
+    ) -> None:
         self._initial = initial
+        self._member = secure or SecureMember(required=False)
 
     def initial_model(self, message: Message, context: Context) -> StateDict | None:  # noqa: ARG002
         """Return the model that training starts from, if it is here; subclasses may know it."""
@@ -102,7 +110,11 @@ class FedSZMod:
             CorruptStream: the message's stream is damaged.
             DivergedUpdate: training made NaN or infinities of a finite tensor. The reply is an
                 error then, and what error feedback had kept is forgotten.
+            RefusedRequest: the client trains for secure sums only.
         """
+        request = self._member.request_in(message)
+        if request and not compat.records_in(message.content, ArrayRecord):
+            return self._member.answer(request, message, context)
         # Before hours of training, not after: the codec may be missing here.
         note = message.content.get(KEY) if message.has_content() else None
         if not isinstance(note, ConfigRecord):
@@ -118,12 +130,15 @@ class FedSZMod:
         asked = _digest(message, sent) if told.trains and told.config.keeps_state else b""
         if asked and (kept := state.reply(asked)) is not None:
             return Message(kept, reply_to=message)
+        masking = self._member.masking(request, message, context) if request else None
         message.content = replaced(message.content, plain, None)
         try:
             if told.trains:
                 state.settle(told)
             reply = _noised(call_next, message, context)
-            if reply.has_content():
+            if masking and reply.has_content():
+                masking.mask(reply, sent, told, state)
+            elif reply.has_content():
                 _compress(reply, sent, told, state)
             if told.trains:
                 state.keep_reply(asked, reply.content if asked and reply.has_content() else None)

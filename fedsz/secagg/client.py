@@ -30,6 +30,7 @@ from fedsz.secagg.messages import (
     decode,
     encode,
 )
+from fedsz.secagg.packing import pack
 from fedsz.secagg.roster import Members, statement
 from fedsz.secagg.shamir import SHARE_BYTES, split
 
@@ -209,7 +210,8 @@ class SecureClient:
             ring.add_mask(masked, seed, subtract=other < self.client_id)
         ring.reduce(masked)
         kept.done, self._round = _MASKED, kept
-        return encode(MaskedInput(kept.terms.round_id, masked.data.cast("B")))
+        packed = pack(masked, kept.terms.bits)
+        return encode(MaskedInput(kept.terms.round_id, memoryview(packed)))
 
     def consent(self, data: bytes) -> bytes:
         """Take the `Survivors`, return a `Consent`; in rounds whose keys are signed.

@@ -49,10 +49,6 @@ class Ring:
         width = 1 if self.bits <= 8 else 2 if self.bits <= 16 else 4
         return np.dtype(f"<u{width}")
 
-    def holds(self, tokens: Tokens) -> bool:
-        """Say whether all ``tokens``, of its dtype, are below 2^bits."""
-        return not tokens.size or int(tokens.max()) >> self.bits == 0
-
     def reduce(self, tokens: Tokens) -> None:
         """Take ``tokens`` of its dtype modulo 2^bits, in place."""
         if self.bits < 8 * self.dtype.itemsize:

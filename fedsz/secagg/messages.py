@@ -91,7 +91,7 @@ class SealedShares(Message, frozen=True, array_like=True, tag=True):
 
 
 class MaskedInput(Message, frozen=True, array_like=True, tag=True):
-    """Tokens and all masks, as `fedsz.secagg.masks.Ring` has them."""
+    """Tokens with all masks, as `fedsz.secagg.packing` packs them."""
 
     tokens: memoryview
 

@@ -31,6 +31,7 @@ from fedsz.secagg.messages import (
     decode,
     encode,
 )
+from fedsz.secagg.packing import packed_size, unpack_add
 from fedsz.secagg.recovery import recover
 from fedsz.secagg.roster import AdvertCheck, Members
 
@@ -48,8 +49,8 @@ class Stage(Enum):
     OVER = "nothing"
 
 
-class SecureSum(NamedTuple):
-    """What a round is for.
+class Total(NamedTuple):
+    """What a round is for: the sum, and whose it is.
 
     Attributes:
         tokens: the sum modulo 2^bits, in the ring's dtype.
@@ -102,7 +103,7 @@ class SecureServer:
         self._sharers: set[int] = set()
         self._survivors: set[int] = set()
         self._total = np.zeros(0, self._ring.dtype)
-        self.total: SecureSum | None = None  # once the round is over
+        self.total: Total | None = None  # once the round is over
         self._consents: dict[int, bytes] = {}
         self._own: dict[int, dict[int, int]] = {}  # shares, by whose they are, then by place
         self._mask: dict[int, dict[int, int]] = {}
@@ -116,10 +117,10 @@ class SecureServer:
         """Return what to send to whom first.
 
         Raises:
-            ConfigError: no plan fits their number.
+            AbortedRound: no plan fits their number.
         """
         self._asked = set(clients)
-        plan(len(self._asked), self._terms.assumed)
+        _planned(len(self._asked), self._terms.assumed)
         return dict.fromkeys(self._asked, encode(self._terms))
 
     def receive(self, client: int, data: bytes | memoryview) -> None:
@@ -177,10 +178,8 @@ class SecureServer:
         self._adverts[client] = advert
 
     def _ask_for_shares(self) -> tuple[Stage, dict[int, bytes]]:
-        try:
-            members = self.members
-        except ConfigError as err:
-            raise AbortedRound(str(err)) from err
+        _planned(len(self._adverts), self._terms.assumed)
+        members = self.members
         return Stage.SHARES, dict.fromkeys(members.adverts, encode(members.roster))
 
     def _take_shares(self, client: int, data: bytes | memoryview) -> None:
@@ -206,14 +205,9 @@ class SecureServer:
         return Stage.INPUTS, sent
 
     def _take_input(self, client: int, data: bytes | memoryview) -> None:
-        nbytes = self._total.nbytes
+        nbytes = packed_size(self._terms.tokens, self._terms.bits)
         message = self._read(data, MaskedInput, nbytes + SPARE_BYTES)
-        if len(message.tokens) != nbytes:
-            raise CorruptStream(f"tokens of {len(message.tokens)} bytes in place of {nbytes}")
-        tokens: Tokens = np.frombuffer(message.tokens, self._ring.dtype)
-        if not self._ring.holds(tokens):
-            raise CorruptStream(f"a token in a ring of {self._ring.bits} bits is out of range")
-        self._total += tokens
+        unpack_add(message.tokens, self._terms.bits, self._total)
         self._survivors.add(client)
 
     def _ask_about_survivors(self) -> tuple[Stage, dict[int, bytes]]:
@@ -266,7 +260,7 @@ class SecureServer:
                 self._ring.add_mask(self._total, seed, subtract=client < gone)
         self._ring.reduce(self._total)
         liars = tuple(client for client, place in members.places.items() if place in suspects)
-        self.total = SecureSum(self._total, self._told.clients, liars)
+        self.total = Total(self._total, self._told.clients, liars)
         return Stage.OVER, {}
 
     @cached_property
@@ -276,3 +270,11 @@ class SecureServer:
     def _require(self, count: int, what: str) -> None:
         if count < (least := self.members.plan.least):
             raise AbortedRound(f"{count} {what}; the round needs {least}")
+
+
+def _planned(clients: int, assumed: Assumptions) -> None:
+    """Raise `AbortedRound` if no plan fits so many clients."""
+    try:
+        plan(clients, assumed)
+    except ConfigError as err:
+        raise AbortedRound(str(err)) from err

@@ -24,6 +24,7 @@ from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.private import PrivateFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
+from fedsz.flower.secure_sum import SecureSum
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.methods.fetchsgd import feeds
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
@@ -167,7 +168,8 @@ class _Rounds:
         controller = controller_of(config, resumed.history() if resumed else ())
         self._needs = controller.needs
         rules, deadlines = rules_of(config), deadlines_of(config)
-        self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, config.seed)
+        secure = SecureSum(config.secure_sum) if config.secure_sum else None
+        self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, config.seed, secure)
         self.done = 0  # how many rounds were before
         self._before: Mapping[str, NDArray] = {}  # the average of the round before
         self._train_seconds = 0.0
@@ -263,10 +265,14 @@ def strategy_of(config: RunConfig) -> StreamingFedAvg:
     Raises:
         ConfigError: a buffer is smaller than the replies that a round needs, or asks only some
             clients; FetchSGD has no sketches of fixed columns, a policy that sends none, or a
-            buffer; there is a momentum without FetchSGD; or as `privacy_of`.
+            buffer; there is a momentum without FetchSGD; a secure sum has what it cannot; or as
+            `privacy_of`.
         MissingPackage: differential privacy is asked for, and dp-accounting is not installed.
     """
     asked, replies = (config.seed, config.clients_per_round), {"min_replies": config.min_replies}
+    for name in ("buffer", "fetchsgd", "dp_epsilon") if config.secure_sum else ():
+        if getattr(config, name):
+            raise ConfigError(f"--secure-sum cannot be used with --{name.replace('_', '-')}")
     if config.server_momentum and not config.fetchsgd:
         raise ConfigError("--server-momentum needs --fetchsgd")
     if plan := privacy_of(config):

@@ -173,6 +173,9 @@ class RunConfig:
         "ndim (two dimensions and more), paper (weights, by name) or parameters. shape by default.",
         COMPRESSION, TENSORS, defines_run=True)
 
+    secure_sum: int = option(0, "The server learns the sum of a round's updates, and no update: "
+        "with so many bits for each parameter, in place of compression. 0 for no secure sums.",
+        PRIVACY, ALONE, low=0, high=32)
     dp_epsilon: float = option(0.0, "Differential privacy: the most that the run may spend, with "
         "--dp-delta; 0 for none.", PRIVACY, ALONE, low=0, high=1e6)
     dp_delta: float = option(DELTA, "Delta of that.", PRIVACY, ALONE, low=1e-300, high=0.5)

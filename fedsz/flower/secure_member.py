@@ -1,0 +1,213 @@
+"""A client's part in secure sums: what `FedSZMod` answers itself, and what it masks.
+
+What a client remembers between the messages of a round lies in Flower's Context. It is secret, and
+gone with the round's last message, with the next round, or with a refusal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+
+from fedsz import flower_compat as compat
+from fedsz.arrays import Layout, NDArray
+from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedRequest
+from fedsz.flower.client_state import ClientState
+from fedsz.flower.records import TRAIN, layout_of, views_of
+from fedsz.secagg.client import Demands, SecureClient
+from fedsz.secagg.identity import Signer, Verifier
+from fedsz.secagg.server import Stage
+from fedsz.secagg.token_plan import TokenPlan
+from fedsz.secagg.tokens import TokenCodec
+from fedsz.update.instructions import Instructions
+from fedsz.update.reference import Reference
+
+logger = logging.getLogger(__name__)
+
+SECURE: Final = "fedsz.secagg"  # the key of the record in messages, and of that in the Context
+
+# Its entries.
+STAGE: Final = "stage"  # the name of a `Stage`
+REQUEST: Final = "request"  # a message of `fedsz.secagg`
+PLAN: Final = "plan"  # a `TokenPlan`, where the model is
+WEIGHTED_BY: Final = "weighted-by"  # the metric that is the weight
+ANSWER: Final = "answer"
+_KEPT: Final = "kept"
+
+
+class SecureMember:
+    """What a client asks of secure sums. Without one, it takes part in those that it is asked for.
+
+    Args:
+        demands: what it asks of each.
+        signer: signs its keys, such as a `fedsz.secagg.identity.CertificateSigner`.
+        verifier: checks the signatures of others.
+        required: whether it trains for no other rounds: its update goes out masked or not at all.
+
+    Raises:
+        ConfigError: it is to have signed keys without a signer and a verifier.
+
+    Examples:
+        >>> from flwr.clientapp import ClientApp
+        >>> from fedsz.flower import FedSZMod, SecureMember
+        >>> app = ClientApp(mods=[FedSZMod(secure=SecureMember())])
+    """
+
+    def __init__(
+        self,
+        demands: Demands | None = None,
+        signer: Signer | None = None,
+        verifier: Verifier | None = None,
+        *,
+        required: bool = True,
+    ) -> None:
+        SecureClient(0, signer, verifier, demands)
+        self._about = signer, verifier, demands
+        self._required = required
+
+    def request_in(self, message: Message) -> ConfigRecord | None:
+        """Return what a message says of a secure sum, if it is of one.
+
+        Raises:
+            RefusedRequest: it is of none, and asks for an update.
+        """
+        content = message.content if message.has_content() else RecordDict()
+        record = content.get(SECURE)
+        if isinstance(record, ConfigRecord):
+            return record
+        if self._required and message.metadata.message_type.startswith(TRAIN):
+            raise RefusedRequest("this client trains for secure sums only")
+        return None
+
+    def answer(self, request: ConfigRecord, message: Message, context: Context) -> Message:
+        """Return the answer to a message without a model."""
+        client = self._client(message, context)
+        answers = {
+            Stage.ADVERTS: client.advertise,
+            Stage.SHARES: client.share,
+            Stage.CONSENTS: client.consent,
+            Stage.REVEALED: client.reveal,
+        }
+        try:
+            stage = _stage(request)
+            if stage not in answers:
+                raise CorruptStream(f"no model, and a request for {stage.value}")
+            answer = answers[stage](_bytes(request, REQUEST))
+        except FedszError as err:
+            logger.warning("refused in a secure sum: %s", err)
+            code = compat.ErrorCode.MOD_FAILED_PRECONDITION
+            return Message(Error(code, f"fedsz: {err}"), reply_to=message)
+        _keep(client, context)
+        record = ConfigRecord({ANSWER: answer})
+        return Message(RecordDict({SECURE: record}), reply_to=message)
+
+    def masking(self, request: ConfigRecord, message: Message, context: Context) -> Masking:
+        """Return what masks the reply to a message with a model.
+
+        The Context is without secrets until it has.
+
+        Raises:
+            CorruptStream: it asks for something else.
+        """
+        client = self._client(message, context)
+        if (stage := _stage(request)) is not Stage.INPUTS:
+            raise CorruptStream(f"a model, and a request for {stage.value}")
+        return Masking(client, request, message, context)
+
+    def _client(self, message: Message, context: Context) -> SecureClient:
+        """Return the client that the Context remembers, and take it out of there."""
+        client = SecureClient(message.metadata.dst_node_id, *self._about)
+        kept: Any = context.state.pop(SECURE, None)
+        return client.restored(kept[_KEPT]) if kept else client
+
+
+class Masking:
+    """Masks one reply."""
+
+    def __init__(
+        self, client: SecureClient, request: ConfigRecord, message: Message, context: Context
+    ) -> None:
+        self._client, self._context = client, context
+        self._plan = TokenPlan.decode(_bytes(request, PLAN))
+        self._shares = _bytes(request, REQUEST)
+        self._weighted_by = str(request.get(WEIGHTED_BY, ""))
+        records = compat.records_in(message.content, ArrayRecord)
+        self._plain = {key: record for key, record in records.items() if layout_of(record).shapes}
+
+    def mask(
+        self, reply: Message, sent: Mapping[str, Reference], told: Instructions, state: ClientState
+    ) -> None:
+        """Put masked tokens into the place of a reply's arrays and weight.
+
+        Args:
+            reply: of the app.
+            sent: the model that it started from, by its key.
+            told: how the client is to compress; it keeps what is left out if that feeds back.
+            state: where it keeps that.
+
+        Raises:
+            ConfigError: the reply has more or less than one model and one weight.
+            FedszError: what `SecureClient.mask` and `TokenCodec` raise.
+        """
+        origins = {key: model.arrays for key, model in sent.items()}
+        key, origin = _only(origins or {k: views_of(r) for k, r in self._plain.items()}, "was sent")
+        records = compat.records_in(reply.content, ArrayRecord)
+        _, trained = _only({key: views_of(record) for key, record in records.items()}, "is there")
+        metrics = compat.records_in(reply.content, MetricRecord)
+        weights = [m[self._weighted_by] for m in metrics.values() if self._weighted_by in m]
+        if len(weights) != 1 or not isinstance(weights[0], int | float):
+            raise ConfigError(f"a reply has one number {self._weighted_by!r}, got {weights}")
+        feeds_back = told.trains and told.config.feeds_back
+        kept = state.residual(key, told)[0] if feeds_back else {}
+        codec = TokenCodec(self._plan, Layout.of(origin))
+        number = self._client.client_id
+        encoded = codec.encode(trained, origin, round(weights[0]), kept, number)
+        masked = self._client.mask(self._shares, encoded.tokens)
+        _keep(self._client, self._context)
+        if feeds_back:
+            state.keep_residual(key, encoded.residual, told)
+        others = {
+            key: _without(record, self._weighted_by)
+            for key, record in reply.content.items()
+            if key not in records
+        }
+        reply.content = RecordDict({**others, SECURE: ConfigRecord({ANSWER: masked})})
+
+
+def _keep(client: SecureClient, context: Context) -> None:
+    if kept := client.to_bytes():
+        context.state[SECURE] = ConfigRecord({_KEPT: kept})
+
+
+def _stage(request: ConfigRecord) -> Stage:
+    name = request.get(STAGE)
+    if name not in Stage.__members__:
+        raise CorruptStream(f"no stage {name!r} of a secure sum")
+    return Stage[str(name)]
+
+
+def _bytes(record: ConfigRecord, name: str) -> bytes:
+    value = record.get(name)
+    if not isinstance(value, bytes):
+        raise CorruptStream(f"no bytes {name!r} in a message of a secure sum")
+    return value
+
+
+def _only(
+    models: Mapping[str, Mapping[str, NDArray]], where: str
+) -> tuple[str, dict[str, NDArray]]:
+    """Return the key and the arrays of the only model, by their names in order."""
+    if len(models) != 1:
+        raise ConfigError(f"a secure sum is of one ArrayRecord; {len(models)} {where}")
+    ((key, model),) = models.items()
+    return key, dict(sorted(model.items()))
+
+
+def _without(record: Any, name: str) -> Any:
+    """Return a record without the weight, if it has one."""
+    if not isinstance(record, MetricRecord) or name not in record:
+        return record
+    return MetricRecord({key: value for key, value in record.items() if key != name})

@@ -1,0 +1,74 @@
+"""Apps of secure sums, and clients that drop out of them at a stage."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+
+from fedsz.flower import FedSZMod, SecureMember, run_client
+from fedsz.flower.secure_member import SECURE, STAGE
+
+STEP = 0.25
+
+
+class DropOut:
+    """A mod that fails, or ends the process, in the clients and at the stage that are named."""
+
+    def __init__(self, stage: str = "", clients: tuple[int, ...] = (), *, exits: bool = False):
+        self.stage, self.clients, self.exits = stage, clients, exits
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        request: Any = message.content.get(SECURE, {})
+        if request.get(STAGE) == self.stage and context.node_config["i"] in self.clients:
+            if self.exits:
+                os._exit(1)
+            raise RuntimeError(f"drops out at {self.stage}")
+        return call_next(message, context)
+
+
+def examples_of(i: int) -> int:
+    return 10 * (i + 1)
+
+
+def step_of(i: int, shape: tuple[int, ...]) -> np.ndarray:
+    """What client i adds to a tensor in each round."""
+    rng = np.random.default_rng((i, *shape))
+    return STEP * rng.uniform(-1, 1, shape)
+
+
+def secure_app(drop: DropOut | None = None, member: SecureMember | None = None) -> ClientApp:
+    """An app of somebody's who knows nothing of secure sums, with the mod in front."""
+    app = ClientApp(mods=[drop or DropOut(), FedSZMod(secure=member)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        i = int(context.node_config["i"])
+        arrays = {
+            name: array.numpy() + step_of(i, array.shape).astype(array.numpy().dtype)
+            if array.numpy().dtype.kind == "f"
+            else array.numpy()
+            for name, array in message.content["arrays"].items()
+        }
+        made = ArrayRecord([*arrays.values()]).values()
+        record = ArrayRecord(dict(zip(arrays, made, strict=True)))
+        metrics = MetricRecord({"num-examples": examples_of(i), "loss": float(i)})
+        return Message(RecordDict({"a": record, "m": metrics}), reply_to=message)
+
+    return app
+
+
+def be_clients() -> None:
+    """Be clients 0 to N - 1 of ``server N`` in one process, or one of them that drops out."""
+    server, first, last, stage = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    app = secure_app(DropOut(stage, tuple(range(first, last)), exits=True) if stage else None)
+    for i in range(first, last):
+        run = partial(run_client, app, server, client_id=f"c{i}", node_config={"i": i})
+        threading.Thread(target=run).start()

@@ -1,0 +1,226 @@
+"""Secure sums through Flower: any strategy gets the mean, and the server no update."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
+
+from fedsz.errors import ConfigError
+from fedsz.flower import FedSZGrid, LocalGrid, SecureMember, SecureSum, StreamingFedAvg
+from fedsz.flower.records import to_record, views_of
+from fedsz.flower.secure_member import SECURE
+from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.secagg.client import Demands
+from fedsz.secagg.graph import Assumptions
+from fedsz.secagg.server import Stage
+from fedsz.transport.events import EventKind
+from tests.conftest import ROOT
+from tests.secure_apps import STEP, DropOut, examples_of, secure_app, step_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Serve
+
+N = 5  # of whom one may drop out
+STAGES = [stage.name for stage in Stage if stage not in (Stage.OVER, Stage.CONSENTS)]
+
+
+def initial() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "kernel": rng.normal(0, 0.5, (40, 30)).astype(np.float32),
+        "bias": np.zeros(30, np.float32),
+        "double": rng.normal(0, 0.5, 50),
+        "seen": np.array(3),
+    }
+
+
+def grid_of(inner: Any, **more: Any) -> FedSZGrid:
+    return FedSZGrid(inner, downlink="exact", secure=SecureSum(bits=20, **more))
+
+
+def local(drop: DropOut | None = None, n: int = N, member: SecureMember | None = None) -> LocalGrid:
+    return LocalGrid(secure_app(drop, member), [{"i": i} for i in range(n)])
+
+
+def run(grid: Any, strategy: type[FedAvg] = FedAvg, rounds: int = 1, **more: Any) -> Any:
+    made = strategy(fraction_evaluate=0.0, min_available_nodes=2, min_train_nodes=2, **more)
+    return made.start(grid=grid, initial_arrays=to_record(initial()), num_rounds=rounds)
+
+
+def expected(clients: list[int], rounds: int = 1) -> dict[str, np.ndarray]:
+    model = {name: x.astype(np.float64) for name, x in initial().items()}
+    weights = [examples_of(i) for i in clients]
+    for name in ("kernel", "bias", "double"):
+        steps = [step_of(i, model[name].shape) for i in clients]
+        model[name] = model[name] + rounds * np.average(steps, axis=0, weights=weights)
+    return model
+
+
+def check(result: Any, clients: list[int], rounds: int = 1) -> None:
+    found, wanted = views_of(result.arrays), expected(clients, rounds)
+    for name, x in wanted.items():
+        assert np.abs(found[name] - x).max() < 2e-3 * STEP, name
+    assert found["kernel"].dtype == np.float32
+    assert found["seen"] == pytest.approx(3)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg, FedMedian])
+def test_any_average_is_the_mean(strategy: type[FedAvg]) -> None:
+    grid = grid_of(local())
+
+    result = run(grid, strategy, rounds=3)
+
+    check(result, list(range(N)), rounds=3)
+    traffic = grid.take_traffic()
+    assert traffic.replies == 3 * N
+    assert 0.6 < traffic.sent_up / traffic.raw_up < 1.05
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize("stage", STAGES)
+def test_clients_that_drop_out(stage: str, strategy: type[FedAvg]) -> None:
+    grid = grid_of(local(DropOut(stage, (2,))))
+
+    result = run(grid, strategy)
+
+    there = [i for i in range(N) if i != 2 or stage == "REVEALED"]
+    check(result, there)
+    traffic = grid.take_traffic()
+    assert traffic.replies == len(there)
+    assert len(traffic.failures) == 1
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_round_of_which_too_many_drop_out_does_not_count(stage: str) -> None:
+    grid = grid_of(local(DropOut(stage, (1, 2, 3, 4))))
+
+    result = run(grid, StreamingFedAvg)
+
+    failures = grid.take_traffic().failures
+    assert not result.arrays  # of no round
+    assert len({failure.client for failure in failures}) >= 4
+
+
+class Ears(WrappedGrid):
+    """Keeps what a server gets to see."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.heard: list[RecordDict] = []
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        return list(self.stream_replies(messages, timeout=timeout))
+
+    def stream_replies(self, messages: Any, *, timeout: Any = None) -> Iterator[Message]:
+        for reply in self.inner.stream_replies(messages, timeout=timeout):
+            if reply.has_content():
+                self.heard.append(RecordDict(dict(reply.content)))
+            yield reply
+
+
+def test_the_server_sees_neither_updates_nor_weights() -> None:
+    ears = Ears(local())
+
+    run(grid_of(ears))
+
+    assert len(ears.heard) == 4 * N
+    for content in ears.heard:
+        assert not content.array_records
+        assert all("num-examples" not in metrics for metrics in content.metric_records.values())
+    masked = [heard for heard in ears.heard if heard.metric_records]
+    assert [set(m["m"]) for m in masked] == [{"loss"}] * N
+
+
+def test_secrets_are_gone_after_a_round() -> None:
+    inner = local(DropOut("REVEALED", (1,)))
+    grid = grid_of(inner)
+
+    run(grid)
+
+    kept = [SECURE in node._context.state for _, node in inner._nodes.values()]
+    assert sum(kept) == 1  # whoever was never asked for the last message
+    inner._nodes = {n: node for n, node in inner._nodes.items() if n != _node(inner, 1)}
+    run(grid)
+    assert not any(SECURE in node._context.state for _, node in inner._nodes.values())
+
+
+def _node(grid: LocalGrid, i: int) -> int:
+    return grid.get_node_ids()[i]
+
+
+def test_clients_that_train_for_secure_sums_only() -> None:
+    member = SecureMember(Demands(clients=3))
+    plain = FedSZGrid(local(member=member))
+
+    assert not run(plain, StreamingFedAvg).arrays
+    assert all("secure sums only" in f.reason for f in plain.take_traffic().failures)
+    check(run(grid_of(local(member=member))), list(range(N)))
+    few = grid_of(local(n=2, member=member))
+    assert not run(few, StreamingFedAvg).arrays
+    assert any("this one asks for 3" in f.reason for f in few.take_traffic().failures)
+
+
+def test_a_mod_of_another_strategy_steps_by_the_mean() -> None:
+    result = run(grid_of(local()), FedAdam, eta=0.1)
+
+    moved = views_of(result.arrays)["kernel"] - initial()["kernel"]
+    mean = expected(list(range(N)))["kernel"] - initial()["kernel"]
+    assert (np.sign(moved) == np.sign(mean))[np.abs(mean) > 1e-3].all()
+
+
+def test_the_other_ways_to_ask_are_refused() -> None:
+    grid = grid_of(local())
+    content = RecordDict({"arrays": to_record(initial()), "config": ConfigRecord({})})
+    message = Message(content, grid.get_node_ids()[0], "train")
+
+    with pytest.raises(ConfigError, match="send_and_receive"):
+        grid.push_messages([message])
+    with pytest.raises(ConfigError):
+        FedSZGrid(local(), secure=SecureSum(bits=40))
+    with pytest.raises(ConfigError):
+        FedSZGrid(local(), secure=SecureSum(assumed=Assumptions(signed=True)))
+
+
+def test_a_second_run_begins_anew() -> None:
+    grid = grid_of(local())
+    run(grid, rounds=2)
+
+    check(run(grid, rounds=2), list(range(N)), rounds=2)
+
+
+# Real processes.
+
+
+@contextmanager
+def processes(address: str, *clients: tuple[int, int, str]) -> Iterator[None]:
+    code = "from tests.secure_apps import be_clients; be_clients()"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, address, *map(str, each)], cwd=ROOT)
+        for each in clients
+    ]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_processes_that_end_in_the_middle_of_a_round(serve: Serve) -> None:
+    """Four of ten, one at each stage, whose connections the server waits for no longer."""
+    server = serve(reconnect_grace=0.1)
+    leavers = [(6 + i, 7 + i, stage) for i, stage in enumerate(STAGES)]
+    with processes(server.address, (0, 6, ""), *leavers):
+        server.events.wait(EventKind.JOINED, n=10)
+        result = run(grid_of(server.grid, assumed=Assumptions(dropout=0.4)))
+
+    check(result, [*range(6), 6 + STAGES.index("REVEALED")])
