@@ -15,7 +15,8 @@ from fedsz import extras
 from fedsz.errors import ConfigError, DivergedUpdate, ModelMismatch
 from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, StreamingFedAvg
 from fedsz.flower.local_noise import LEAST, LocalNoise
-from fedsz.flower.private import _NORM, _RELEASES
+from fedsz.flower.private import _NORM, _RELEASES, _StepSum
+from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.privacy.accounting import Release, epsilon_of
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
 from tests.federation import app_of, initial, record_of, to_arrays
@@ -124,6 +125,18 @@ def test_one_client_moves_the_sum_by_the_norm_at_most_whatever_it_sends() -> Non
     with_it = sum_of(1, hostile=True)
 
     assert 0.99 * C < np.linalg.norm(with_it) <= C * (1 + 1e-5)
+
+
+def test_what_others_send_changes_nothing_of_an_update() -> None:
+    """Admission raises what is below 0 where it is not of others: then one client moves many."""
+    start = {"w": np.zeros(100)}
+    update = ReceivedUpdate(record_of({"w": np.full(100, -0.01)}), sent=start)
+    update.watched = update.floors = frozenset({"w"})
+    total = _StepSum(start, C)
+
+    total.add(update, 1.0)
+
+    assert (to_arrays(total.onto_start(1.0))["w"] == -0.01).all()
 
 
 @pytest.mark.parametrize("clip", [C, "quantile:start=0.5"])

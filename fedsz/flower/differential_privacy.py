@@ -24,8 +24,8 @@ MOST_STEPS: Final = 0.5  # steps: the most that a policy's bound is then
 
 # Said once in a run, with the norm.
 CLIPPED_AGAIN: Final = (
-    "clients clip their updates to clipping_norm=%g, as differential privacy asks: each update is"
-    " clipped to it again once it is decoded, and update='delta+ef' feeds nothing back"
+    "updates keep to clipping_norm=%g, as differential privacy asks: each is clipped to it once it"
+    " is decoded, and update='delta+ef' feeds nothing back"
 )
 
 

@@ -227,6 +227,8 @@ class _StepSum(Mean):
         """Clip an update and add its step, or nothing of it; raises as `Mean.add` does."""
         update.start = update.start or self._start
         update.keeps_whole = True
+        # What others send must not change what this one counts for: only the norm does.
+        update.watched = update.floors = frozenset()
         if self._norm is not None:
             update.clip_to(self._norm)
         Layout.of(update.start).check(update.shapes)
