@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+import fedsz
 from fedsz import codecs
 from fedsz.codecs.base import AnyArray, Array
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform, matrix_shape
@@ -113,10 +114,22 @@ def gaps_seeds() -> Iterator[bytes]:
         yield struct.pack("<BI", packed[1], plane.size) + packed[2:]
 
 
+def streams() -> Iterator[bytes]:
+    """Yield streams, for the fuzzer of the C library."""
+    rng = np.random.default_rng(6)
+    model = {f"layer.{i}": x for i, x in enumerate(layers())} | {"step": np.array(3)}
+    moved = {name: x + rng.normal(size=x.shape).astype(x.dtype) for name, x in model.items()}
+    for lossless in ("raw", "zlib", "zstd"):
+        yield fedsz.compress(model, "std:0.5", lossless=lossless, threshold=100)
+        yield fedsz.compress(moved, "std:0.5", lossless=lossless, threshold=100, reference=model)
+        yield fedsz.compress(model, lossless=lossless, chain="topk:k=1%>ternary")
+
+
 SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "uniform": uniform_seeds,
     "methods": gaps_seeds,
     "szx": lambda: seeds(codecs.get("szx")),
+    "library": streams,
 }
 
 

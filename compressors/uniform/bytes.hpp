@@ -23,10 +23,10 @@ public:
 
     std::size_t left() const { return bytes_.size(); }
 
-    Bytes take(std::size_t n) {
+    Bytes take(std::uint64_t n) {
         if (n > bytes_.size()) throw CorruptPayload("payload ends before its fields do");
-        const Bytes taken = bytes_.first(n);
-        bytes_ = bytes_.subspan(n);
+        const Bytes taken = bytes_.first(std::size_t(n));
+        bytes_ = bytes_.subspan(std::size_t(n));
         return taken;
     }
 

@@ -88,6 +88,15 @@ Vector<double> combine(const Matrix& m, const Square& vectors,
 
 }  // namespace
 
+Vector<std::size_t> largest_first(std::span<const std::uint64_t> sums) {
+    Vector<std::size_t> order(sums.size());
+    std::iota(order.begin(), order.end(), std::size_t(0));
+    std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+        return sums[a] != sums[b] ? sums[a] > sums[b] : a < b;
+    });
+    return order;
+}
+
 Matrix row_space(const Matrix& rows, const Kernels& kernels) {
     Matrix space(rows.columns, K), products(rows.rows, K);
     std::uint32_t random = 1;  // xorshift (Marsaglia, 2003); any signs will do, but always the same

@@ -22,6 +22,9 @@ struct Matrix {
     const float* row(std::size_t r) const { return &values[r * columns]; }
 };
 
+// The order of numbers from the largest on, and of equal ones by their place.
+Vector<std::size_t> largest_first(std::span<const std::uint64_t> sums);
+
 // An orthonormal basis of what few rows of the matrix span for the most part: [columns, kSketch].
 Matrix row_space(const Matrix& rows, const Kernels& kernels);
 
@@ -52,9 +55,7 @@ std::optional<Factors> find_factors(const Elements<E>& x, const Geometry& geomet
                                     typename E::Compute inverse,
                                     std::span<const std::uint64_t> row_sums, double bits,
                                     unsigned most, const Kernels& kernels, unsigned threads) {
-    Vector<std::size_t> order(geometry.rows);
-    std::iota(order.begin(), order.end(), std::size_t(0));
-    std::ranges::stable_sort(order, std::greater<>{}, [&](std::size_t r) { return row_sums[r]; });
+    const Vector<std::size_t> order = largest_first(row_sums);
     const auto load = [&](std::size_t r, float* out) {
         typename E::Stored block[kBlock];
         for (std::size_t c = 0; c < geometry.columns; c += kBlock) {

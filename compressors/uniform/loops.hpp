@@ -356,9 +356,13 @@ constexpr Kernels all_kernels(const char* name, decltype(Kernels::decode) decode
             project,
             spread,
             element_kernels<Float32>(),
+#ifdef FEDSZ_FLOAT32_ONLY
+            {}, {}, {}};
+#else
             element_kernels<Float64>(),
             element_kernels<Float16>(),
             element_kernels<BFloat16>()};
+#endif
     all.float32.add_quads = add_quads_of_float32;
     return all;
 }

@@ -1,0 +1,290 @@
+#include "header.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "deflate.hpp"
+#include "failure.hpp"
+#include "msgpack.hpp"
+
+namespace fedsz::library {
+namespace {
+
+template <class... Parts>
+[[noreturn]] void refuse(fedsz_status status, const Parts&... parts) {
+    fail_at(kPrefix, status, parts...);
+}
+
+std::uint64_t little(Octets bytes) {
+    std::uint64_t value = 0;
+    for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | bytes[i];
+    return value;
+}
+
+// The length of the array that a piece of MessagePack begins with; 0 for another.
+std::uint64_t array_length(Octets section) {
+    const unsigned first = section[0];
+    if (first != 0xDC && first != 0xDD && (first & 0xF0) != 0x90) return 0;
+    return Unpacker(section).array();
+}
+
+struct Stored {
+    Octets header;
+    unsigned version;
+};
+
+Stored stored_header(Octets stream, std::uint64_t header_bytes) {
+    const Octets magic = stream.first(std::min(stream.size(), sizeof kMagic));
+    if (!std::ranges::equal(magic, Octets(kMagic).first(magic.size())))
+        fail(FEDSZ_ERROR_CORRUPT, "not a fedsz stream: wrong magic");
+    if (stream.size() < kPrefix)
+        fail_at(stream.size(), FEDSZ_ERROR_TRUNCATED, "the stream ends within its header");
+    const std::uint64_t version = little(stream.subspan(8, 2)),
+                        flags = little(stream.subspan(10, 2));
+    const std::uint64_t length = little(stream.subspan(12, 4));
+    if (version < kValuesVersion || version > kChainsVersion)
+        fail_at(8, FEDSZ_ERROR_UNSUPPORTED, "stream version ", version,
+                "; this release reads 1, 2, 3");
+    if (flags) fail_at(10, FEDSZ_ERROR_UNSUPPORTED, "unknown flags ", flags);
+    if (length > header_bytes)
+        fail_at(12, FEDSZ_ERROR_LIMIT, "header of ", length, " bytes; the limit is ", header_bytes);
+    if (stream.size() - kPrefix < length)
+        fail_at(stream.size(), FEDSZ_ERROR_TRUNCATED, "the stream ends within its header");
+    const Octets header = stream.subspan(kPrefix, std::size_t(length));
+    if (crc32(header, crc32(stream.first(16))) != little(stream.subspan(16, 4)))
+        fail_at(16, FEDSZ_ERROR_CHECKSUM, "checksum of the header");
+    return {header, unsigned(version)};
+}
+
+}  // namespace
+
+Header::Header(Octets stream, const fedsz_limits& limits) {
+    std::uint64_t most = limits.tensors, header_bytes = limits.header_bytes;
+    if (limits.tensor_bytes) {
+        most = std::min(most,
+                        std::max<std::uint64_t>(kFreeTensors, stream.size() / limits.tensor_bytes));
+        header_bytes = std::min(header_bytes, product(kTensorHeaderBytes, most));
+    }
+    const Stored stored = stored_header(stream, header_bytes);
+    bool ends;
+    inflated_ = inflated(stored.header, header_bytes, ends);
+    if (inflated_.size() > header_bytes)
+        refuse(FEDSZ_ERROR_LIMIT, "header inflates beyond ", header_bytes, " bytes");
+    if (!ends)
+        refuse(FEDSZ_ERROR_CORRUPT, "the header's zlib stream does not end where the header does");
+    Octets tensors, payloads, chains;
+    read_sections(most, tensors, payloads, chains);
+    read_tensors(tensors);
+    read_payloads(payloads);
+    read_chains(chains);
+    check(limits, stored.version, stream.size());
+
+    std::uint64_t offset = kPrefix + stored.header.size(), needed = 0;
+    for (PayloadRecord& payload : payloads_) {
+        payload.offset = sum(offset, needed);
+        needed = sum(needed, payload.size);
+    }
+    const std::uint64_t have = stream.size() - offset;
+    if (have < needed)
+        fail_at(stream.size(), FEDSZ_ERROR_TRUNCATED, "payloads need ", needed, " bytes, have ",
+                have);
+    if (have > needed)
+        fail_at(offset + needed, FEDSZ_ERROR_CORRUPT, have - needed, " bytes after the end");
+}
+
+void Header::read_sections(std::uint64_t most, Octets& tensors, Octets& payloads, Octets& chains) {
+    static constexpr std::uint8_t none[] = {0x90};
+    bool seen[3] = {};
+    chains = none;
+    Unpacker unpacker{Octets(inflated_)};
+    for (std::uint64_t left = unpacker.map(); left > 0; --left) {
+        const std::string_view key = as_text(unpacker.text());
+        if (key == "tensors") {
+            tensors = unpacker.any(), seen[0] = true;
+        } else if (key == "payloads") {
+            payloads = unpacker.any(), seen[1] = true;
+        } else if (key == "chains") {
+            chains = unpacker.any();
+        } else if (key == "reference") {
+            seen[2] = true;
+            reference_.reset();
+            if (unpacker.nil()) continue;
+            const Octets digest = unpacker.binary();
+            if (digest.size() != sizeof(Digest))
+                refuse(FEDSZ_ERROR_CORRUPT, "not a header: a digest of ",
+                       std::uint64_t(digest.size()), " bytes");
+            std::ranges::copy(digest, reference_.emplace().begin());
+        } else {
+            refuse(FEDSZ_ERROR_CORRUPT, "not a header: unknown field '", key, "'");
+        }
+    }
+    unpacker.end();
+    if (!seen[0] || !seen[1] || !seen[2])
+        refuse(FEDSZ_ERROR_CORRUPT, "not a header: a field is missing");
+    const std::uint64_t count = array_length(tensors), some = array_length(payloads),
+                        many = array_length(chains);
+    if (count > most) refuse(FEDSZ_ERROR_LIMIT, count, " tensors; limit ", most);
+    if (some > count) refuse(FEDSZ_ERROR_CORRUPT, "more payloads than tensors");
+    if (many > some) refuse(FEDSZ_ERROR_CORRUPT, "more chains than payloads");
+    if (many > kMostChains) refuse(FEDSZ_ERROR_LIMIT, many, " chains; limit ", kMostChains);
+}
+
+void Header::read_tensors(Octets section) {
+    Unpacker unpacker(section);
+    const auto count = std::size_t(unpacker.array());
+    tensors_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        if (unpacker.array() != 3)
+            refuse(FEDSZ_ERROR_CORRUPT, "not a header: a tensor of another length");
+        TensorRecord tensor{};
+        tensor.name = unpacker.text();
+        // One that there is not is refused once all else is known to be a header.
+        const std::int64_t dtype = unpacker.integer();
+        tensor.dtype = std::uint8_t(dtype >= 0 && dtype < kDtypeCount ? dtype : kDtypeCount);
+        const std::uint64_t dimensions = unpacker.array();
+        if (dimensions > FEDSZ_MAX_DIMENSIONS)
+            refuse(FEDSZ_ERROR_CORRUPT, "not a header: a shape of ", dimensions, " dimensions");
+        tensor.shape = std::uint32_t(shapes_.size());
+        tensor.dimensions = std::uint8_t(dimensions);
+        for (std::uint64_t d = 0; d < dimensions; ++d) {
+            const std::int64_t length = unpacker.integer();
+            if (length < 0 || std::uint64_t(length) >= kMaxDimension)
+                refuse(FEDSZ_ERROR_CORRUPT, "not a header: a dimension of ", length);
+            shapes_.push_back(std::uint64_t(length));
+        }
+        tensors_.push_back(tensor);
+    }
+    unpacker.end();
+}
+
+void Header::read_payloads(Octets section) {
+    Unpacker unpacker(section);
+    const auto count = std::size_t(unpacker.array());
+    payloads_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        if (unpacker.array() != 6)
+            refuse(FEDSZ_ERROR_CORRUPT, "not a header: a payload of another length");
+        PayloadRecord payload{};
+        payload.codec = unpacker.integer();
+        const std::int64_t transform = unpacker.integer();
+        payload.transform = std::uint8_t(transform >= 0 && transform < 255 ? transform : 255);
+        const std::int64_t size = unpacker.integer();
+        if (size < 0) refuse(FEDSZ_ERROR_CORRUPT, "not a header: a payload of ", size, " bytes");
+        payload.size = std::uint64_t(size);
+        payload.checksum = unpacker.integer();
+        payload.lossy = !unpacker.nil();
+        if (payload.lossy) payload.bound = unpacker.real();
+        payload.members = std::uint32_t(members_.size());
+        const std::uint64_t members = unpacker.array();
+        if (members == 0) refuse(FEDSZ_ERROR_CORRUPT, "not a header: a payload of no tensors");
+        for (std::uint64_t m = 0; m < members; ++m) {
+            const std::int64_t member = unpacker.integer();
+            const bool fits = member >= 0 && std::uint64_t(member) < tensors_.size();
+            // More than there are tensors are refused below, and need not be kept.
+            if (members_.size() <= tensors_.size())
+                members_.push_back(fits ? std::uint32_t(member) : std::uint32_t(tensors_.size()));
+        }
+        payload.count = std::uint32_t(members_.size()) - payload.members;
+        payloads_.push_back(payload);
+    }
+    unpacker.end();
+}
+
+void Header::read_chains(Octets section) {
+    Unpacker unpacker(section);
+    const std::uint64_t count = unpacker.array();
+    for (std::uint64_t i = 0; i < count; ++i) {
+        if (unpacker.array() != 4)
+            refuse(FEDSZ_ERROR_CORRUPT, "not a header: a chain of another length");
+        const Octets text = unpacker.text();
+        if (const std::uint64_t length = characters(text); length < 1 || length > kMostText)
+            refuse(FEDSZ_ERROR_CORRUPT, "not a header: a chain of ", length, " characters");
+        for (const char* what : {"seed", "round", "sender"})
+            if (unpacker.integer() < 0)
+                refuse(FEDSZ_ERROR_CORRUPT, "not a header: a negative ", what);
+        chains_.push_back(text);
+    }
+    unpacker.end();
+}
+
+void Header::check(const fedsz_limits& limits, unsigned version, std::uint64_t length) {
+    if (version == kValuesVersion && reference_)
+        refuse(FEDSZ_ERROR_UNSUPPORTED, "a version 1 stream refers to nothing");
+    if (version == kDifferencesVersion && !reference_)
+        refuse(FEDSZ_ERROR_CORRUPT, "a version 2 stream names its reference");
+    if (!chains_.empty() != (version == kChainsVersion))
+        refuse(FEDSZ_ERROR_CORRUPT, "a version ", std::uint64_t(version), " stream with ",
+               std::uint64_t(chains_.size()), " chains");
+    std::uint64_t asked = 0;
+    for (TensorRecord& tensor : tensors_) {
+        if (tensor.dtype == kDtypeCount)
+            refuse(FEDSZ_ERROR_UNSUPPORTED, "unknown dtype of '", as_text(tensor.name), "'");
+        tensor.count = count_of(shape_of(tensor));
+        tensor.size = product(tensor.count, kDtypes[tensor.dtype].size);
+        asked = sum(asked, tensor.size);
+    }
+    if (!index_.build(tensors_.size(), [this](std::size_t i) { return as_text(tensors_[i].name); }))
+        refuse(FEDSZ_ERROR_CORRUPT, "two tensors have the same name");
+    check_members();
+    for (const PayloadRecord& payload : payloads_) check(payload);
+    const std::uint64_t allowed = std::max(limits.decoded_bytes, product(limits.expansion, length));
+    if (asked > allowed) refuse(FEDSZ_ERROR_LIMIT, "tensors of ", asked, " bytes; limit ", allowed);
+    for (const TensorRecord& tensor : tensors_)
+        if (!is_shape(shape_of(tensor)))
+            refuse(FEDSZ_ERROR_CORRUPT, "a shape of '", as_text(tensor.name),
+                   "', which no array has");
+}
+
+void Header::check_members() {
+    constexpr std::uint32_t nowhere = std::uint32_t(-1);
+    for (TensorRecord& tensor : tensors_) tensor.payload = nowhere;
+    bool each = members_.size() == tensors_.size();
+    for (std::size_t p = 0; each && p < payloads_.size(); ++p)
+        for (const std::uint32_t member : members_of(payloads_[p])) {
+            each = each && member < tensors_.size() && tensors_[member].payload == nowhere;
+            if (each) tensors_[member].payload = std::uint32_t(p);
+        }
+    if (!each) refuse(FEDSZ_ERROR_CORRUPT, "not every tensor is in exactly one payload");
+}
+
+void Header::check(const PayloadRecord& payload) const {
+    const unsigned transform = payload.transform;
+    const bool chained = transform == FEDSZ_CHAIN || transform == FEDSZ_CHAIN_DIFFERENCE;
+    const bool differs = transform == FEDSZ_DIFFERENCE || transform == FEDSZ_BITS ||
+                         transform == FEDSZ_CHAIN_DIFFERENCE;
+    if (transform > FEDSZ_CHAIN_DIFFERENCE || (differs && !reference_) ||
+        (chained && chains_.empty()))
+        refuse(FEDSZ_ERROR_UNSUPPORTED, "unknown transform ", std::uint64_t(transform));
+    if (chained && (payload.codec < 0 || std::uint64_t(payload.codec) >= chains_.size()))
+        refuse(FEDSZ_ERROR_CORRUPT, "no chain ", payload.codec);
+    if (chained && payload.lossy) refuse(FEDSZ_ERROR_CORRUPT, "a chain with an error bound");
+    if (transform == FEDSZ_DIFFERENCE && !payload.lossy)
+        refuse(FEDSZ_ERROR_CORRUPT, "a difference without an error bound");
+    if (transform == FEDSZ_BITS && payload.lossy)
+        refuse(FEDSZ_ERROR_CORRUPT, "a difference of bits with an error bound");
+    const auto members = members_of(payload);
+    if (std::ranges::adjacent_find(members, std::greater_equal<>()) != members.end())
+        refuse(FEDSZ_ERROR_CORRUPT, "the tensors of a payload do not ascend");
+    const auto type = [this](std::uint32_t member) -> const DtypeInfo& {
+        return kDtypes[tensors_[member].dtype];
+    };
+    const bool one = members.size() == 1 && type(members[0]).lossy;
+    if (!payload.lossy) {
+        for (const std::uint32_t member : members)
+            if (type(member).size != type(members[0]).size)
+                refuse(FEDSZ_ERROR_CORRUPT, "a lossless payload mixes item sizes");
+        for (const std::uint32_t member : members)
+            if (transform == FEDSZ_BITS && type(member).complex)
+                refuse(FEDSZ_ERROR_CORRUPT, "a difference of bits of complex numbers");
+        if (chained && !one)
+            refuse(FEDSZ_ERROR_CORRUPT, "a chain of something else than one floating tensor");
+    } else if (!(std::isfinite(payload.bound) && payload.bound >= 0)) {
+        refuse(FEDSZ_ERROR_CORRUPT, "an error bound that is not finite, or below 0");
+    } else if (!one) {
+        refuse(FEDSZ_ERROR_CORRUPT,
+               "a lossy payload holds something else than one floating tensor");
+    }
+}
+
+}  // namespace fedsz::library

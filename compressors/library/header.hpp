@@ -1,0 +1,69 @@
+// A stream's header, read and checked: what fedsz/stream/format.py says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "format.hpp"
+#include "names.hpp"
+
+namespace fedsz::library {
+
+struct TensorRecord {
+    Octets name;
+    std::uint64_t count, size;  // elements, bytes
+    std::uint32_t shape, payload;
+    std::uint8_t dimensions, dtype;
+};
+
+struct PayloadRecord {
+    std::int64_t codec;  // or the number of a chain
+    std::uint8_t transform;
+    bool lossy;
+    double bound;
+    std::int64_t checksum;
+    std::uint64_t size, offset;  // in the stream
+    std::uint32_t members, count;
+};
+
+class Header {
+public:
+    // Throws Failure for what is no stream, or asks for more than the limits.
+    Header(Octets stream, const fedsz_limits& limits);
+
+    const Vector<TensorRecord>& tensors() const { return tensors_; }
+    const Vector<PayloadRecord>& payloads() const { return payloads_; }
+    const std::optional<Digest>& reference() const { return reference_; }
+    Octets chain(std::size_t i) const { return chains_[i]; }
+
+    Shape shape_of(const TensorRecord& tensor) const {
+        return Shape(shapes_).subspan(tensor.shape, tensor.dimensions);
+    }
+    std::span<const std::uint32_t> members_of(const PayloadRecord& payload) const {
+        return std::span(members_).subspan(payload.members, payload.count);
+    }
+    std::size_t find(std::string_view name) const {
+        return index_.find(name, [this](std::size_t i) { return as_text(tensors_[i].name); });
+    }
+
+private:
+    void read_sections(std::uint64_t most, Octets& tensors, Octets& payloads, Octets& chains);
+    void read_tensors(Octets section);
+    void read_payloads(Octets section);
+    void read_chains(Octets section);
+    void check(const fedsz_limits& limits, unsigned version, std::uint64_t length);
+    void check_members();
+    void check(const PayloadRecord& payload) const;
+
+    Vector<std::uint8_t> inflated_;
+    Vector<TensorRecord> tensors_;
+    Vector<PayloadRecord> payloads_;
+    Vector<std::uint64_t> shapes_;
+    Vector<std::uint32_t> members_;
+    Vector<Octets> chains_;
+    std::optional<Digest> reference_;
+    NameIndex index_;
+};
+
+}  // namespace fedsz::library

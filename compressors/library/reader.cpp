@@ -1,0 +1,187 @@
+#include "reader.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bound.hpp"
+#include "decoding.hpp"
+#include "failure.hpp"
+#include "lossless.hpp"
+
+namespace fedsz::library {
+namespace {
+
+bool is_chained(const PayloadRecord& payload) {
+    return payload.transform == FEDSZ_CHAIN || payload.transform == FEDSZ_CHAIN_DIFFERENCE;
+}
+
+// Numbers of float32, which a lossless codec in a lossy payload holds, as elements.
+void from_single(Dtype dtype, const float* values, std::size_t n, void* y) {
+    visit(dtype, [&]<class E>(E) {
+        auto* to = static_cast<typename E::Stored*>(y);
+        for (std::size_t i = 0; i < n; ++i) {
+            if constexpr (sizeof(typename E::Stored) == 2)
+                to[i] = narrowed<E>(values[i]);
+            else
+                to[i] = values[i];
+        }
+    });
+}
+
+// As move(), of any dtype.
+void add_single(Dtype dtype, const void* base, const float* values, std::size_t n, void* y) {
+    if (!is_wide(dtype)) return move(dtype, base, values, n, y);
+    visit(dtype, [&]<class E>(E) {
+        using C = typename E::Compute;
+        if constexpr (sizeof(typename E::Stored) > 2) {
+            const auto* from = static_cast<const C*>(base);
+            auto* to = static_cast<C*>(y);
+            for (std::size_t i = 0; i < n; ++i) {
+                to[i] = from[i] + C(values[i]);
+                if (std::isinf(to[i]) && std::isfinite(from[i]) && std::isfinite(values[i]))
+                    to[i] = std::copysign(std::numeric_limits<C>::max(), to[i]);
+            }
+        }
+    });
+}
+
+}  // namespace
+
+fedsz_info Reader::info(std::size_t index) const {
+    if (index >= header_.tensors().size())
+        fail(FEDSZ_ERROR_ARGUMENT, "no tensor ", std::uint64_t(index), "; there are ",
+             std::uint64_t(header_.tensors().size()));
+    const TensorRecord& tensor = header_.tensors()[index];
+    const PayloadRecord& payload = header_.payloads()[tensor.payload];
+    const std::string_view codec = is_chained(payload)
+                                       ? as_text(header_.chain(std::size_t(payload.codec)))
+                                       : codec_name(payload.codec);
+    if (codec.empty())
+        fail_at(std::size_t(payload.offset), FEDSZ_ERROR_UNSUPPORTED, "unknown codec ",
+                payload.codec);
+    const Shape shape = header_.shape_of(tensor);
+    return {{as_text(tensor.name).data(), tensor.name.size(), fedsz_dtype(tensor.dtype),
+             shape.data(), shape.size()},
+            std::size_t(tensor.size),
+            codec.data(),
+            codec.size(),
+            fedsz_transform(payload.transform),
+            payload.lossy,
+            payload.bound,
+            tensor.payload,
+            std::size_t(payload.offset),
+            std::size_t(payload.size)};
+}
+
+Octets Reader::checked(std::size_t i) {
+    const PayloadRecord& payload = header_.payloads()[i];
+    const Octets bytes = stream_.subspan(std::size_t(payload.offset), std::size_t(payload.size));
+    if (!checked_[i] && std::int64_t(crc32(bytes)) != payload.checksum)
+        fail_at(payload.offset, FEDSZ_ERROR_CHECKSUM, "checksum of payload ", std::uint64_t(i));
+    checked_[i] = 1;
+    return bytes;
+}
+
+const void* Reader::base_of(const TensorRecord& tensor, const Reference* reference) const {
+    const void* const base =
+        reference->find(as_text(tensor.name), tensor.dtype, header_.shape_of(tensor));
+    if (!base)
+        fail(FEDSZ_ERROR_CORRUPT, "a difference from '", as_text(tensor.name),
+             "', which the reference lacks");
+    return base;
+}
+
+void Reader::decode(std::size_t index, const Reference* reference, void* elements) {
+    const TensorRecord& tensor = header_.tensors()[index];
+    const PayloadRecord& payload = header_.payloads()[tensor.payload];
+    if (header_.reference()) {
+        if (!reference)
+            fail(FEDSZ_ERROR_REFERENCE, "the stream holds differences from a model: pass it");
+        if (*header_.reference() != reference->digest())
+            fail(FEDSZ_ERROR_REFERENCE, "the stream's differences refer to another model");
+    }
+    const Octets bytes = checked(tensor.payload);
+    try {
+        if (is_chained(payload))
+            fail(FEDSZ_ERROR_UNAVAILABLE, "a chain of methods, which this library does not decode");
+        const std::string_view codec = codec_name(payload.codec);
+        if (codec.empty()) fail(FEDSZ_ERROR_UNSUPPORTED, "unknown codec ", payload.codec);
+        if (!payload.lossy) {
+            if (codec_is_lossy(payload.codec))
+                fail(FEDSZ_ERROR_CORRUPT, "codec '", codec, "' in a lossless payload");
+            return decode_lossless(index, tensor.payload, bytes, reference,
+                                   static_cast<std::uint8_t*>(elements));
+        }
+        const bool differs = payload.transform == FEDSZ_DIFFERENCE;
+        decode_lossy(tensor, payload, bytes, differs ? base_of(tensor, reference) : nullptr,
+                     elements);
+    } catch (const Failure& failure) {
+        throw Failure(failure.error.status, payload.offset, failure.what());
+    } catch (const CorruptPayload& corrupt) {
+        fail_at(payload.offset, FEDSZ_ERROR_CORRUPT,
+                "uniform payload does not decode: ", corrupt.what());
+    }
+}
+
+void Reader::decode_lossy(const TensorRecord& tensor, const PayloadRecord& payload, Octets bytes,
+                          const void* base, void* elements) const {
+    const auto dtype = Dtype(tensor.dtype);
+    const auto n = std::size_t(tensor.count);
+    if (payload.codec == kUniform) return decode_uniform(bytes, dtype, n, base, elements);
+    if (codec_is_lossy(payload.codec))
+        fail(FEDSZ_ERROR_UNAVAILABLE, "codec '", codec_name(payload.codec),
+             "' is not in this library");
+    Vector<float> values(n);
+    unpack(bytes, payload.codec,
+           {reinterpret_cast<std::uint8_t*>(values.data()), n * sizeof(float)});
+    if (base)
+        add_single(dtype, base, values.data(), n, elements);
+    else
+        from_single(dtype, values.data(), n, elements);
+}
+
+void Reader::decode_lossless(std::size_t index, std::size_t number, Octets bytes,
+                             const Reference* reference, std::uint8_t* elements) {
+    const PayloadRecord& payload = header_.payloads()[number];
+    const TensorRecord& tensor = header_.tensors()[index];
+    const DtypeInfo& type = kDtypes[tensor.dtype];
+    const auto size = std::size_t(tensor.size);
+    if (payload.count == 1 && payload.transform == FEDSZ_VALUES) {
+        unpack(bytes, payload.codec, {elements, size});
+    } else {
+        const void* const base =
+            payload.transform == FEDSZ_BITS ? base_of(tensor, reference) : nullptr;
+        const Octets all = unpacked(number, bytes);
+        std::size_t first = 0;  // bytes of the tensors before it
+        for (const std::uint32_t member : header_.members_of(payload)) {
+            if (member == index) break;
+            first += std::size_t(header_.tensors()[member].size);
+        }
+        if (base)
+            move_bits(all, all.size() / type.size, first / type.size, type.size, type.floating,
+                      static_cast<const std::uint8_t*>(base), std::size_t(tensor.count), elements);
+        else if (size > 0)
+            std::memcpy(elements, &all[first], size);
+    }
+    if (tensor.dtype == FEDSZ_BOOL &&
+        std::any_of(elements, elements + size, [](auto b) { return b > 1; }))
+        fail(FEDSZ_ERROR_CORRUPT, "a bool of '", as_text(tensor.name), "' is neither 0 nor 1");
+}
+
+Octets Reader::unpacked(std::size_t number, Octets bytes) {
+    if (shared_ != number) {
+        const PayloadRecord& payload = header_.payloads()[number];
+        std::size_t size = 0;
+        for (const std::uint32_t member : header_.members_of(payload))
+            size += std::size_t(header_.tensors()[member].size);
+        shared_ = std::size_t(-1);
+        unpacked_ = Buffer();
+        Buffer all(size);
+        unpack(bytes, payload.codec, all.span());
+        unpacked_ = std::move(all);
+        shared_ = number;
+    }
+    return unpacked_.span();
+}
+
+}  // namespace fedsz::library

@@ -1,0 +1,41 @@
+// A stream -> tensors.
+#pragma once
+
+#include <cstddef>
+
+#include "arena.hpp"
+#include "header.hpp"
+#include "reference.hpp"
+
+namespace fedsz::library {
+
+class Reader {
+public:
+    // Reads the header; the stream must outlive the reader.
+    Reader(Octets stream, const fedsz_limits& limits) : stream_(stream), header_(stream, limits) {
+        checked_.resize(header_.payloads().size());
+    }
+
+    const Header& header() const { return header_; }
+    fedsz_info info(std::size_t index) const;
+
+    // Fills `elements`, of the tensor's size.
+    void decode(std::size_t index, const Reference* reference, void* elements);
+
+private:
+    Octets checked(std::size_t payload);
+    const void* base_of(const TensorRecord& tensor, const Reference* reference) const;
+    void decode_lossy(const TensorRecord& tensor, const PayloadRecord& payload, Octets bytes,
+                      const void* base, void* elements) const;
+    void decode_lossless(std::size_t index, std::size_t payload, Octets bytes,
+                         const Reference* reference, std::uint8_t* elements);
+    Octets unpacked(std::size_t payload, Octets bytes);
+
+    Octets stream_;
+    Header header_;
+    Vector<std::uint8_t> checked_;  // whether a payload's checksum has been seen to fit
+    Buffer unpacked_;               // of the last payload that several tensors share
+    std::size_t shared_ = std::size_t(-1);
+};
+
+}  // namespace fedsz::library
