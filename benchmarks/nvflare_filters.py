@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey
@@ -56,8 +57,10 @@ class Quantiser(Filter):  # type: ignore[misc]
         self._inner = _quantiser(quantization_type=quantization_type)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Do as it does."""
+        """Do as it does, with arrays whose elements lie in order, as adaquant needs them."""
         torch.Tensor.cuda = _on_cpu  # type: ignore[method-assign]
+        data = shareable["DXO"]["data"]
+        data.update({name: np.ascontiguousarray(x) for name, x in data.items()})
         return self._inner.process(shareable, fl_ctx)
 
 
@@ -69,9 +72,14 @@ class Dequantiser(Filter):  # type: ignore[misc]
         self._inner = _dequantiser()
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Do as it does."""
+        """Do as it does, and return vectors as such: bitsandbytes' CPU code makes rows of them."""
         torch.Tensor.cuda = _on_cpu  # type: ignore[method-assign]
-        return self._inner.process(shareable, fl_ctx)
+        states = shareable["DXO"]["meta"].get("quant_state", {})
+        shapes = {name: tuple(state["shape"]) for name, state in states.items() if "shape" in state}
+        whole = self._inner.process(shareable, fl_ctx)
+        data = whole["DXO"]["data"]
+        data.update({name: data[name].reshape(shape) for name, shape in shapes.items()})
+        return whole
 
 
 def add_own(recipe: Recipe, way: str) -> None:

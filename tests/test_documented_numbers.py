@@ -27,9 +27,9 @@ from tests.snippets import DOCS
 
 pytestmark = pytest.mark.repository
 
-# The format measures nothing, tests/test_flower_table.py has the matrix of apps, and
-# tests/test_privacy_page.py what leaks.
-ELSEWHERE = {"docs/format.md", "docs/flower.md", "docs/privacy.md"}
+# The format and the protocol measure nothing, tests/test_flower_table.py has the matrix of apps,
+# and tests/test_privacy_page.py what leaks.
+ELSEWHERE = {"docs/format.md", "docs/protocol.md", "docs/flower.md", "docs/privacy.md"}
 PAGES = ["README.md", *(page for page in DOCS if page not in ELSEWHERE)]
 MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
 SAVINGS, PAPER, CODECS = "docs/results/savings.md", "docs/results/paper.md", "docs/codecs.md"
