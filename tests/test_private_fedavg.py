@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping a
 
 from fedsz import extras
 from fedsz.errors import ConfigError, DivergedUpdate, ModelMismatch
-from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, StreamingFedAvg
+from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, SecureSum, StreamingFedAvg
 from fedsz.flower.local_noise import LEAST, LocalNoise
 from fedsz.flower.private import _NORM, _RELEASES, _StepSum
 from fedsz.flower.received_update import ReceivedUpdate
@@ -297,6 +297,22 @@ def test_clients_add_the_noise_before_anything_leaves(sealed: bool) -> None:
     # Any update may have been any other, which is twice the norm away.
     assert plan.release == Release(plan.multiplier / 2)
     assert strategy.epsilon == plan.spent({Release(plan.multiplier / 2): 1})
+
+
+def test_a_secure_sum_is_of_updates_that_clients_have_noised() -> None:
+    """Nobody reads one, and the mean has the noise of all; weights are the clients' own, 1 to 6."""
+    plan = PrivacyPlan(epsilon=20, rounds=3, clip=C, at=NoiseAt.CLIENT, noise=4.0)
+    configs: list[dict[str, Any]] = [{"partition-id": i} for i in range(6)]
+    grid = FedSZGrid(LocalGrid(app_of(lambda i, x: x), configs), secure=SecureSum(bits=16))
+    strategy = PrivateFedAvg(plan=plan, **ONE)
+
+    before, after = run(strategy, grid, start={"w": np.zeros(20_000, np.float32)})
+
+    deviation = plan.multiplier * C * math.sqrt(91) / 21
+    assert (after["w"] - before["w"]).std() == pytest.approx(deviation, rel=0.03)
+    assert strategy.epsilon == plan.spent({Release(plan.multiplier / 2): 1})
+    with pytest.raises(ConfigError, match="cannot be clipped for noise"):
+        run(PrivateFedAvg(epsilon=20, noise=4.0, clip=C, **ONE), grid)
 
 
 def test_a_client_can_insist_on_noise(caplog: pytest.LogCaptureFixture) -> None:

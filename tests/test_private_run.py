@@ -109,6 +109,7 @@ def test_what_was_spent_stands_wherever_a_round_does() -> None:
         ({"dp_clip": "quantile:goal=1"}, "has no setting 'goal'"),
         ({"dp_clip": "-1"}, "above 0 and finite"),
         ({"dp_noise_at": "client"}, "clip must be a number"),
+        ({"secure_sum": 16}, "--secure-sum with --dp-epsilon needs --dp-noise-at client"),
     ],
     ids=str,
 )

@@ -270,7 +270,7 @@ def strategy_of(config: RunConfig) -> StreamingFedAvg:
         MissingPackage: differential privacy is asked for, and dp-accounting is not installed.
     """
     asked, replies = (config.seed, config.clients_per_round), {"min_replies": config.min_replies}
-    for name in ("buffer", "fetchsgd", "dp_epsilon") if config.secure_sum else ():
+    for name in ("buffer", "fetchsgd") if config.secure_sum else ():
         if getattr(config, name):
             raise ConfigError(f"--secure-sum cannot be used with --{name.replace('_', '-')}")
     if config.server_momentum and not config.fetchsgd:
@@ -311,6 +311,8 @@ def privacy_of(config: RunConfig) -> PrivacyPlan | None:
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} cannot be used with --dp-epsilon{instead}")
     sends, at_server = config.compression, config.dp_noise_at == NoiseAt.SERVER
+    if at_server and config.secure_sum:
+        raise ConfigError("--secure-sum with --dp-epsilon needs --dp-noise-at client")
     if at_server and sends.keeps_state and sends.update != DELTA_EF:
         why = "what an update adds of earlier rounds is clipped off, and is not accounted for"
         raise ConfigError(f"--dp-epsilon needs an --update without feedback or difference: {why}")
