@@ -116,22 +116,38 @@ class Round:
         return total % (1 << self.codec.plan.bits)
 
 
-@given(clients=st.integers(1, 1 << 20), bits=st.integers(2, 32))
-def test_no_sum_of_tokens_overflows(clients: int, bits: int) -> None:
+@given(clients=st.integers(1, 1 << 20), bits=st.integers(2, 32), together=st.integers(1, 16))
+def test_no_sum_of_tokens_overflows(clients: int, bits: int, together: int) -> None:
+    told = {"clients": clients, "bits": bits, "together": together}
     try:
-        plan = plan_of({"w": np.ones(3, np.float32)}, clients=clients, bits=bits)
+        plan = plan_of({"w": np.ones(3, np.float32)}, **told)
     except ConfigError:
-        assert (1 << bits) - 1 < 2 * clients  # not even -1, 0 and 1
+        assert (2 * clients + 1) ** together > 1 << bits  # not even -1, 0 and 1
         return
-    assert clients * plan.most < 1 << (bits - 1)
+    highest = sum(clients * 2 * plan.most * plan.place**i for i in range(together))
+    assert clients * 2 * plan.most < plan.place
+    assert highest < plan.place**together <= 1 << bits
     assert clients * (plan.base - 1) < 1 << bits
-    assert bits_for(clients, plan.most) <= bits < bits_for(clients, plan.most + 1)
+    needed = [bits_for(clients, plan.most + more, together) for more in (0, 1)]
+    assert needed[0] <= bits < needed[1]
 
 
-@pytest.mark.parametrize(("clients", "bits"), [(1, 2), (4, 5), (4, 8), (5, 4), (100, 10)])
-def test_the_largest_updates_do_not_overflow(clients: int, bits: int) -> None:
+@pytest.mark.parametrize(
+    ("clients", "bits", "together"),
+    [
+        (1, 2, 1),
+        (4, 5, 1),
+        (4, 8, 1),
+        (5, 4, 1),
+        (100, 10, 1),
+        (4, 16, 5),
+        (4, 32, 10),
+        (1, 32, 16),
+    ],
+)
+def test_the_largest_updates_do_not_overflow(clients: int, bits: int, together: int) -> None:
     start = model()
-    plan = plan_of(start, clients=clients, bits=bits)
+    plan = plan_of(start, clients=clients, bits=bits, together=together)
     codec = TokenCodec(plan, Layout.of(start))
     for sign in (1, -1):
         far = {name: x + np.float32(sign * 1e30) for name, x in start.items()}
@@ -148,13 +164,14 @@ def test_the_largest_updates_do_not_overflow(clients: int, bits: int) -> None:
 
 @pytest.mark.parametrize("dither", [False, True])
 @pytest.mark.parametrize("steps", [0, 3])
-@pytest.mark.parametrize(("bits", "share"), [(12, 1.0), (9, 0.2)])
+@pytest.mark.parametrize(("bits", "together", "share"), [(12, 1, 1.0), (9, 1, 0.2), (28, 3, 0.2)])
 def test_the_mean_is_that_of_the_sum_and_within_the_grid(
-    dither: bool, steps: int, bits: int, share: float
+    dither: bool, steps: int, bits: int, together: int, share: float
 ) -> None:
     start = model()
     history = history_of(start, steps) if steps else None
-    plan = plan_of(start, history, bits=bits, share=share, dither=dither, scales=(0.05, 0.05, 0.05))
+    told = {"bits": bits, "together": together, "share": share, "dither": dither}
+    plan = plan_of(start, history, **told, scales=(0.05, 0.05, 0.05))
     codec = TokenCodec(plan, Layout.of(start), history)
     weights = [1000, 10, 0, 333]
     trained = [stepped(start, seed) for seed in range(4)]
@@ -186,7 +203,7 @@ def test_what_is_not_sent_is_kept() -> None:
     meant = [{name: np.zeros(x.shape) for name, x in start.items()} for _ in weights]
     arrived = {name: np.zeros(x.shape) for name, x in start.items()}
     for number in range(1, 9):
-        plan = plan_of(start, history, number=number, bits=5, share=0.15)
+        plan = plan_of(start, history, number=number, bits=16, together=5, share=0.2)
         codec = TokenCodec(plan, Layout.of(start), history)
         trained = [stepped(start, 10 * number + seed) for seed in range(4)]
         done = Round.of(codec, start, trained, weights, residuals)
@@ -351,12 +368,12 @@ def test_scales_follow_what_clients_have_to_send() -> None:
 
 def test_sums_that_cannot_be_are_refused() -> None:
     start = model()
-    plan = plan_of(start, bits=6)  # tokens up to 7, of a sum 28 of 31
+    plan = plan_of(start, bits=6)  # 0 to 14 of each client, of 63
     codec = TokenCodec(plan, Layout.of(start))
     done = Round.of(codec, start, [stepped(start, s) for s in range(4)], [1] * 4)
     beyond = done.sums
-    beyond[0] = 30
-    with pytest.raises(CorruptStream, match="a sum of tokens of 30; have 28"):
+    beyond[0] = 60
+    with pytest.raises(CorruptStream, match="is 60; have 56"):
         codec.decode(beyond, done.clients)
     with pytest.raises(CorruptStream, match="a sum has"):
         codec.decode(done.sums[1:], done.clients)
@@ -379,7 +396,7 @@ def test_plans_are_bytes_and_others_are_refused() -> None:
     hostile = [data[:end] for end in range(len(data))] + [data + b"\0", b"\xc0" * (1 << 20)]
     for place, value in [(2, 0), (2, 1 << 40), (3, 33), (3, 2), (4, 0.0), (4, 1.5), (6, 0),
                          (7, [float("nan")]), (7, [0.0]), (7, [1.0] * 70_000), (0, b"short"),
-                         (9, b""), (5, -1), (3, True)]:  # fmt: skip
+                         (8, 0), (8, 17), (8, 3), (9, 1), (10, b""), (5, -1)]:  # fmt: skip
         hostile.append(msgspec.msgpack.encode([*told[:place], value, *told[place + 1 :]]))
     hostile += [msgspec.msgpack.encode([*told, 1]), b"\0" * ((1 << 20) + 1)]
     for wrong in hostile:

@@ -1,9 +1,11 @@
 """What server and clients agree on before a secure sum: a ring, scales, and what is sent in turn.
 
-With n clients and b bits, a coefficient's token lies in [-c, c] with c = floor((2^b - 1) / 2n). So
-the sum of n tokens is below 2^(b - 1), whoever sends what: a ring of b bits cannot overflow.
-Numbers that need more than a token go as digits below floor((2^b - 1) / n) + 1, one token each,
-whose sums do not overflow either.
+A token of b bits has k places of base B, the largest with B^k <= 2^b. Of n clients each adds a
+number from 0 to floor((B - 1) / n) in a place. So the sum of n is below B, whoever sends what: no
+place carries over into the next, and a ring of b bits cannot overflow. A coefficient is rounded to
+one of 2c + 1 values, c = floor((B - 1) / 2n), and takes a place. Several in a token take fewer bits
+together where 2nc + 1 is far from a power of two: with 4 clients and c = 1, five take 16 bits.
+Numbers that need more go as digits below floor((2^b - 1) / n) + 1, one in a token.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class TokenPlan(
         cap: the largest weight; a client of more counts as one of this.
         scales: of each tensor, in the model's order: the root mean square of the coefficients that
             clients have to send; of an exact tensor, how far an element may move.
+        together: coefficients in a token: k above.
         dither: whether rounding is dithered, subtractively.
         history: digest of the history whose bases coefficients are of; None for elements as they
             are.
@@ -60,23 +63,35 @@ class TokenPlan(
     seed: _Word
     cap: Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 1)]
     scales: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_TENSORS)]
+    together: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
     dither: bool = False
     history: _Digest | None = None
 
     def __post_init__(self) -> None:
         if self.most < 1:
-            need = bits_for(self.clients, 1)
+            need = bits_for(self.clients, 1, self.together)
             raise ConfigError(
-                f"tokens of {self.clients} clients need a ring of {need} bits or more, got"
-                f" {self.bits}"
+                f"{self.together} coefficients of {self.clients} clients need a ring of {need} bits"
+                f" or more, got {self.bits}"
             )
         if not all(0 < scale < math.inf for scale in self.scales):
             raise ConfigError("a scale of a plan must be finite and above 0")
 
     @property
+    def place(self) -> int:
+        """What the sum in a coefficient's place is below: B above."""
+        low, high = 1, 1 << self.bits
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (
+                (middle, high) if middle**self.together <= 1 << self.bits else (low, middle - 1)
+            )
+        return low
+
+    @property
     def most(self) -> int:
-        """The largest absolute value of a coefficient's token: c above."""
-        return ((1 << self.bits) - 1) // (2 * self.clients)
+        """The most steps of the grid that a coefficient may have, either way: c above."""
+        return (self.place - 1) // (2 * self.clients)
 
     @property
     def base(self) -> int:
@@ -85,7 +100,7 @@ class TokenPlan(
 
     @property
     def spread(self) -> float:
-        """The root mean square that coefficients' tokens are to have.
+        """The root mean square that coefficients are to have, in steps of the grid.
 
         A grid of so many steps in a root mean square clips 1 to 3 % of them: fewer steps lose more
         to rounding, and more lose more to clipping.
@@ -123,9 +138,10 @@ class TokenPlan(
             raise ModelMismatch("the plan of a secure sum is for another model")
 
 
-def bits_for(clients: int, most: int) -> int:
-    """Return the fewest bits of a ring for so many clients' tokens in [-most, most]."""
-    return (2 * most * clients).bit_length()
+def bits_for(clients: int, most: int, together: int = 1) -> int:
+    """Return the fewest bits of a ring for so many clients' coefficients in [-most, most]."""
+    sums: int = (2 * most * clients + 1) ** together
+    return (sums - 1).bit_length()
 
 
 def layout_digest(layout: Layout) -> bytes:

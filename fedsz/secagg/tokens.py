@@ -99,7 +99,11 @@ class TokenCodec:
         """How many tokens each client sends."""
         whole = sum(math.prod(self.layout.shapes[name]) for name in self.exact)
         aside = self.plan.digits(self.plan.cap + 1) + len(self.sent) * self._narrow
-        return sum(s.where.size for s in self.sent.values()) + whole * self._wide + aside
+        return -(-self._coefficients // self.plan.together) + whole * self._wide + aside
+
+    @property
+    def _coefficients(self) -> int:
+        return sum(sent.where.size for sent in self.sent.values())
 
     @property
     def dtype(self) -> np.dtype:
@@ -129,12 +133,12 @@ class TokenCodec:
                 than float32 has numbers.
             ModelMismatch: one of the models has another layout than the plan is for.
         """
-        plan, parts, left, clipped = self.plan, [], {}, 0
+        plan, left, clipped = self.plan, {}, 0
         self.layout.check({name: x.shape for name, x in trained.items()})
         self.layout.check({name: x.shape for name, x in start.items()})
         used = min(weight, plan.cap)
         part = used / plan.cap
-        energies = []
+        energies, rounded = [], []
         for name, sent in self.sent.items():
             y = _step(name, trained[name], start[name], np.float32)
             before = residual.get(name)
@@ -150,7 +154,7 @@ class TokenCodec:
             tokens = np.rint(z + drawn)
             limited = np.clip(tokens, -plan.most, plan.most)
             clipped += int(np.count_nonzero(tokens != limited))
-            parts.append(limited.astype(np.int64))
+            rounded.append(limited.astype(np.int64))
             if used:
                 limited -= drawn
                 limited *= sent.grid
@@ -158,6 +162,7 @@ class TokenCodec:
                 y[sent.where] -= limited
             kept = y if sent.basis is None else sent.basis.tensor(y)
             left[name] = kept.reshape(self.layout.shapes[name])
+        parts = [self._in_places(rounded)]
         for name in self.exact:
             v = _step(name, trained[name], start[name], np.float64)
             half = self._half
@@ -165,8 +170,7 @@ class TokenCodec:
             parts.append(self._as_digits(moved.astype(np.int64) + half, self._wide))
         parts.append(self._as_digits(np.array([used]), plan.digits(plan.cap + 1)))
         parts.append(self._as_digits(np.array(energies, np.int64), self._narrow))
-        ring = np.int64((1 << plan.bits) - 1)
-        return Encoded((np.concatenate(parts) & ring).astype(self.dtype), left, clipped)
+        return Encoded(np.concatenate(parts).astype(self.dtype), left, clipped)
 
     def decode(self, sums: Tokens, clients: Sequence[int]) -> Sum:
         """Return what a sum of tokens modulo 2^bits says.
@@ -185,12 +189,7 @@ class TokenCodec:
         if sums.shape != (self.count,):
             raise CorruptStream(f"a sum has {self.count} tokens, got {sums.shape}")
         left = _Reader(sums.astype(np.int64), plan)
-        grids, steps = [], {}
-        for name, sent in self.sent.items():
-            total = left.signed(sent.where.size, count)
-            total -= sum(self._dither(name, client, total.size) for client in clients)
-            grids.append(total * sent.grid)
-            del total
+        rounded, steps = left.places(self._coefficients, count), {}
         wholes = {
             name: left.numbers(math.prod(self.layout.shapes[name]), self._wide, count)
             - count * self._half
@@ -201,9 +200,11 @@ class TokenCodec:
         if weight > count * plan.cap:
             raise CorruptStream(f"weights of {weight} in all, of {count} clients up to {plan.cap}")
         factor = plan.cap / weight if weight else 0.0
-        for (name, sent), grid in zip(self.sent.items(), grids, strict=True):
+        for name, sent in self.sent.items():
+            here, rounded = rounded[: sent.where.size], rounded[sent.where.size :]
+            total = here - sum(self._dither(name, client, here.size) for client in clients)
             y = np.zeros(math.prod(self.layout.shapes[name]), np.float32)
-            y[sent.where] = grid * factor
+            y[sent.where] = total * sent.grid * factor
             step = y if sent.basis is None else sent.basis.tensor(y)
             steps[name] = step.reshape(self.layout.shapes[name])
         for name, whole in wholes.items():
@@ -234,6 +235,14 @@ class TokenCodec:
         drawn -= 0.5
         return drawn
 
+    def _in_places(self, rounded: Sequence[NDArray]) -> NDArray:
+        """Return coefficients in [-c, c] as tokens, of so many places each, the lowest first."""
+        plan, size = self.plan, self._coefficients
+        numbers = np.zeros(-(-size // plan.together) * plan.together, np.int64)
+        np.concatenate(rounded or [numbers], out=numbers[:size])
+        numbers[:size] += plan.most
+        return np.asarray(numbers.reshape(-1, plan.together) @ _powers(plan.place, plan.together))
+
     def _as_digits(self, numbers: NDArray, digits: int) -> NDArray:
         """Return numbers from 0 on as digits, the lowest first, each number's side by side."""
         found = np.empty((numbers.size, digits), np.int64)
@@ -248,29 +257,38 @@ class _Reader:
     def __init__(self, sums: NDArray, plan: TokenPlan) -> None:
         self._sums, self._plan = sums, plan
 
-    def signed(self, size: int, clients: int) -> Doubles:
+    def places(self, size: int, clients: int) -> Doubles:
         """Return sums of so many clients' coefficients."""
-        total = self._take(size)
-        total = np.where(total >> (self._plan.bits - 1), total - (1 << self._plan.bits), total)
-        self._require(total, clients * self._plan.most)
-        return total.astype(np.float64)
+        plan = self._plan
+        numbers = self._take(-(-size // plan.together))
+        found = np.empty((numbers.size, plan.together), np.int64)
+        for i in range(plan.together):
+            numbers, found[:, i] = np.divmod(numbers, plan.place)
+        self._require(numbers, 0)
+        self._require(found, 2 * clients * plan.most)
+        coefficients: Doubles = found.reshape(-1)[:size].astype(np.float64)
+        coefficients -= clients * plan.most
+        return coefficients
 
     def numbers(self, size: int, digits: int, clients: int) -> NDArray:
         """Return sums of so many clients' numbers of so many digits, int64."""
         total = self._take(size * digits)
         self._require(total, clients * (self._plan.base - 1))
-        places = self._plan.base ** np.arange(digits, dtype=np.int64)
-        return np.asarray(total.reshape(size, digits) @ places)
+        return np.asarray(total.reshape(size, digits) @ _powers(self._plan.base, digits))
 
     def _take(self, size: int) -> NDArray:
         taken, self._sums = self._sums[:size], self._sums[size:]
         return taken
 
     def _require(self, total: NDArray, most: int) -> None:
-        if total.size and int(np.abs(total).max()) > most:
-            raise CorruptStream(
-                f"a sum of tokens of {int(np.abs(total).max())}; have {most} at most"
-            )
+        largest = int(total.max(initial=0))
+        if largest > most:
+            raise CorruptStream(f"a sum in a place of tokens is {largest}; have {most} at most")
+
+
+def _powers(base: int, count: int) -> NDArray:
+    """Return base^0, base^1, ... as int64."""
+    return np.array([base**i for i in range(count)], np.int64)
 
 
 def _step(name: str, x: NDArray, base: NDArray, dtype: Any) -> NDArray:

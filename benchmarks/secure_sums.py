@@ -1,0 +1,241 @@
+"""What secure sums cost: accuracy and bits a parameter of whole runs, paired with plain ones.
+
+    python -m benchmarks.secure_sums docs/results/secagg.parquet --data-dir DIR
+    python -m benchmarks.secure_sums docs/results/secagg.parquet --table
+
+The first makes the runs that the file lacks; the second prints the table of docs/privacy.md from
+them. Tokens are real, packed and added up in the ring; masks, which cancel, are left out, and so
+are messages. Runs of one seed share the model, the shares, and the order of the examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from fedsz.arrays import Layout, NDArray
+from fedsz.methods import History
+from fedsz.report.runs import Spread
+from fedsz.secagg.packing import pack, unpack_add
+from fedsz.secagg.scales import scales_of
+from fedsz.secagg.token_plan import TokenPlan, layout_digest
+from fedsz.secagg.tokens import TokenCodec, moved
+from fedsz.training.model_state import arrays_of, set_arrays
+from fedsz.training.options import RunConfig
+from fedsz.training.task import load_task
+from fedsz.update.reference import Reference
+
+CLIENTS: Final = 4
+ROUNDS: Final = 60
+LATE: Final = 20  # of them, the last ones
+SEEDS: Final = 3
+TASKS: Final = {
+    "cnn": RunConfig(
+        model="cnn", dataset="cifar10", image_size=16, samples=1200, test_samples=1000,
+        partitioner="dirichlet", alpha=0.3, clients=CLIENTS, learning_rate=0.02,
+    ),
+    "gpt": RunConfig(
+        task="benchmarks.tasks:Characters", model="gpt", dataset="shakespeare", samples=512,
+        test_samples=100, clients=CLIENTS, learning_rate=2e-3,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Way:
+    """How updates go.
+
+    Attributes:
+        bits: of the ring; 0 for float32, without a secure sum.
+        share: of the coefficients that each round sends, but the first, which sends all.
+        together: coefficients in a token.
+        basis: whether they are of the basis of earlier broadcasts.
+    """
+
+    bits: int = 0
+    share: float = 1.0
+    together: int = 1
+    basis: bool = False
+
+
+PLAIN: Final = "float32"
+WAYS: Final = {
+    PLAIN: Way(),
+    "all": Way(8),
+    "a quarter, in the basis": Way(16, 0.236, together=5, basis=True),
+}
+
+
+class Summed:
+    """The server's side of secure sums, and what its clients keep."""
+
+    def __init__(self, way: Way, model: dict[str, NDArray], seed: int, cap: int) -> None:
+        self._way, self._seed, self._cap = way, seed, cap
+        self._layout, self._history = Layout.of(model), History()
+        self._scales: dict[str, float] | None = None
+        self._residuals: list[dict[str, NDArray]] = [{} for _ in range(CLIENTS)]
+
+    def round(
+        self, number: int, model: dict[str, NDArray], trained: list[dict[str, NDArray]],
+        weights: list[int],
+    ) -> tuple[dict[str, NDArray], int]:  # fmt: skip
+        """Return the model after a round, and how many bytes of tokens each client sends."""
+        history = self._history if self._way.basis and self._history.digest else None
+        plan = TokenPlan(
+            layout=layout_digest(self._layout),
+            number=number,
+            clients=CLIENTS,
+            bits=self._way.bits,
+            together=self._way.together,
+            share=self._way.share if number > 1 else 1.0,
+            seed=self._seed,
+            cap=self._cap,
+            scales=scales_of(model, self._scales),
+            history=history.digest if history else None,
+        )
+        codec = TokenCodec(plan, self._layout, history)
+        sums, size = np.zeros(codec.count, codec.dtype), 0
+        for client, (after, weight) in enumerate(zip(trained, weights, strict=True)):
+            sent = codec.encode(after, model, weight, self._residuals[client], client)
+            self._residuals[client] = sent.residual
+            packed = pack(sent.tokens, plan.bits)
+            unpack_add(packed, plan.bits, sums)
+            size = len(packed)
+        mean = codec.decode(sums, range(CLIENTS))
+        self._scales = mean.scales
+        after = {name: moved(x, mean.step[name]) for name, x in model.items()}
+        if self._way.basis:
+            self._history = self._history.beyond(Reference(model), Reference(after))
+        return after, size
+
+
+def run(name: str, way: str, seed: int, data_dir: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each round: accuracy and loss on what is held out, and bytes of tokens."""
+    config = replace(TASKS[name], seed=seed, data_dir=data_dir)
+    task = load_task(config)
+    network, held_out = task.build_model(), task.load_test()
+    shares = [task.load_share(i, CLIENTS) for i in range(CLIENTS)]
+    model = {key: x.copy() for key, x in arrays_of(network).items()}
+    parameters = sum(x.size for x in model.values())
+    summed = None
+    for number in range(1, ROUNDS + 1):
+        trained, weights = [], []
+        for client, share in enumerate(shares):
+            set_arrays(network, {key: x.copy() for key, x in model.items()})
+            told = task.train(network, share, hash((seed, number, client)) % 2**32)
+            trained.append({key: x.copy() for key, x in arrays_of(network).items()})
+            weights.append(told.examples)
+        if not WAYS[way].bits:
+            total = sum(weights)
+            model = {
+                key: (sum(w * one[key] for w, one in zip(weights, trained, strict=True)) / total)
+                .astype(x.dtype)
+                for key, x in model.items()
+            }  # fmt: skip
+            size = 4 * parameters
+        else:
+            summed = summed or Summed(WAYS[way], model, seed, max(weights))
+            model, size = summed.round(number, model, trained, weights)
+        set_arrays(network, {key: x.copy() for key, x in model.items()})
+        score = task.evaluate(network, held_out)
+        yield {
+            "task": name, "way": way, "seed": seed, "round": number, "accuracy": score.accuracy,
+            "loss": score.loss, "bytes": size, "parameters": parameters,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a way came to over the seeds of a task.
+
+    Attributes:
+        bits: a parameter and round.
+        whole, late: points of accuracy to the uncompressed run of the seed, as a share: the mean of
+            all rounds, and of the last `LATE`.
+    """
+
+    bits: float
+    whole: Spread
+    late: Spread
+
+
+def cost(rows: list[dict[str, Any]], task: str, way: str) -> Cost:
+    """Return what a way came to."""
+    ours = [row for row in rows if (row["task"], row["way"]) == (task, way)]
+    plain = {
+        (row["seed"], row["round"]): row["accuracy"]
+        for row in rows
+        if (row["task"], row["way"]) == (task, PLAIN)
+    }
+    points = [
+        (row["seed"], row["round"], row["accuracy"] - plain[row["seed"], row["round"]])
+        for row in ours
+    ]
+    seeds = sorted({row["seed"] for row in ours})
+
+    def spread(first: int) -> Spread:
+        found = Spread.of([
+            fmean(p for s, number, p in points if s == seed and number >= first) for seed in seeds
+        ])  # fmt: skip
+        assert found
+        return found
+
+    bits = 8 * fmean(row["bytes"] / row["parameters"] for row in ours)
+    return Cost(bits, spread(1), spread(ROUNDS - LATE + 1))
+
+
+HEAD: Final = """\
+| task | sent | bits a parameter | times below float32 | points, all rounds | last third |
+| --- | --- | ---: | ---: | ---: | ---: |
+"""
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the table of docs/privacy.md."""
+    lines = []
+    for task in TASKS:
+        for way in list(WAYS)[1:]:
+            found = cost(rows, task, way)
+            spreads = (found.whole, found.late)
+            points = [f"{100 * p.mean:+.2f} ± {100 * p.reach:.2f}" for p in spreads]
+            cells = [task, way, f"{found.bits:.2f}", f"{32 / found.bits:.1f}", *points]
+            lines.append(f"| {' | '.join(cells)} |\n")
+    return HEAD + "".join(lines)
+
+
+def main() -> None:
+    """Make what is missing, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--data-dir", default="")
+    parser.add_argument("--tasks", nargs="+", choices=[*TASKS], default=[*TASKS])
+    parser.add_argument("--ways", nargs="+", choices=[*WAYS], default=[*WAYS])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*range(SEEDS)])
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    rows = pq.read_table(given.results).to_pylist() if given.results.exists() else []
+    if given.table:
+        print(table(rows), end="")
+        return
+    torch.set_num_threads(1)
+    for seed in given.seeds:
+        for task in given.tasks:
+            for way in given.ways:
+                if any((r["task"], r["way"], r["seed"]) == (task, way, seed) for r in rows):
+                    continue
+                rows += run(task, way, seed, given.data_dir)
+                pq.write_table(pa.Table.from_pylist(rows), given.results, compression="zstd")
+                print(seed, task, way, f"{rows[-1]['accuracy']:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
