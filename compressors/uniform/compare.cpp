@@ -38,31 +38,21 @@ Comparison compare_as(const Operands<E>& operands, std::size_t n, Asked asked,
                       const Settings& settings) {
     const Kernels& all = kernels_of(settings);
     const ElementKernels<E>& kernels = all.of<E>();
-    const auto* base = operands.base;
-    const bool more = operands.residual != nullptr;
-    const Elements<E> meant({operands.x, nullptr, operands.residual, operands.weight}, all);
+    const Elements<E> elements(operands, all);
     Vector<Found<E>> found((n + kPiece - 1) / kPiece);
     parallel_for(found.size(), settings.threads, [&](unsigned, std::size_t i) {
         const std::size_t end = std::min(n, (i + 1) * kPiece);
         for (std::size_t at = i * kPiece; at < end; at += kBlock) {
             const std::size_t some = std::min(kBlock, end - at);
-            typename E::Stored block[kBlock], difference[kBlock];
-            const auto* m = meant.read(at, some, block);
-            fetch(base + at + some, some);
-            const Extents<E> part = kernels.extents(m, base + at, some, difference);
+            const Seen<E> part = kernels.look(elements.operands(at, some), some, asked);
             found[i].x = joined(found[i].x, part.x);
             found[i].difference = joined(found[i].difference, part.difference);
-            if (asked.energies) found[i].meant += kernels.energy(difference, nullptr, some);
-            if (more && (asked.energies || asked.deviation))
-                kernels.combine({operands.x + at, base + at}, some, difference);
-            if (more && asked.energies)
-                found[i].step += kernels.energy(difference, nullptr, some);
-            if (asked.deviation) {
-                // One of them: their mean is no further from it than they are from each other.
-                const double shift = double(E::widen(difference[0])), count = double(some);
-                const auto [sum, squares] = kernels.sums(difference, some, shift);
-                found[i].moments.join({count, shift + sum / count, squares - sum * (sum / count)});
-            }
+            found[i].step += part.step;
+            found[i].meant += part.meant;
+            if (!asked.deviation) continue;
+            const auto [first, sum, squares] = part.sums;
+            const auto count = double(some);
+            found[i].moments.join({count, first + sum / count, squares - sum * (sum / count)});
         }
     });
     Found<E> whole;
@@ -78,7 +68,7 @@ Comparison compare_as(const Operands<E>& operands, std::size_t n, Asked asked,
     return {own.low,    own.high,
             apart.low,  apart.high,
             count > 0 ? std::sqrt(std::max(squares, 0.0) / count) : 0,
-            more ? whole.step : whole.meant,
+            whole.step,
             whole.meant};
 }
 

@@ -57,6 +57,8 @@ public:
     void decode(T* y, const T* base) {
         if (mode_ == Mode::coded) ahead_ = {y, base};
         const auto put = [&](std::size_t, std::size_t at, std::size_t n, const Block& block) {
+            if (base && tokens_alone(at, n))
+                return loops_.tokens_onto(block.tokens, n, grid_, base + at, y + at);
             elements(at, n, block, y + at);
             if constexpr (std::is_same_v<T, C>)
                 if (base) loops_.accumulate(base + at, n, C(1), y + at);

@@ -17,14 +17,20 @@ public:
     Elements(const Operands<E>& operands, const Kernels& kernels)
         : operands_(operands), kernels_(kernels.of<E>()) {}
 
-    // Elements at, at + 1, ..., n <= kBlock of them; what is no array is put into `block`. Fetches
-    // those behind them, which are read next.
-    const T* read(std::size_t at, std::size_t n, T* block) const {
+    // What elements at, at + 1, ... are made of. Fetches what is behind n <= kBlock of them, which
+    // is read next.
+    Operands<E> operands(std::size_t at, std::size_t n) const {
         fetch(operands_.x + at + n, n);
-        if (operands_.plain()) return operands_.x + at;
         if (operands_.base) fetch(operands_.base + at + n, n);
         if (operands_.residual) fetch(operands_.residual + at + n, n);
-        kernels_.combine(operands_.from(at), n, block);
+        return operands_.from(at);
+    }
+
+    // These elements; what is no array is put into `block`.
+    const T* read(std::size_t at, std::size_t n, T* block) const {
+        const Operands<E> here = operands(at, n);
+        if (here.plain()) return here.x;
+        kernels_.combine(here, n, block);
         return block;
     }
 
@@ -37,7 +43,8 @@ public:
     // Puts what is left out at left[at], left[at + 1], ... where elements are decoded to `decoded`;
     // returns the sum of its squares.
     double leave(std::size_t at, std::size_t n, const T* decoded, T* left) const {
-        return kernels_.left_out(operands_.from(at), decoded, n, left + at);
+        kernels_.left_out(operands_.from(at), decoded, n, left + at);
+        return kernels_.energy(left + at, nullptr, n);
     }
 
 private:

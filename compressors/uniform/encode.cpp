@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -14,6 +13,7 @@
 #include "parallel.hpp"
 #include "payload.hpp"
 #include "quad_choice.hpp"
+#include "quantiser.hpp"
 #include "recycled.hpp"
 #include "sparse.hpp"
 #include "survey.hpp"
@@ -34,7 +34,6 @@ template <class E>
 class Encoder {
     using T = typename E::Stored;
     using C = typename E::Compute;
-    using Bits = typename E::Bits;
     using Octets = Vector<std::uint8_t>;
 
 public:
@@ -50,7 +49,7 @@ public:
           threads_(settings.threads),
           kernels_(kernels_of(settings)),
           writer_(payload),
-          worst_(threads_) {}
+          quantiser_(x_, kernels_, threads_, left) {}
 
     // False where the elements had better be stored.
     bool encode() {
@@ -62,16 +61,16 @@ public:
             encode_blocks();
         else
             encode_coded();
-        write_exceptions(exceptions_, writer_);
+        write_exceptions(quantiser_.exceptions(), writer_);
         return !writer_.full() && writer_.size() < n_ * sizeof(T) + 1;
     }
 
     std::size_t size() const { return writer_.size(); }
 
-    double max_error() const { return double(std::bit_cast<C>(std::ranges::max(worst_))); }
+    double max_error() const { return quantiser_.max_error(); }
 
     // The sum of squares of what was left out.
-    double squares() const { return std::accumulate(squares_.begin(), squares_.end(), 0.0); }
+    double squares() const { return quantiser_.squares(); }
 
     // Puts the elements themselves at `out`; returns the sum of squares of what that leaves out.
     double store(std::uint8_t* out) const {
@@ -138,61 +137,11 @@ private:
         return true;
     }
 
-    // Elements at, at + 1, ... of a chunk, of which there are at most kBlock, to tokens, their low
-    // bits to `low` in planes; at is a multiple of kPlane.
-    void quantise(unsigned worker, std::size_t chunk, std::size_t at,
-                  std::span<std::uint8_t> tokens, std::span<std::uint8_t> low) {
-        Vector<Exception<E>>& exceptions = exceptions_[chunk];
-        const std::size_t before = exceptions.size();
-        std::uint16_t rest[kBlock];
-        std::int32_t numbers[kBlock];
-        std::uint8_t fractions[kBlock];
-        const std::size_t n = tokens.size();
-        T block[kBlock];
-        const T* x = x_.read(at, n, block);
-        if (factors_) factors_->predict(kernels_, at, std::span(numbers).first(n), fractions);
-        const std::int32_t* prediction = factors_ ? numbers : nullptr;
-        Bits worst = 0;
-        // Halves a block that holds an exception, until that is all there is.
-        const auto attempt = [&](auto&& self, std::size_t from, std::size_t count) -> void {
-            const Bits error = kernels_.of<E>().quantise(x + from, count, grid_,
-                                                         prediction ? prediction + from : nullptr,
-                                                         &tokens[from], &rest[from]);
-            if (error <= std::bit_cast<Bits>(grid_.limit)) {
-                worst = std::max(worst, error);
-            } else if (count > 1) {
-                self(self, from, count / 2);
-                self(self, from + count / 2, count - count / 2);
-            } else {
-                exceptions.push_back({at + from, x[from]});
-                tokens[from] = fill_;
-                rest[from] = 0;
-            }
-        };
-        attempt(attempt, 0, n);
-        worst_[worker] = std::max(worst_[worker], worst);
-        if (grid_.shift && !low.empty())
-            pack_low(kernels_, std::span(rest, n), grid_.shift, at, low);
-        if (!left_) return;
-        T decoded[kBlock];
-        kernels_.of<E>().dequantise(tokens.data(), rest, prediction, n, grid_, decoded);
-        for (std::size_t i = before; i < exceptions.size(); ++i)
-            decoded[exceptions[i].position - at] = exceptions[i].value;
-        squares_[chunk] += x_.leave(at, n, decoded, left_);
-    }
-
-    // For a pass of `quantise` over so many chunks.
-    void begin_chunks(std::size_t count) {
-        exceptions_.assign(count, {});
-        squares_.assign(count, 0.0);
-        std::ranges::fill(worst_, Bits(0));
-    }
-
     // Quantises all elements, chunk by chunk, and calls use(worker, chunk, begin, tokens).
     template <class Use>
     void quantise_chunks(const Chunks& chunks, std::span<std::uint8_t> tokens,
                          std::span<std::uint8_t> low, const Use& use) {
-        begin_chunks(chunks.count());
+        quantiser_.begin(chunks.count(), grid_, fill_, factors_ ? &*factors_ : nullptr);
         Vector<Vector<std::uint8_t>> own(threads_);
         parallel_for(chunks.count(), threads_, [&](unsigned worker, std::size_t i) {
             const std::size_t begin = chunks.begin(i), n = chunks.length(i);
@@ -200,7 +149,8 @@ private:
             const auto here =
                 tokens.empty() ? std::span(own[worker]).first(n) : tokens.subspan(begin, n);
             for (std::size_t at = 0; at < n; at += kBlock)
-                quantise(worker, i, begin + at, here.subspan(at, std::min(kBlock, n - at)), low);
+                quantiser_.quantise(worker, i, begin + at,
+                                    here.subspan(at, std::min(kBlock, n - at)), low);
             use(worker, i, begin, here);
         });
     }
@@ -236,13 +186,14 @@ private:
         const auto low = writer_.reserve(low_bytes(n_, grid_.shift));
         writer_.put(std::uint8_t(kFastChunk));
         if (writer_.full()) return;
-        begin_chunks(chunks.count());
+        quantiser_.begin(chunks.count(), grid_, fill_, factors_ ? &*factors_ : nullptr);
         write_chunks(chunks.count(), [&](unsigned worker, std::size_t i, Octets& out) {
             const std::size_t begin = chunks.begin(i), n = chunks.length(i);
             const RecycledBytes memory(n), room(blocks_capacity(n));
             const std::span tokens(memory.get(), n);
             for (std::size_t at = 0; at < n; at += kBlock)
-                quantise(worker, i, begin + at, tokens.subspan(at, std::min(kBlock, n - at)), low);
+                quantiser_.quantise(worker, i, begin + at,
+                                    tokens.subspan(at, std::min(kBlock, n - at)), low);
             const auto size = fedsz::uniform::encode_blocks(kernels_, tokens, room.get());
             out.assign(room.get(), room.get() + size);
         });
@@ -377,9 +328,7 @@ private:
     std::uint8_t fill_ = 0;  // the token of elements that are exceptions
     std::optional<Factors> factors_;
     Contexts plain_;  // without a side
-    Vector<Vector<Exception<E>>> exceptions_;  // of each chunk
-    Vector<double> squares_;                        // likewise, of what is left out
-    Vector<Bits> worst_;                            // of each worker
+    Quantiser<E> quantiser_;
 };
 
 }  // namespace

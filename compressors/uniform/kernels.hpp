@@ -50,15 +50,23 @@ struct Extent {
     typename E::Key low, high;
 };
 
-// Of x and of x - base, rounded.
-template <class E>
-struct Extents {
-    Extent<E> x, difference;
+// Of numbers less the first of them, and of their squares. Their mean is no further from it than
+// they are from each other.
+struct Sums {
+    double first, sum, squares;
 };
 
-// Of numbers and of their squares, added up in a fixed order.
-struct Sums {
-    double sum, squares;
+// What is asked of two arrays beside their extents.
+struct Asked {
+    bool deviation = false, energies = false;
+};
+
+// What is found; sums are added up in a fixed order, and are 0 if not asked for.
+template <class E>
+struct Seen {
+    Extent<E> x, difference;  // of x with its residual, and of that above its base
+    Sums sums;                // of x - base
+    double step, meant;       // the sums of squares of x - base, and with the residual
 };
 
 // What is coded: x + weight * residual - base, rounded at each step; no base or residual if null.
@@ -86,22 +94,24 @@ struct ElementKernels {
     void (*combine)(const Operands<E>& operands, std::size_t n, T* values);
 
     // left = x + weight * residual - (base + y), where y is what has been coded, rounded at each
-    // step. Returns the sum of its squares, as `energy`.
-    double (*left_out)(const Operands<E>& operands, const T* y, std::size_t n, T* left);
+    // step.
+    void (*left_out)(const Operands<E>& operands, const T* y, std::size_t n, T* left);
 
-    // The extent of n elements; NaN and infinities lie outside all finite values.
-    Extent<E> (*extent)(const T* x, std::size_t n);
+    // The extent of n values of what is coded; NaN and infinities lie outside all finite values.
+    Extent<E> (*extent)(const Operands<E>& operands, std::size_t n);
 
-    // As `extent` for n <= kBlock, and adds min(|x| * scale, kMagnitudeLimit), rounded down, to
+    // As `extent` for n <= kBlock, and adds min(|value| * scale, kMagnitudeLimit), rounded down, to
     // columns[i] and to *row.
-    Extent<E> (*magnitudes)(const T* x, std::size_t n, C scale, std::uint32_t* columns,
-                            std::uint64_t* row);
+    Extent<E> (*magnitudes)(const Operands<E>& operands, std::size_t n, C scale,
+                            std::uint32_t* columns, std::uint64_t* row);
 
-    // Writes difference = x - base, too.
-    Extents<E> (*extents)(const T* x, const T* base, std::size_t n, T* difference);
+    // What is asked of n > 0 elements with a base.
+    Seen<E> (*look)(const Operands<E>& operands, std::size_t n, Asked asked);
 
-    // Of x - shift.
-    Sums (*sums)(const T* x, std::size_t n, double shift);
+    // As `quantise` of what is coded, on a grid of shift 0 and without a prediction. Unless `left`
+    // is null, what is left out goes there; of no use where the result is above the limit.
+    typename E::Bits (*tokens)(const Operands<E>& operands, std::size_t n, const Grid<C>& grid,
+                               std::uint8_t* token, T* left);
 
     // Codes n <= kBlock elements. Returns the largest computed error as an integer that orders like
     // it; above the bits of grid.limit if any element is not finite, too far off or out of window.
@@ -123,8 +133,10 @@ struct ElementKernels {
     // The sum of (y - base)^2, or of y^2 where base is null, added up in a fixed order.
     double (*energy)(const T* y, const T* base, std::size_t n);
 
-    // Both for elements that are tokens alone, with no low bits and no prediction: as dequantise and
-    // accumulate; and the energy over step^2.
+    // For elements that are tokens alone, with no low bits and no prediction: y = base + k * step,
+    // rounded at each step; as dequantise and accumulate; and the energy over step^2.
+    void (*tokens_onto)(const std::uint8_t* token, std::size_t n, const Grid<C>& grid,
+                        const T* base, T* y);
     void (*accumulate_tokens)(const std::uint8_t* token, std::size_t n, const Grid<C>& grid,
                               C weight, C* sum);
     double (*energy_of_tokens)(const std::uint8_t* token, std::size_t n, const Grid<C>& grid);

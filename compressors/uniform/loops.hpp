@@ -8,172 +8,14 @@
 #include <cstdint>
 #include <limits>
 
+#include "grid_loops.hpp"
 #include "kernels.hpp"
+#include "look_loops.hpp"
 #include "operand_loops.hpp"
 #include "quad_loops.hpp"
 
 namespace fedsz::uniform {
 namespace {
-
-// Adding 1.5 * 2^(digits - 1) rounds a float to an integer, ties to even, and leaves the integer in
-// the low bits of the sum: no conversion instruction, whose results differ between machines.
-template <class C>
-struct Rounder;
-template <>
-struct Rounder<float> {
-    static constexpr float magic = 0x1.8p23f;
-    static std::int32_t round(float x) {
-        return std::int32_t(std::bit_cast<std::uint32_t>(x + magic) -
-                            std::bit_cast<std::uint32_t>(magic));
-    }
-    static std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFF; }
-};
-template <>
-struct Rounder<double> {
-    static constexpr double magic = 0x1.8p52;
-    static std::int32_t round(double x) {
-        return std::int32_t(std::bit_cast<std::int64_t>(x + magic));
-    }
-    static std::uint64_t magnitude(double x) {
-        return std::bit_cast<std::uint64_t>(x) & 0x7FFFFFFFFFFFFFFF;
-    }
-};
-
-template <class E>
-Extent<E> extent(const typename E::Stored* x, std::size_t n) {
-    using Key = typename E::Key;
-    Key low = std::numeric_limits<Key>::max(), high = std::numeric_limits<Key>::min();
-    for (std::size_t i = 0; i < n; ++i) {
-        const Key k = key<E>(x[i]);
-        low = k < low ? k : low;
-        high = k > high ? k : high;
-    }
-    return {low, high};
-}
-
-template <class E>
-Extent<E> magnitudes(const typename E::Stored* x, std::size_t n, typename E::Compute scale,
-                     std::uint32_t* columns, std::uint64_t* row) {
-    using C = typename E::Compute;
-    using Key = typename E::Key;
-    Key low = std::numeric_limits<Key>::max(), high = std::numeric_limits<Key>::min();
-    std::uint32_t sum = 0;  // of at most 2^12 times 2^18
-    for (std::size_t i = 0; i < n; ++i) {
-        const Key k = key<E>(x[i]);
-        low = k < low ? k : low;
-        high = k > high ? k : high;
-        const C a = (E::widen(x[i]) < 0 ? -E::widen(x[i]) : E::widen(x[i])) * scale;
-        // Integers, so that sums come out the same in any order; a NaN compares false.
-        const auto m = std::uint32_t(std::int32_t(a < C(kMagnitudeLimit) ? a : C(kMagnitudeLimit)));
-        columns[i] += m;
-        sum += m;
-    }
-    *row += sum;
-    return {low, high};
-}
-
-template <class E>
-Extents<E> extents(const typename E::Stored* x, const typename E::Stored* base, std::size_t n,
-                   typename E::Stored* __restrict difference) {
-    using Key = typename E::Key;
-    constexpr Key most = std::numeric_limits<Key>::max(), least = std::numeric_limits<Key>::min();
-    Key low = most, high = least, nearest = most, furthest = least;
-    for (std::size_t i = 0; i < n; ++i) {
-        const auto d = E::narrow(E::widen(x[i]) - E::widen(base[i]));
-        const Key own = key<E>(x[i]), apart = key<E>(d);
-        low = own < low ? own : low;
-        high = own > high ? own : high;
-        nearest = apart < nearest ? apart : nearest;
-        furthest = apart > furthest ? apart : furthest;
-        difference[i] = d;
-    }
-    return {{low, high}, {nearest, furthest}};
-}
-
-template <class E>
-Sums sums(const typename E::Stored* x, std::size_t n, double shift) {
-    constexpr std::size_t lanes = 16;
-    double sum[lanes] = {}, squares[lanes] = {};
-    const auto add = [&](std::size_t i, std::size_t lane) {
-        const double v = double(E::widen(x[i])) - shift;
-        sum[lane] += v;
-        squares[lane] += v * v;
-    };
-    std::size_t i = 0;
-    for (; i + lanes <= n; i += lanes)
-        for (std::size_t lane = 0; lane < lanes; ++lane) add(i + lane, lane);
-    for (std::size_t lane = 0; i < n; ++i, ++lane) add(i, lane);
-    for (std::size_t lane = 1; lane < lanes; ++lane) {
-        sum[0] += sum[lane];
-        squares[0] += squares[lane];
-    }
-    return {sum[0], squares[0]};
-}
-
-template <class E, bool Predicted, bool Wide>
-typename E::Bits quantise_as(const typename E::Stored* x, std::size_t n,
-                             const Grid<typename E::Compute>& grid, const std::int32_t* prediction,
-                             std::uint8_t* __restrict token, std::uint16_t* __restrict low) {
-    using C = typename E::Compute;
-    using Bits = typename E::Bits;
-    const C step = grid.step, inverse = grid.inverse;
-    const std::uint32_t base = std::uint32_t(grid.base);
-    const unsigned shift = Wide ? grid.shift : 0;
-    const std::uint32_t mask = (1u << shift) - 1;
-    Bits worst = 0;
-    std::uint32_t beyond = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-        const C v = E::widen(x[i]);
-        const std::int32_t k = Rounder<C>::round(v * inverse);
-        const C y = E::widen(E::narrow(C(k) * step));
-        const Bits error = Rounder<C>::magnitude(v - y);
-        worst = error > worst ? error : worst;
-        const std::uint32_t code =
-            std::uint32_t(k) - base - (Predicted ? std::uint32_t(prediction[i]) : 0);
-        beyond |= code >> (8 + shift);
-        token[i] = std::uint8_t(code >> shift);
-        if constexpr (Wide) low[i] = std::uint16_t(code & mask);
-    }
-    return beyond ? std::numeric_limits<Bits>::max() : worst;
-}
-
-template <class E>
-typename E::Bits quantise(const typename E::Stored* x, std::size_t n,
-                          const Grid<typename E::Compute>& grid, const std::int32_t* prediction,
-                          std::uint8_t* token, std::uint16_t* low) {
-    if (prediction)
-        return grid.shift ? quantise_as<E, true, true>(x, n, grid, prediction, token, low)
-                          : quantise_as<E, true, false>(x, n, grid, prediction, token, low);
-    return grid.shift ? quantise_as<E, false, true>(x, n, grid, prediction, token, low)
-                      : quantise_as<E, false, false>(x, n, grid, prediction, token, low);
-}
-
-template <class E, bool Predicted, bool Wide>
-void dequantise_as(const std::uint8_t* token, const std::uint16_t* low,
-                   const std::int32_t* prediction, std::size_t n,
-                   const Grid<typename E::Compute>& grid, typename E::Stored* __restrict y) {
-    using C = typename E::Compute;
-    const C step = grid.step;
-    const std::uint32_t base = std::uint32_t(grid.base);
-    const unsigned shift = Wide ? grid.shift : 0;
-    for (std::size_t i = 0; i < n; ++i) {
-        std::uint32_t k = base + (std::uint32_t(token[i]) << shift);
-        if constexpr (Wide) k += low[i];
-        if constexpr (Predicted) k += std::uint32_t(prediction[i]);
-        y[i] = E::narrow(C(std::int32_t(k)) * step);
-    }
-}
-
-template <class E>
-void dequantise(const std::uint8_t* token, const std::uint16_t* low, const std::int32_t* prediction,
-                std::size_t n, const Grid<typename E::Compute>& grid, typename E::Stored* y) {
-    if (prediction) {
-        if (grid.shift) return dequantise_as<E, true, true>(token, low, prediction, n, grid, y);
-        return dequantise_as<E, true, false>(token, low, prediction, n, grid, y);
-    }
-    if (grid.shift) return dequantise_as<E, false, true>(token, low, prediction, n, grid, y);
-    return dequantise_as<E, false, false>(token, low, prediction, n, grid, y);
-}
 
 template <class E>
 void scaled(const typename E::Stored* x, std::size_t n, typename E::Compute scale, float most,
@@ -214,18 +56,6 @@ double energy(const typename E::Stored* y, const typename E::Stored* base, std::
         return sum_of_squares<C>(
             n, [&](std::size_t i) { return C(E::widen(y[i]) - E::widen(base[i])); });
     return sum_of_squares<C>(n, [&](std::size_t i) { return C(E::widen(y[i])); });
-}
-
-template <class E>
-double left_out(const Operands<E>& of, const typename E::Stored* y, std::size_t n,
-                typename E::Stored* left) {
-    if (of.base)
-        of.residual ? left_out_as<E, true, true>(of, y, n, left)
-                    : left_out_as<E, true, false>(of, y, n, left);
-    else
-        of.residual ? left_out_as<E, false, true>(of, y, n, left)
-                    : left_out_as<E, false, false>(of, y, n, left);
-    return energy<E>(left, nullptr, n);
 }
 
 template <class E>
@@ -331,9 +161,9 @@ void dispatch(const RunState* runs, unsigned count, const Decode& decode) {
 
 template <class E>
 constexpr ElementKernels<E> element_kernels() {
-    return {combine<E>,  left_out<E>,   extent<E>, magnitudes<E>, extents<E>, sums<E>,
+    return {combine<E>,  left_out<E>,   extent<E>, magnitudes<E>, look<E>, tokens<E>,
             quantise<E>, dequantise<E>, scaled<E>, accumulate<E>, energy<E>,
-            accumulate_tokens<E>, energy_of_tokens<E>, add_quads<E>};
+            tokens_onto<E>, accumulate_tokens<E>, energy_of_tokens<E>, add_quads<E>};
 }
 
 // All loops of an instruction set: those written for it, and those that its compiler makes of

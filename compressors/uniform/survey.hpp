@@ -65,18 +65,17 @@ std::optional<Survey> survey(const Elements<E>& x, const Geometry& geometry, dou
         const std::size_t begin = i * piece, end = std::min(begin + piece, geometry.size());
         bands[worker].assign(scales ? columns : 0, 0);
         std::size_t row = begin / columns, column = 0;
-        typename E::Stored block[kBlock];
         for (std::size_t at = begin; at < end; at += kBlock) {
             const std::size_t n = std::min(kBlock, end - at);
-            const auto* elements = x.read(at, n, block);
+            const Operands<E> here = x.operands(at, n);
             if (!scales) {
-                extents[i] = joined(extents[i], kernels.of<E>().extent(elements, n));
+                extents[i] = joined(extents[i], kernels.of<E>().extent(here, n));
                 continue;
             }
             for (std::size_t some, from = 0; from < n; from += some) {
                 some = std::min(columns - column, n - from);
                 const auto extent = kernels.of<E>().magnitudes(
-                    elements + from, some, scale, &bands[worker][column], &found.rows[row]);
+                    here.from(from), some, scale, &bands[worker][column], &found.rows[row]);
                 extents[i] = joined(extents[i], extent);
                 column += some;
                 if (column == columns) column = 0, ++row;

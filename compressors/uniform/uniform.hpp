@@ -87,11 +87,6 @@ struct Comparison {
     double step, meant;      // the sums of squares of x - base and of m - base: 0 if not asked for
 };
 
-// What a comparison is asked for beside extremes.
-struct Asked {
-    bool deviation = false, energies = false;
-};
-
 // One pass over all; the same on all machines, and with any number of threads.
 Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, Asked asked,
                    const Settings& settings, const Residual& residual = {});
