@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -44,9 +45,14 @@ def step_of(i: int, shape: tuple[int, ...]) -> np.ndarray:
     return STEP * rng.uniform(-1, 1, shape)
 
 
-def secure_app(drop: DropOut | None = None, member: SecureMember | None = None) -> ClientApp:
+def secure_app(
+    drop: DropOut | None = None,
+    member: SecureMember | None = None,
+    members: Sequence[SecureMember] = (),
+) -> ClientApp:
     """An app of somebody's who knows nothing of secure sums, with the mod in front."""
-    app = ClientApp(mods=[drop or DropOut(), FedSZMod(secure=member)])
+    mod = MemberOf(members) if members else FedSZMod(secure=member)
+    app = ClientApp(mods=[drop or DropOut(), mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -63,6 +69,18 @@ def secure_app(drop: DropOut | None = None, member: SecureMember | None = None) 
         return Message(RecordDict({"a": record, "m": metrics}), reply_to=message)
 
     return app
+
+
+class MemberOf(FedSZMod):
+    """A mod that is another member for each client."""
+
+    def __init__(self, members: Sequence[SecureMember]) -> None:
+        super().__init__()
+        self._members = members
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        self._member = self._members[int(context.node_config["i"])]
+        return super().__call__(message, context, call_next)
 
 
 def be_clients() -> None:

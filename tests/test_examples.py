@@ -99,3 +99,19 @@ def test_an_app_learns_from_fewer_bytes(
     assert accuracies(output)[-1] > least
     sent, raw = uploaded(output)
     assert 0 < 4 * sent < raw
+
+
+@pytest.mark.parametrize("example", ["secure_sum"], indirect=True)
+@pytest.mark.parametrize(("bits", "smaller"), [(16, 2), (10, 3)])
+def test_an_app_learns_from_updates_that_nobody_sees(
+    example: tuple[Path, dict[str, Any]],
+    bits: int,
+    smaller: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(example[1], 5, bits=bits)
+
+    output = capsys.readouterr().out
+    assert accuracies(output)[-1] > 0.9
+    sent, raw = uploaded(output)
+    assert 0.95 * smaller < raw / sent < 1.1 * smaller

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from fedsz.flower.secure_member import SECURE
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.secagg.client import Demands
 from fedsz.secagg.graph import Assumptions
+from fedsz.secagg.identity import CertificateSigner, CertificateVerifier
 from fedsz.secagg.server import Stage
+from fedsz.transport.authority import Authority
 from fedsz.transport.events import EventKind
 from tests.conftest import ROOT
 from tests.secure_apps import STEP, DropOut, examples_of, secure_app, step_of
@@ -166,6 +169,26 @@ def test_clients_that_train_for_secure_sums_only() -> None:
     few = grid_of(local(n=2, member=member))
     assert not run(few, StreamingFedAvg).arrays
     assert any("this one asks for 3" in f.reason for f in few.take_traffic().failures)
+
+
+def test_keys_that_certificates_sign(tmp_path: Path) -> None:
+    """The server lets in whom it knows; its clients ask for that, and each other's names."""
+    authority = Authority.create(tmp_path)
+    files = [authority.certify_client(f"client-{i}", 1) for i in range(N)]
+    signers = [
+        CertificateSigner(file.read_bytes(), file.with_suffix(".key").read_bytes())
+        for file in files
+    ]
+    verifier = CertificateVerifier(authority.ca.read_bytes())
+    members = [SecureMember(Demands(signed=True), signer, verifier) for signer in signers]
+    places = [{"i": i} for i in range(N)]
+    signed = {"assumed": Assumptions(signed=True), "verifier": verifier}
+
+    check(run(grid_of(LocalGrid(secure_app(members=members), places), **signed)), list(range(N)))
+    drop = DropOut("CONSENTS", (2,))
+    lossy = LocalGrid(secure_app(drop, members=members), places)
+    check(run(grid_of(lossy, **signed)), list(range(N)))
+    assert not run(grid_of(LocalGrid(secure_app(members=members), places)), StreamingFedAvg).arrays
 
 
 def test_a_mod_of_another_strategy_steps_by_the_mean() -> None:

@@ -20,6 +20,7 @@ from fedsz.arrays import Layout, StateDict
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
+from fedsz.flower.secure_member import SecureMember
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
 from fedsz.training.federation import federate, prepare
@@ -37,7 +38,9 @@ def _loaded(config: RunConfig) -> tuple[LoadedTask, Callable[[int, int], Any]]:
     return task, lru_cache(maxsize=None)(task.load_share)
 
 
-def make_client_app(on_model: Callable[[Layout], None] | None = None) -> ClientApp:
+def make_client_app(
+    on_model: Callable[[Layout], None] | None = None, secure: SecureMember | None = None
+) -> ClientApp:
     """Return the ClientApp: it trains the model that it receives on its share of the data.
 
     ``node_config`` may hold "partition-id" and "num-partitions" (as Flower's simulation sets
@@ -50,13 +53,14 @@ def make_client_app(on_model: Callable[[Layout], None] | None = None) -> ClientA
 
     Args:
         on_model: called with the names, shapes and dtypes of the model that this client has built.
+        secure: what this client asks of secure sums.
 
     Examples:
         >>> from fedsz.flower import LocalGrid, make_client_app
         >>> halves = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
         >>> grid = LocalGrid(make_client_app(), halves)
     """
-    app = ClientApp(mods=[TaskMod()])
+    app = ClientApp(mods=[TaskMod(secure=secure)])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

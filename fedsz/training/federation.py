@@ -28,6 +28,8 @@ from fedsz.flower.secure_sum import SecureSum
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.methods.fetchsgd import feeds
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
+from fedsz.secagg.graph import Assumptions
+from fedsz.secagg.identity import CertificateVerifier
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
@@ -35,8 +37,10 @@ from fedsz.training.options import RunConfig, options
 from fedsz.training.seeding import seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
+from fedsz.transport.identity import read_serials
 from fedsz.update.config import DELTA_EF
 from fedsz.update.step import step_spread
+from fedsz.whole_files import read_bytes
 
 LONGEST: Final = 1e9  # seconds that a client may say it trained
 # The server evaluates, so that clients do nothing but train.
@@ -71,6 +75,7 @@ def prepare(config: RunConfig) -> Problem:
         ModelMismatch: the initial weights are those of another model.
     """
     _ = controller_of(config), rules_of(config), deadlines_of(config), strategy_of(config)
+    secure_of(config)
     config.compression.require()
     task = load_task(config)
     model = task.build_model()
@@ -168,8 +173,8 @@ class _Rounds:
         controller = controller_of(config, resumed.history() if resumed else ())
         self._needs = controller.needs
         rules, deadlines = rules_of(config), deadlines_of(config)
-        secure = SecureSum(config.secure_sum) if config.secure_sum else None
-        self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, config.seed, secure)
+        secure, seed = secure_of(config), config.seed
+        self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, seed, secure)
         self.done = 0  # how many rounds were before
         self._before: Mapping[str, NDArray] = {}  # the average of the round before
         self._train_seconds = 0.0
@@ -350,6 +355,23 @@ def rules_of(config: RunConfig) -> AdmissionRules:
         max_update_norm=config.max_update_norm,
         allow_codecs=tuple(name for name in names if name),
     )
+
+
+def secure_of(config: RunConfig) -> SecureSum | None:
+    """Return how updates are summed that the server must not see; None if it may.
+
+    Keys are signed if clients need certificates.
+
+    Raises:
+        ConfigError: there are too few bits for any sum, or a file is not what it should be.
+    """
+    if not config.secure_sum:
+        return None
+    if not config.tls_ca or config.insecure:
+        return SecureSum(config.secure_sum)
+    revoked = read_serials(Path(config.revoked)) if config.revoked else ()
+    verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
+    return SecureSum(config.secure_sum, Assumptions(signed=True), verifier)
 
 
 def deadlines_of(config: RunConfig) -> Deadlines:

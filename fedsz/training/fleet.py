@@ -16,6 +16,9 @@ from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord, Totals, count_failures
 from fedsz.errors import ConfigError
 from fedsz.flower.local_noise import LEAST
+from fedsz.flower.secure_member import SecureMember
+from fedsz.secagg.client import Demands
+from fedsz.secagg.identity import CertificateSigner, CertificateVerifier
 from fedsz.training.apps import make_client_app, require_fit
 from fedsz.training.events import Client, Done, Event, Listening, Receiving
 from fedsz.training.federation import federate, prepare, privacy_of
@@ -28,7 +31,9 @@ from fedsz.transport.client import LAST_DELAY, run_client
 from fedsz.transport.events import EventKind, LinkEvent, NodeConfig, OnEvent
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.identity import Identities, own_name
+from fedsz.transport.private_files import read_private
 from fedsz.transport.tls import channel_credentials, server_credentials
+from fedsz.whole_files import read_bytes
 
 _TOLD = (
     *(EventKind.JOINED, EventKind.LEFT, EventKind.REFUSED),
@@ -171,7 +176,7 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
     default = "" if share is None else f"{socket.gethostname()}/{share}"
     caps = {f"max-{name}".replace("_", "-"): getattr(config, f"max_{name}") for name in CAPPED}
     run_client(
-        make_client_app(limit.follow),
+        make_client_app(limit.follow, _member_of(config)),
         config.server,
         client_id=config.client_id or named or default,
         wants_share=share is None,
@@ -192,6 +197,21 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
         state_dir=Path(config.state_dir) if config.state_dir else None,
         on_event=on_event,
     )
+
+
+def _member_of(config: RunConfig) -> SecureMember:
+    """Return what a client asks of secure sums; it signs its keys if it has a certificate.
+
+    Raises:
+        ConfigError: a file is not what it should be.
+    """
+    signer = verifier = None
+    if config.tls_cert and config.tls_key and config.tls_ca and not config.insecure:
+        key = read_private(config.tls_key)
+        signer = CertificateSigner(read_bytes(config.tls_cert), key)
+        verifier = CertificateVerifier(read_bytes(config.tls_ca))
+    demands = Demands(clients=config.secure_only, signed=bool(config.secure_only and signer))
+    return SecureMember(demands, signer, verifier, required=config.secure_only > 0)
 
 
 class _MessageLimit:

@@ -176,6 +176,9 @@ class RunConfig:
     secure_sum: int = option(0, "The server learns the sum of a round's updates, and no update: "
         "with so many bits for each parameter, in place of compression. 0 for no secure sums.",
         PRIVACY, ALONE, low=0, high=32)
+    secure_only: int = option(0, "Train for secure sums of this many clients or more, and for no "
+        "other round; with --tls-cert their keys must be signed. 0 trains for any round.",
+        PRIVACY, (CLIENT,), low=0, high=1 << 14)
     dp_epsilon: float = option(0.0, "Differential privacy: the most that the run may spend, with "
         "--dp-delta; 0 for none.", PRIVACY, ALONE, low=0, high=1e6)
     dp_delta: float = option(DELTA, "Delta of that.", PRIVACY, ALONE, low=1e-300, high=0.5)

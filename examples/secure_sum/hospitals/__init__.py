@@ -1,0 +1,1 @@
+"""A model of tumours, trained by hospitals that keep their records."""

@@ -1,0 +1,61 @@
+"""Secure sums of real servers and clients: `fedsz server --secure-sum`, and who refuses what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fedsz.errors import ConfigError
+from fedsz.training.federation import prepare, strategy_of
+from fedsz.training.options import RunConfig
+from fedsz.transport.authority import Authority
+from tests.fleets import HELD, TASK, Server, federated, shares
+
+if TYPE_CHECKING:
+    from tests.fleets import Fleet
+
+
+@pytest.mark.slow
+def test_a_fleet_with_certificates_signs_its_keys(fleet: Fleet, tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "keys")
+    pair = authority.certify_server(["127.0.0.1"], 1)
+    tls = ("--tls-ca", authority.ca, "--tls-cert", pair, "--tls-key", pair.with_suffix(".key"))
+    place = ("--port", 0, "--json", "--task", TASK, "--rounds", 2, "--min-clients", 3)
+    server = Server(fleet.start("server", *place, *tls, "--secure-sum", 16))
+    for i in range(3):
+        file = authority.certify_client(f"client-{i}", 1)
+        own = ("--tls-ca", authority.ca, "--tls-cert", file, "--tls-key", file.with_suffix(".key"))
+        at = ("--server", f"127.0.0.1:{server.port}", "--partition", f"{i}/3", "--task", TASK)
+        fleet.start("client", *at, *own, "--secure-only", 3)
+
+    last = server.wait_for_round(2)
+
+    assert last["replies"] == 3
+    assert not last["failures"]
+    assert last["sent_up"] < 0.6 * last["raw_up"] + 1000
+
+
+def test_a_run_ends_where_one_without_secure_sums_does() -> None:
+    plain, secure = (
+        federated(
+            RunConfig(task=TASK, rounds=4, secure_sum=bits, update="delta"), shares(4, task=TASK)
+        )
+        for bits in (0, 16)
+    )
+
+    assert [record.replies for record in secure] == [record.replies for record in plain]
+    assert secure[-1].loss == pytest.approx(plain[-1].loss, rel=0.05)
+
+
+@pytest.mark.parametrize("other", [{"buffer": 2}, {"fetchsgd": "1%"}, {"dp_epsilon": 8.0}])
+def test_what_secure_sums_cannot_be_used_with(other: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="--secure-sum cannot be used with"):
+        strategy_of(RunConfig(secure_sum=16, **other))  # type: ignore[arg-type]
+
+
+def test_an_authority_that_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    with pytest.raises(ConfigError):
+        prepare(RunConfig(task=HELD, secure_sum=16, tls_ca=str(tmp_path / "ca.pem")))
