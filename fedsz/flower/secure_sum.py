@@ -67,7 +67,7 @@ class SecureSum:
     assumed: Assumptions = field(default_factory=Assumptions)
     verifier: Verifier | None = None
     most_examples: int = 1024
-    stage_timeout: float = 60.0
+    stage_timeout: float = 300.0
 
 
 # Packs messages, and returns error replies to those that are not to be sent.
