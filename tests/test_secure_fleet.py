@@ -49,7 +49,7 @@ def test_a_run_ends_where_one_without_secure_sums_does() -> None:
     assert secure[-1].loss == pytest.approx(plain[-1].loss, rel=0.05)
 
 
-@pytest.mark.parametrize("other", [{"buffer": 2}, {"fetchsgd": "1%"}, {"dp_epsilon": 8.0}])
+@pytest.mark.parametrize("other", [{"buffer": 2}, {"fetchsgd": "1%"}])
 def test_what_secure_sums_cannot_be_used_with(other: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="--secure-sum cannot be used with"):
         strategy_of(RunConfig(secure_sum=16, **other))  # type: ignore[arg-type]
