@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 parquet = pytest.importorskip("pyarrow.parquet")
 leakage = pytest.importorskip("benchmarks.leakage", reason="needs benchmarks")
 error_laws = pytest.importorskip("benchmarks.error_laws", reason="needs benchmarks")
+dp_accuracy = pytest.importorskip("benchmarks.dp_accuracy", reason="needs benchmarks")
 
 pytestmark = pytest.mark.repository
 RESULTS = ROOT / "docs" / "results"
@@ -32,7 +33,17 @@ def page() -> str:
 def test_the_tables_are_those_of_their_rows() -> None:
     assert leakage.table(rows_of("leakage")) in page()
     assert error_laws.table(rows_of("error-laws")) in page()
+    assert dp_accuracy.table(rows_of("dp")) in page()
     assert len(page().split()) <= 1200 + 450  # with the part on secure sums
+
+
+def test_compression_costs_less_than_a_point_beside_the_noise() -> None:
+    found = dp_accuracy.outcomes(rows_of("dp"))["auto"]
+
+    assert found.points is not None
+    assert found.points.count == 3
+    assert -1 < found.points.mean < -0.25
+    assert found.epsilon <= 8
 
 
 def test_what_is_said_of_the_pictures_is_so() -> None:
