@@ -75,6 +75,7 @@ def compress(
         threshold: tensors of up to this many elements stay lossless.
         rule: which other tensors stay lossless; see `fedsz.update.partition.is_lossy`.
         reference: a state_dict of the same names, dtypes and shapes, which the receiver has too.
+            Each call hashes it; that of a `fedsz.update.reference.Reference` is kept.
             Lossy tensors are then coded as differences from it. Bounds of kind ``std`` and
             ``step`` are of the differences; all others stay bounds of the tensors themselves.
             Lossless tensors are coded as differences of their bits, if that is smaller and the
