@@ -1,11 +1,11 @@
 """What secure sums cost: accuracy and bits a parameter of whole runs, paired with plain ones.
 
-    python -m benchmarks.secure_sums docs/results/secagg.parquet --data-dir DIR
-    python -m benchmarks.secure_sums docs/results/secagg.parquet --table
+    python -m benchmarks.secure_sums RESULTS.parquet --data-dir DIR
+    python -m benchmarks.secure_sums RESULTS.parquet --table
 
-The first makes the runs that the file lacks; the second prints the table of docs/privacy.md from
-them. Tokens are real, packed and added up in the ring; masks, which cancel, are left out, and so
-are messages. Runs of one seed share the model, the shares, and the order of the examples.
+The first makes the runs that the file lacks; the second prints their table. Tokens are real, packed
+and added up in the ring; masks, which cancel, are left out, and so are messages. Runs of one seed
+share the model, the shares, and the order of the examples.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ HEAD: Final = """\
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the table of docs/privacy.md."""
+    """Return a line for each task and way but the uncompressed one."""
     lines = []
     for task in TASKS:
         for way in list(WAYS)[1:]:

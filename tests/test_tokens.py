@@ -30,6 +30,7 @@ from fedsz.secagg.selection import LONGEST, select
 from fedsz.secagg.token_plan import TokenPlan, bits_for, layout_digest
 from fedsz.secagg.tokens import Encoded, TokenCodec, moved
 from fedsz.update.reference import Reference
+from tests.conftest import ROOT
 
 Model = dict[str, np.ndarray]
 SHAPES = {"conv.weight": (12, 10, 3, 3), "fc.weight": (40, 50), "fc.bias": (40,)}
@@ -130,6 +131,19 @@ def test_no_sum_of_tokens_overflows(clients: int, bits: int, together: int) -> N
     assert clients * (plan.base - 1) < 1 << bits
     needed = [bits_for(clients, plan.most + more, together) for more in (0, 1)]
     assert needed[0] <= bits < needed[1]
+
+
+@pytest.mark.repository
+def test_the_table_of_bits_is_what_rings_take() -> None:
+    page = (ROOT / "docs" / "privacy.md").read_text("utf-8")
+    for most in (1, 3, 31):
+        least = [
+            min(bits / k for k in range(1, 17) if (bits := bits_for(clients, most, k)) <= 32)
+            for clients in (4, 10, 100, 1000)
+        ]
+        first, *others = (f"{bits:.1f}" for bits in least)
+        unit = " bits" if most == 1 else ""
+        assert f"| {2 * most + 1} | {first}{unit} | {' | '.join(others)} |" in page
 
 
 @pytest.mark.parametrize(
