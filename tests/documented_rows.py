@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
+from benchmarks import nvflare
 from benchmarks.defaults import Line, lines
 from fedsz.control.auto import GUARD
 from fedsz.control.record import RoundRecord
@@ -291,6 +292,13 @@ def default(row: Row) -> list[float]:
     spreads = [x for spread in (line.points, line.course, line.loss) for x in interval(spread)]
     ratios = line.up, line.down, line.both
     return [line.seeds, 100 * line.plain, *spreads, 100 * line.kept, *ratios]
+
+
+def of_nvflare(row: Row) -> list[float]:
+    """What filters save in an NVFlare job, and what they change."""
+    read = pq.read_table(ROOT / "docs" / "results" / "nvflare.parquet").to_pylist()
+    line = {line.way: line for line in nvflare.lines(read)}[row.labels[0]]
+    return [line.seeds, line.up, line.down, line.both, 100 * line.points]
 
 
 def guarded() -> list[float]:

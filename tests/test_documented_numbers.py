@@ -86,6 +86,7 @@ TABLES = [
     Table("docs/eigen.md", "| way, in a basis |", rows.in_a_basis),
     Table("docs/eigen.md", "| energy in a tenth", rows.energy_in_a_tenth),
     Table(COMPARED, "| way, MiniLM by LoRA |", of(rows.by_downlink, "total late", TUNED, **LORA)),
+    Table("docs/guides/nvflare.md", "| filters | seeds |", rows.of_nvflare),
     Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
     Table(PAPER, "| uniform, steps (`--update delta`)", of(rows.on_both, "points up", "accuracy")),
     Table(PAPER, "| steps, one standard deviation", of(rows.on_both, "mean up", *MOBILE)),

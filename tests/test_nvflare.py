@@ -151,6 +151,20 @@ def test_a_named_bound_holds_both_ways() -> None:
         assert error <= 0.01 + (1 - RATE) * 0.02 + 1e-6  # what training sees is 0.02 off at most
 
 
+@pytest.mark.parametrize("downlink", ["exact", "abs:0.02"])
+def test_a_workflow_may_write_into_the_model_that_it_has_sent(downlink: str) -> None:
+    job, sent = Job(clients=1, error_bound="abs:0.01", downlink=downlink), model()
+    start = {name: x.copy() for name, x in sent.items()}
+
+    def meanwhile(client: Site, data: Arrays) -> DXO:
+        sent["fc.weight"][...] = 7
+        return trained(client, data)
+
+    (result,) = job.round(sent, meanwhile, 0)
+    error = np.abs(data_of(result)["fc.weight"] - stepped("site-1", start)["fc.weight"]).max()
+    assert error <= 0.02 + 1e-6
+
+
 def test_what_a_result_leaves_out_comes_with_the_next_even_if_one_is_lost() -> None:
     job = Job(clients=1, error_bound="std:4", downlink="exact")
     start, step = model(), model(5, 0.01)

@@ -85,14 +85,14 @@ class TaskServer:
             held: the digest of the model that the client holds, or b"".
             has_initial: whether it says that it has the first model.
         """
-        given = Reference({name: x.copy() for name, x in arrays.items()})
+        given = Reference(arrays)
         with self._lock:
             if self._begins_round(client, number, given.digest):
                 self._begin_round(given, number)
             broadcast = self._broadcast
             if given.digest != self._given:  # a model of its own, in the midst of a round
                 broadcast = Broadcast(self._config.replace(downlink=EXACT))
-                broadcast.put(given.arrays, reference=True)
+                broadcast.put(_copied(arrays), reference=True)
             model = broadcast.model
             assert model is not None
             held = held or (broadcast.initial if has_initial else b"")
@@ -216,7 +216,7 @@ class TaskServer:
         self._number, self._given, self._in_round = number, given.digest, set()
         self._turn += 1
         self._broadcast.steer(self._config)
-        self._broadcast.put(given.arrays, reference=True)
+        self._broadcast.put(_copied(given.arrays), reference=True)
 
     def _tell(self, record: RoundRecord) -> None:
         parts = [
@@ -226,3 +226,8 @@ class TaskServer:
         ]
         parts += [f"left out {one.client}: {one.reason}" for one in record.failures]
         logger.info("fedsz: %s, round %d: %s", self._task, record.round, ", ".join(parts))
+
+
+def _copied(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Return arrays of our own: a workflow may write the next model into its last one."""
+    return {name: x.copy() for name, x in arrays.items()}
