@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -210,6 +211,21 @@ def test_the_other_ways_to_ask_are_refused() -> None:
         FedSZGrid(local(), secure=SecureSum(bits=40))
     with pytest.raises(ConfigError):
         FedSZGrid(local(), secure=SecureSum(assumed=Assumptions(signed=True)))
+
+
+def test_a_server_holds_no_more_for_more_clients() -> None:
+    size = 200_000
+    first = {"kernel": np.random.default_rng(0).normal(size=size).astype(np.float32)}
+    peaks = []
+    for n in (4, 24):
+        grid = FedSZGrid(local(n=n), update="delta", downlink="exact", secure=SecureSum(bits=16))
+        strategy = StreamingFedAvg(fraction_evaluate=0.0)
+        tracemalloc.start()
+        strategy.start(grid=grid, initial_arrays=to_record(dict(first)), num_rounds=1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    assert peaks[1] - peaks[0] < 5 * 2 * size  # bytes of masked tokens, of 20 clients more
 
 
 def test_a_second_run_begins_anew() -> None:

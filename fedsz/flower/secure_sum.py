@@ -183,6 +183,7 @@ class SecureRounds:
         assumed, verifier = self._options.assumed, self._options.verifier
         server = SecureServer(codec.count, plan.bits, assumed, verifier)
         asked, model = server.open(messages), plain
+        updates: dict[int, Any] = {}  # `MaskedUpdate`s
         while server.stage is not Stage.OVER:
             if server.stage is Stage.INPUTS:
                 out = [self._with_model(messages[i], asked[i], plan) for i in sorted(asked)]
@@ -190,7 +191,9 @@ class SecureRounds:
                 models = packed[0].content.models if packed else {}
                 model = models[key].arrays if key in models else plain
                 coming = self._exchange().stream(packed, timeout, sealed=False, tells=False)
-                answered.update(self._taken(server, chain(benched, coming), booked=True))
+                for node, reply in self._taken(server, chain(benched, coming), booked=True):
+                    updates[node] = self._counted(reply, plain)
+                    answered[node] = _without_tokens(reply)  # or all of them would be held
             else:
                 heard = list(self._ask(server.stage, asked, messages, timeout))
                 list(self._taken(server, heard))
@@ -213,8 +216,8 @@ class SecureRounds:
         self._done += 1
         report = ReplyReport(tensors=len(plain), lossy=len(codec.sent))
         for node in survivors:
-            update: Any = self._counted(answered[node], plain)
-            self._book.received(Admitted(node, {key: update}, report, weight=mean))
+            admitted = Admitted(node, {key: updates[node]}, report, weight=mean)
+            self._book.received(admitted)
         self._book.tell()
         names = compat.records_in(first.content, ArrayRecord)[key]
         record = to_record({n: moved(model[n], found.step[n]) for n in names if n in plain})
@@ -295,7 +298,7 @@ class SecureRounds:
 
     def _with_mean(self, reply: Message, key: str, record: ArrayRecord, examples: float) -> Message:
         """Return a survivor's reply with the mean in place of what it has sent."""
-        content: dict[str, Any] = {k: r for k, r in reply.content.items() if k != SECURE}
+        content: dict[str, Any] = dict(reply.content)
         metrics = next(iter(compat.records_in(reply.content, MetricRecord)), "metrics")
         weight = {self._weighted_by: max(round(examples), 1)}
         content[metrics] = MetricRecord({**content.get(metrics, {}), **weight})
@@ -308,6 +311,11 @@ def _answer(reply: Message) -> bytes:
     if not isinstance(answer := record.get(ANSWER), bytes):
         raise CorruptStream("no answer in a secure sum: is FedSZMod() there?")
     return answer
+
+
+def _without_tokens(reply: Message) -> Message:
+    reply.content = RecordDict({key: r for key, r in reply.content.items() if key != SECURE})
+    return reply
 
 
 def _error(message: Message, reason: str) -> Message:
