@@ -53,6 +53,7 @@ class SecureSum:
         bits: of the ring, and so of each parameter on the uplink.
         assumed: what a round withstands: who colludes, who drops out, whether keys are signed.
         verifier: checks signatures, if keys are signed.
+        share: of the parameters that each round sends, in turn; clients feed the others back.
         most_examples: from which on a client weighs no more, in the first round. Later it is twice
             the mean weight of the round before.
         stage_timeout: seconds that clients have for a message without a model.
@@ -66,6 +67,7 @@ class SecureSum:
     bits: int = 16
     assumed: Assumptions = field(default_factory=Assumptions)
     verifier: Verifier | None = None
+    share: float = 1.0
     most_examples: int = 1024
     stage_timeout: float = 300.0
 
@@ -114,6 +116,8 @@ class SecureRounds:
         weighted_by: str,
     ) -> None:
         SecureServer(1, options.bits, options.assumed, options.verifier)
+        if not 0 < options.share <= 1:
+            raise ConfigError(f"share must lie in (0, 1], got {options.share}")
         self._options, self._grid, self._weighted_by = options, grid, weighted_by
         self._exchange, self._book = exchange, book
         self._last = -1  # round, as messages number them
@@ -139,8 +143,8 @@ class SecureRounds:
             timeout: in seconds, of each stage; those without the model may have less.
 
         Raises:
-            ConfigError: the messages hold other than one model or ask for clipping, or the ring is
-                too small for them.
+            ConfigError: the messages hold other than one model or ask for clipping, the ring is too
+                small for them, or nothing feeds back what a share leaves out.
         """
         messages = {message.metadata.dst_node_id: message for message in pushed}
         answered: dict[int, Message] = {}
@@ -174,7 +178,7 @@ class SecureRounds:
             number=self._done,
             clients=len(messages),
             bits=self._options.bits,
-            share=1.0,
+            share=self._options.share,
             seed=self._seed,
             cap=self._cap,
             scales=scales_of(plain, self._scales),
@@ -189,6 +193,7 @@ class SecureRounds:
                 out = [self._with_model(messages[i], asked[i], plan) for i in sorted(asked)]
                 packed, benched = pack(out)
                 models = packed[0].content.models if packed else {}
+                self._require_feedback(packed)
                 model = models[key].arrays if key in models else plain
                 coming = self._exchange().stream(packed, timeout, sealed=False, tells=False)
                 for node, reply in self._taken(server, chain(benched, coming), booked=True):
@@ -272,6 +277,11 @@ class SecureRounds:
                 self._fail(node, told(err), kind_of(err))
                 if booked:
                     self._exchange().withdraw(node)
+
+    def _require_feedback(self, packed: Sequence[Packed]) -> None:
+        told = [one.content.instructions.config for one in packed]
+        if self._options.share < 1 and not all(config.feeds_back for config in told):
+            raise ConfigError("a secure sum of a share needs an update with feedback: delta+ef")
 
     def _fail(self, node: int, reason: str, kind: Refusal = Refusal.FAILED) -> None:
         self._exchange().fail(node, f"{DROPPED_OUT}: {reason}", kind, trains=True)

@@ -368,10 +368,10 @@ def secure_of(config: RunConfig) -> SecureSum | None:
     if not config.secure_sum:
         return None
     if not config.tls_ca or config.insecure:
-        return SecureSum(config.secure_sum)
+        return SecureSum(config.secure_sum, share=config.secure_share)
     revoked = read_serials(Path(config.revoked)) if config.revoked else ()
     verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
-    return SecureSum(config.secure_sum, Assumptions(signed=True), verifier)
+    return SecureSum(config.secure_sum, Assumptions(signed=True), verifier, config.secure_share)
 
 
 def deadlines_of(config: RunConfig) -> Deadlines:

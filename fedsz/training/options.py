@@ -176,6 +176,8 @@ class RunConfig:
     secure_sum: int = option(0, "The server learns the sum of a round's updates, and no update: "
         "with so many bits for each parameter, in place of compression. 0 for no secure sums.",
         PRIVACY, ALONE, low=0, high=32)
+    secure_share: float = option(1.0, "With --secure-sum: the share of the parameters that each "
+        "round sends, in turn. Clients feed the others back.", PRIVACY, ALONE, low=1e-3, high=1)
     secure_only: int = option(0, "Train for secure sums of this many clients or more, and for no "
         "other round; with --tls-cert their keys must be signed. 0 trains for any round.",
         PRIVACY, (CLIENT,), low=0, high=1 << 14)
