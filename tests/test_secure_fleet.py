@@ -11,7 +11,7 @@ from fedsz.errors import ConfigError
 from fedsz.training.federation import prepare, strategy_of
 from fedsz.training.options import RunConfig
 from fedsz.transport.authority import Authority
-from tests.fleets import HELD, TASK, Server, federated, shares
+from tests.fleets import HELD, TASK, Server, federated, rounds_in, shares
 
 if TYPE_CHECKING:
     from tests.fleets import Fleet
@@ -35,6 +35,24 @@ def test_a_fleet_with_certificates_signs_its_keys(fleet: Fleet, tmp_path: Path) 
     assert last["replies"] == 3
     assert not last["failures"]
     assert last["sent_up"] < 0.6 * last["raw_up"] + 1000
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_goes_on_with_a_round_of_its_own(fleet: Fleet) -> None:
+    """Whatever its clients remember of the round that it was killed in, they begin another."""
+    options = ("--secure-sum", 16, "--rounds", 60, "--min-clients", 3, "--run-dir", "run")
+    server = fleet.server(*options)
+    port = server.port
+    fleet.clients(port, 3)
+    server.wait_for_round(2)
+    server.process.kill()
+    server.process.wait()
+    done = rounds_in(fleet.folder / "run")[-1]["round"]
+
+    resumed = fleet.server("--resume", "run", port=port)
+    after = resumed.wait_for_round(done + 2)
+
+    assert after["replies"] == 3
 
 
 def test_a_run_ends_where_one_without_secure_sums_does() -> None:

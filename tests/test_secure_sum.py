@@ -249,6 +249,25 @@ def test_a_server_holds_no_more_for_more_clients() -> None:
     assert peaks[1] - peaks[0] < 5 * 2 * size  # bytes of masked tokens, of 20 clients more
 
 
+def test_a_client_that_has_lost_its_model_is_sent_it_in_the_same_round() -> None:
+    class Forgetful(DropOut):
+        def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
+            kept = [name for name in context.state if name.startswith("fedsz.model.")]
+            if context.node_config["i"] == 1 and SECURE in context.state:
+                for name in kept:
+                    del context.state[name]
+                lost.extend(kept)
+            return call_next(message, context)
+
+    lost: list[str] = []
+    grid = FedSZGrid(local(Forgetful()), downlink="abs:1e-5", secure=SecureSum(bits=20))
+
+    check(run(grid, StreamingFedAvg, rounds=3), list(range(N)), rounds=3)
+
+    assert lost
+    assert grid.take_traffic().replies == 3 * N
+
+
 def test_a_second_run_begins_anew() -> None:
     grid = grid_of(local())
     run(grid, rounds=2)
