@@ -1,0 +1,147 @@
+"""Tokens of ugly models, and sums and plans that cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import ml_dtypes
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsz.arrays import Layout
+from fedsz.errors import (
+    ConfigError,
+    CorruptStream,
+    DivergedUpdate,
+    FedszError,
+)
+from fedsz.secagg.scales import is_exact, scales_of
+from fedsz.secagg.token_plan import TokenPlan, layout_digest
+from fedsz.secagg.tokens import TokenCodec, moved
+from tests.token_rounds import Round, history_of, model, plan_of, stepped
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16], ids=lambda d: d.__name__
+)
+def test_ugly_models(dtype: Any) -> None:
+    start = {
+        "empty": np.zeros((0, 3), dtype),
+        "scalar": np.array(2.0, dtype),
+        "one": np.ones((1, 1), dtype),
+        "constant": np.zeros((8, 8), dtype),
+        "tiny": np.full((4, 5), 1e-7, dtype),
+        "bn.running_var": np.array([1e-3, 1.0, 50.0], dtype),
+        "bn.num_batches_tracked": np.array(40, np.int64),
+        "seen": np.array([True, False]),
+        "bytes": np.array([0, 255, 3], np.uint8),
+        "large": np.array([2**63, 2**64 - 2], np.uint64),
+        "wide": np.array([-1e4, 0, 1e4], dtype),
+    }
+    plan = plan_of(start, clients=3, bits=8)
+    codec = TokenCodec(plan, Layout.of(start))
+    trained = []
+    for seed in range(3):
+        trained.append({
+            name: (x + (seed + 1) * 0.01).astype(dtype) if x.dtype == dtype else x.copy()
+            for name, x in start.items()
+        })  # fmt: skip
+        trained[-1]["bn.num_batches_tracked"] += 7
+        trained[-1]["bytes"] = np.array([seed, 254, 3], np.uint8)
+        trained[-1]["seen"] = np.array([True, seed < 2])
+        trained[-1]["large"] += np.uint64(1)
+
+    done = Round.of(codec, start, trained, [5, 5, 5])
+    mean = codec.decode(done.sums, done.clients)
+    after = {name: moved(x, mean.step[name]) for name, x in start.items()}
+
+    for name, x in start.items():
+        assert (after[name].shape, after[name].dtype) == (x.shape, x.dtype)
+        assert np.isfinite(after[name].astype(np.float64)).all()
+    assert after["bn.num_batches_tracked"] == 47
+    assert after["bytes"].tolist() == [1, 254, 3]
+    assert after["seen"].tolist() == [True, True]
+    assert after["large"].tolist() == [2**63 + 1, 2**64 - 1]
+    variance = np.mean([x["bn.running_var"].astype(np.float64) for x in trained], axis=0)
+    near = max(2e-3 * 50, float(ml_dtypes.finfo(dtype).eps)) * np.ones(3)
+    assert (np.abs(after["bn.running_var"].astype(np.float64) - variance) <= near).all()
+    assert all(is_exact(name, codec.layout) == (name not in codec.sent) for name in start)
+
+
+def test_what_diverged_is_not_sent() -> None:
+    start = model()
+    codec = TokenCodec(plan_of(start), Layout.of(start))
+    for wrong in (np.nan, np.inf, -np.inf):
+        trained = stepped(start, 1)
+        trained["fc.bias"][3] = wrong
+        with pytest.raises(DivergedUpdate, match=r"fc\.bias"):
+            codec.encode(trained, start, 1, {})
+    doubles = {"w": np.zeros(3)}
+    codec = TokenCodec(plan_of(doubles), Layout.of(doubles))
+    with pytest.raises(DivergedUpdate):
+        codec.encode({"w": np.full(3, 1e300)}, doubles, 1, {})
+    with pytest.raises(ConfigError, match="complex"):
+        layout_digest(Layout.of({"z": np.zeros(3, np.complex64)}))
+
+
+def test_scales_follow_what_clients_have_to_send() -> None:
+    start = model()
+    before, scales = None, []
+    for number in range(1, 7):
+        plan = plan_of(start, number=number, bits=5, scales=scales_of(start, before))
+        codec = TokenCodec(plan, Layout.of(start))
+        trained = [stepped(start, 4 * number + seed, size=1e-5) for seed in range(4)]
+        done = Round.of(codec, start, trained, [plan.cap] * 4)
+        before = codec.decode(done.sums, done.clients).scales
+        scales.append(before["fc.weight"])
+    rms = np.sqrt(np.mean([(x["fc.weight"] - start["fc.weight"]) ** 2 for x in trained]))
+    assert scales[0] > 100 * rms
+    assert 0.5 * rms < scales[-1] < 2 * rms
+
+
+def test_sums_that_cannot_be_are_refused() -> None:
+    start = model()
+    plan = plan_of(start, bits=6)  # 0 to 14 of each client, of 63
+    codec = TokenCodec(plan, Layout.of(start))
+    done = Round.of(codec, start, [stepped(start, s) for s in range(4)], [1] * 4)
+    beyond = done.sums
+    beyond[0] = 60
+    with pytest.raises(CorruptStream, match="is 60; have 56"):
+        codec.decode(beyond, done.clients)
+    with pytest.raises(CorruptStream, match="a sum has"):
+        codec.decode(done.sums[1:], done.clients)
+    for wrong in ([], list(range(5))):
+        with pytest.raises(ConfigError, match="the plan is for 1 to 4"):
+            codec.decode(done.sums, wrong)
+    nothing = Round.of(codec, start, [stepped(start, s) for s in range(4)], [0] * 4)
+    mean = codec.decode(nothing.sums, nothing.clients)
+    assert mean.weight == 0
+    assert not any(step.any() for step in mean.step.values())
+
+
+def test_plans_are_bytes_and_others_are_refused() -> None:
+    start = model()
+    plan = plan_of(start, history_of(start), dither=True)
+    data = plan.encode()
+    assert TokenPlan.decode(data) == plan
+    assert len(data) < 120
+    told = msgspec.msgpack.decode(data)
+    hostile = [data[:end] for end in range(len(data))] + [data + b"\0", b"\xc0" * (1 << 20)]
+    for place, value in [(2, 0), (2, 1 << 40), (3, 33), (3, 2), (4, 0.0), (4, 1.5), (6, 0),
+                         (7, [float("nan")]), (7, [0.0]), (7, [1.0] * 70_000), (0, b"short"),
+                         (8, 0), (8, 17), (8, 3), (9, 1), (10, b""), (5, -1)]:  # fmt: skip
+        hostile.append(msgspec.msgpack.encode([*told[:place], value, *told[place + 1 :]]))
+    hostile += [msgspec.msgpack.encode([*told, 1]), b"\0" * ((1 << 20) + 1)]
+    for wrong in hostile:
+        with pytest.raises(CorruptStream):
+            TokenPlan.decode(wrong)
+
+
+@given(data=st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(data: bytes) -> None:
+    with contextlib.suppress(FedszError):
+        TokenPlan.decode(data)
