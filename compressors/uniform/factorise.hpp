@@ -55,6 +55,9 @@ std::optional<Factors> find_factors(const Elements<E>& x, const Geometry& geomet
                                     typename E::Compute inverse,
                                     std::span<const std::uint64_t> row_sums, double bits,
                                     unsigned most, const Kernels& kernels, unsigned threads) {
+#ifdef FEDSZ_FLOAT32_ONLY
+    return std::nullopt;  // a small encoder has no memory to look for some
+#endif
     const Vector<std::size_t> order = largest_first(row_sums);
     const auto load = [&](std::size_t r, float* out) {
         typename E::Stored block[kBlock];
