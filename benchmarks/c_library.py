@@ -63,7 +63,7 @@ def main() -> None:
                 info = fedsz.inspect(stream).tensors[0]
                 if np.abs(y.astype(np.float64) - x).max() > (info.bound or 0.0):
                     sys.exit(f"the bound does not hold: {shape}, {error_bound}")
-                ours, theirs = least(by_c, by_python, 20 if x.size > 1 << 16 else 400)
+                ours, theirs = least(by_c, by_python, 12 if x.size > 1 << 16 else 300)
                 kind = "difference" if reference else "values"
                 print(f"{shape} {kind} {error_bound}: C / Python {ours / theirs:.3f}")
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "memory.hpp"
 #include "numbers.hpp"
+#include "survey.hpp"
 
 namespace fedsz::library {
 namespace {
@@ -52,18 +52,24 @@ void finite_chunks(const void* elements, std::size_t n, const Use& use) {
 }  // namespace
 
 double value_range(Dtype dtype, const void* elements, std::size_t n) {
+    const uniform::Kernels& kernels = uniform::kernels_of({});
     return visit(dtype, [&]<class E>(E) {
         const auto* x = static_cast<const typename E::Stored*>(elements);
-        using C = typename E::Compute;
-        constexpr C infinity = std::numeric_limits<C>::infinity();
-        C low = infinity, high = -infinity;
-        for (std::size_t i = 0; i < n; ++i) {
-            const C value = E::widen(x[i]);
-            const bool finite = std::abs(value) < infinity;
-            low = finite && value < low ? value : low;
-            high = finite && value > high ? value : high;
+        uniform::Extent<E> all = uniform::nothing<E>;
+        for (std::size_t at = 0; at < n; at += uniform::kBlock) {
+            const std::size_t end = std::min(n, at + uniform::kBlock);
+            const auto some = kernels.of<E>().extent(x + at, end - at);
+            if (some.low > ~E::infinity && some.high < E::infinity) {
+                all = uniform::joined(all, some);
+                continue;
+            }
+            for (std::size_t i = at; i < end; ++i)
+                if (const auto key = uniform::key<E>(x[i]); uniform::is_finite<E>(x[i]))
+                    all = uniform::joined(all, uniform::Extent<E>{key, key});
         }
-        return low <= high ? double(high) - double(low) : 0.0;
+        if (all.low > all.high) return 0.0;
+        const auto limits = uniform::limits_of(all);
+        return limits.high - limits.low;
     });
 }
 
