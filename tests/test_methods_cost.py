@@ -67,7 +67,7 @@ def test_each_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["topk:k=17>ternary", "topk:k=17>qsgd"] * 100
     chained._parsed.cache_clear()
     monkeypatch.setattr(
-        chained.methods, "parse", lambda text, presets: read.append(text) or parse(text)
+        chained.methods, "parse", lambda text, **how: read.append(text) or parse(text, **how)
     )
 
     for _ in range(2):
