@@ -66,3 +66,16 @@ def test_checks(build: Path, check: str) -> None:
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_fuzzers_are_of_what_has_one(tmp_path: Path) -> None:
+    """CMake has a target for each fuzz.cpp, and needs none; `make fuzz` builds them with Clang."""
+    assert CMAKE is not None
+    arguments = ["-S", ROOT, "-B", tmp_path, "-DFEDSZ_FUZZ=ON", f"-DCMAKE_CXX_COMPILER={COMPILER}"]
+    subprocess.run([CMAKE, *arguments], capture_output=True, check=True)
+
+    help_ = subprocess.run(
+        [CMAKE, "--build", tmp_path, "--target", "help"], capture_output=True, text=True, check=True
+    ).stdout
+    for source in (ROOT / "compressors").glob("*/fuzz.cpp"):
+        assert f"fuzz_{source.parent.name}" in help_

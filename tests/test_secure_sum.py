@@ -296,7 +296,7 @@ def processes(address: str, *clients: tuple[int, int, str]) -> Iterator[None]:
 @pytest.mark.slow
 def test_processes_that_end_in_the_middle_of_a_round(serve: Serve) -> None:
     """Four of ten, one at each stage, whose connections the server waits for no longer."""
-    server = serve(reconnect_grace=0.1)
+    server = serve(reconnect_grace=1)
     leavers = [(6 + i, 7 + i, stage) for i, stage in enumerate(STAGES)]
     with processes(server.address, (0, 6, ""), *leavers):
         server.events.wait(EventKind.JOINED, n=10)
