@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, LocalGrid, SecureMember, SecureSum, StreamingFedAvg
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, SecureMember, SecureSum, StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
-from fedsz.flower.secure_member import SECURE
+from fedsz.flower.secure_member import SECURE, STAGE
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.secagg.client import Demands
 from fedsz.secagg.graph import Assumptions
@@ -170,6 +171,64 @@ def test_clients_that_train_for_secure_sums_only() -> None:
     few = grid_of(local(n=2, member=member))
     assert not run(few, StreamingFedAvg).arrays
     assert any("this one asks for 3" in f.reason for f in few.take_traffic().failures)
+
+
+@pytest.mark.parametrize("record", [None, {}, {STAGE: "x"}, {STAGE: "ADVERTS"}, {STAGE: "INPUTS"}])
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_demand_is_not_met_by_what_only_looks_like_a_secure_sum(
+    record: dict[str, str] | None, noted: bool
+) -> None:
+    """Nobody trains, and nothing leaves in clear."""
+    trained: list[Message] = []
+    app = ClientApp(mods=[FedSZMod(secure=SecureMember(Demands(clients=3)))])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        trained.append(message)
+        return Message(RecordDict(dict(message.content)), reply_to=message)
+
+    inner = LocalGrid(app, [{}])
+    content = RecordDict({"arrays": to_record(initial())})
+    if record is not None:
+        content[SECURE] = ConfigRecord(dict(record))
+    grid: Any = FedSZGrid(inner, downlink="exact") if noted else inner
+    message = Message(content, grid.get_node_ids()[0], "train")
+
+    (reply,) = grid.send_and_receive([message])
+
+    assert reply.has_error()
+    assert not trained
+
+
+def _beside(content: RecordDict, how: str) -> None:
+    if how == "the model":
+        content["arrays"] = to_record(initial())
+    elif how == "another model":
+        content["more"] = to_record(initial())
+    elif how == "other metrics":
+        content["n"] = MetricRecord({"loss": 1.0})
+    elif how == "metrics as the model":
+        content["arrays"] = content.pop("m")
+    else:
+        content["m"] = ConfigRecord({"loss": 1.0})
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize(
+    "how", ["the model", "another model", "other metrics", "metrics as the model", "no metrics"]
+)
+def test_a_client_cannot_reply_beside_its_tokens(strategy: type[FedAvg], how: str) -> None:
+    class Liar(DropOut):
+        def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
+            reply = call_next(message, context)
+            if context.node_config["i"] == 2 and message.content.array_records:
+                _beside(reply.content, how)
+            return reply
+
+    grid = grid_of(local(Liar()))
+
+    check(run(grid, strategy), [0, 1, 3, 4])
+    assert len(grid.take_traffic().failures) == 1
 
 
 def test_keys_that_certificates_sign(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import StateDict
-from fedsz.errors import ConfigError, ReferenceMismatch, log_failure
+from fedsz.errors import ConfigError, ReferenceMismatch, RefusedRequest, log_failure
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.received_update import ReceivedUpdate
@@ -110,14 +110,16 @@ class FedSZMod:
             CorruptStream: the message's stream is damaged.
             DivergedUpdate: training made NaN or infinities of a finite tensor. The reply is an
                 error then, and what error feedback had kept is forgotten.
-            RefusedRequest: the client trains for secure sums only.
+            RefusedRequest: the client trains for secure sums only, or this is not one.
         """
         request = self._member.request_in(message)
-        if request and not compat.records_in(message.content, ArrayRecord):
+        if request is not None and not compat.records_in(message.content, ArrayRecord):
             return self._member.answer(request, message, context)
         # Before hours of training, not after: the codec may be missing here.
         note = message.content.get(KEY) if message.has_content() else None
         if not isinstance(note, ConfigRecord):
+            if request is not None:
+                raise RefusedRequest("a secure sum of a model without instructions")
             return _noised(call_next, message, context)
         told, state = Instructions.read(note), ClientState(context)
         initial = partial(self._initial_point, message, context, told.config)
@@ -130,13 +132,15 @@ class FedSZMod:
         asked = _digest(message, sent) if told.trains and told.config.keeps_state else b""
         if asked and (kept := state.reply(asked)) is not None:
             return Message(kept, reply_to=message)
-        masking = self._member.masking(request, message, context) if request else None
+        masking = None
+        if request is not None:
+            masking = self._member.masking(request, message, context)
         message.content = replaced(message.content, plain, None)
         try:
             if told.trains:
                 state.settle(told)
             reply = _noised(call_next, message, context)
-            if masking and reply.has_content():
+            if masking is not None and reply.has_content():
                 masking.mask(reply, sent, told, state)
             elif reply.has_content():
                 _compress(reply, sent, told, state)

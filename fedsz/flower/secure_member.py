@@ -72,11 +72,12 @@ class SecureMember:
         """Return what a message says of a secure sum, if it is of one.
 
         Raises:
-            RefusedRequest: it is of none, and asks for an update.
+            RefusedRequest: it is of none, or of no stage, and asks for an update.
         """
         content = message.content if message.has_content() else RecordDict()
         record = content.get(SECURE)
         if isinstance(record, ConfigRecord):
+            _stage(record)
             return record
         if self._required and message.metadata.message_type.startswith(TRAIN):
             raise RefusedRequest("this client trains for secure sums only")
@@ -94,7 +95,7 @@ class SecureMember:
         try:
             stage = _stage(request)
             if stage not in answers:
-                raise CorruptStream(f"no model, and a request for {stage.value}")
+                raise RefusedRequest(f"no model, and a request for {stage.value}")
             answer = answers[stage](_bytes(request, REQUEST))
         except FedszError as err:
             logger.warning("refused in a secure sum: %s", err)
@@ -110,11 +111,12 @@ class SecureMember:
         The Context is without secrets until it has.
 
         Raises:
-            CorruptStream: it asks for something else.
+            RefusedRequest: it asks for something else.
+            CorruptStream: it has no plan.
         """
         client = self._client(message, context)
         if (stage := _stage(request)) is not Stage.INPUTS:
-            raise CorruptStream(f"a model, and a request for {stage.value}")
+            raise RefusedRequest(f"a model, and a request for {stage.value}")
         return Masking(client, request, message, context)
 
     def _client(self, message: Message, context: Context) -> SecureClient:
@@ -185,7 +187,7 @@ def _keep(client: SecureClient, context: Context) -> None:
 def _stage(request: ConfigRecord) -> Stage:
     name = request.get(STAGE)
     if name not in Stage.__members__:
-        raise CorruptStream(f"no stage {name!r} of a secure sum")
+        raise RefusedRequest(f"no stage {name!r} of a secure sum")
     return Stage[str(name)]
 
 

@@ -196,7 +196,7 @@ class SecureRounds:
                 self._require_feedback(packed)
                 model = models[key].arrays if key in models else plain
                 coming = self._exchange().stream(packed, timeout, sealed=False, tells=False)
-                for node, reply in self._taken(server, chain(benched, coming), booked=True):
+                for node, reply in self._taken(server, chain(benched, coming), key):
                     updates[node] = self._counted(reply, plain)
                     answered[node] = _without_tokens(reply)  # or all of them would be held
             else:
@@ -259,23 +259,26 @@ class SecureRounds:
         return compat.make_message(message.metadata, content=content)
 
     def _taken(
-        self, server: SecureServer, replies: Iterable[Message], *, booked: bool = False
+        self, server: SecureServer, replies: Iterable[Message], key: str | None = None
     ) -> Iterator[tuple[int, Message]]:
         """Yield the replies that the server has taken, by their nodes; book why others are not.
 
-        Errors may be ``booked`` already.
+        Errors of those to a model, under its ``key``, are booked already.
         """
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
                 if not reply.has_error():
-                    server.receive(node, _answer(reply))
+                    answer = _answer(reply)
+                    if key is not None:
+                        _check_beside(reply, key)
+                    server.receive(node, answer)
                     yield node, reply
-                elif not booked:
+                elif key is None:
                     self._fail(node, reason_of(reply))
             except FedszError as err:
                 self._fail(node, told(err), kind_of(err))
-                if booked:
+                if key is not None:
                     self._exchange().withdraw(node)
 
     def _require_feedback(self, packed: Sequence[Packed]) -> None:
@@ -309,10 +312,10 @@ class SecureRounds:
     def _with_mean(self, reply: Message, key: str, record: ArrayRecord, examples: float) -> Message:
         """Return a survivor's reply with the mean in place of what it has sent."""
         content: dict[str, Any] = dict(reply.content)
-        metrics = next(iter(compat.records_in(reply.content, MetricRecord)), "metrics")
+        ((metrics, said),) = compat.records_in(reply.content, MetricRecord).items()
         weight = {self._weighted_by: max(round(examples), 1)}
-        content[metrics] = MetricRecord({**content.get(metrics, {}), **weight})
-        reply.content = RecordDict({key: compat.make_record(dict(record)), **content})
+        content[metrics] = MetricRecord({**said, **weight})
+        reply.content = RecordDict({**content, key: compat.make_record(dict(record))})
         return reply
 
 
@@ -321,6 +324,15 @@ def _answer(reply: Message) -> bytes:
     if not isinstance(answer := record.get(ANSWER), bytes):
         raise CorruptStream("no answer in a secure sum: is FedSZMod() there?")
     return answer
+
+
+def _check_beside(reply: Message, key: str) -> None:
+    """Raise `CorruptStream` unless masked tokens have metrics, and nothing in a model's place."""
+    models = compat.records_in(reply.content, ArrayRecord)
+    metrics = compat.records_in(reply.content, MetricRecord)
+    if models or len(metrics) != 1 or key in metrics:
+        what = f"{len(models)} ArrayRecords and {len(metrics)} MetricRecords, {sorted(metrics)}"
+        raise CorruptStream(f"{what}, beside masked tokens; a reply has 0 and 1, not {key!r}")
 
 
 def _without_tokens(reply: Message) -> Message:
