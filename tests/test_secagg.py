@@ -257,6 +257,33 @@ def test_a_certificate_is_for_one_client(
     assert "repeats" in str(*round_.refusals.values())
 
 
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        (b"\x55\x1d\x11", b"\x55\x1d\x25"),  # one extension twice
+        (b"\x55\x1d\x25\x04", b"\x55\x1d\x25\x05"),
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x09"),  # version 10
+        (b"\x2a\x86\x48\xce\x3d\x04\x03\x02", b"\x2a\x86\x48\xce\x3d\x04\x03\x09"),
+        (b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x03\x01\x7f"),
+        (b"client-0", b"client\xff0"),
+    ],
+)
+def test_a_certificate_that_cannot_be_read_is_refused(
+    tmp_path: Path, part: bytes, other: bytes
+) -> None:
+    from tests.certificates import Authority
+
+    authority = Authority(tmp_path, "keys")
+    file, key = authority.issue("client-0", uris=("urn:fedsz:client-0",), purpose="client")
+    shown = CertificateSigner(file.read_bytes(), key.read_bytes()).certificate
+    assert part in shown
+
+    with pytest.raises(CorruptStream):
+        CertificateVerifier(authority.ca.read_bytes()).check(
+            shown.replace(part, other), b"said", b"signature"
+        )
+
+
 def test_only_certificates_of_clients_count(
     certified: tuple[object, list[CertificateSigner]], tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from fedsz.flower.exchange import NO_REPLY, Exchange
 from fedsz.flower.packing import Packed
 from fedsz.flower.pushes import round_of
 from fedsz.flower.records import layout_of, to_record, views_of
-from fedsz.flower.refusal import Refusal, kind_of, reason_of, told
+from fedsz.flower.refusal import Refusal, kind_of, reason_of, refusing_failures, told
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.secure_member import ANSWER, PLAN, REQUEST, SECURE, STAGE, WEIGHTED_BY
 from fedsz.secagg.graph import Assumptions
@@ -269,10 +269,11 @@ class SecureRounds:
             node = reply.metadata.src_node_id
             try:
                 if not reply.has_error():
-                    answer = _answer(reply)
-                    if key is not None:
-                        _check_beside(reply, key)
-                    server.receive(node, answer)
+                    with refusing_failures():
+                        answer = _answer(reply)
+                        if key is not None:
+                            _check_beside(reply, key)
+                        server.receive(node, answer)
                     yield node, reply
                 elif key is None:
                     self._fail(node, reason_of(reply))

@@ -108,11 +108,11 @@ class CertificateVerifier:
             shown = x509.load_der_x509_certificate(certificate)
             subject = shown.subject.rfc4514_string()
             why = self._objection(shown)
-        except ValueError as err:
+            key = shown.public_key()
+        except Exception as err:  # its readers raise many kinds, of which not all are documented
             raise CorruptStream(f"the certificate cannot be read: {err}") from None
         if why:
             raise CorruptStream(f"the certificate of {subject} {why}")
-        key = shown.public_key()
         try:
             if isinstance(key, ed25519.Ed25519PublicKey):
                 key.verify(signature, message)
@@ -126,6 +126,9 @@ class CertificateVerifier:
 
     def _objection(self, shown: x509.Certificate) -> str:
         """Return why a certificate is not a client's; "" if it is."""
+        # Extensions are read of what an authority has signed, and of nothing else.
+        if not any(_has_signed(authority, shown) for authority in self._authorities):
+            return "is signed by no authority that is known here"
         now = datetime.datetime.now(datetime.UTC)
         if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
             return "is not valid now"
@@ -135,8 +138,6 @@ class CertificateVerifier:
             purposes = shown.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
             if ExtendedKeyUsageOID.CLIENT_AUTH not in purposes:
                 return "is not a client's"
-        if not any(_has_signed(authority, shown) for authority in self._authorities):
-            return "is signed by no authority that is known here"
         return ""
 
 
