@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedsz.errors import (
+    AbortedRound,
     ConfigError,
     FedszError,
     RefusedRequest,
@@ -199,7 +200,7 @@ def test_clients_that_are_shown_different_rosters_share_nothing() -> None:
     [
         (Demands(corrupt=0.2), "corrupt is 0.1"),
         (Demands(security=80), "security is 40"),
-        (Demands(clients=6), "this one asks for 6"),
+        (Demands(clients=5), "a sum of 4 clients or more; this one asks for 5"),
     ],
 )
 def test_terms_that_are_less_than_demanded(demands: Demands, match: str) -> None:
@@ -211,6 +212,17 @@ def test_terms_that_are_less_than_demanded(demands: Demands, match: str) -> None
 
     assert isinstance(round_.refusals[client], RefusedRequest)
     assert match in str(round_.refusals[client])
+
+
+def test_terms_of_which_nobody_may_collude() -> None:
+    """With an honest majority of five alone, two sets of survivors could be signed by one liar."""
+    round_ = Round(5, assumed=Assumptions(corrupt=0))
+
+    with pytest.raises(AbortedRound):
+        round_.step()
+
+    assert {type(err) for err in round_.refusals.values()} == {RefusedRequest}
+    assert Round(5, assumed=Assumptions(dropout=0)).until(Stage.OVER).server.total is not None
 
 
 def test_keys_that_are_not_signed() -> None:

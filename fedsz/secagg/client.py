@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsz.errors import ConfigError, CorruptStream, RefusedRequest
 from fedsz.secagg import keys
+from fedsz.secagg.graph import Assumptions
 from fedsz.secagg.identity import Signer, Verifier
 from fedsz.secagg.masks import Ring, Tokens
 from fedsz.secagg.messages import (
@@ -47,14 +48,14 @@ class Demands(msgspec.Struct, frozen=True, kw_only=True):
     """What a client asks of a round, whatever the server says.
 
     Attributes:
-        clients: members at least.
-        corrupt: share of them that may collude, at least.
+        clients: survivors at least, whoever drops out.
+        corrupt: share of the members that may collude, at least.
         security: bits at least.
         signed: whether all keys must be signed.
     """
 
     clients: int = 2
-    corrupt: float = 0.0
+    corrupt: float = Assumptions().corrupt
     security: int = 40
     signed: bool = False
 
@@ -156,9 +157,8 @@ class SecureClient:
             keys.commitment(kept.secrets.own, kept.terms.round_id),
         ):
             raise RefusedRequest("the roster has not the keys of this client")
-        if members.plan.clients < self.demands.clients:
-            clients, least = members.plan.clients, self.demands.clients
-            raise RefusedRequest(f"a round of {clients} clients; this one asks for {least}")
+        if (least := members.plan.least) < (wanted := self.demands.clients):
+            raise RefusedRequest(f"a sum of {least} clients or more; this one asks for {wanted}")
         near = members.neighbours(self.client_id)
         places = [members.places[other] for other in near]
         own, mask = (

@@ -54,6 +54,11 @@ class Assumptions(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     failures: Annotated[int, msgspec.Meta(ge=1, le=256)] = 20
     signed: bool = False
 
+    def __post_init__(self) -> None:
+        # An integer would be other bytes here than for whoever has read it, and so another digest.
+        for name in ("corrupt", "dropout"):
+            msgspec.structs.force_setattr(self, name, float(getattr(self, name)))
+
 
 class Plan(NamedTuple):
     """What follows from the number of clients.
