@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from typing import Any
@@ -237,17 +238,61 @@ def test_a_resumed_run_goes_on_with_what_was_spent() -> None:
         PrivateFedAvg(plan=plan, **ONE).restore({})
 
 
-def test_a_round_is_spent_once_it_has_asked() -> None:
+@pytest.mark.parametrize("clip", [C, "quantile:start=0.5"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rules": "fleet", "min_replies": 3}, {"downlink": "std:1"}, None],
+    ids=["run", "fleet", "downlink", "Flower's own"],
+)
+@pytest.mark.parametrize("nobody", ["drawn", "replies"])
+def test_a_round_without_a_reply_has_the_noise_of_any_other(
+    nobody: str, options: dict[str, Any] | None, clip: str | float
+) -> None:
+    """Nor does a run of such rounds end: that would tell that nobody was there, too."""
+
     def edit(i: int, model: Model) -> Model:
         raise RuntimeError("no training today")
 
-    strategy = PrivateFedAvg(epsilon=30, noise=1.0, clip=C, **ONE)
+    plan = PrivacyPlan(
+        epsilon=1e3, noise=1.0, clip=clip, sampling=1e-9 if nobody == "drawn" else 1.0
+    )
+    strategy = PrivateFedAvg(plan=plan, **ONE)
+    grid = grid_of(edit, sealed=options is not None, **(options or {}))
+
+    models = run(strategy, grid, rounds=5, start={"w": np.zeros(4000), "n": np.array([7])})
+
+    assert len(models) == 6
+    share = 1.0 if clip == C else 1 / math.sqrt(0.75)
+    norm, expected = C if clip == C else strategy.clipped_to, plan.sampling * CLIENTS
+    noise = (models[5]["w"] - models[4]["w"]) * expected
+    assert noise.std() == pytest.approx(share * norm, rel=0.06)
+    assert all((b["w"] != a["w"]).all() for a, b in itertools.pairwise(models))
+    assert all(model["n"] == 7 for model in models)
+    assert not strategy.quorum.why
+    assert strategy.releases == {plan.release: 5}
+
+
+def test_a_round_does_not_count_whose_clients_would_have_noised_and_failed() -> None:
+    def edit(i: int, model: Model) -> Model:
+        raise RuntimeError("no training today")
+
+    strategy = PrivateFedAvg(epsilon=30, noise=2.0, clip=C, at="client", **ONE)
 
     before, after = run(strategy, grid_of(edit))
 
     assert strategy.quorum.why
     assert all(np.array_equal(before[n], after[n]) for n in before)
-    assert strategy.releases[Release(1.0)] == 1
+    assert strategy.releases == {Release(1.0): 1}
+
+
+def test_what_is_released_goes_onto_a_model_that_depends_on_nobody() -> None:
+    """What a lossy downlink has sent is not it: a round that has asked nobody sent nothing."""
+    model = {"w": np.random.default_rng(3).normal(size=4000)}
+    grid = grid_of(lambda i, x: x, update="delta", error_bound="abs:1e-7", downlink="std:2")
+
+    before, after = run(PrivateFedAvg(**PLAIN, **ONE), grid, start=model)
+
+    np.testing.assert_allclose(after["w"], before["w"], atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +302,7 @@ def test_a_round_is_spent_once_it_has_asked() -> None:
         {"sampling": 0}, {"sampling": 1.1}, {"rounds": 0}, {"noise": -1}, {"noise": math.inf},
         {"clip": 0}, {"clip": "nan"}, {"clip": "half"}, {"clip": "quantile:target=1"},
         {"at": "nowhere"}, {"at": "client", "clip": "quantile"}, {"epsilon": 1, "noise": 0.5},
-        {"fraction_train": 0.5}, {"plan": PrivacyPlan(epsilon=1)},
+        {"fraction_train": 0.5}, {"plan": PrivacyPlan(epsilon=1)}, {"min_replies": 2},
     ],
     ids=str,
 )  # fmt: skip

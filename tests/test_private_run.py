@@ -100,6 +100,7 @@ def test_what_was_spent_stands_wherever_a_round_does() -> None:
         ({"dp_epsilon": 0, "dp_noise": 1}, "needs a budget"),
         ({"buffer": 3}, "--buffer cannot be used with --dp-epsilon"),
         ({"clients_per_round": 2}, "drawn by --dp-sampling"),
+        ({"min_replies": 2}, "min_replies cannot be above 1"),
         ({"fetchsgd": "1%", "update": "sketch:rows=5,fixed=1"}, "--fetchsgd cannot be used"),
         ({"update": "feedback>topk"}, "without feedback"),
         ({"update": "difference>topk"}, "without feedback or difference"),

@@ -39,11 +39,13 @@ class PrivateFedAvg(StreamingFedAvg):
 
     Each update is clipped once it is decoded, which is the last thing before the noise, and all
     count alike, whatever examples they are of. Noise is added once to the sum, and that is divided
-    by the number of clients that were expected: how many have replied is not told. Or clients add
-    it (`NoiseAt.CLIENT`), by `fedsz.flower.FedSZMod`. Whole numbers and bools do not train: they
-    stay as they are. Clients send no feedback: what is clipped is lost.
+    by the number of clients that were expected: how many have replied is not told. A round without
+    a reply has noise all the same. Or clients add it (`NoiseAt.CLIENT`), by
+    `fedsz.flower.FedSZMod`: that hides what an update says, not that it came. Whole numbers and
+    bools do not train: they stay as they are. What is clipped is lost: only clients that noise may
+    feed back, and only what compression then leaves out.
 
-    A round is spent once it has asked clients, even if it does not count. The run ends before the
+    A round is spent once it begins, even if it does not count. The run ends before the
     round that would spend more than the budget. Sampling is Poisson's: each client is drawn
     independently of all others, by the system's secure generator, so a round can ask nobody.
 
@@ -60,7 +62,9 @@ class PrivateFedAvg(StreamingFedAvg):
         ended: why the run ends before all rounds that were asked for; "" if it does not.
 
     Raises:
-        ConfigError: as `PrivacyPlan`; ``fraction_train`` is given, for which there is ``sampling``.
+        ConfigError: as `PrivacyPlan`; ``fraction_train`` is given, for which there is ``sampling``;
+            or ``min_replies`` is above 1 and the noise the server's: whether so many have replied
+            would tell of each of them.
         MissingPackage: dp-accounting is not installed.
 
     Examples:
@@ -79,6 +83,9 @@ class PrivateFedAvg(StreamingFedAvg):
             raise ConfigError(f"give plan=, or its fields: both have {', '.join(own)}")
         super().__init__(**named)
         self.plan = plan or PrivacyPlan(**own)
+        self._noises = self.plan.at == NoiseAt.SERVER
+        if self._noises and self.quorum.min_replies > 1:
+            raise ConfigError("min_replies cannot be above 1 where the server adds the noise")
         self.clip = ClippingNorm(self.plan.clip)
         self.clipped_to = self.clip.norm
         self.releases = Counter[Release]()
@@ -157,16 +164,16 @@ class PrivateFedAvg(StreamingFedAvg):
             raise ConfigError(
                 "PrivateFedAvg runs its rounds itself, and not inside another strategy"
             )
-        while len(nodes := list(grid.get_node_ids())) < self.min_available_nodes:
+        while len(nodes := list(grid.get_node_ids())) < max(1, self.min_available_nodes):
             time.sleep(POLL_SECONDS)
         self._number, self.clipped_to = number, self.clip.norm
         self.releases[self.plan.release] += 1
         self._sent = views_of(arrays)
         self._expected = self.plan.sampling * len(nodes)
-        if self.plan.at == NoiseAt.CLIENT:
-            LocalNoise(self.clip.norm, self.plan.multiplier).write(config)
-        else:
+        if self._noises:
             config[KEY_CLIPPING_NORM] = self.clip.norm
+        else:
+            LocalNoise(self.clip.norm, self.plan.multiplier).write(config)
         config["server-round"] = number
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return self._construct_messages(content, self._drawn(nodes, number), MessageType.TRAIN)
@@ -182,22 +189,26 @@ class PrivateFedAvg(StreamingFedAvg):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Averaged:
         """Do as `StreamingFedAvg`; a method of its own, since Flower accounts for plain means."""
+        self._asks |= self._noises
         averaged = super().aggregate_train(server_round, replies)
         plan, self._sent = self.plan, {}
         spent = f"epsilon {self.epsilon:.4g} of {plan.epsilon:g} at delta {plan.delta:g}"
         logger.info("round %d: %s is spent", self._number, spent)
         return averaged
 
+    def _reached(self, replies: int) -> bool:
+        # A model that stays as it is would tell that nobody was there.
+        return super()._reached(max(replies, 1) if self._noises else replies)
+
     def _begin_mean(self) -> Mean:
-        clips = self.plan.at == NoiseAt.SERVER
-        return _StepSum(self._sent, self.clip.norm if clips else None)
+        return _StepSum(self._sent, self.clip.norm if self._noises else None)
 
     def _weight(self, metrics: MetricRecord) -> float:  # noqa: ARG002 - all count alike
         return 1.0
 
     def _result(self, mean: Mean, *, inside: bool) -> ArrayRecord:  # noqa: ARG002 - never is
         assert isinstance(mean, _StepSum)
-        if self.plan.at == NoiseAt.CLIENT:
+        if not self._noises:
             return mean.onto_start(mean.weight)
         generator = random_bytes(self.plan.seed, 2 * self._number + 1)
         multiplier, count_deviation = self.clip.split(self.plan.multiplier, self._expected)
@@ -208,10 +219,11 @@ class PrivateFedAvg(StreamingFedAvg):
 
 
 class _StepSum(Mean):
-    """The sum, in float64, of what updates are above the model that they started from.
+    """The sum, in float64, of what updates are above the models that they started from.
 
     Args:
-        start: that model, where a Grid does not say what it has sent.
+        start: the round's model. Updates start from it, or from what a Grid says it has sent in
+            its place; the sum goes onto the round's, for that depends on nobody who replies.
         norm: what each update is clipped to; None where clients have done it.
 
     Attributes:
@@ -221,6 +233,8 @@ class _StepSum(Mean):
     def __init__(self, start: Mapping[str, NDArray], norm: float | None) -> None:
         super().__init__(steps=True)
         self._start, self._norm = start, norm
+        floats = {n: x for n, x in start.items() if x.dtype.kind not in WHOLE}
+        self._sums = {n: np.zeros(parts(x).size, np.float64) for n, x in floats.items()}
         self.within = 0
 
     def add(self, update: ReceivedUpdate, weight: float) -> None:
@@ -231,13 +245,9 @@ class _StepSum(Mean):
         update.watched = update.floors = frozenset()
         if self._norm is not None:
             update.clip_to(self._norm)
-        Layout.of(update.start).check(update.shapes)
+        Layout.of(self._start).check(update.shapes)
         with refusing_failures():
             arrays = update.arrays()
-        if not self.weight:
-            self._start = update.start
-            floats = {n: x for n, x in self._start.items() if x.dtype.kind not in WHOLE}
-            self._sums = {n: np.zeros(parts(x).size, np.float64) for n, x in floats.items()}
         with update.clock:
             for name, sums in self._sums.items():
                 add_step(arrays.pop(name), update.start[name], sums)
@@ -255,7 +265,7 @@ class _StepSum(Mean):
             self._sums[name] = with_noise(sums, deviation, generator)
 
     def onto_start(self, divisor: float) -> ArrayRecord:
-        """Return the model that the updates started from, plus the sum over ``divisor``."""
+        """Return the round's model, plus the sum over ``divisor``."""
         record = {}
         for name, start in self._start.items():
             sums = self._sums.pop(name, None)

@@ -188,7 +188,7 @@ class StreamingFedAvg(FedAvg):
         logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
         if not self._asks:
             return None, None  # of a strategy that only evaluates
-        counts, why = self.quorum.reached(len(contents) * (mean.weight > 0)), self.quorum.why
+        counts, why = self._reached(len(contents) * (mean.weight > 0)), self.quorum.why
         if counts and inside and refused:
             counts, why = False, "the strategy around this one counts on all replies that it took"
             logger.warning("round %d does not count: %s", server_round, why)
@@ -197,7 +197,12 @@ class StreamingFedAvg(FedAvg):
                 update.refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
             return None, None
         self._average = self._result(mean, inside=inside)
-        return self._average, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        averaged = self.train_metrics_aggr_fn(contents, self.weighted_by_key) if contents else None
+        return self._average, averaged
+
+    def _reached(self, replies: int) -> bool:
+        """Return whether a round that is over counts, by the number of its usable replies."""
+        return self.quorum.reached(replies)
 
     def _begin_mean(self) -> Mean:
         return Mean()
