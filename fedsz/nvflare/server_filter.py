@@ -16,7 +16,7 @@ from fedsz.control.policy import Controller, asked_for
 from fedsz.control.rule import DEFAULT_TOLERANCE
 from fedsz.errors import CorruptStream, FedszError
 from fedsz.formatting import one_line
-from fedsz.nvflare.content import NAME, VERSION, content_of, opened, plain, sealed
+from fedsz.nvflare.content import NAME, VERSION, Sealed, content_of, opened, plain, sealed
 from fedsz.nvflare.model_filter import ModelFilter, Shared, TaskContext
 from fedsz.nvflare.task_server import TaskServer, require_usable
 from fedsz.update.config import DEFAULT, LEAST_BYTES
@@ -26,16 +26,16 @@ from fedsz.update.reply_report import ReplyReport
 class _Job:
     """The tasks of a job, by name."""
 
-    def __init__(self, new_task: Callable[[str], TaskServer]) -> None:
-        self._new_task = new_task
+    def __init__(self) -> None:
         self.tasks: dict[str, TaskServer] = {}
         self.without: set[str] = set()  # clients that are known to have no such filter
         self._lock = threading.Lock()
 
-    def task(self, name: str) -> TaskServer:
+    def task(self, name: str, make: Callable[[str], TaskServer]) -> TaskServer:
+        """Return a task; the first filter that asks for it makes it, by its own settings."""
         with self._lock:
             if name not in self.tasks:
-                self.tasks[name] = self._new_task(name)
+                self.tasks[name] = make(name)
             return self.tasks[name]
 
 
@@ -91,9 +91,12 @@ class FedSZServerFilter(ModelFilter):
         return Controller(policy, config, tolerance=self.tolerance, rounds=self.rounds)
 
     def _job(self, fl_ctx: FLContext) -> _Job:
-        return _jobs.of(fl_ctx, lambda: _Job(self._task))
+        return _jobs.of(fl_ctx, _Job)
 
-    def _task(self, name: str) -> TaskServer:
+    def _task(self, fl_ctx: FLContext, name: str) -> TaskServer:
+        return self._job(fl_ctx).task(name, self._new_task)
+
+    def _new_task(self, name: str) -> TaskServer:
         return TaskServer(name, self._controller(), shared_initial=self.shared_initial)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -114,7 +117,7 @@ class FedSZServerFilter(ModelFilter):
                 self.log_error(fl_ctx, f"fedsz: {task} goes to {client} as it is: {why}")
                 return shareable
             self.log_error(fl_ctx, f"fedsz: {task} of {client} is left out: {why}")
-            self._job(fl_ctx).task(task).failed(client, why)
+            self._task(fl_ctx, task).failed(client, why)
             refused = make_copy(shareable)
             refused.pop("DXO", None)
             refused.set_return_code(ReturnCode.TASK_RESULT_FILTER_ERROR)
@@ -134,7 +137,7 @@ class FedSZServerFilter(ModelFilter):
                 why = f"its filter is of version {have}, and this of {VERSION}"
                 self.log_warning(fl_ctx, f"fedsz: {client} is sent models as they are: {why}")
             return None
-        streams, told = job.task(task.name).pack(
+        streams, told = self._task(fl_ctx, task.name).pack(
             client,
             content.arrays,
             task.number,
@@ -146,22 +149,26 @@ class FedSZServerFilter(ModelFilter):
 
     def coming_in(self, dxo: DXO, task: TaskContext) -> DXO | None:
         """Decompress a task's result."""
-        server = self._job(task.fl_ctx).task(task.name)
+        server, client = self._task(task.fl_ctx, task.name), _peer(task.fl_ctx)
+        content = opened(dxo)
+        result = None if content is None else _unpacked(dxo, content, client, server)
         metrics = dxo.get_meta_prop(MetaKey.INITIAL_METRICS)
         if isinstance(metrics, dict):
-            server.evaluated({str(name): value for name, value in metrics.items()})
-        content = opened(dxo)
-        if content is None:
-            return None
-        if len(content.streams) != 1:
-            raise CorruptStream(f"a result of {len(content.streams)} streams", offset=0)
-        said = content.note.get("said")
-        report = ReplyReport.read(said if isinstance(said, dict) else None)
-        turn, as_tensors = content.note.get("turn"), content.note.get("tensors") is True
-        client, (stream,) = _peer(task.fl_ctx), content.streams
-        differs = dxo.data_kind == DataKind.WEIGHT_DIFF
-        arrays = server.unpack(client, stream, turn, report, differs=differs)
-        return plain(dxo, arrays, content.beside, as_tensors=as_tensors)
+            server.evaluated(client, {str(name): value for name, value in metrics.items()})
+        return result
+
+
+def _unpacked(dxo: DXO, content: Sealed, client: str, server: TaskServer) -> DXO:
+    """Return a sealed result's arrays in its place."""
+    if len(content.streams) != 1:
+        raise CorruptStream(f"a result of {len(content.streams)} streams", offset=0)
+    said = content.note.get("said")
+    report = ReplyReport.read(said if isinstance(said, dict) else None)
+    turn, as_tensors = content.note.get("turn"), content.note.get("tensors") is True
+    (stream,) = content.streams
+    differs = dxo.data_kind == DataKind.WEIGHT_DIFF
+    arrays = server.unpack(client, stream, turn, report, differs=differs)
+    return plain(dxo, arrays, content.beside, as_tensors=as_tensors)
 
 
 def _peer(fl_ctx: FLContext) -> str:

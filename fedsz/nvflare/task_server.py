@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,12 @@ from fedsz.update.reply_report import ReplyReport
 from fedsz.update.step import step_spread
 
 logger = logging.getLogger(__name__)
+
+# Replies and failures of a round that its record lists: nobody is kept from sending more.
+MOST_LISTED: Final = 4096
+
+# Rounds, where they have numbers, after which the model is forgotten that a silent client was sent.
+LATEST: Final = 8
 
 
 def require_usable(controller: Controller) -> None:
@@ -58,12 +65,15 @@ class TaskServer:
         self._broadcast = Broadcast(controller.base, shared_initial=shared_initial)
         self._run, self._turn = secrets.token_bytes(16), 0
         self._number: int | None = None  # of the round, as the workflow says
-        self._given = b""  # the digest of the model of this round
+        self._given = b""  # the digest of the model of this round; of one that is beginning, none
+        self._first_turn = 0  # of this round
+        self._ended = self._replied = False  # whether the last round has, and somebody in this one
         self._in_round: set[str] = set()  # who has been sent it
-        self._sent: dict[str, Reference] = {}  # by client: the model that it was last sent
+        self._sent: dict[str, tuple[int, Reference]] = {}  # by client: the last round, and model
         self._asked: dict[str, int] = {}  # and the turn of that
         self._counted: dict[str, int] = {}  # and the last in which its reply counted
-        self._tally, self._metrics = Tally(), EvaluationMetrics()
+        self._evaluated: dict[str, Mapping[str, object]] = {}  # and what it has last said of it
+        self._tally = Tally(MOST_LISTED)
         self._last = time.monotonic()
         self._lock = threading.RLock()
 
@@ -89,6 +99,8 @@ class TaskServer:
         with self._lock:
             if self._begins_round(client, number, given.digest):
                 self._begin_round(given, number)
+            elif client in self._in_round:
+                self._turn += 1  # it has a residual of this one
             broadcast = self._broadcast
             if given.digest != self._given:  # a model of its own, in the midst of a round
                 broadcast = Broadcast(self._config.replace(downlink=EXACT))
@@ -97,11 +109,11 @@ class TaskServer:
             assert model is not None
             held = held or (broadcast.initial if has_initial else b"")
             streams = [bytes(stream[:]) for stream in broadcast.streams(held)]
-            broadcast.pack_away()
             self._tally.sent(broadcast.raw_bytes, sum(map(len, streams)))
             last = self._counted.get(client, 0)
             counted = last if self._asked.get(client, 0) > last else None
-            self._asked[client], self._sent[client] = self._turn, model
+            self._asked[client] = self._turn
+            self._sent[client] = self._controller.next_round, model
             self._in_round.add(client)
             holds = {} if broadcast.exact else {self._task: model.digest}
             told = Instructions(self._config, self._turn, holds, self._run, counted=counted)
@@ -126,8 +138,7 @@ class TaskServer:
         """
         began = time.perf_counter()
         with self._lock:
-            model = self._sent.get(client)
-            self._broadcast.feedback = not differs
+            _, model = self._sent.get(client, (0, None))
         if model is None:
             raise CorruptStream(f"{client} was sent no model to which this is a reply", offset=0)
         layout = Layout.of(model.arrays)
@@ -141,6 +152,11 @@ class TaskServer:
         decoded = dict(decode(reader, model))
         names = [tensor.name for tensor in reader.header.tensors]
         arrays = {name: layout.cast(name, decoded.pop(name)) for name in names}
+        with self._lock:
+            self._broadcast.feedback = not differs
+            if not self._replied:  # most have been sent the model
+                self._replied = True
+                self._broadcast.pack_away()
         self._note(client, stream, turn, report, reader, time.perf_counter() - began)
         return arrays
 
@@ -167,7 +183,9 @@ class TaskServer:
         )
         with self._lock:
             self._tally.received(record, report)
-            if isinstance(turn, int) and turn <= self._asked.get(client, 0):
+            # Workflows that number their rounds drop what answers an earlier one.
+            first = 0 if self._number is None else self._first_turn
+            if isinstance(turn, int) and first <= turn <= self._asked.get(client, 0):
                 self._counted[client] = max(turn, self._counted.get(client, 0))
 
     def failed(self, client: str, reason: str) -> None:
@@ -175,15 +193,18 @@ class TaskServer:
         with self._lock:
             self._tally.failed(Failure(client, reason))
 
-    def evaluated(self, metrics: Mapping[str, object]) -> None:
-        """Take what a client says of the model that it was sent."""
+    def evaluated(self, client: str, metrics: Mapping[str, object]) -> None:
+        """Take what a client says of its model, in place of what it has said this round."""
         with self._lock:
-            self._metrics.add(metrics)
+            self._evaluated[client] = metrics
 
     def end_round(self, spread: Mapping[str, tuple[int, float]] | None = None) -> None:
         """End the round, log it, and have the next one decided."""
         with self._lock:
-            now, (accuracy, loss) = time.monotonic(), self._metrics.take()
+            metrics = EvaluationMetrics()
+            for said in self._evaluated.values():
+                metrics.add(said)
+            now, (accuracy, loss), self._evaluated = time.monotonic(), metrics.take(), {}
             odd = loss is not None and not math.isfinite(loss)
             record = RoundRecord(
                 **msgspec.structs.asdict(self._tally.take()),
@@ -212,11 +233,26 @@ class TaskServer:
             spread = step_spread(
                 held.arrays, given.arrays, rule=base.rule, threshold=base.threshold
             )
-        self.end_round(spread)
-        self._number, self._given, self._in_round = number, given.digest, set()
-        self._turn += 1
+        if not self._ended:
+            self.end_round(spread)
+        # Should there be no memory for the model, the next request begins the round again.
+        self._ended, self._given = True, b""
         self._broadcast.steer(self._config)
         self._broadcast.put(_copied(given.arrays), reference=True)
+        self._ended = self._replied = False
+        self._turn += 1
+        self._number, self._given, self._in_round = number, given.digest, set()
+        self._first_turn = self._turn
+        self._forget_sent()
+
+    def _forget_sent(self) -> None:
+        """Forget the models of clients whose reply has counted, or would come too late."""
+        oldest = 0 if self._number is None else self._controller.next_round - LATEST
+        self._sent = {
+            client: (sent, model)
+            for client, (sent, model) in self._sent.items()
+            if sent >= oldest and self._counted.get(client, 0) < self._asked[client]
+        }
 
     def _tell(self, record: RoundRecord) -> None:
         parts = [

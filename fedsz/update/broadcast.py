@@ -160,18 +160,18 @@ class Broadcast:
         given = Reference(arrays)
         if given.digest == self._given:
             return  # sent to be tested and again to be trained, or a round had no replies
-        self._given, self._coded, self._older, self._restarts = given.digest, {}, None, {}
+        self._given, self._coded, self._older, self._restarts = b"", {}, None, {}
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
-        if self._shared_initial and self.model is None:
-            self._begin_shared(given)
-            return
         fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
         before = self.model if fits and self.steps else None
-        if self._chain is not None:
+        if self._shared_initial and self.model is None:
+            self._begin_shared(given)
+        elif self._chain is not None:
             self._add_difference(given, self._chain, before)
-            return
-        left_out = self._residual if self.feedback else {}
-        self._add_step(ErrorFeedback(given.arrays, left_out), self._within, before)
+        else:
+            left_out = self._residual if self.feedback else {}
+            self._add_step(ErrorFeedback(given.arrays, left_out), self._within, before)
+        self._given = given.digest  # only now: what has failed is put again
 
     def _begin_shared(self, given: Reference) -> None:
         """Begin with a model that clients may hold, of which they know all but the order."""
