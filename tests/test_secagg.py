@@ -19,7 +19,7 @@ from fedsz.secagg.masks import Ring
 from fedsz.secagg.messages import MaskedInput, Revealed, SealedShares, decode, encode
 from fedsz.secagg.packing import unpack_add
 from fedsz.secagg.server import SecureServer, Stage
-from tests.secure_rounds import Round
+from tests.secure_rounds import Round, changed
 
 LOSSY = Assumptions(dropout=0.6)  # as much as a fifth of the clients in each of four stages
 STAGES = [stage for stage in Stage if stage is not Stage.OVER]
@@ -241,6 +241,23 @@ def test_signed_rounds_withstand_dropouts(signed: Round, drop: Stage) -> None:
     assert total is not None
     assert len(total.survivors) == 8 + 2 * (drop in (Stage.CONSENTS, Stage.REVEALED))
     np.testing.assert_array_equal(total.tokens, signed.plain_sum(total.survivors))
+
+
+def test_signatures_are_of_the_plan_too(signed: Round) -> None:
+    """The server tells one client of another plan: it neither consents nor reveals."""
+    signed.until(Stage.INPUTS)
+    victim = min(signed.sent)
+    mine = signed.clients[victim]
+    answer = mine.mask(signed.sent[victim], signed.tokens[victim], b"p" * 32)
+    signed.server.receive(victim, changed(answer, MaskedInput, about=bytes(32)))
+    told = signed.sent
+    signed.sent = {client: data for client, data in told.items() if client != victim}
+    signed.step()
+    signed.step()
+
+    assert "has not signed this" in str(signed.refusals.pop(victim))
+    with pytest.raises(CorruptStream, match="has not signed this"):
+        mine.reveal(next(iter(signed.sent.values())))
 
 
 def test_a_certificate_is_for_one_client(

@@ -11,6 +11,7 @@ import pytest
 from fedsz.errors import (
     AbortedRound,
     ConfigError,
+    CorruptStream,
     FedszError,
     RefusedRequest,
 )
@@ -18,6 +19,7 @@ from fedsz.secagg.client import Demands, SecureClient
 from fedsz.secagg.graph import Assumptions
 from fedsz.secagg.messages import (
     Advert,
+    MaskedInput,
     Roster,
     SealedShares,
     Survivors,
@@ -223,6 +225,30 @@ def test_terms_of_which_nobody_may_collude() -> None:
 
     assert {type(err) for err in round_.refusals.values()} == {RefusedRequest}
     assert Round(5, assumed=Assumptions(dropout=0)).until(Stage.OVER).server.total is not None
+
+
+def test_tokens_of_another_plan_are_masked_for_nobody() -> None:
+    """Not even a server that takes them, and knows all that is revealed, sees a sum of them."""
+    round_ = Round(5).until(Stage.INPUTS)
+    victim, *others = sorted(round_.sent)
+    answers = {}
+    for client in round_.sent:
+        about = bytes([client == victim]) * 32
+        it, tokens = round_.clients[client], round_.tokens[client]
+        answers[client] = it.mask(round_.sent[client], tokens, about)
+    with pytest.raises(CorruptStream, match="another plan or model"):
+        round_.server.receive(victim, answers[victim])
+    honest = changed(answers[victim], MaskedInput, about=bytes(32))
+    round_.server._asked.add(victim)
+    for client, answer in ({victim: honest} | {c: answers[c] for c in others}).items():
+        round_.server.receive(client, answer)
+    round_.sent = round_.server.advance()
+    while round_.server.stage is not Stage.OVER:
+        round_.step()
+
+    total = round_.server.total
+    assert total is not None
+    assert np.mean(total.tokens == round_.plain_sum(total.survivors)) < 0.2
 
 
 def test_keys_that_are_not_signed() -> None:

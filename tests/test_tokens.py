@@ -145,6 +145,16 @@ def test_what_is_not_sent_is_kept() -> None:
     assert np.allclose(residuals[2]["fc.weight"], meant[2]["fc.weight"], atol=1e-5)  # of weight 0
 
 
+def test_a_plan_is_about_every_bit_of_it_and_of_the_model() -> None:
+    start = model()
+    plan, other = plan_of(start), {name: x.copy() for name, x in start.items()}
+    other["fc.bias"][7] = np.nextafter(other["fc.bias"][7], np.float32(9))
+    wider = plan_of(start, scales=(*plan.scales[:-1], 1e15))
+
+    assert plan.about(start) == plan_of(start).about(model())
+    assert len({plan.about(start), plan.about(other), wider.about(start)}) == 3
+
+
 def test_each_coefficient_is_sent_in_its_turn() -> None:
     start = model()
     rng = np.random.default_rng(0)

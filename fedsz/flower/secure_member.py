@@ -167,7 +167,7 @@ class Masking:
         codec = TokenCodec(self._plan, Layout.of(origin))
         number = self._client.client_id
         encoded = codec.encode(trained, origin, round(weights[0]), kept, number)
-        masked = self._client.mask(self._shares, encoded.tokens)
+        masked = self._client.mask(self._shares, encoded.tokens, self._plan.about(origin))
         _keep(self._client, self._context)
         if feeds_back:
             state.keep_residual(key, encoded.residual, told)

@@ -195,6 +195,7 @@ class SecureRounds:
                 models = packed[0].content.models if packed else {}
                 self._require_feedback(packed)
                 model = models[key].arrays if key in models else plain
+                server.about = plan.about(dict(sorted(model.items())))
                 coming = self._exchange().stream(packed, timeout, sealed=False, tells=False)
                 for node, reply in self._taken(server, chain(benched, coming), key):
                     updates[node] = self._counted(reply, plain)

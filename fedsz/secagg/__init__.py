@@ -25,12 +25,15 @@ collude than `Assumptions` say. A sum over few clients still says much of each.
 
 **A server that does not follow it** can pose as clients, unless keys are signed. If they are, and
 clients ask for that, it cannot: each member then has a certificate of its own, all agree on one set
-of survivors, and `fedsz.secagg.graph` has why no smaller sum can be had. It can still leave clients
-out, abort rounds, and give clients different models. Neighbours come from a hash of the roster: a
-server that has colluding clients change their keys can try many. Each try takes one from the
-``security`` bits at most by its logarithm.
+of survivors, and `fedsz.secagg.graph` has why no smaller sum can be had. Masks of clients whose
+tokens are about different models or plans do not cancel, signed or not. It can still leave clients
+out, abort rounds, and have clients train in different ways. Neighbours come from a hash of the
+roster: a server that has colluding clients change their keys can try many. Each try takes one from
+the ``security`` bits at most by its logarithm.
 
-**A client** can make a sum wrong, by its tokens or its shares; the second is found and named.
-Neither hurts the privacy of others. A client that goes back to an earlier state and masks other
-tokens in the same round gives away their difference: store the new state before its message leaves.
+**A client** can make a sum wrong, by its tokens or its shares. A wrong share is found if enough
+others are right, and lays the blame on its holder or on the secret's owner: which of the two has
+lied, nobody knows. Neither hurts the privacy of others. A client that goes back to an earlier state
+and masks other tokens in the same round gives away their difference: store the new state before its
+message leaves.
 """

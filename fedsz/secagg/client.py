@@ -18,6 +18,7 @@ from fedsz.secagg.graph import Assumptions
 from fedsz.secagg.identity import Signer, Verifier
 from fedsz.secagg.masks import Ring, Tokens
 from fedsz.secagg.messages import (
+    NOTHING,
     Advert,
     Consent,
     Consents,
@@ -69,6 +70,7 @@ class _Round(msgspec.Struct, array_like=True, dict=True):
     roster: Roster | None = None
     shares: dict[int, bytes] = {}  # of each neighbour that has sent some: of its own seed, its key
     survivors: tuple[int, ...] = ()
+    about: bytes = NOTHING
 
     @cached_property
     def members(self) -> Members:
@@ -179,12 +181,14 @@ class SecureClient:
         self._round = kept
         return encode(SealedShares(kept.terms.round_id, shares))
 
-    def mask(self, data: bytes, tokens: Tokens) -> bytes:
+    def mask(self, data: bytes, tokens: Tokens, about: bytes = NOTHING) -> bytes:
         """Take the neighbours' `SealedShares`, return ``tokens`` as `MaskedInput`.
 
         Args:
             data: from the server.
             tokens: as many as the terms say, below 2^bits, of any unsigned dtype.
+            about: 32 bytes, a digest of what the tokens are of. Of clients that differ in it, masks
+                do not cancel and signatures do not count.
 
         Raises:
             RefusedRequest: shares of fewer neighbours than the threshold.
@@ -198,20 +202,20 @@ class SecureClient:
         if not sent.shares.keys() <= set(members.neighbours(self.client_id)):
             raise RefusedRequest("shares of clients that are no neighbours")
         for other, sealed in sent.shares.items():
-            theirs, about = members.adverts[other].cipher, members.about(other, self.client_id)
+            theirs, to_me = members.adverts[other].cipher, members.about(other, self.client_id)
             kept.shares[other] = keys.unseal(
-                secrets.cipher, theirs, sealed, about, kept.terms.round_id
+                secrets.cipher, theirs, sealed, to_me, kept.terms.round_id
             )
         masked = _in_ring(tokens, ring, kept.terms.tokens)
         ring.add_mask(masked, keys.own_seed(secrets.own, kept.terms.round_id))
         for other in kept.shares:
             theirs = members.adverts[other].mask
-            seed = keys.pair_seed(secrets.mask, theirs, kept.terms.round_id)
+            seed = keys.pair_seed(secrets.mask, theirs, kept.terms.round_id, about)
             ring.add_mask(masked, seed, subtract=other < self.client_id)
         ring.reduce(masked)
-        kept.done, self._round = _MASKED, kept
+        kept.about, kept.done, self._round = about, _MASKED, kept
         packed = pack(masked, kept.terms.bits)
-        return encode(MaskedInput(kept.terms.round_id, memoryview(packed)))
+        return encode(MaskedInput(kept.terms.round_id, about, memoryview(packed)))
 
     def consent(self, data: bytes) -> bytes:
         """Take the `Survivors`, return a `Consent`; in rounds whose keys are signed.
@@ -225,7 +229,7 @@ class SecureClient:
             raise RefusedRequest("keys are not signed in this round")
         kept.survivors = survivors.clients
         kept.done, self._round = _CONSENTED, kept
-        signature = self._signer.sign(kept.members.consent(kept.survivors))
+        signature = self._signer.sign(kept.members.consent(kept.survivors, kept.about))
         return encode(Consent(kept.terms.round_id, signature))
 
     def reveal(self, data: bytes) -> bytes:
@@ -288,7 +292,7 @@ class SecureClient:
         if len(consents.signatures) < needed:
             few = len(consents.signatures)
             raise RefusedRequest(f"{few} signatures of the survivors; the round needs {needed}")
-        said = members.consent(kept.survivors)
+        said = members.consent(kept.survivors, kept.about)
         assert self._verifier is not None
         for client, signature in consents.signatures.items():
             self._verifier.check(members.adverts[client].certificate, said, signature)

@@ -69,14 +69,16 @@ def own_seed(own: bytes, round_id: bytes) -> bytes:
     return _derive(own, _OWN_MASK, round_id)
 
 
-def pair_seed(private: bytes, theirs: bytes, round_id: bytes) -> bytes:
+def pair_seed(private: bytes, theirs: bytes, round_id: bytes, about: bytes) -> bytes:
     """Return what the mask of two clients is expanded from, the same for both.
+
+    Of two that differ in what their tokens are ``about``, 32 bytes, the masks do not cancel.
 
     Raises:
         CorruptStream: their public key is one of few that make every secret known.
     """
     first, second = sorted((public_key(private), theirs))
-    return _derive(_agreed(private, theirs), _MASK, round_id, first, second)
+    return _derive(_agreed(private, theirs), _MASK, round_id, about, first, second)
 
 
 def seal(private: bytes, theirs: bytes, plain: bytes, about: bytes, round_id: bytes) -> bytes:

@@ -17,11 +17,14 @@ from fedsz.secagg.keys import KEY_BYTES, SEALED_BYTES
 from fedsz.secagg.shamir import SHARE_BYTES
 
 ROUND_BYTES: Final = 32
+ABOUT_BYTES: Final = 32
 MOST_CLIENTS: Final = 1 << 14
 MOST_BYTES: Final = 64 << 20  # of a message without tokens
 MOST_TOKENS: Final = 1 << 34
 CERTIFICATE_BYTES: Final = 8192  # at most
 SIGNATURE_BYTES: Final = 1024
+
+NOTHING: Final = bytes(ABOUT_BYTES)  # that tokens are about, where nobody says
 
 SPARE_BYTES: Final = 256  # of a message with tokens, beside these
 
@@ -32,6 +35,7 @@ def _exactly(count: int) -> msgspec.Meta:
 
 RoundId = Annotated[bytes, _exactly(ROUND_BYTES)]
 ClientId = Annotated[int, msgspec.Meta(ge=0)]  # MessagePack has none above 2^64 - 1
+About = Annotated[bytes, _exactly(ABOUT_BYTES)]
 Key = Annotated[bytes, _exactly(KEY_BYTES)]
 Share = Annotated[bytes, _exactly(SHARE_BYTES)]
 Sealed = Annotated[bytes, _exactly(2 * SHARE_BYTES + SEALED_BYTES)]
@@ -91,8 +95,14 @@ class SealedShares(Message, frozen=True, array_like=True, tag=True):
 
 
 class MaskedInput(Message, frozen=True, array_like=True, tag=True):
-    """Tokens with all masks, as `fedsz.secagg.packing` packs them."""
+    """Tokens with all masks, as `fedsz.secagg.packing` packs them.
 
+    Attributes:
+        about: a digest of what the tokens are of, which all must agree on.
+        tokens: packed.
+    """
+
+    about: About
     tokens: memoryview
 
 

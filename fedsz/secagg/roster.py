@@ -77,10 +77,10 @@ class Members:
         """Return what is authenticated with sealed shares."""
         return self.digest + sender.to_bytes(8, "little") + receiver.to_bytes(8, "little")
 
-    def consent(self, survivors: tuple[int, ...]) -> bytes:
-        """Return what members sign who have been told of these survivors."""
+    def consent(self, survivors: tuple[int, ...], about: bytes) -> bytes:
+        """Return what members sign who have been told of these survivors of a sum about this."""
         ids = b"".join(client.to_bytes(8, "little") for client in survivors)
-        return b"fedsz secagg 1 survivors " + self.digest + ids
+        return b"fedsz secagg 1 survivors " + self.digest + about + ids
 
 
 class AdvertCheck:

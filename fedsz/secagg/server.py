@@ -17,6 +17,7 @@ from fedsz.secagg.identity import Verifier
 from fedsz.secagg.masks import Ring, Tokens
 from fedsz.secagg.messages import (
     MOST_BYTES,
+    NOTHING,
     ROUND_BYTES,
     SPARE_BYTES,
     Advert,
@@ -96,6 +97,7 @@ class SecureServer:
         self._ring, self._verifier = Ring(bits), verifier
         self._terms = Terms(secrets.token_bytes(ROUND_BYTES), bits, tokens, assumed)
         self.stage = Stage.ADVERTS
+        self.about = NOTHING  # what tokens must be about, in `SecureClient.mask`
         self._asked: set[int] = set()
         self._check = AdvertCheck(self._terms, verifier)
         self._adverts: dict[int, Advert] = {}
@@ -207,6 +209,8 @@ class SecureServer:
     def _take_input(self, client: int, data: bytes | memoryview) -> None:
         nbytes = packed_size(self._terms.tokens, self._terms.bits)
         message = self._read(data, MaskedInput, nbytes + SPARE_BYTES)
+        if message.about != self.about:
+            raise CorruptStream(f"client {client} has masked tokens of another plan or model")
         unpack_add(message.tokens, self._terms.bits, self._total)
         self._survivors.add(client)
 
@@ -217,7 +221,7 @@ class SecureServer:
 
     def _take_consent(self, client: int, data: bytes | memoryview) -> None:
         signature = self._read(data, Consent).signature
-        said = self.members.consent(self._told.clients)
+        said = self.members.consent(self._told.clients, self.about)
         assert self._verifier is not None
         self._verifier.check(self.members.adverts[client].certificate, said, signature)
         self._consents[client] = signature
@@ -256,7 +260,8 @@ class SecureServer:
             said, shares = members.adverts[gone].mask, self._mask.get(gone, {})
             private = recover(shares, threshold, said, keys.public_key, suspects)
             for client in near:
-                seed = keys.pair_seed(private, members.adverts[client].mask, round_id)
+                theirs = members.adverts[client].mask
+                seed = keys.pair_seed(private, theirs, round_id, self.about)
                 self._ring.add_mask(self._total, seed, subtract=client < gone)
         self._ring.reduce(self._total)
         liars = tuple(client for client, place in members.places.items() if place in suspects)

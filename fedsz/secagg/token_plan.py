@@ -10,13 +10,16 @@ Numbers that need more go as digits below floor((2^b - 1) / n) + 1, one in a tok
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
 import msgspec
+import numpy as np
 import xxhash
 
-from fedsz.arrays import COMPLEX_DTYPES, DTYPE_NAMES, Buffer, Layout
+from fedsz.arrays import COMPLEX_DTYPES, DTYPE_NAMES, Buffer, Layout, NDArray
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 
 MAX_TENSORS: Final = 1 << 16
@@ -131,6 +134,18 @@ class TokenPlan(
             return msgspec.msgpack.decode(data, type=cls)
         except (msgspec.DecodeError, ConfigError) as err:
             raise CorruptStream(f"no plan of a secure sum: {err}") from err
+
+    def about(self, start: Mapping[str, NDArray]) -> bytes:
+        """Return SHA-256 over the plan and the model that training begins with, in order.
+
+        Updates from other models, or in other steps, must not be added up: the largest would be
+        all that is seen of the sum.
+        """
+        hashed = hashlib.sha256(self.encode())
+        for name, x in start.items():
+            hashed.update(layout_digest(Layout.of({name: x})))
+            hashed.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data)
+        return hashed.digest()
 
     def require(self, layout: Layout) -> None:
         """Raise `ModelMismatch` unless the plan is for a model of this layout."""
