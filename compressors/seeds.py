@@ -15,6 +15,7 @@ import numpy as np
 
 import fedsz
 from fedsz import codecs
+from fedsz.codecs import _ring
 from fedsz.codecs.base import AnyArray, Array
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform, matrix_shape
 from fedsz.methods.base import Kind
@@ -125,9 +126,19 @@ def streams() -> Iterator[bytes]:
         yield fedsz.compress(model, lossless=lossless, chain="topk:k=1%>ternary")
 
 
+def ring_seeds() -> Iterator[bytes]:
+    """Yield packed tokens, as compressors/ring/fuzz.cpp reads them."""
+    rng = np.random.default_rng(0)
+    for bits in (1, 7, 8, 13, 32):
+        for count in (0, 5, 32, 100):
+            tokens = rng.integers(0, 1 << bits, count, dtype=np.uint32)
+            yield struct.pack("<BH", bits, count) + _ring.pack(tokens, bits)
+
+
 SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "uniform": uniform_seeds,
     "methods": gaps_seeds,
+    "ring": ring_seeds,
     "szx": lambda: seeds(codecs.get("szx")),
     "library": streams,
 }

@@ -24,7 +24,8 @@ from fedsz.errors import (
     UnsupportedStream,
 )
 from fedsz.stream import Limits
-from tests.portable import CMAKE, ROOT
+from tests.portable import CMAKE, FLOATS, ROOT, special
+from tests.strategies import LAYER, finite
 
 SOURCES = ROOT / "compressors" / "library"
 KINDS = ("abs", "rel", "std")
@@ -241,6 +242,28 @@ class Library:
                           c.c_void_p(address(x)), c.c_size_t(size))  # fmt: skip
                 decoded[name] = x
         return decoded
+
+
+def layers() -> dict[str, np.ndarray]:
+    """Tensors of all dtypes that may be lossy, large ones that may not, and names that decide."""
+    rng = np.random.default_rng(3)
+    made = {
+        f"{np.dtype(dtype)}.weight": finite(0.05 * rng.laplace(size=(60, 50)), dtype)
+        for dtype in FLOATS
+    }
+    made["conv"] = LAYER["correlated"](rng, (20, 10, 3, 3)).astype(np.float32)
+    made["ugly"] = special(made["float32.weight"])
+    for name in ("12", "bn.running_var", "batch_stats.x", "vector"):
+        made[name] = rng.normal(size=3000).astype(np.float32)
+    return made | {"counts": rng.integers(0, 5, 20_000), "step": np.array(3)}
+
+
+def moved(x: np.ndarray, by: float, seed: int = 1) -> np.ndarray:
+    """A tensor of the same dtype, some way off; what is no float stays."""
+    if x.dtype.kind in "iubc":
+        return x
+    noise = np.random.default_rng(seed).normal(size=x.shape)
+    return np.asarray((x.astype(np.float64) + by * noise).astype(x.dtype))
 
 
 def described(info: Info) -> tuple[str, np.dtype, tuple[int, ...], int]:

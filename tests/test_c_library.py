@@ -6,6 +6,7 @@ import ctypes as c
 import random
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,10 +32,10 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference
 from tests import c_library, fuzz
-from tests.c_library import Library, NoRoom, Tensor
+from tests.c_library import Library, NoRoom, Tensor, layers, moved
 from tests.golden.make import CASES, FOLDER, after, before, bytes_of, rest_before, state
-from tests.hostile_headers import HOSTILE, sealed_header
-from tests.portable import CMAKE, FLOATS, ROOT, special
+from tests.hostile_headers import HOSTILE, header_of, sealed_header
+from tests.portable import CMAKE, FLOATS, ROOT
 from tests.strategies import LAYER, finite, seeds, weights
 from tests.test_golden import name_of
 
@@ -57,28 +58,6 @@ def library() -> Library:
         pytest.skip("needs zlib's header")
     c_library.configure(BUILD)
     return Library(next((BUILD / "compressors" / "library").glob("libfedsz.so*")))
-
-
-def layers() -> dict[str, np.ndarray]:
-    """Tensors of all dtypes that may be lossy, large ones that may not, and names that decide."""
-    rng = np.random.default_rng(3)
-    made = {
-        f"{np.dtype(dtype)}.weight": finite(0.05 * rng.laplace(size=(60, 50)), dtype)
-        for dtype in FLOATS
-    }
-    made["conv"] = LAYER["correlated"](rng, (20, 10, 3, 3)).astype(np.float32)
-    made["ugly"] = special(made["float32.weight"])
-    for name in ("12", "bn.running_var", "batch_stats.x", "vector"):
-        made[name] = rng.normal(size=3000).astype(np.float32)
-    return made | {"counts": rng.integers(0, 5, 20_000), "step": np.array(3)}
-
-
-def moved(x: np.ndarray, by: float, seed: int = 1) -> np.ndarray:
-    """A tensor of the same dtype, some way off; what is no float stays."""
-    if x.dtype.kind in "iubc":
-        return x
-    noise = np.random.default_rng(seed).normal(size=x.shape)
-    return np.asarray((x.astype(np.float64) + by * noise).astype(x.dtype))
 
 
 def verdict(read: Callable[[], object]) -> str:
@@ -325,6 +304,36 @@ def test_what_is_not_taken_is_said(library: Library) -> None:
         lib.compress({"x": x}, lib.settings(reference=base))
     with lib.reader(fedsz.compress({"x": x})) as (reader, _), pytest.raises(NoRoom, match="16384"):
         lib.call("fedsz_reader_decode", reader, c.c_size_t(0), None, None, c.c_size_t(5))
+
+
+def test_sizes_that_wrap_are_refused_whatever_the_limits(library: Library) -> None:
+    """Tensors of 2^64 + 16 bytes in all, in a payload of 16: the sum of their sizes fits."""
+    kinds = [["before", 9, [4096]], ["small", 9, [16]]]
+    kinds += [[f"c{i}", 9, [1 << 47, 512]] for i in range(255)]
+    kinds += [["rest", 9, [(1 << 48) - 16, 256]]]
+    data = bytes(16)
+    payload = [0, 0, 16, zlib.crc32(data), None, list(range(len(kinds)))]
+    stream = sealed_header(header_of(kinds, [payload]), data)
+    endless = Limits(decoded_bytes=1 << 64, expansion=1 << 64)
+
+    with pytest.raises(FedszError, match="limit"), library.reader(stream, endless):
+        pass
+
+
+@pytest.mark.parametrize("lossless", ["raw", "zlib", "gzip"])
+def test_a_workspace_is_enough_for_small_tensors_beside_a_reference(
+    library: Library, lossless: str
+) -> None:
+    """They share a payload, whose bits differ from the reference's and are coded at the end."""
+    rng = np.random.default_rng(0)
+    arrays = {f"t{i}": rng.integers(-128, 128, 60_000).astype(np.int8) for i in range(17)}
+    with library.reference({name: x[::-1].copy() for name, x in arrays.items()}) as base:
+        how = library.settings(lossless=lossless, reference=base)
+        expected, wanted = library.compress(arrays, how), library.workspace(arrays, how)
+        memory = np.zeros(wanted, np.uint8)
+        how.workspace, how.workspace_size = c_library.address(memory), wanted
+
+        assert library.compress(arrays, how) == expected
 
 
 @pytest.mark.parametrize("effort", [0, 1, 5, 9])

@@ -228,7 +228,9 @@ void Header::check(const fedsz_limits& limits, unsigned version, std::uint64_t l
         refuse(FEDSZ_ERROR_CORRUPT, "two tensors have the same name");
     check_members();
     for (const PayloadRecord& payload : payloads_) check(payload);
-    const std::uint64_t allowed = std::max(limits.decoded_bytes, product(limits.expansion, length));
+    // Sums of sizes stay in size_t, whatever the limits.
+    const std::uint64_t allowed = std::min<std::uint64_t>(
+        std::max(limits.decoded_bytes, product(limits.expansion, length)), PTRDIFF_MAX);
     if (asked > allowed) refuse(FEDSZ_ERROR_LIMIT, "tensors of ", asked, " bytes; limit ", allowed);
     for (const TensorRecord& tensor : tensors_)
         if (!is_shape(shape_of(tensor)))

@@ -169,19 +169,16 @@ void Reader::decode_lossless(std::size_t index, std::size_t number, Octets bytes
 }
 
 Octets Reader::unpacked(std::size_t number, Octets bytes) {
-    if (shared_ != number) {
+    if (!unpacked_[number].data()) {
         const PayloadRecord& payload = header_.payloads()[number];
         std::size_t size = 0;
         for (const std::uint32_t member : header_.members_of(payload))
             size += std::size_t(header_.tensors()[member].size);
-        shared_ = std::size_t(-1);
-        unpacked_ = Buffer();
         Buffer all(size);
         unpack(bytes, payload.codec, all.span());
-        unpacked_ = std::move(all);
-        shared_ = number;
+        unpacked_[number] = std::move(all);
     }
-    return unpacked_.span();
+    return unpacked_[number].span();
 }
 
 }  // namespace fedsz::library

@@ -14,6 +14,7 @@ public:
     // Reads the header; the stream must outlive the reader.
     Reader(Octets stream, const fedsz_limits& limits) : stream_(stream), header_(stream, limits) {
         checked_.resize(header_.payloads().size());
+        unpacked_.resize(header_.payloads().size());
     }
 
     const Header& header() const { return header_; }
@@ -34,8 +35,7 @@ private:
     Octets stream_;
     Header header_;
     Vector<std::uint8_t> checked_;  // whether a payload's checksum has been seen to fit
-    Buffer unpacked_;               // of the last payload that several tensors share
-    std::size_t shared_ = std::size_t(-1);
+    Vector<Buffer> unpacked_;       // by payload, of those that several tensors share
 };
 
 }  // namespace fedsz::library

@@ -39,8 +39,9 @@ std::size_t workspace_of(const fedsz_settings& settings, std::span<const fedsz_t
     std::uint64_t kept = kFixed + kDeflate, most = 0;
     for (const fedsz_tensor& given : tensors) {
         const Described tensor = described(given);
-        // The payload, or the bytes of it that wait in a payload of several, which grows.
-        kept = sum(kept, product(4, tensor.size()));
+        // The payload; or its bytes that wait in a payload of several, which grows, and at the end
+        // their planes and what a codec makes of them.
+        kept = sum(kept, product(5, tensor.size()));
         kept += 16 * tensor.name.size() + 32 * tensor.shape.size() + 512;
         std::uint64_t here = product(2, tensor.size());
         if (tensor.dtype < kLossyCount) here = sum(here, coding(tensor, settings));

@@ -200,7 +200,8 @@ std::size_t Writer::finish() {
     const std::size_t before = parts_.size();
     try {
         for (const Group& group : groups_)
-            parts_.push_back(lossless(group.bytes, group.item, group.members));
+            if (!group.members.empty())  // as of a tensor that there was no memory for
+                parts_.push_back(lossless(group.bytes, group.item, group.members));
         write_header();
     } catch (...) {
         parts_.erase(parts_.begin() + std::ptrdiff_t(before), parts_.end());

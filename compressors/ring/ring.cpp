@@ -33,8 +33,8 @@ constexpr std::uint32_t mask_of(unsigned bits) {
 }
 
 // Packs a block; returns the bits that its tokens have set, all together.
-template <unsigned kBits, class T>
-std::uint32_t pack_block(const T* tokens, std::byte* out) {
+template <unsigned kBits>
+std::uint32_t pack_block(const std::uint32_t* tokens, std::byte* out) {
     std::uint32_t word = 0, seen = 0;
     unrolled([&](auto i) {
         constexpr std::size_t at = i * kBits, shift = at % 32;
@@ -49,60 +49,63 @@ std::uint32_t pack_block(const T* tokens, std::byte* out) {
     return seen;
 }
 
-template <unsigned kBits, class T>
-void add_block(const std::byte* packed, T* sums) {
+// Unpacks a block; bits above a token's may be set.
+template <unsigned kBits>
+void unpack_block(const std::byte* packed, std::uint32_t* tokens) {
     std::uint32_t words[kBits];
     std::memcpy(words, packed, sizeof words);
     unrolled([&](auto i) {
         constexpr std::size_t at = i * kBits, word = at / 32, shift = at % 32;
         std::uint32_t token = words[word] >> shift;
         if constexpr (shift + kBits > 32) token |= words[word + 1] << (32 - shift);
-        sums[i] = T((sums[i] + token) & mask_of(kBits));
+        tokens[i] = token;
     });
 }
 
-template <unsigned kBits, class T>
-std::uint32_t pack_all(std::span<const T> tokens, std::span<std::byte> out) {
-    constexpr std::size_t size = kBlock / 8 * kBits;
-    std::uint32_t seen = 0;
-    for (; tokens.size() >= kBlock; tokens = tokens.subspan(kBlock), out = out.subspan(size))
-        seen |= pack_block<kBits>(tokens.data(), out.data());
-    T rest[kBlock] = {};
-    std::ranges::copy(tokens, rest);
-    std::byte packed[size];
-    seen |= pack_block<kBits>(rest, packed);
+// Both ways, for each number of bits: entry i is for i + 1.
+struct Blocks {
+    std::array<decltype(&pack_block<1>), kMostBits> pack;
+    std::array<decltype(&unpack_block<1>), kMostBits> unpack;
+};
+
+constexpr Blocks kBlocks = []<std::size_t... I>(std::index_sequence<I...>) {
+    return Blocks{{pack_block<I + 1>...}, {unpack_block<I + 1>...}};
+}(std::make_index_sequence<kMostBits>{});
+
+template <class T>
+std::uint32_t pack_all(std::span<const T> tokens, unsigned bits, std::span<std::byte> out) {
+    const auto pack = kBlocks.pack[bits - 1];
+    const std::size_t size = kBlock / 8 * bits;
+    std::uint32_t seen = 0, wide[kBlock];
+    for (; tokens.size() >= kBlock; tokens = tokens.subspan(kBlock), out = out.subspan(size)) {
+        std::copy_n(tokens.begin(), kBlock, wide);
+        seen |= pack(wide, out.data());
+    }
+    std::ranges::fill(std::ranges::copy(tokens, wide).out, std::end(wide), 0u);
+    std::byte packed[kBlock / 8 * kMostBits];
+    seen |= pack(wide, packed);
     std::copy_n(packed, out.size(), out.begin());
     return seen;
 }
 
-template <unsigned kBits, class T>
-void add_all(std::span<const std::byte> packed, std::span<T> sums) {
-    constexpr std::size_t size = kBlock / 8 * kBits;
-    for (; sums.size() >= kBlock; sums = sums.subspan(kBlock), packed = packed.subspan(size))
-        add_block<kBits>(packed.data(), sums.data());
-    std::byte last[size] = {};
+template <class T>
+void add_all(std::span<const std::byte> packed, unsigned bits, std::span<T> sums) {
+    const auto unpack = kBlocks.unpack[bits - 1];
+    const std::size_t size = kBlock / 8 * bits;
+    const std::uint32_t mask = mask_of(bits);
+    std::uint32_t wide[kBlock];
+    const auto add = [&](std::span<T> some) {
+        for (std::size_t i = 0; i < some.size(); ++i) some[i] = T((some[i] + wide[i]) & mask);
+    };
+    for (; sums.size() >= kBlock; sums = sums.subspan(kBlock), packed = packed.subspan(size)) {
+        unpack(packed.data(), wide);
+        add(sums.first(kBlock));
+    }
+    std::byte last[kBlock / 8 * kMostBits] = {};
     std::ranges::copy(packed, last);
-    T rest[kBlock] = {};
-    std::ranges::copy(sums, rest);
-    add_block<kBits>(last, rest);
-    std::copy_n(rest, sums.size(), sums.begin());
+    unpack(last, wide);
+    add(sums);
 }
-
-// Both ways, for each number of bits: entry i is for i + 1.
-template <class T>
-struct Loops {
-    using Pack = std::uint32_t (*)(std::span<const T>, std::span<std::byte>);
-    using Add = void (*)(std::span<const std::byte>, std::span<T>);
-    static constexpr std::size_t count = 8 * sizeof(T);
-
-    std::array<Pack, count> pack;
-    std::array<Add, count> add;
-};
-
-template <class T>
-constexpr Loops<T> kLoops = []<std::size_t... I>(std::index_sequence<I...>) {
-    return Loops<T>{{pack_all<I + 1, T>...}, {add_all<I + 1, T>...}};
-}(std::make_index_sequence<Loops<T>::count>{});
 
 template <class T>
 std::size_t size_of(std::span<T> tokens, unsigned bits) {
@@ -123,7 +126,7 @@ template <class T>
 void pack(std::span<const T> tokens, unsigned bits, std::span<std::byte> out) {
     if (out.size() != size_of(tokens, bits))
         throw std::invalid_argument("packed tokens have another size");
-    if (kLoops<T>.pack[bits - 1](tokens, out) > mask_of(bits))
+    if (pack_all(tokens, bits, out) > mask_of(bits))
         throw std::invalid_argument("a token has more than " + std::to_string(bits) + " bits");
 }
 
@@ -137,7 +140,7 @@ void unpack_add(std::span<const std::byte> packed, unsigned bits, std::span<T> s
     const std::size_t used = sums.size() * bits % 8;  // of the last byte; 0 where all are
     if (used > 0 && std::to_integer<unsigned>(packed.back()) >> used > 0)
         throw CorruptPayload("bits behind the last token");
-    kLoops<T>.add[bits - 1](packed, sums);
+    add_all(packed, bits, sums);
 }
 
 template void pack(std::span<const std::uint8_t>, unsigned, std::span<std::byte>);
