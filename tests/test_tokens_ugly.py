@@ -103,6 +103,38 @@ def test_scales_follow_what_clients_have_to_send() -> None:
     assert 0.5 * rms < scales[-1] < 2 * rms
 
 
+@pytest.mark.parametrize(("clients", "bits", "liars"), [(5, 16, 1), (5, 8, 1), (100, 16, 10)])
+def test_clients_that_lie_about_energies_keep_nobody_from_learning(
+    clients: int, bits: int, liars: int
+) -> None:
+    start = {"w": model()["fc.weight"][:4]}
+    trained = [stepped(start, seed) for seed in range(clients)]
+    step = np.mean([x["w"].astype(np.float64) - start["w"] for x in trained], axis=0)
+    residuals: list[dict[str, np.ndarray]] = [{} for _ in trained]
+    before, arrived = None, np.zeros(step.shape)
+    for number in range(200):
+        scales = scales_of(start, before)
+        plan = plan_of(start, number=number, clients=clients, bits=bits, scales=scales)
+        codec = TokenCodec(plan, Layout.of(start))
+        done = Round.of(codec, start, trained, [plan.cap] * clients, residuals)
+        residuals = [one.residual for one in done.encoded]
+        sums = done.sums.copy()
+        for one in done.encoded[:liars]:  # the last numbers are energies, one of each tensor
+            digits = plan.digits(1 << 12)
+            sums[-digits:] += np.full(digits, plan.base - 1, sums.dtype) - one.tokens[-digits:]
+        mean = codec.decode(sums, done.clients)
+        before, arrived = mean.scales, arrived + mean.step["w"]
+    rms = np.sqrt(np.mean([(x["w"] - start["w"]) ** 2 for x in trained]))
+    assert mean.scales["w"] < 4 * rms
+    np.testing.assert_allclose(arrived / 200, step, atol=0.1 * rms)
+
+
+def test_scales_are_bounded_by_the_weights() -> None:
+    start = model()
+    (most,) = set(np.divide(scales_of(start, dict.fromkeys(start, 1e300)), scales_of(start)))
+    assert most == 100
+
+
 def test_sums_that_cannot_be_are_refused() -> None:
     start = model()
     plan = plan_of(start, bits=6)  # 0 to 14 of each client, of 63

@@ -22,7 +22,8 @@ _LEAST: Final = 0.1  # of that over all tensors: for those that begin with zeros
 _WHOLE: Final = float(1 << 16)  # that whole numbers may move, such as counters
 _ROOM: Final = 8.0  # times the largest element that running statistics may move
 _FURTHER: Final = 1.0  # that they may move beyond that
-_SLOWEST, _QUICKEST = 0.2, 30.0  # that a scale is multiplied with after a round
+_SLOWEST: Final = 0.2  # that a scale is multiplied with after a round, at least
+_FARTHEST: Final = 100.0  # times the first guess, whatever clients have said
 
 
 def is_exact(name: str, layout: Layout) -> bool:
@@ -54,13 +55,14 @@ def scales_of(
             found.append(_WHOLE if whole_numbers else _ROOM * _largest(x) + _FURTHER)
             continue
         rms = math.sqrt(sizes[name] / x.size) if math.isfinite(sizes[name]) else whole
-        found.append(known.get(name, 0.0) or _STEP * max(rms, _LEAST * whole) or _STEP)
+        guess = _STEP * max(rms, _LEAST * whole) or _STEP
+        found.append(min(known.get(name, 0.0) or guess, _FARTHEST * guess))
     return tuple(found)
 
 
 def growth(energy: float) -> float:
     """Return what a scale is multiplied with where tokens had so much of the expected energy."""
-    return min(max(math.sqrt(energy), _SLOWEST), _QUICKEST)
+    return max(math.sqrt(energy), _SLOWEST)
 
 
 def _largest(x: NDArray) -> float:

@@ -14,7 +14,8 @@ of y (subtractive dither; Schuchman 1964).
 
 Whole numbers and running statistics are exact but for a grid of 2^-24 of what the plan says that
 they may move. Along with the update go the weight and, for each tensor, the mean square of the
-tokens before they are clipped; the next scales follow from those.
+tokens before they are clipped; the next scales follow from those. Of n clients, none can say more
+than n/2 or 8 times what is expected, so that one that lies cannot take scales away from the others.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from fedsz.secagg.scales import growth, is_exact
 from fedsz.secagg.selection import key_of, select
 from fedsz.secagg.token_plan import EXACT_VALUES, TokenPlan
 
-_UNIT: Final = 256  # energies are in parts of so many
-_MOST_ENERGY: Final = 1 << 20  # of these
+_ENERGIES: Final = 1 << 12  # values that an energy has, or more
+_MOST_ENERGY: Final = 8.0  # of a client, times what is expected
 
 Doubles = npt.NDArray[np.float64]
 
@@ -92,7 +93,8 @@ class TokenCodec:
         self.exact = [name for name in layout.shapes if is_exact(name, layout)]
         self._scales = dict(zip(layout.shapes, plan.scales, strict=True))
         self._wide = plan.digits(EXACT_VALUES)
-        self._narrow = plan.digits(_MOST_ENERGY + 1)
+        self._narrow = plan.digits(_ENERGIES)
+        self._most_energy = min(max(plan.clients / 2, 2.0), _MOST_ENERGY)
 
     @property
     def count(self) -> int:
@@ -149,7 +151,8 @@ class TokenCodec:
             z = y[sent.where].astype(np.float64)
             z *= part
             z /= sent.grid
-            energies.append(_energy(z, plan.spread))
+            part_of_most = min(_energy(z, plan.spread) / self._most_energy, 1.0)
+            energies.append(int(part_of_most * self._loudest))
             drawn = self._dither(name, client, z.size)
             tokens = np.rint(z + drawn)
             limited = np.clip(tokens, -plan.most, plan.most)
@@ -196,7 +199,8 @@ class TokenCodec:
             for name in self.exact
         }
         (weight,) = left.numbers(1, plan.digits(plan.cap + 1), count).tolist()
-        energies = left.numbers(len(self.sent), self._narrow, count) / (_UNIT * count)
+        energies = left.numbers(len(self.sent), self._narrow, count) / (self._loudest * count)
+        energies *= self._most_energy
         if weight > count * plan.cap:
             raise CorruptStream(f"weights of {weight} in all, of {count} clients up to {plan.cap}")
         factor = plan.cap / weight if weight else 0.0
@@ -225,6 +229,11 @@ class TokenCodec:
     def _half(self) -> int:
         """The largest absolute value of an exact tensor's wide number."""
         return int(self.plan.base**self._wide - 1) // 2
+
+    @property
+    def _loudest(self) -> int:
+        """The largest number that digits of an energy have: nobody can say that it is more."""
+        return int(self.plan.base**self._narrow - 1)
 
     def _dither(self, name: str, client: int, count: int) -> Doubles | float:
         """Return numbers in [-1/2, 1/2) that only round, client and tensor decide; 0 if off."""
@@ -317,12 +326,9 @@ def _whole_step(x: NDArray, base: NDArray) -> NDArray:
     return step
 
 
-def _energy(z: Doubles, spread: float) -> int:
-    """Return the mean square of tokens over that of the plan, in parts of `_UNIT`."""
-    if not z.size:
-        return 0
-    mean = float(np.dot(z, z)) / z.size / spread**2
-    return int(min(mean * _UNIT, _MOST_ENERGY))
+def _energy(z: Doubles, spread: float) -> float:
+    """Return the mean square of tokens over that of the plan."""
+    return float(np.dot(z, z)) / z.size / spread**2 if z.size else 0.0
 
 
 def moved(x: NDArray, step: NDArray) -> NDArray:
