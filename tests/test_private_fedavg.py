@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import math
@@ -9,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as Wrapper
 
 from fedsz import extras
 from fedsz.errors import ConfigError, DivergedUpdate, ModelMismatch
-from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, SecureSum, StreamingFedAvg
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, SecureSum, StreamingFedAvg
 from fedsz.flower.local_noise import LEAST, LocalNoise
 from fedsz.flower.private import _NORM, _RELEASES, _StepSum
 from fedsz.flower.received_update import ReceivedUpdate
@@ -358,6 +359,30 @@ def test_a_secure_sum_is_of_updates_that_clients_have_noised() -> None:
     assert strategy.epsilon == plan.spent({Release(plan.multiplier / 2): 1})
     with pytest.raises(ConfigError, match="cannot be clipped for noise"):
         run(PrivateFedAvg(epsilon=20, noise=4.0, clip=C, **ONE), grid)
+
+
+@pytest.mark.parametrize("update", ["delta", "weights", "delta+ef", "topk:k=10%", ""])
+def test_a_client_that_is_asked_again_adds_no_other_noise(update: str) -> None:
+    """Two replies of one round would be two releases: by a server that crashed and goes on."""
+    replies: list[list[bytes]] = []
+
+    def twice(message: Message, context: Any, call_next: Any) -> Message:
+        for asked in (copy.deepcopy(message), message):
+            reply: Message = FedSZMod()(asked, context, call_next)
+            if reply.has_content() and "arrays" in reply.content:
+                arrays: Any = reply.content["arrays"]
+                replies.append([array.data for array in arrays.values()])
+        return reply
+
+    configs: list[dict[str, Any]] = [{"partition-id": 0}]
+    grid: Any = LocalGrid(app_of(lambda i, x: x, mods=[twice]), configs)
+    grid = FedSZGrid(grid, update=update) if update else grid
+    strategy = PrivateFedAvg(epsilon=30, noise=2.0, clip=C, at="client", **ONE)
+
+    run(strategy, grid, rounds=2, start={"w": np.zeros(3000, np.float32)})
+
+    first, first_again, second, second_again = replies
+    assert first == first_again != second == second_again
 
 
 def test_a_client_can_insist_on_noise(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,9 +16,10 @@ from fedsz.monitoring.run_summary import row_of
 from fedsz.training.events import Listening, from_json, to_json
 from fedsz.training.federation import privacy_of, strategy_of
 from fedsz.training.options import RunConfig
-from fedsz.training.run_folder import ROUNDS, RunFolder, read_rounds
+from fedsz.training.run_folder import CHECKPOINT, RELEASED, ROUNDS, RunFolder, read_rounds
 from tests.test_resume import (
     LENGTH,
+    CrashError,
     assert_equal_bits,
     config_of,
     crashed,
@@ -57,6 +58,40 @@ def test_a_crash_forgets_nothing_that_was_spent(tmp_path: Path) -> None:
     last = json.loads((path / ROUNDS).read_text().splitlines()[-1])
     assert last["delta"] == 1e-5
     assert last["clipping_norm"] != 1
+
+
+def test_a_round_that_a_crash_cut_short_is_spent_where_clients_add_the_noise(
+    tmp_path: Path,
+) -> None:
+    """They may be asked it again with nothing kept, and add other noise: each time counts."""
+    config = config_of(dp_epsilon=1e3, dp_noise=2.0, dp_noise_at="client", dp_clip="1")
+    plan, path, grid = privacy_of(config), tmp_path / "run", fleet()
+    assert plan is not None
+
+    crashed(path, grid, config, at=2)
+    for _ in range(2):
+        folder, again = resumed(path)
+        with pytest.raises(CrashError):
+            run(grid, folder, again, crash=2)
+        folder.close()
+    folder, again = resumed(path)
+    run(grid, folder, again)
+
+    asked = [0, 1, 5, 6, 7, 8]  # the second round four times
+    assert [r.epsilon for r in rounds_in(path, config)] == [
+        plan.spent({plan.release: n}) for n in asked
+    ]
+    assert not {CHECKPOINT, RELEASED} & {file.name for file in path.iterdir()}
+
+
+def test_a_damaged_account_of_what_was_spent_is_not_passed_over(tmp_path: Path) -> None:
+    config = config_of(dp_epsilon=1e3, dp_noise=2.0, dp_noise_at="client", dp_clip="1")
+    crashed(tmp_path, fleet(), config, at=2)
+    whole = (tmp_path / RELEASED).read_bytes()
+    (tmp_path / RELEASED).write_bytes(whole[:-20])
+
+    with pytest.raises(ConfigError, match=f"cannot resume from {tmp_path / RELEASED}"):
+        resumed(tmp_path)
 
 
 def test_a_budget_ends_the_run_in_one_line(

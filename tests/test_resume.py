@@ -65,7 +65,14 @@ def run(grid: LocalGrid, folder: RunFolder, config: RunConfig, crash: int | None
             raise CrashError
         folder.keep(checkpoint)
 
-    federate(grid, config, prepare(config), on_checkpoint=keep, resumed=folder.resumed)
+    federate(
+        grid,
+        config,
+        prepare(config),
+        on_checkpoint=keep,
+        on_release=folder.keep_release,
+        resumed=folder.resumed,
+    )
     folder.finish()
 
 

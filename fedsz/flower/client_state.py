@@ -2,8 +2,8 @@
 
 A chain of methods has the arrays of `fedsz.methods.state` in place of a residual.
 
-A residual fits one reply. So a client that is asked the same again, by a server that crashed before
-it could count the reply, answers the same again.
+A residual fits one reply, and so does noise that a client adds. So a client that is asked the same
+again, by a server that crashed before it could count the reply, answers the same again.
 
 The residual of the turn before is kept as well, until the server has counted the last reply. One
 that does not count has taken that residual with it, and left one that belongs to what the server

@@ -37,6 +37,11 @@ class LocalNoise(NamedTuple):
         """Ask for it in a message's config."""
         config[_NORM], config[_MULTIPLIER] = self.norm, self.multiplier
 
+    @staticmethod
+    def is_asked(content: RecordDict) -> bool:
+        """Say whether a message asks for noise, of any size."""
+        return any(_NORM in config for config in records_in(content, ConfigRecord).values())
+
     @classmethod
     def asked(cls, content: RecordDict, node_config: Mapping[str, Any]) -> Self | None:
         """Return what a message asks for; None if for nothing.

@@ -120,7 +120,7 @@ class FedSZMod:
         if not isinstance(note, ConfigRecord):
             if request is not None:
                 raise RefusedRequest("a secure sum of a model without instructions")
-            return _noised(call_next, message, context)
+            return _noised_once(call_next, message, context)
         told, state = Instructions.read(note), ClientState(context)
         initial = partial(self._initial_point, message, context, told.config)
         try:
@@ -129,7 +129,8 @@ class FedSZMod:
             state.forget_residuals()  # they are of another past than the server's
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
             return Message(Error(code, f"{LACKS_MODEL}: {err}"), reply_to=message)
-        asked = _digest(message, sent) if told.trains and told.config.keeps_state else b""
+        again = told.config.keeps_state or LocalNoise.is_asked(message.content)
+        asked = _digest(message, sent) if told.trains and again else b""
         if asked and (kept := state.reply(asked)) is not None:
             return Message(kept, reply_to=message)
         masking = None
@@ -166,6 +167,21 @@ class FedSZMod:
         except Exception as err:  # of any function
             logger.warning("no initial model here, the server sends it: %s", err)
             return None
+
+
+def _noised_once(call_next: ClientAppCallable, message: Message, context: Context) -> Message:
+    """Return what `_noised` does; to the same request for noise again, the same reply.
+
+    Another would have other noise, and the two together tell more than is accounted for.
+    """
+    if not message.has_content() or not LocalNoise.is_asked(message.content):
+        return _noised(call_next, message, context)
+    state, asked = ClientState(context), _digest(message, {})
+    if (kept := state.reply(asked)) is not None:
+        return Message(kept, reply_to=message)
+    reply = _noised(call_next, message, context)
+    state.keep_reply(asked, reply.content if reply.has_content() else None)
+    return reply
 
 
 def _noised(call_next: ClientAppCallable, message: Message, context: Context) -> Message:

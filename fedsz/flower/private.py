@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -60,6 +60,8 @@ class PrivateFedAvg(StreamingFedAvg):
         clipped_to: what those of the last round were clipped to.
         releases: what has been released, and how often.
         ended: why the run ends before all rounds that were asked for; "" if it does not.
+        on_release: told what `state` returns before clients are asked that add the noise: what they
+            reply is released, even if the round never ends.
 
     Raises:
         ConfigError: as `PrivacyPlan`; ``fraction_train`` is given, for which there is ``sampling``;
@@ -90,6 +92,7 @@ class PrivateFedAvg(StreamingFedAvg):
         self.clipped_to = self.clip.norm
         self.releases = Counter[Release]()
         self.ended = ""
+        self.on_release: Callable[[Mapping[str, NDArray]], None] | None = None
         self._number = self._last = 0  # of this round, and of that after which it ends
         self._expected = 0.0  # clients of the round
         self._sent: Mapping[str, NDArray] = {}
@@ -174,6 +177,8 @@ class PrivateFedAvg(StreamingFedAvg):
             config[KEY_CLIPPING_NORM] = self.clip.norm
         else:
             LocalNoise(self.clip.norm, self.plan.multiplier).write(config)
+            if self.on_release is not None:
+                self.on_release(self.state())
         config["server-round"] = number
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return self._construct_messages(content, self._drawn(nodes, number), MessageType.TRAIN)

@@ -53,6 +53,7 @@ _NO_EVALUATION: Final[Mapping[str, Any]] = {
 OnRound = Callable[[RoundRecord], None]
 OnCheckpoint = Callable[[Checkpoint], None]
 OnUpdate = Callable[[ReceivedUpdate], None]
+OnRelease = Callable[[Mapping[str, NDArray]], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -92,6 +93,7 @@ def federate(
     *,
     on_checkpoint: OnCheckpoint | None = None,
     on_update: OnUpdate | None = None,
+    on_release: OnRelease | None = None,
     resumed: Resumed | None = None,
 ) -> Any:
     """Run federated averaging on ``grid`` and return the trained model.
@@ -103,6 +105,7 @@ def federate(
         on_round: called after each round, and before the first with what was there to start from.
         on_checkpoint: called just before that, with what the run can go on from.
         on_update: called with each update that has passed admission, before it is decoded.
+        on_release: see `fedsz.flower.PrivateFedAvg`.
         resumed: what it goes on from. The model is then as without the interruption, to the bit,
             if clients train deterministically and replies arrive in the same order.
 
@@ -117,6 +120,8 @@ def federate(
     rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
     strategy = rounds.strategy
     strategy.on_update = on_update
+    if isinstance(strategy, PrivateFedAvg):
+        strategy.on_release = on_release
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
@@ -133,8 +138,7 @@ def federate(
 class ResumableFedAvg(StreamingFedAvg):
     """Asks clients that depend on seed and round alone.
 
-    ``clients_per_round`` of them train in a round, or all that are there if they are fewer; 0 for
-    all.
+    ``clients_per_round`` of them train in a round, or all if they are fewer; 0 for all.
     """
 
     def __init__(self, seed: int, clients_per_round: int = 0, **named: Any) -> None:
@@ -230,8 +234,7 @@ class _Rounds:
             self._on_checkpoint(Checkpoint(to_json(record), averaged, *kept))
         if self._on_round:
             self._on_round(record)
-        told = {name: x for name, x in result._asdict().items() if x is not None}
-        return MetricRecord(told)
+        return MetricRecord({name: x for name, x in result._asdict().items() if x is not None})
 
     def _measured(self, number: int, averaged: Mapping[str, NDArray]) -> dict[str, Any]:
         """Return the spread of a round's step and the sensitivity to errors, if they are needed."""
@@ -349,12 +352,8 @@ def rules_of(config: RunConfig) -> AdmissionRules:
     Raises:
         ConfigError: a limit is out of range, or there is no such codec.
     """
-    names = (name.strip() for name in config.allow_codecs.split(","))
-    return AdmissionRules(
-        max_client_share=config.max_client_share,
-        max_update_norm=config.max_update_norm,
-        allow_codecs=tuple(name for name in names if name),
-    )
+    allowed = tuple(filter(None, map(str.strip, config.allow_codecs.split(","))))
+    return AdmissionRules(config.max_client_share, config.max_update_norm, allowed)
 
 
 def secure_of(config: RunConfig) -> SecureSum | None:

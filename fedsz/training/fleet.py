@@ -133,6 +133,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
             tell_round,
             on_checkpoint=folder.keep,
             on_update=folder.keep_update if config.keep_updates else None,
+            on_release=folder.keep_release,
             resumed=resumed,
         )
         if first > config.rounds:

@@ -1,7 +1,8 @@
 """The folder a run leaves behind: config.toml, rounds.jsonl, model.safetensors, maybe updates/.
 
 Until the run has finished there is a checkpoint beside them. It is written first; what a crash
-keeps from following it is made up for when the run goes on.
+keeps from following it is made up for when the run goes on. Where clients add noise there is also
+what has been released, written before they are asked: a round that a crash cut short is spent.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import IO, Any, Final, Self
 import tomli_w
 from flwr.app import RecordDict
 
+from fedsz.arrays import NDArray
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError, cannot
 from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import to_record, views_of
 from fedsz.formatting import count
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import from_json
 from fedsz.training.option import TRAVEL, WATCHING
 from fedsz.training.options import RunConfig, options
-from fedsz.transport.records_file import write_records
+from fedsz.transport.records_file import read_records, write_records
 from fedsz.update.config import CompressionConfig
 from fedsz.whole_files import append_line, lock_folder, read_bytes, remove_parts, write_whole
 
@@ -34,9 +37,11 @@ CONFIG = "config.toml"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
 CHECKPOINT = "checkpoint"
+RELEASED = "released"
 UPDATES = "updates"  # a folder of files that are named by the digests in rounds.jsonl
 
 UPDATE: Final = "update"  # the record in each of them
+_STATE: Final = "state"  # the record in RELEASED
 _PIECE: Final = 1 << 20  # bytes that are read at once
 _OF_FOLDER: Final = ("run_dir", "resume")  # options that name it
 _MAY_DIFFER: Final = (*_OF_FOLDER, "data_dir")  # in a run that is resumed
@@ -94,7 +99,7 @@ class RunFolder:
         """
         lock = lock_folder(path, "server")
         folder = cls(path, lock)
-        for name in (CONFIG, ROUNDS, MODEL, CHECKPOINT):
+        for name in (CONFIG, ROUNDS, MODEL, CHECKPOINT, RELEASED):
             remove_parts(path / name)
         try:
             checkpoint, of = Checkpoint.read(path / CHECKPOINT)
@@ -102,6 +107,7 @@ class RunFolder:
             folder._begin_again(config)
             return folder
         folder._mend(checkpoint, of)
+        checkpoint = dataclasses.replace(checkpoint, strategy=folder._released(checkpoint))
         folder.resumed = Resumed(checkpoint, partial(read_rounds, path, config.compression))
         return folder
 
@@ -116,13 +122,18 @@ class RunFolder:
         path = self.path / UPDATES / update.digest.hex()
         write_records(path, RecordDict({UPDATE: update.record}))
 
+    def keep_release(self, state: Mapping[str, NDArray]) -> None:
+        """Write what is spent once clients have been asked, before they are."""
+        write_records(self.path / RELEASED, RecordDict({_STATE: to_record(dict(state))}))
+
     def close(self) -> None:
         """Let another process have the folder."""
         self._lock.close()
 
     def finish(self) -> None:
         """Note that the run is over: nothing will go on from here."""
-        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, RELEASED):
+            (self.path / name).unlink(missing_ok=True)
         self.close()
 
     def _identity(self) -> dict[str, str | int]:
@@ -132,6 +143,16 @@ class RunFolder:
             "rounds-size": self._size,
             "rounds": self._lines.hexdigest(),
         }
+
+    def _released(self, checkpoint: Checkpoint) -> Mapping[str, NDArray]:
+        """Return the strategy's state, with what has been released since the checkpoint."""
+        try:
+            record: Any = read_records(self.path / RELEASED)[_STATE]
+            return views_of(record)
+        except FileNotFoundError:
+            return checkpoint.strategy
+        except (OSError, KeyError, FedszError) as err:
+            raise ConfigError(f"cannot resume from {self.path / RELEASED}: {err}") from err
 
     def _begin_again(self, config: RunConfig) -> None:
         """Accept a folder without a checkpoint whose run has not come to its first."""
