@@ -62,7 +62,7 @@ def test_clients_add_the_noise_before_anything_leaves(sealed: bool) -> None:
 
 
 def test_a_secure_sum_is_of_updates_that_clients_have_noised() -> None:
-    """Nobody reads one, and the mean has the noise of all; weights are the clients' own, 1 to 6."""
+    """Nobody reads one, and the mean has the noise of all, who weigh alike with 1 to 6 examples."""
     plan = PrivacyPlan(epsilon=20, rounds=3, clip=C, at=NoiseAt.CLIENT, noise=4.0)
     configs: list[dict[str, Any]] = [{"partition-id": i} for i in range(6)]
     grid = FedSZGrid(LocalGrid(app_of(lambda i, x: x), configs), secure=SecureSum(bits=16))
@@ -70,7 +70,7 @@ def test_a_secure_sum_is_of_updates_that_clients_have_noised() -> None:
 
     before, after = run(strategy, grid, start={"w": np.zeros(20_000, np.float32)})
 
-    deviation = plan.multiplier * C * math.sqrt(91) / 21
+    deviation = plan.multiplier * C * math.sqrt(6) / 6
     assert (after["w"] - before["w"]).std() == pytest.approx(deviation, rel=0.03)
     assert strategy.epsilon == plan.spent({Release(plan.multiplier / 2): 1})
     with pytest.raises(ConfigError, match="cannot be clipped for noise"):

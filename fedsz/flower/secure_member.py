@@ -16,6 +16,7 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedRequest
 from fedsz.flower.client_state import ClientState
+from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.records import TRAIN, layout_of, views_of
 from fedsz.secagg.client import Demands, SecureClient
 from fedsz.secagg.identity import Signer, Verifier
@@ -136,6 +137,7 @@ class Masking:
         self._plan = TokenPlan.decode(_bytes(request, PLAN))
         self._shares = _bytes(request, REQUEST)
         self._weighted_by = str(request.get(WEIGHTED_BY, ""))
+        self._noised = LocalNoise.asked(message.content, {}) is not None
         records = compat.records_in(message.content, ArrayRecord)
         self._plain = {key: record for key, record in records.items() if layout_of(record).shapes}
 
@@ -165,8 +167,10 @@ class Masking:
         feeds_back = told.trains and told.config.feeds_back
         kept = state.residual(key, told)[0] if feeds_back else {}
         codec = TokenCodec(self._plan, Layout.of(origin))
+        # Noise is of the update alone: in the sum of weights, a number of examples would have none.
+        weight = 1 if self._noised else round(weights[0])
         number = self._client.client_id
-        encoded = codec.encode(trained, origin, round(weights[0]), kept, number)
+        encoded = codec.encode(trained, origin, weight, kept, number)
         masked = self._client.mask(self._shares, encoded.tokens, self._plan.about(origin))
         _keep(self._client, self._context)
         if feeds_back:
