@@ -203,8 +203,8 @@ def cost(rows: list[dict[str, Any]], task: str, way: str) -> Cost:
 
 
 HEAD: Final = """\
-| task | sent | bits a parameter | times below float32 | points, all rounds | last third |
-| --- | --- | ---: | ---: | ---: | ---: |
+| task | sent | seeds | bits a parameter | times below float32 | points, all rounds | last third |
+| --- | --- | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -217,7 +217,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             found = cost(rows, task, way)
             spreads = (found.whole, found.late)
             points = [f"{100 * p.mean:+.2f} ± {100 * p.reach:.2f}" for p in spreads]
-            cells = [task, way, f"{found.bits:.2f}", f"{32 / found.bits:.1f}", *points]
+            sizes = [str(found.whole.count), f"{found.bits:.2f}", f"{32 / found.bits:.1f}"]
+            cells = [task, way, *sizes, *points]
             lines.append(f"| {' | '.join(cells)} |\n")
     return HEAD + "".join(lines)
 

@@ -16,6 +16,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 leakage = pytest.importorskip("benchmarks.leakage", reason="needs benchmarks")
 error_laws = pytest.importorskip("benchmarks.error_laws", reason="needs benchmarks")
 dp_accuracy = pytest.importorskip("benchmarks.dp_accuracy", reason="needs benchmarks")
+secure_sums = pytest.importorskip("benchmarks.secure_sums", reason="needs benchmarks")
 
 pytestmark = pytest.mark.repository
 RESULTS = ROOT / "docs" / "results"
@@ -36,6 +37,7 @@ def test_the_tables_are_those_of_their_rows() -> None:
     assert leakage.table(rows_of("leakage")) in page()
     assert error_laws.table(rows_of("error-laws")) in page()
     assert dp_accuracy.table(rows_of("dp")) in page()
+    assert secure_sums.table(rows_of("secagg")) in page()
 
 
 def test_the_page_stays_short() -> None:
