@@ -275,16 +275,16 @@ def test_the_other_ways_to_ask_are_refused() -> None:
 def test_a_share_of_the_parameters_is_sent_in_turn() -> None:
     grid = FedSZGrid(local(), downlink="exact", secure=SecureSum(bits=20, share=0.25))
 
-    found = views_of(run(grid, rounds=32).arrays)
+    found = views_of(run(grid, rounds=64).arrays)
 
     traffic = grid.take_traffic()
     assert 0.1 < traffic.sent_up / traffic.raw_up < 0.25
     for name in ("kernel", "bias"):
         moved = found[name].astype(float) - initial()[name]
-        wanted = expected(list(range(N)), rounds=32)[name] - initial()[name]
+        wanted = expected(list(range(N)), rounds=64)[name] - initial()[name]
         large = np.abs(wanted) > 0.2 * np.abs(wanted).max()
         late = 1 - moved[large] / wanted[large]
-        assert late.max() < 0.25  # of the steps of 32 rounds, the longest that one waits
+        assert late.max() < 0.6  # of 64 rounds' steps: one waits for 32 rounds at most
         assert late.min() > -0.05
     lossy = FedSZGrid(local(), update="delta", secure=SecureSum(share=0.5))
     with pytest.raises(ConfigError, match="needs an update with feedback"):
