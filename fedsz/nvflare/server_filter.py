@@ -50,8 +50,10 @@ class FedSZServerFilter(ModelFilter):
     they are. What does not decode becomes an error result, with one line in the log.
 
     Args:
-        policy, tolerance, rounds: who decides how a round is sent, as in `fedsz.flower.FedSZGrid`.
-        error_bound, codec, lossless, threshold, rule, update, decay, downlink: likewise.
+        policy: who decides how a round is sent, as in `fedsz.flower.FedSZGrid`.
+        tolerance: likewise; so are rounds, codec, lossless, threshold, rule, update and decay.
+        error_bound: of clients' results, likewise.
+        downlink: how models are sent, likewise.
         shared_initial: whether clients may have the first model; see `FedSZClientFilter`.
 
     Raises:
