@@ -178,9 +178,9 @@ class RunConfig:
         PRIVACY, ALONE, low=0, high=32)
     secure_share: float = option(1.0, "With --secure-sum: the share of the parameters that each "
         "round sends, in turn. Clients feed the others back.", PRIVACY, ALONE, low=1e-3, high=1)
-    secure_only: int = option(0, "Train for secure sums of this many clients or more, whoever "
-        "drops out, and for no other round; with --tls-cert their keys must be signed. 0 trains "
-        "for any round.",
+    secure_only: int = option(0, "Train for secure sums of this many clients or more, also "
+        "after some drop out, and for no other round; with --tls-cert their keys must be signed. "
+        "0 trains for any round.",
         PRIVACY, (CLIENT,), low=0, high=1 << 14)
     dp_epsilon: float = option(0.0, "Differential privacy: the most that the run may spend, with "
         "--dp-delta; 0 for none.", PRIVACY, ALONE, low=0, high=1e6)
