@@ -177,7 +177,8 @@ class RunConfig:
         "with so many bits for each parameter, in place of compression. 0 for no secure sums.",
         PRIVACY, ALONE, low=0, high=32)
     secure_share: float = option(1.0, "With --secure-sum: the share of the parameters that each "
-        "round sends, in turn. Clients feed the others back.", PRIVACY, ALONE, low=1e-3, high=1)
+        "round sends, in turn. Below 1, the model learns more slowly.",
+        PRIVACY, ALONE, low=1e-3, high=1)
     secure_only: int = option(0, "Train for secure sums of this many clients or more, also "
         "after some drop out, and for no other round; with --tls-cert their keys must be signed. "
         "0 trains for any round.",
