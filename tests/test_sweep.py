@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -217,6 +218,18 @@ def test_a_run_that_takes_its_process_with_it(
         assert [row[name] for row in rest] == [row[name] for row in before]
     losses = [row["loss"] for row in before]
     assert [row["loss"] for row in rest] == pytest.approx(losses, rel=1e-3)
+
+
+def test_one_that_is_left_in_the_middle_leaves_nothing_running(tmp_path: Path) -> None:
+    before = threading.active_count()
+    config = tiny(tmp_path / "x.parquet", codecs="raw,uniform,szx", error_bounds="1e-2", jobs=2)
+    with Results(Path(config.results), SWEEP) as results:
+        steps = Sweep(config, results).run()
+        next(steps)
+        steps.close()
+
+    assert threading.active_count() == before
+    assert not workers_of(os.getpid())
 
 
 def test_killed_and_resumed(tmp_path: Path) -> None:

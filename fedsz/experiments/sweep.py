@@ -98,7 +98,9 @@ class Sweep:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
             for i in range(jobs):
                 worker = _Worker(folder / f"{i}.log", each, self.config.grid)
-                threading.Thread(target=work, args=(worker,), daemon=True).start()
+                thread = threading.Thread(target=work, args=(worker,), daemon=True)
+                thread.start()
+                stack.callback(thread.join)  # once its worker is closed, which starts nothing more
                 stack.enter_context(closing(worker))
             rounds: dict[RunConfig, list[RoundRecord]] = defaultdict(list)
             left = len(self.pending)
