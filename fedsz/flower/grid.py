@@ -32,7 +32,8 @@ from fedsz.flower.pushes import is_round, is_training, round_of
 from fedsz.flower.quorum import Quorum
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
-from fedsz.flower.secure_sum import SecureRounds, SecureSum
+from fedsz.flower.secure_rounds import SecureRounds
+from fedsz.flower.secure_sum import SecureSum
 from fedsz.flower.shifts import Shifts
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come

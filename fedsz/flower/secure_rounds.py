@@ -1,0 +1,173 @@
+"""The server's part in secure sums, from round to round: plans, and the mean from each sum."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+
+from fedsz import flower_compat as compat
+from fedsz.arrays import Layout, NDArray
+from fedsz.errors import AbortedRound, ConfigError, CorruptStream
+from fedsz.flower.admission import Admitted
+from fedsz.flower.differential_privacy import clipping_norm
+from fedsz.flower.exchange import Exchange
+from fedsz.flower.masked_reply import error_of, with_mean
+from fedsz.flower.pushes import round_of
+from fedsz.flower.records import layout_of, to_record, views_of
+from fedsz.flower.round_book import RoundBook
+from fedsz.flower.secure_stages import DROPPED_OUT, Heard, Pack, SecureStages
+from fedsz.flower.secure_sum import SecureSum
+from fedsz.secagg.scales import scales_of
+from fedsz.secagg.server import SecureServer
+from fedsz.secagg.token_plan import TokenPlan, layout_digest
+from fedsz.secagg.tokens import TokenCodec, moved
+from fedsz.update.reply_report import ReplyReport
+
+logger = logging.getLogger("flwr.fedsz")
+
+_WEIGHTS: Final = 2  # of a client's weight at most, over the mean of the round before
+
+
+class SecureRounds:
+    """The secure sums of a run.
+
+    Args:
+        options: of each.
+        grid: carries messages without a model.
+        exchange: returns that of the run, which carries the others, and is told of dropouts.
+        book: counts what is sent.
+        weighted_by: the metric that is the weight of a reply.
+
+    Raises:
+        ConfigError: the options do not fit together.
+    """
+
+    def __init__(
+        self,
+        options: SecureSum,
+        grid: Grid,
+        exchange: Callable[[], Exchange],
+        book: RoundBook,
+        weighted_by: str,
+    ) -> None:
+        SecureServer(1, options.bits, options.assumed, options.verifier)
+        if not 0 < options.share <= 1:
+            raise ConfigError(f"share must lie in (0, 1], got {options.share}")
+        self._options, self._book, self._weighted_by = options, book, weighted_by
+        self._stages = SecureStages(options, grid, exchange, book, weighted_by)
+        self._last = -1  # round, as messages number them
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        self._scales: dict[str, float] = {}
+        self._cap, self._done = self._options.most_examples, 0
+        self._seed = secrets.randbits(62)
+        self._layout: Layout | None = None  # of the first model
+
+    def replies(
+        self, pushed: Sequence[Message], pack: Pack, timeout: float | None
+    ) -> list[Message]:
+        """Return a reply for each of a round's messages: the mean, or an error.
+
+        Args:
+            pushed: the messages, with the model.
+            pack: packs those that have it.
+            timeout: in seconds, of each stage; those without the model may have less.
+
+        Raises:
+            ConfigError: the messages hold other than one model or ask for clipping, the ring is too
+                small for them, or nothing feeds back what a share leaves out.
+        """
+        messages = {message.metadata.dst_node_id: message for message in pushed}
+        number = round_of(pushed)
+        if number is not None and number <= self._last:  # a new run
+            self._begin_run()
+        self._last = self._last if number is None else number
+        first = next(iter(messages.values()))
+        if clipping_norm(first.content) is not None:
+            raise ConfigError("the updates of a secure sum cannot be clipped for noise")
+        key, model = self._model_of(first)
+        heard = Heard(model)
+        try:
+            return self._summed(messages, key, heard, pack, timeout)
+        except AbortedRound as err:
+            why = f"the round does not count: {err}"
+            for node in heard.answered:
+                self._stages.withdraw(node, why)
+            return [error_of(message, why) for message in messages.values()]
+
+    def _summed(
+        self,
+        messages: Mapping[int, Message],
+        key: str,
+        heard: Heard,
+        pack: Pack,
+        timeout: float | None,
+    ) -> list[Message]:
+        plan, codec = self._planned(heard.model, len(messages))
+        assumed, verifier = self._options.assumed, self._options.verifier
+        server = SecureServer(codec.count, plan.bits, assumed, verifier)
+        total = self._stages.total(server, plan, messages, key, heard, pack, timeout)
+        survivors = total.survivors
+        for client in total.liars:
+            logger.warning("fedsz: a share of a secret was wrong that node %d has sent", client)
+        try:
+            found = codec.decode(total.tokens, survivors)
+        except CorruptStream as err:  # somebody has sent other tokens than those of a step
+            raise AbortedRound(str(err)) from err
+        if not found.weight:
+            raise AbortedRound("no client has any weight")
+        mean = found.weight / len(survivors)
+        cap, self._cap = self._cap, max(math.ceil(_WEIGHTS * mean), 1)
+        self._scales = {name: x * cap / self._cap for name, x in found.scales.items()}
+        self._done += 1
+        report = ReplyReport(tensors=len(heard.model), lossy=len(codec.sent))
+        for node in survivors:
+            admitted = Admitted(node, {key: heard.updates[node]}, report, weight=mean)
+            self._book.received(admitted)
+        self._book.tell()
+        first, model = next(iter(messages.values())), heard.model
+        names = compat.records_in(first.content, ArrayRecord)[key]
+        record = to_record({n: moved(model[n], found.step[n]) for n in names if n in model})
+        return [
+            with_mean(heard.answered[node], key, record, self._weighted_by, mean)
+            if node in survivors
+            else error_of(message, DROPPED_OUT)
+            for node, message in messages.items()
+        ]
+
+    def _planned(self, model: Mapping[str, NDArray], clients: int) -> tuple[TokenPlan, TokenCodec]:
+        """Return the plan of a round that begins with a model, and what reads its sum."""
+        layout = Layout.of(model)
+        plan = TokenPlan(
+            layout=layout_digest(layout),
+            number=self._done,
+            clients=clients,
+            bits=self._options.bits,
+            share=self._options.share,
+            seed=self._seed,
+            cap=self._cap,
+            scales=scales_of(model, self._scales),
+        )
+        return plan, TokenCodec(plan, layout)
+
+    def _model_of(self, message: Message) -> tuple[str, dict[str, NDArray]]:
+        """Return the key and the arrays of the only model, by their names in order.
+
+        They are in the dtypes of the first model, as clients get them.
+        """
+        records = compat.records_in(message.content, ArrayRecord)
+        models = {key: record for key, record in records.items() if layout_of(record).shapes}
+        if len(models) != 1:
+            raise ConfigError(f"a secure sum is of one ArrayRecord; the message has {len(models)}")
+        ((key, record),) = models.items()
+        layout = layout_of(record)
+        if self._layout is None or self._layout.shapes != layout.shapes:
+            self._layout = layout
+        return key, dict(sorted(views_of(record, self._layout).items()))
