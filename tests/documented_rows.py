@@ -139,7 +139,7 @@ def on_both(what: str, label: str, file: str, model: str = "cnn") -> list[float]
 
 
 def updates(what: str, label: str) -> list[float]:
-    """Of updates.parquet by a label such as ``CIFAR-10, Dirichlet 0.5: hand``."""
+    """Of updates.parquet by a label such as ``CIFAR-10, Dirichlet 0.5: auto``."""
     where, _, name = label.partition(": " if ": " in label else ", ")
     dataset, _, shares = where.partition(", ")
     partition = f"dirichlet:{shares.split()[1]}" if shares.startswith("Dirichlet") else "iid"
@@ -147,8 +147,8 @@ def updates(what: str, label: str) -> list[float]:
 
 
 def by_shares(row: Row) -> list[float]:
-    """Three ways where shares are as the label says."""
-    labels = [f"{row.labels[0]}: {name}" for name in ("sz2", "hand", "auto")]
+    """Two ways where shares are as the label says."""
+    labels = [f"{row.labels[0]}: {name}" for name in ("sz2", "auto")]
     found = [x for label in labels for x in updates("up total points", label)]
     return [*updates("seeds", labels[-1]), *found]
 
@@ -178,11 +178,31 @@ PORTFOLIO = {
 }
 
 
-def portfolio(row: Row) -> list[float]:
-    """A way of ways.parquet, or of defaults.parquet, on each of four tasks."""
-    files = ("defaults", "ways")
+def on_the_portfolio(what: str, *labels: str) -> list[float]:
+    """Of ways of ways.parquet on four tasks, in order of size."""
     tasks = [{"model": model, "dataset": dataset} for model, dataset in PORTFOLIO.items()]
-    return [x for task in tasks for x in told("up points", row.labels[0], *files, **task)]
+    files = ("defaults", "ways")
+    return sorted(x for way in labels for of in tasks for x in told(what, way, *files, **of))
+
+
+def in_ten_rounds() -> list[float]:
+    """Least and greatest that EDEN saves, and its loss at most; what two sparse ways lose."""
+    saved, lost = (on_the_portfolio(what, "eden") for what in ("up", "mean"))
+    sparse = on_the_portfolio("mean", "sparseloco", "top-k of 1 %, ternary")
+    return [saved[0], saved[-1], -lost[0], -sparse[-1], -sparse[0]]
+
+
+def beside_nncodec() -> list[float]:
+    """What NNCodec sends, as a share of `uniform` at equal steps: mlp, gpt, logistic."""
+    found = []
+    for model in ("mlp", "gpt", "logistic"):
+        where = {"model": model, "dataset": PORTFOLIO[model]}
+        ours, theirs = (
+            told("up", label, "defaults", "ways", **where)[0]
+            for label in ("uniform, as fine", "nncodec, finer")
+        )
+        found.append(100 * (1 - theirs / ours) if ours > theirs else 100 * (1 - ours / theirs))
+    return found
 
 
 def compared(row: Row) -> list[float]:
@@ -192,12 +212,24 @@ def compared(row: Row) -> list[float]:
     return [x for n in (4, 100) for x in by_downlink(what, label, "methods", clients=n, **where)]
 
 
-def compared_large(row: Row) -> list[float]:
+def on_large(what: str, label: str) -> list[list[float]]:
     """A way of methods-large.parquet on each of its large tasks."""
     skewed = {"model": "cnn", "partition": "dirichlet:0.3"}
     tasks = {**skewed, "clients": 4}, {**skewed, "clients": 100}, {"model": "gpt"}
-    label, what = row.labels[0], "total late"
-    return [x for of in tasks for x in by_downlink(what, label, "methods-large", **of)]
+    return [by_downlink(what, label, "methods-large", **of) for of in tasks]
+
+
+def compared_large(row: Row) -> list[float]:
+    return [x for numbers in on_large("total late", row.labels[0]) for x in numbers]
+
+
+def lost_on_large() -> list[float]:
+    """Least and greatest loss of low rank, of DGC and of rTop-k; the greatest of FetchSGD."""
+    groups = ["feedback>powersgd", "atomo"], ["dgc>topk:k=10%"], ["feedback>rtopk"]
+    found = [sorted(-late for way in of for late, _ in on_large("late", way)) for of in groups]
+    fetched = on_large("late", "sketch:rows=5,fixed=1 into fetchsgd:k=1%")
+    worst = max(-late for late, _ in fetched)
+    return [x for losses in found for x in (losses[0], losses[-1])] + [worst]
 
 
 def in_a_basis(row: Row) -> list[float]:
@@ -216,22 +248,17 @@ def energy_in_a_tenth(row: Row) -> list[float]:
     return [100 * fmean(x["energy"] for x in found if of.items() <= x.items()) for of in chosen]
 
 
-ABLATED = {"model": "mlp", "partition": "dirichlet:0.3"}
-
-
-def ablation(row: Row) -> list[float]:
-    """A way of ablations.parquet, by clients, rounds or epochs, and by bound and decay."""
-    federation, text = row.labels
-    numbers = [int(x) for x in re.findall(r"\d+", federation)]
-    if "epoch" in federation:
-        wanted = {"rounds": numbers[0], "epochs": numbers[1], "clients": 4}
-    elif len(numbers) == 2:
-        wanted = {"clients_per_round": numbers[0], "clients": numbers[1]}
-    else:
-        wanted = {"clients": numbers[0], "rounds": 20, "epochs": 1}
-    bound, _, decay = text.partition(", ")
-    label = text if text == "auto" else f"delta+ef@{bound}/step:0.6" + (decay and f" ({decay})")
-    return told("seeds plain up down total points", label, "ablations", **ABLATED, **wanted)
+def ablated() -> list[float]:
+    """Loss by bound and decay: three ways with ten of a hundred clients, one with all of 64."""
+    few = {"clients": 100, "clients_per_round": 10}
+    chosen = [
+        ("step:1/step:0.6", few),
+        ("step:1/step:0.6 (decay 0.95)", few),
+        ("step:4/step:0.6", few),
+        ("step:4/step:0.6", {"clients": 64}),
+    ]
+    task = {"model": "mlp", "partition": "dirichlet:0.3"}
+    return [-told("mean", f"delta+ef@{way}", "ablations", **task, **of)[0] for way, of in chosen]
 
 
 def worth_of_feedback() -> list[float]:
