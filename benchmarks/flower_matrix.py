@@ -78,13 +78,13 @@ def simulated_row(case: Case, rounds: int) -> Row:
 
 
 HEAD = """\
-| app or strategy | engine | accuracy | wrapped | loss | wrapped | up | down | both | left out |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| app or strategy | accuracy | wrapped | up | down | both |
+| --- | ---: | ---: | ---: | ---: | ---: |
 """
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the table of docs/flower.md: means over seeds, times fewer bytes, failures."""
+    """Return the table of docs/flower.md: means over seeds, times fewer bytes."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for found in rows:
         groups.setdefault((found.case, found.engine), []).append(found)
@@ -94,15 +94,12 @@ def table(rows: Iterable[Row]) -> str:
 def _line(name: str, engine: str, rows: list[Row]) -> str:
     plain, wrapped = [row.plain for row in rows], [row.wrapped for row in rows]
     cells = [
-        name,
-        engine,
+        name if engine == "LocalGrid" else f"{name}, {engine}",
         *(f"{100 * fmean(side.accuracy for side in sides):.1f} %" for sides in (plain, wrapped)),
-        *(f"{fmean(side.loss for side in sides):.3f}" for sides in (plain, wrapped)),
         *(
             _ratio(sum(map(size, plain)), sum(map(size, wrapped)))
             for size in (lambda s: s.up, lambda s: s.down, lambda s: s.up + s.down)
         ),
-        str(sum(side.errors for side in wrapped)),
     ]
     return f"| {' | '.join(cells)} |\n"
 

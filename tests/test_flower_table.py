@@ -21,6 +21,7 @@ def test_the_table_is_that_of_the_rows() -> None:
     )
 
     assert found.commit
+    assert [row.case for row in found.rows if row.wrapped.errors] == []
     assert matrix.table(found.rows) in (ROOT / "docs" / "flower.md").read_text()
 
 
