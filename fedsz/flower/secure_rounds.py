@@ -20,9 +20,11 @@ from fedsz.flower.exchange import Exchange
 from fedsz.flower.masked_reply import error_of, with_mean
 from fedsz.flower.pushes import round_of
 from fedsz.flower.records import layout_of, to_record, views_of
+from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.secure_stages import DROPPED_OUT, Heard, Pack, SecureStages
 from fedsz.flower.secure_sum import SecureSum
+from fedsz.secagg.disputes import Disputes
 from fedsz.secagg.scales import scales_of
 from fedsz.secagg.server import SecureServer
 from fedsz.secagg.token_plan import TokenPlan, layout_digest
@@ -31,6 +33,9 @@ from fedsz.update.reply_report import ReplyReport
 
 logger = logging.getLogger("flwr.fedsz")
 
+LEFT_OUT: Final = "left out of secure sums: it has lied about shares, or was in dispute with a liar"
+
+_TOLD: Final = 5  # disputes in a line of the log
 _WEIGHTS: Final = 2  # of a client's weight at most, over the mean of the round before
 
 
@@ -69,6 +74,7 @@ class SecureRounds:
         self._cap, self._done = self._options.most_examples, 0
         self._seed = secrets.randbits(62)
         self._layout: Layout | None = None  # of the first model
+        self._disputes = Disputes()
 
     def replies(
         self, pushed: Sequence[Message], pack: Pack, timeout: float | None
@@ -84,23 +90,29 @@ class SecureRounds:
             ConfigError: the messages hold other than one model or ask for clipping, the ring is too
                 small for them, or nothing feeds back what a share leaves out.
         """
-        messages = {message.metadata.dst_node_id: message for message in pushed}
         number = round_of(pushed)
         if number is not None and number <= self._last:  # a new run
             self._begin_run()
         self._last = self._last if number is None else number
+        messages = {message.metadata.dst_node_id: message for message in pushed}
+        banned = [messages.pop(node) for node in sorted(self._disputes.left_out & messages.keys())]
+        for message in banned:
+            self._stages.fail(message.metadata.dst_node_id, LEFT_OUT, Refusal.BENCHED)
+        left_out = [error_of(message, LEFT_OUT) for message in banned]
+        if not messages:
+            return left_out
         first = next(iter(messages.values()))
         if clipping_norm(first.content) is not None:
             raise ConfigError("the updates of a secure sum cannot be clipped for noise")
         key, model = self._model_of(first)
         heard = Heard(model)
         try:
-            return self._summed(messages, key, heard, pack, timeout)
+            return left_out + self._summed(messages, key, heard, pack, timeout)
         except AbortedRound as err:
             why = f"the round does not count: {err}"
             for node in heard.answered:
                 self._stages.withdraw(node, why)
-            return [error_of(message, why) for message in messages.values()]
+            return left_out + [error_of(message, why) for message in messages.values()]
 
     def _summed(
         self,
@@ -113,10 +125,11 @@ class SecureRounds:
         plan, codec = self._planned(heard.model, len(messages))
         assumed, verifier = self._options.assumed, self._options.verifier
         server = SecureServer(codec.count, plan.bits, assumed, verifier)
-        total = self._stages.total(server, plan, messages, key, heard, pack, timeout)
+        try:
+            total = self._stages.total(server, plan, messages, key, heard, pack, timeout)
+        finally:
+            self._judge(server)
         survivors = total.survivors
-        for client in total.liars:
-            logger.warning("fedsz: a share of a secret was wrong that node %d has sent", client)
         try:
             found = codec.decode(total.tokens, survivors)
         except CorruptStream as err:  # somebody has sent other tokens than those of a step
@@ -141,6 +154,19 @@ class SecureRounds:
             else error_of(message, DROPPED_OUT)
             for node, message in messages.items()
         ]
+
+    def _judge(self, server: SecureServer) -> None:
+        """Leave out of later rounds who has lied about shares in this one."""
+        if not server.disputes:
+            return
+        plan = server.members.plan
+        counts = server.total is not None
+        named = self._disputes.judge(server.disputes, plan.near, plan.corrupt, counts=counts)
+        pairs = [f"{owner} to {holder}" for owner, holder in sorted(server.disputes)]
+        told = ", ".join(pairs[:_TOLD]) + (" and so on" if len(pairs) > _TOLD else "")
+        out = ", ".join(map(str, sorted(named))) or "nobody, for nobody can tell who has lied"
+        what = "fedsz: %d wrong shares, of node %s; left out of the rounds that follow: %s"
+        logger.warning(what, len(pairs), told, out)
 
     def _planned(self, model: Mapping[str, NDArray], clients: int) -> tuple[TokenPlan, TokenCodec]:
         """Return the plan of a round that begins with a model, and what reads its sum."""

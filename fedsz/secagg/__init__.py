@@ -31,9 +31,9 @@ out, abort rounds, and have clients train in different ways. Neighbours come fro
 roster: a server that has colluding clients change their keys can try many. Each try takes one from
 the ``security`` bits at most by its logarithm.
 
-**A client** can make a sum wrong, by its tokens or its shares. A wrong share is found if enough
-others are right, and lays the blame on its holder or on the secret's owner: which of the two has
-lied, nobody knows. Neither hurts the privacy of others. A client that goes back to an earlier state
+**A client** can make a sum wrong by its tokens, and end a round by its shares, if too many of them
+are wrong. `disputes` has how it is found out then, and left out of the rounds that follow. Neither
+hurts the privacy of others. A client that goes back to an earlier state
 and masks other tokens in the same round gives away their difference: store the new state before its
 message leaves.
 """

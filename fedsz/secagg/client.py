@@ -69,6 +69,7 @@ class _Round(msgspec.Struct, array_like=True, dict=True):
     secrets: keys.Secrets
     roster: Roster | None = None
     shares: dict[int, bytes] = {}  # of each neighbour that has sent some: of its own seed, its key
+    unopened: tuple[int, ...] = ()  # neighbours whose shares did not open
     survivors: tuple[int, ...] = ()
     about: bytes = NOTHING
 
@@ -193,6 +194,9 @@ class SecureClient:
         Raises:
             RefusedRequest: shares of fewer neighbours than the threshold.
             ConfigError: the tokens are not those of the round's ring.
+
+        What does not open is said, and goes without: the mask of two needs no shares. If fewer open
+        than the threshold, that alone is said, without tokens, and the round is forgotten.
         """
         kept, sent = self._take(_SHARED, SealedShares, data)
         members, ring, secrets = kept.members, Ring(kept.terms.bits), kept.secrets
@@ -201,21 +205,27 @@ class SecureClient:
             raise RefusedRequest(f"shares of {few} neighbours; the threshold is {needed}")
         if not sent.shares.keys() <= set(members.neighbours(self.client_id)):
             raise RefusedRequest("shares of clients that are no neighbours")
+        masked = _in_ring(tokens, ring, kept.terms.tokens)
         for other, sealed in sent.shares.items():
             theirs, to_me = members.adverts[other].cipher, members.about(other, self.client_id)
-            kept.shares[other] = keys.unseal(
-                secrets.cipher, theirs, sealed, to_me, kept.terms.round_id
-            )
-        masked = _in_ring(tokens, ring, kept.terms.tokens)
+            try:
+                kept.shares[other] = keys.unseal(
+                    secrets.cipher, theirs, sealed, to_me, kept.terms.round_id
+                )
+            except CorruptStream:
+                kept.unopened += (other,)
+        if len(kept.shares) < members.plan.threshold:
+            nothing = MaskedInput(kept.terms.round_id, about, kept.unopened, memoryview(b""))
+            return encode(nothing)
         ring.add_mask(masked, keys.own_seed(secrets.own, kept.terms.round_id))
-        for other in kept.shares:
+        for other in sent.shares:
             theirs = members.adverts[other].mask
             seed = keys.pair_seed(secrets.mask, theirs, kept.terms.round_id, about)
             ring.add_mask(masked, seed, subtract=other < self.client_id)
         ring.reduce(masked)
         kept.about, kept.done, self._round = about, _MASKED, kept
         packed = pack(masked, kept.terms.bits)
-        return encode(MaskedInput(kept.terms.round_id, about, memoryview(packed)))
+        return encode(MaskedInput(kept.terms.round_id, about, kept.unopened, memoryview(packed)))
 
     def consent(self, data: bytes) -> bytes:
         """Take the `Survivors`, return a `Consent`; in rounds whose keys are signed.
@@ -282,7 +292,7 @@ class SecureClient:
         if self.client_id not in survivors:
             raise RefusedRequest("this client is not among the survivors, and has sent its tokens")
         near = set(members.neighbours(self.client_id))
-        if not near.intersection(survivors) <= kept.shares.keys():
+        if not near.intersection(survivors) <= kept.shares.keys() | set(kept.unopened):
             raise RefusedRequest("a survivor has sent this client no shares")
 
     def _check_consents(self, kept: _Round, consents: Consents) -> None:

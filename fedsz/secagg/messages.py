@@ -26,7 +26,8 @@ SIGNATURE_BYTES: Final = 1024
 
 NOTHING: Final = bytes(ABOUT_BYTES)  # that tokens are about, where nobody says
 
-SPARE_BYTES: Final = 256  # of a message with tokens, beside these
+ID_BYTES: Final = 9  # of a client, at most
+SPARE_BYTES: Final = 256  # of a message with tokens, beside these and ids
 
 
 def _exactly(count: int) -> msgspec.Meta:
@@ -99,10 +100,12 @@ class MaskedInput(Message, frozen=True, array_like=True, tag=True):
 
     Attributes:
         about: a digest of what the tokens are of, which all must agree on.
-        tokens: packed.
+        unopened: of whom a share did not open.
+        tokens: packed; none if fewer opened than the threshold, for nobody could take the mask off.
     """
 
     about: About
+    unopened: Annotated[tuple[ClientId, ...], _AtMostAll]
     tokens: memoryview
 
 

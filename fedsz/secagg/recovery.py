@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from fedsz.errors import AbortedRound
@@ -19,9 +19,9 @@ def recover(
     threshold: int,
     said: bytes,
     says: Callable[[bytes], bytes],
-    suspects: set[int],
-) -> bytes:
-    """Return the secret that shares have.
+    suspects: Container[int] = (),
+) -> tuple[bytes, set[int]]:
+    """Return the secret that shares have, and the places of those that are found to be wrong.
 
     If some are wrong, sets of ``threshold`` holders are drawn until one has the secret. That finds
     it if few are.
@@ -31,7 +31,7 @@ def recover(
         threshold: how many have the secret.
         said: what its owner has made public of it.
         says: returns that of any 32 bytes.
-        suspects: places whose shares have been wrong, and are used last; others are added.
+        suspects: places whose shares of others have been wrong, and are used last.
 
     Raises:
         AbortedRound: there are fewer shares than the threshold, or no set was found.
@@ -47,7 +47,6 @@ def recover(
             continue
         secret = value.to_bytes(KEY_BYTES, "little")
         if says(secret) == said:
-            if tried:
-                suspects.update(p for p, share in shares.items() if value_at(p, used) != share)
-            return secret
+            wrong = {p for p, share in shares.items() if tried and value_at(p, used) != share}
+            return secret, wrong
     raise AbortedRound(f"{len(shares)} shares of a secret do not agree; it takes {threshold}")

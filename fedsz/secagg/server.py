@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from fedsz.secagg.graph import Assumptions, plan
 from fedsz.secagg.identity import Verifier
 from fedsz.secagg.masks import Ring, Tokens
 from fedsz.secagg.messages import (
+    ID_BYTES,
     MOST_BYTES,
     NOTHING,
     ROUND_BYTES,
@@ -56,13 +57,10 @@ class Total(NamedTuple):
     Attributes:
         tokens: the sum modulo 2^bits, in the ring's dtype.
         survivors: whose tokens are in it, ascending.
-        liars: clients of which a share was wrong. Either they have changed it, or the client whose
-            secret it is of has given them a wrong one.
     """
 
     tokens: Tokens
     survivors: tuple[int, ...]
-    liars: tuple[int, ...]
 
 
 class SecureServer:
@@ -71,6 +69,10 @@ class SecureServer:
     Send what `open` and then each `advance` returns, and give `receive` what comes back. Clients of
     which nothing came when `advance` is called have dropped out. After the last stage, `total` is
     the sum. The server keeps one array of its size, whatever the number of clients.
+
+    Whether the round ends well or not, `disputes` has the pairs that have said different things of
+    a share: whose secret it is of, and who was to hold it. One of them at least has lied, and
+    `fedsz.secagg.disputes` has which.
 
     Args:
         tokens: how many numbers each client adds.
@@ -107,6 +109,7 @@ class SecureServer:
         self._total = np.zeros(0, self._ring.dtype)
         self.total: Total | None = None  # once the round is over
         self._consents: dict[int, bytes] = {}
+        self.disputes: set[tuple[int, int]] = set()
         self._own: dict[int, dict[int, int]] = {}  # shares, by whose they are, then by place
         self._mask: dict[int, dict[int, int]] = {}
 
@@ -208,7 +211,15 @@ class SecureServer:
 
     def _take_input(self, client: int, data: bytes | memoryview) -> None:
         nbytes = packed_size(self._terms.tokens, self._terms.bits)
-        message = self._read(data, MaskedInput, nbytes + SPARE_BYTES)
+        near = self._sharers.intersection(self.members.neighbours(client))
+        most = nbytes + SPARE_BYTES + ID_BYTES * len(near)
+        message = self._read(data, MaskedInput, most)
+        if not near.issuperset(message.unopened):
+            raise CorruptStream(f"client {client} complains of shares that it was not sent")
+        self.disputes.update((other, client) for other in message.unopened)
+        if message.unopened and not message.tokens:
+            count = len(message.unopened)
+            raise CorruptStream(f"client {client} says that {count} shares for it do not open")
         if message.about != self.about:
             raise CorruptStream(f"client {client} has masked tokens of another plan or model")
         unpack_add(message.tokens, self._terms.bits, self._total)
@@ -235,6 +246,7 @@ class SecureServer:
     def _take_revealed(self, client: int, data: bytes | memoryview) -> None:
         message, place = self._read(data, Revealed), self.members.places[client]
         near = self._sharers.intersection(self.members.neighbours(client))
+        near -= {owner for owner, holder in self.disputes if holder == client}
         if message.own.keys() != near & self._survivors:
             raise CorruptStream(f"client {client} has not revealed one share of each own mask")
         if message.mask.keys() != near - self._survivors:
@@ -245,28 +257,53 @@ class SecureServer:
 
     def _add_up(self) -> tuple[Stage, dict[int, bytes]]:
         """Take all masks off the sum."""
-        members, round_id, suspects = self.members, self._terms.round_id, set[int]()
-        threshold = members.plan.threshold
-
+        members, round_id = self.members, self._terms.round_id
         commit = partial(keys.commitment, round_id=round_id)
-        for client in self._survivors:
-            said, shares = members.adverts[client].commitment, self._own.get(client, {})
-            own = recover(shares, threshold, said, commit, suspects)
-            self._ring.add_mask(self._total, keys.own_seed(own, round_id), subtract=True)
-        for gone in self._sharers - self._survivors:
-            near = self._survivors.intersection(members.neighbours(gone))
-            if not near:
-                continue
-            said, shares = members.adverts[gone].mask, self._mask.get(gone, {})
-            private = recover(shares, threshold, said, keys.public_key, suspects)
-            for client in near:
+        own = {
+            client: self._recovered(client, self._own, members.adverts[client].commitment, commit)
+            for client in self._survivors
+        }
+        near = {
+            gone: self._survivors.intersection(members.neighbours(gone))
+            for gone in self._sharers - self._survivors
+        }
+        private = {
+            gone: self._recovered(gone, self._mask, members.adverts[gone].mask, keys.public_key)
+            for gone, others in near.items()
+            if others
+        }
+        if lost := [client for client, secret in (own | private).items() if secret is None]:
+            raise AbortedRound(f"a secret cannot be recovered, of {len(lost)} clients")
+        for secret in own.values():
+            assert secret is not None
+            self._ring.add_mask(self._total, keys.own_seed(secret, round_id), subtract=True)
+        for gone, secret in private.items():
+            assert secret is not None
+            for client in near[gone]:
                 theirs = members.adverts[client].mask
-                seed = keys.pair_seed(private, theirs, round_id, self.about)
+                seed = keys.pair_seed(secret, theirs, round_id, self.about)
                 self._ring.add_mask(self._total, seed, subtract=client < gone)
         self._ring.reduce(self._total)
-        liars = tuple(client for client, place in members.places.items() if place in suspects)
-        self.total = Total(self._total, self._told.clients, liars)
+        self.total = Total(self._total, self._told.clients)
         return Stage.OVER, {}
+
+    def _recovered(
+        self,
+        owner: int,
+        held: Mapping[int, Mapping[int, int]],
+        said: bytes,
+        says: Callable[[bytes], bytes],
+    ) -> bytes | None:
+        """Return a client's secret, or None; note who has said what cannot be."""
+        members, shares = self.members, held.get(owner, {})
+        threshold, holders = members.plan.threshold, {members.places[c]: c for c in members.adverts}
+        suspects = {members.places[holder] for _, holder in self.disputes}
+        try:
+            secret, wrong = recover(shares, threshold, said, says, suspects)
+        except AbortedRound:
+            secret, wrong = None, set(shares) if len(shares) >= threshold else set()
+        self.disputes.update((owner, holders[place]) for place in wrong)
+        return secret
 
     @cached_property
     def _told(self) -> Survivors:
