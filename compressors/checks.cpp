@@ -197,6 +197,11 @@ void kernels() {
         methods::uniforms(draws, n, sums);
         methods::hexagonal_dither(draws, n, across, up);
         methods::nearest_hexagonal(across, up);
+        const std::vector<float> start(n);
+        std::vector<float> points(n), left(n);
+        methods::nearest_points(x, start, 0.5f, start, 0.25, points, left);
+        methods::nearest_points(x, {}, 1.0f, {}, 0.25, points, {});
+        methods::comes_back(points, x);
         std::vector<std::int16_t> labels(n);
         std::vector<std::int64_t> counts(n / 3 + 2);
         std::vector<double> totals(counts.size());

@@ -106,6 +106,68 @@ def test_hexagonal_dither(key: int, start: int, count: int) -> None:
     assert (np.hypot(x, y) <= 3**-0.5 + 1e-15).all()  # from the centre of a cell to its corners
 
 
+def placed(meant: np.ndarray, start: np.ndarray, step: float) -> np.ndarray | None:
+    """Return start plus the multiples of a step that are nearest, by numpy."""
+    x, base = meant.astype(np.float64), start.astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = np.rint((x - base) / step) * step + base
+        left = x - exact
+        far = np.abs(left) > step / 2
+        exact[far] += np.copysign(step, left[far])
+        points = (exact + 0.0).astype(np.float32)
+        near = np.abs(x - exact) <= step / 2
+    counted = (np.abs(x) < 2.0**53 * step) & (np.abs(base) < 2.0**53 * step)
+    return points if (near & counted & (points == exact)).all() else None
+
+
+@pytest.mark.parametrize("level", _methods.point_levels())
+@given(
+    count=st.sampled_from([0, 1, 15, 300, 5000]),
+    step=st.sampled_from([2.0**-140, 2.0**-20, 0.375, 9 * 2.0**-30, 11.0, 2.0**90]),
+    reach=st.integers(-3, 60),
+    spoilt=st.lists(st.floats(width=32), max_size=2),
+    weight=st.none() | st.sampled_from([1.0, 0.9]),
+    based=st.booleans(),
+)
+def test_nearest_points(
+    level: str,
+    count: int,
+    step: float,
+    reach: int,
+    spoilt: list[float],
+    weight: float | None,
+    based: bool,
+) -> None:
+    rng, none = np.random.default_rng(count), np.empty(0, np.float32)
+    with np.errstate(over="ignore"):
+        start = (np.rint(rng.normal(size=count) * 2.0**reach) * step).astype(np.float32)
+        moved = step * rng.choice([0.5, 1.5, *rng.normal(0, 3, 4)], count)
+        x = ((start if based else 0) + moved).astype(np.float32)
+        x[: len(spoilt)] = spoilt[:count]
+        residual = (step * rng.normal(size=count)).astype(np.float32)
+        meant = x if weight is None else residual * np.float32(weight) + x
+        expected = placed(meant, start if based else np.zeros_like(x), step)
+    points, left = np.empty_like(x), np.empty_like(x)
+    added = none if weight is None else residual
+
+    held = _methods.nearest_points(
+        x, added, weight or 1.0, start if based else none, step, points, left, level
+    )
+
+    assert held == (expected is not None)
+    if expected is not None:
+        assert points.tobytes() == expected.tobytes()
+        assert left.tobytes() == (meant - expected).tobytes()
+
+
+@given(count=sizes, scale=st.sampled_from([1e-3, 1.0, 1e6]), seed=st.integers(0, 99))
+def test_comes_back(count: int, scale: float, seed: int) -> None:
+    base = values(count, np.float32, seed)
+    x = base + (scale * values(count, np.float32, seed + 1)).astype(np.float32)
+
+    assert _methods.comes_back(x, base) == bool((base + (x - base) == x).all())
+
+
 @floats
 @given(count=sizes, clusters=st.integers(1, 256), seed=st.integers(0, 99))
 def test_clusters(dtype: Any, count: int, clusters: int, seed: int) -> None:
@@ -239,6 +301,11 @@ def clustered(labels: int = 4, sums: int = 3, counts: int = 3) -> None:
     _methods.cluster(ONES, np.zeros(2), label, np.zeros(sums), np.zeros(counts, np.int64))
 
 
+def pointed(residual: int = 4, start: int = 4, points: int = 4, left: int = 4, **how: Any) -> None:
+    added, base, to, rest = (np.ones(n, np.float32) for n in (residual, start, points, left))
+    _methods.nearest_points(ONES, added, 1.0, base, 1.0, to, rest, **how)
+
+
 ONES, INDICES = np.ones(4, np.float32), np.arange(4)
 MISALIGNED = np.frombuffer(bytes(17), np.uint8)[1:].view(np.float32)
 
@@ -264,6 +331,12 @@ MISALIGNED = np.frombuffer(bytes(17), np.uint8)[1:].view(np.float32)
         (lambda: _methods.hexagonal_dither(0, 0, np.zeros(4), np.zeros(3)), ValueError),
         (lambda: _methods.nearest_hexagonal(np.zeros(3), np.zeros(4)), ValueError),
         (lambda: _methods.nearest_hexagonal(ONES, ONES), TypeError),
+        (lambda: pointed(residual=3), ValueError),
+        (lambda: pointed(start=5), ValueError),
+        (lambda: pointed(points=3), ValueError),
+        (lambda: pointed(left=5), ValueError),
+        (lambda: pointed(level="none"), ValueError),
+        (lambda: _methods.comes_back(ONES, ONES[:3]), ValueError),
         (lambda: clustered(labels=3), ValueError),
         (lambda: clustered(sums=2), ValueError),
         (lambda: clustered(counts=4), ValueError),

@@ -1,9 +1,13 @@
 // fedsz.codecs._methods: see fedsz/codecs/_methods.pyi.
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include <utility>
 
 #include "corrupt.hpp"
 #include "methods.hpp"
+#include "place.hpp"
 #include "python.hpp"
 
 namespace {
@@ -31,6 +35,25 @@ void nearest_hexagonal(Flat<double> x, Flat<double> y) {
     const auto across = span_of(x, "x");
     const auto up = span_of(y, "y");
     unlocked([&] { methods::nearest_hexagonal(across, up); });
+}
+
+bool nearest_points(Flat<const float> x, Flat<const float> residual, float weight,
+                    Flat<const float> start, double step, Flat<float> points, Flat<float> left,
+                    const std::string& level) {
+    const auto from = span_of(x, "x");
+    const auto added = span_of(residual, "residual");
+    const auto base = span_of(start, "start");
+    const auto to = span_of(points, "points");
+    const auto rest = span_of(left, "left");
+    return unlocked([&] {
+        return methods::nearest_points(from, added, weight, base, step, to, rest, level);
+    });
+}
+
+bool comes_back(Flat<const float> x, Flat<const float> base) {
+    const auto from = span_of(x, "x");
+    const auto to = span_of(base, "base");
+    return unlocked([&] { return methods::comes_back(from, to); });
 }
 
 template <class T>
@@ -109,6 +132,11 @@ NB_MODULE(_methods, m) {
           nb::arg("x").noconvert(), nb::arg("y").noconvert());
     m.def("nearest_hexagonal", &nearest_hexagonal, nb::arg("x").noconvert(),
           nb::arg("y").noconvert());
+    const auto exact = [](const char* name) { return nb::arg(name).noconvert(); };
+    m.def("nearest_points", &nearest_points, exact("x"), exact("residual"), nb::arg("weight"),
+          exact("start"), nb::arg("step"), exact("points"), exact("left"), nb::arg("level") = "");
+    m.def("comes_back", &comes_back, exact("x"), exact("base"));
+    m.def("point_levels", [] { return methods::place_levels().names(); });
     m.def("decode_gaps", &decode_gaps, nb::arg("code"), nb::arg("width"),
           nb::arg("gaps").noconvert());
     define<float>(m);

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fedsz.arrays import Buffer
 
 Floats = npt.NDArray[Any]
+Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 class CorruptPayload(ValueError):
@@ -33,6 +34,29 @@ def hexagonal_dither(key: int, start: int, x: Doubles, y: Doubles) -> None:
 
 def nearest_hexagonal(x: Doubles, y: Doubles) -> None:
     """Replace points by the a and b of the lattice's nearest ones, whole numbers up to 2^50."""
+
+def nearest_points(
+    x: Singles,
+    residual: Singles,
+    weight: float,
+    start: Singles,
+    step: float,
+    points: Singles,
+    left: Singles,
+    level: str = "",
+) -> bool:
+    """Fill ``points`` with start plus the multiples of ``step`` nearest to x + weight residual.
+
+    All are float32, the weight too, and ``left`` is what that differs from the points. A residual
+    or a start of no elements is 0; ``left`` may have none. Return whether float32 holds all points,
+    and neither side is beyond 2^53 steps. ``level`` is one of `point_levels`; "" is the best.
+    """
+
+def comes_back(x: Singles, base: Singles) -> bool:
+    """Return whether base + (x - base) is x, of float32."""
+
+def point_levels() -> list[str]:
+    """Return the names of the instruction sets that there are kernels for here."""
 
 def cluster(
     x: Floats,

@@ -195,10 +195,11 @@ class Broadcast:
         named = meant.bounds(config, before) if before else {}
         on_lattice = isinstance(config.lossy_codec, Uniform)
         bounds = bounds_of(meant, named, config, before) if on_lattice else {}
-        placed = place(meant, bounds, before, [step.grid for step in self.steps])
+        leaves, earlier = self.feedback, [step.grid for step in self.steps]
+        placed = place(meant, bounds, before, earlier, leaves=leaves)
         if placed.overflows:  # a key frame, as fine as the difference would have been
             before, named = None, {name: bound for name, bound in bounds.items() if bound}
-            placed = place(meant, bounds)
+            placed = place(meant, bounds, leaves=leaves)
         if before is None:
             self.steps = []
         # A view of both, in the order of the model.
@@ -208,7 +209,9 @@ class Broadcast:
             decoded = decompress(stream, reference=before, as_numpy=True)
         else:  # points, and what is lossless, decode to themselves
             decoded = dict(points)
-        self._residual = meant.left_out(decoded) if self.feedback else {}
+        others = {name: y for name, y in decoded.items() if name not in placed.points}
+        left = {**placed.left, **meant.left_out(others)} if leaves else {}
+        self._residual = {name: left[name] for name in decoded if name in left}
         self._take(stream, Reference(decoded), placed.grid, before)
 
     def _add_difference(self, given: Reference, chain: Transform, before: Reference | None) -> None:

@@ -22,9 +22,9 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray, chunks
-from fedsz.codecs import Codec
-from fedsz.codecs.base import FLOAT32
+from fedsz.arrays import NDArray
+from fedsz.codecs import Codec, _methods
+from fedsz.codecs.base import FLOAT32, Residual, flat
 from fedsz.codecs.uniform import Uniform
 from fedsz.stream import DIFFERENCE, VALUES, Part
 from fedsz.update.config import CompressionConfig
@@ -35,7 +35,6 @@ from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 
 STEP_BITS: Final = 4  # of a first step: it is at most an eighth below twice the bound
-MOST_STEPS: Final = 2.0**53  # of a tensor: more are not counted in float64
 FINE: Final = 20  # bits of the largest element of a tensor that no bound places
 
 Grid = Mapping[str, float]  # by tensors on it, the steps that lead to a model; 0 if none moved
@@ -47,45 +46,56 @@ class Placed:
 
     Attributes:
         points: what each of them becomes.
+        left: what is left out of those that are not what they were, if that was asked for.
         grid: what each has moved by multiples of; or is a multiple of, without a model before.
         overflows: whether a tensor has left the lattice that it was on, and fits one of its own.
     """
 
     points: Mapping[str, NDArray]
+    left: Mapping[str, NDArray]
     grid: Grid
     overflows: bool
 
 
 def place(
-    state: Mapping[str, NDArray],
+    meant: ErrorFeedback,
     bounds: Mapping[str, float],
     before: Reference | None = None,
     earlier: Sequence[Grid] = (),
+    *,
+    leaves: bool = False,
 ) -> Placed:
     """Return the lattice points nearest to tensors, within their bounds.
 
     Args:
-        state: the model to be sent.
+        meant: the model to be sent, with what earlier rounds have left out.
         bounds: by the names of tensors that may be lossy, the absolute error; 0 if there is none.
         before: what its receivers hold; without it, points are multiples of a step.
         earlier: the steps that led there, from those of a key frame on.
+        leaves: whether to return what is left out.
     """
     points: dict[str, NDArray] = {}
+    left: dict[str, NDArray] = {}
     grid: dict[str, float] = {}
     overflows = False
     for name, bound in bounds.items():
-        x = state[name]
+        x, residual = meant.plain(name), meant.residual(name)
         if x.dtype != FLOAT32 or not x.size or (before and name not in earlier[-1]):
             continue
         base = before.tensor(name, x) if before else None
         like = earlier[-1][name] if before and len(earlier) > 1 else 0.0
+        if not bound:
+            x, residual = meant[name], None
         step = step_below(2 * bound, like) if bound else (like or fine_step(x))
-        point = nearest(x, step, base)
+        rest = np.empty(x.shape, FLOAT32) if leaves and bound else None
+        point = nearest(x, step, base, residual, rest)
         if point is None and bound and base is not None:
-            overflows = overflows or nearest(x, step) is not None
+            overflows = overflows or nearest(x, step, None, residual) is not None
         if point is not None and (bound or np.array_equal(point, x)):
             points[name], grid[name] = point, step
-    return Placed(points, grid, overflows)
+            if rest is not None and rest.any():
+                left[name] = rest
+    return Placed(points, left, grid, overflows)
 
 
 def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Placed:
@@ -95,7 +105,7 @@ def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Plac
         for name, x in state.items()
         if is_lossy(name, x, rule=config.rule, threshold=config.threshold)
     }
-    return place(state, lossy)
+    return place(ErrorFeedback(state, {}), lossy)
 
 
 def bounds_of(
@@ -141,48 +151,30 @@ def fine_step(x: NDArray) -> float:
     return math.ldexp(1.0, math.frexp(largest)[1] - FINE) if 0 < largest < math.inf else 1.0
 
 
-def nearest(x: NDArray, step: float, base: NDArray | None = None) -> NDArray | None:
+def nearest(
+    x: NDArray,
+    step: float,
+    base: NDArray | None = None,
+    residual: Residual | None = None,
+    left: NDArray | None = None,
+) -> NDArray | None:
     """Return base, or zero, plus the multiples of ``step`` that are nearest to a float32 tensor.
 
     None where float32 does not hold them all, and where float64 does not tell them apart.
+
+    Args:
+        x: the tensor.
+        step: above 0.
+        base: float32, of its shape.
+        residual: of its dtype and shape; it is added to ``x``.
+        left: where the rest goes, likewise; contiguous. What is in it says nothing beside None.
     """
-    if max(_reach(y) for y in (x, base) if y is not None) >= MOST_STEPS * step:
-        return None
-    point = np.empty_like(x)
-    flat, out = x.reshape(-1), point.reshape(-1)
-    starts = None if base is None else base.reshape(-1)
-    for here in chunks(x.size):
-        start = np.float64(0) if starts is None else starts[here].astype(np.float64)
-        exact = _nearest(flat[here], step, start)
-        if exact is None:
-            return None
-        with np.errstate(over="ignore"):
-            out[here] = exact
-        if not np.array_equal(out[here], exact):
-            return None
-    return point
-
-
-def _nearest(x: NDArray, step: float, start: NDArray | np.float64) -> NDArray | None:
-    """Return start plus those multiples in float64; None where it does not tell them apart."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        exact = np.asarray(x - start)
-        exact /= step
-        np.rint(exact, out=exact)
-        exact *= step
-        exact += start
-        left = x - exact
-        far = np.abs(left) > step / 2  # where the quotient was rounded over a half
-        if far.any():
-            exact[far] += np.copysign(step, left[far])
-        exact += 0.0  # which makes -0 a 0
-        keeps = np.isfinite(exact).all() and not (np.abs(x[far] - exact[far]) > step / 2).any()
-    return exact if keeps else None
-
-
-def _reach(x: NDArray) -> float:
-    """Return the largest magnitude of a tensor; NaN if it has one."""
-    return float(max(x.max(initial=0.0), -x.min(initial=0.0)))
+    point, nothing = np.empty(x.shape, FLOAT32), np.empty(0, FLOAT32)
+    weight, added = (residual.weight, flat(residual.x)) if residual else (1.0, nothing)
+    start = nothing if base is None else flat(base)
+    rest = nothing if left is None else left.reshape(-1)
+    sides = flat(x), added, weight, start, step, point.reshape(-1), rest
+    return point if _methods.nearest_points(*sides) else None
 
 
 def common_grid(grids: Iterable[Grid]) -> dict[str, float]:
@@ -198,27 +190,18 @@ def _common(steps: Iterable[float]) -> float:
     return math.gcd(*(int(step * units) for step in exact)) / units
 
 
-def _comes_back(x: NDArray, base: NDArray) -> bool:
-    """Say whether base + (x - base) is x, in its dtype."""
-    flat, start = x.reshape(-1), base.reshape(-1)
-    return all(
-        np.array_equal(start[here] + (flat[here] - start[here]), flat[here])
-        for here in chunks(x.size)
-    )
-
-
 def encode_point(
     entry: Entry, step: float, codec: Codec, reference: Reference | None
 ) -> Part | None:
     """Code a tensor exactly, in multiples of ``step``: its own, or of what it is above a reference.
 
-    None where that would hardly save anything, or is not exact.
+    None where that would hardly save anything, or is not exact. It is float32.
     """
     if not isinstance(codec, Uniform):
         return None
     x = entry.x
     base = reference.tensor(entry.name, x) if reference else None
-    if base is not None and not _comes_back(x, base):
+    if base is not None and not _methods.comes_back(flat(x), flat(base)):
         return None
     payload = codec.encode_multiples(x, base, step)
     if hardly_saves(payload, x):
