@@ -55,7 +55,6 @@ class Line(NamedTuple):
     plain: float  # mean of the last accuracies, as a share
     points: Spread  # of the last accuracy to the plain run's, seed by seed, as a share
     course: Spread  # the same of the mean accuracy over all rounds
-    loss: Spread  # of the last loss to the plain run's, as a share of it
     kept: float  # least mean of a task's updates over its rounds
     up: float  # times fewer bytes of arrays than the plain run, over all rounds
     down: float
@@ -63,8 +62,8 @@ class Line(NamedTuple):
 
 
 HEAD: Final = """\
-| model | seeds | plain | points | all rounds | loss | kept | up | down | both |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| model | seeds | plain | points | all rounds | kept | up | down | both |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -89,11 +88,10 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[Line]:
 
 
 def _line(name: str, pairs: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]) -> Line:
-    points, courses, losses, kept, ratios = [], [], [], [], []
+    points, courses, kept, ratios = [], [], [], []
     for plain, default in pairs:
         points.append(default[-1]["accuracy"] - plain[-1]["accuracy"])
         courses.append(_mean_accuracy(default) - _mean_accuracy(plain))
-        losses.append(default[-1]["loss"] / plain[-1]["loss"] - 1)
         kept += [row["kept"] for row in default if row["kept"] is not None]
         ratios.append([
             sum(row["raw_" + way] for row in plain for way in ways)
@@ -102,7 +100,7 @@ def _line(name: str, pairs: list[tuple[list[dict[str, Any]], list[dict[str, Any]
         ])  # fmt: skip
     accuracy = fmean(plain[-1]["accuracy"] for plain, _ in pairs)
     up, down, both = map(fmean, zip(*ratios, strict=True))
-    spreads = _spread(points), _spread(courses), _spread(losses)
+    spreads = _spread(points), _spread(courses)
     return Line(name, len(pairs), accuracy, *spreads, min(kept), up, down, both)
 
 
@@ -118,9 +116,9 @@ def _mean_accuracy(rows: list[dict[str, Any]]) -> float:
 
 
 def _text(line: Line) -> str:
-    points, course, loss = (
+    points, course = (
         f"{100 * spread.mean:+.2f} ± {100 * spread.reach:.2f}"
-        for spread in (line.points, line.course, line.loss)
+        for spread in (line.points, line.course)
     )
     cells = [
         line.name,
@@ -128,7 +126,6 @@ def _text(line: Line) -> str:
         f"{100 * line.plain:.1f} %",
         points,
         course,
-        f"{loss} %",
         f"{100 * line.kept:.0f} %",
         *(f"{ratio:.1f}" for ratio in (line.up, line.down, line.both)),
     ]
