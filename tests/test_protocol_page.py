@@ -1,4 +1,4 @@
-"""The session on docs/protocol.md is what both ends say to each other, byte for byte."""
+"""docs/session.txt is what both ends say to each other, and docs/protocol.md what they may."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from tests.session_links import Line
 pytestmark = pytest.mark.repository
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+SESSION = (ROOT / "docs" / "session.txt").read_text("utf-8")
 CLIENT, REQUEST, RUN, KIND = "pi-1", "m1", 7, "train"
 SERVER = compat.SUPERLINK_NODE_ID
 
@@ -51,12 +52,9 @@ def metadata(message_id: str, reply_to: str = "") -> Metadata:
 
 
 def blocks() -> list[tuple[str, list[tuple[bytes, str]]]]:
-    """Return the frames of the page: who sends each, and its parts with what they say of them."""
-    (listing,) = re.findall(
-        r'^```text title="A session"\n(.*?)^```', PAGE, re.DOTALL | re.MULTILINE
-    )
+    """Return the frames of the session: who sends each, and its parts with what is said of them."""
     found: list[tuple[str, list[tuple[bytes, str]]]] = []
-    for line in listing.splitlines():
+    for line in SESSION.splitlines():
         if not line.startswith(" "):
             found.append((line.rstrip(":"), []))
             continue
@@ -66,7 +64,7 @@ def blocks() -> list[tuple[str, list[tuple[bytes, str]]]]:
 
 
 def streams() -> list[bytes]:
-    """Return the streams of the page, whose headers another zlib may deflate otherwise."""
+    """Return the streams of the session, whose headers another zlib may deflate otherwise."""
     whole = (b"".join(part for part, _ in parts) for _, parts in blocks())
     return [frame[frame.index(MAGIC) :] for frame in whole if MAGIC in frame]
 
