@@ -77,6 +77,24 @@ def test_without_sampling_it_is_the_gaussian_mechanisms_exactly(
 
 
 @needs_accounting
+@pytest.mark.parametrize("multiplier", [0.5, 2.0, 12.0])
+@pytest.mark.parametrize("rounds", [1, 100])
+def test_of_renyi_divergences_alone_it_is_the_closed_form(multiplier: float, rounds: int) -> None:
+    """Canonne, Kamath and Steinke (2020), proposition 12, at the order that spends least."""
+    epsilon = epsilon_of({Release(multiplier): rounds}, DELTA, renyi=True)
+
+    rho = rounds / (2 * multiplier**2)
+    orders = np.linspace(1.001, 1000, 1_000_000)
+    spent = rho * orders + np.log1p(-1 / orders) - np.log(DELTA * orders) / (orders - 1)
+    assert spent.min() <= epsilon * (1 + 1e-9)
+    assert epsilon == pytest.approx(spent.min(), rel=0.01)
+    assert epsilon > epsilon_of({Release(multiplier): rounds}, DELTA)
+    found = multiplier_for(epsilon, DELTA, rounds, renyi=True)
+    assert multiplier / (1 + 2 * PRECISION) < found <= multiplier * (1 + PRECISION)
+    assert rounds_within(epsilon, DELTA, Release(found), rounds + 1, {}, renyi=True) == rounds
+
+
+@needs_accounting
 def test_releases_of_all_kinds_add_up() -> None:
     one, other, sampled = Release(2.0), Release(3.0), Release(2.0, 0.5)
 

@@ -35,6 +35,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+SUM: dict[str, Any] = {"dp_noise_at": "sum", "secure_sum": 20, "dp_clip": "1"}
+
+
 def rounds_in(path: Path, config: RunConfig) -> list[RoundRecord]:
     return list(read_rounds(path, config.compression))
 
@@ -82,6 +85,28 @@ def test_a_round_that_a_crash_cut_short_is_spent_where_clients_add_the_noise(
         plan.spent({plan.release: n}) for n in asked
     ]
     assert not {CHECKPOINT, RELEASED} & {file.name for file in path.iterdir()}
+
+
+def test_a_secure_sum_is_not_made_twice_of_a_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients that kept their state refuse it; what was asked again is spent again, and the run
+    goes on with its next round.
+    """
+    config = config_of(dp_epsilon=1e3, dp_noise=2.0, **SUM)
+    plan, path, grid = privacy_of(config), tmp_path / "run", fleet()
+    assert plan is not None
+
+    crashed(path, grid, config, at=2)
+    assert "has added its share" not in caplog.text
+    folder, again = resumed(path)
+    run(grid, folder, again)
+
+    rounds = rounds_in(path, config)
+    spent = [plan.spent({plan.release: n}) for n in (0, 1, 3, 4, 5, 6)]
+    assert [r.epsilon for r in rounds] == spent
+    assert [bool(r.uncounted) for r in rounds] == [False, False, True, False, False, False]
+    assert "this client has added its share of noise in this round before" in caplog.text
 
 
 def test_a_damaged_account_of_what_was_spent_is_not_passed_over(tmp_path: Path) -> None:
@@ -139,13 +164,17 @@ def test_what_was_spent_stands_wherever_a_round_does() -> None:
         ({"fetchsgd": "1%", "update": "sketch:rows=5,fixed=1"}, "--fetchsgd cannot be used"),
         ({"update": "feedback>topk"}, "without feedback"),
         ({"update": "difference>topk"}, "without feedback or difference"),
-        ({"dp_noise_at": "moon"}, "server or client, not at 'moon'"),
+        ({"dp_noise_at": "moon"}, "server, client, sum; not at 'moon'"),
         ({"dp_epsilon": 1, "dp_noise": 0.5}, r"a round alone spends epsilon 9\.997 at delta"),
         ({"dp_clip": "often"}, "no clipping norm 'often'; have quantile"),
         ({"dp_clip": "quantile:goal=1"}, "has no setting 'goal'"),
         ({"dp_clip": "-1"}, "above 0 and finite"),
         ({"dp_noise_at": "client"}, "clip must be a number"),
-        ({"secure_sum": 16}, "--secure-sum with --dp-epsilon needs --dp-noise-at client"),
+        ({"secure_sum": 16}, "--secure-sum with --dp-epsilon needs --dp-noise-at sum or client"),
+        ({"dp_noise_at": "sum"}, "--dp-noise-at sum needs --secure-sum"),
+        (SUM | {"secure_share": 0.5}, "needs --secure-sum, and all parameters"),
+        (SUM | {"update": "feedback>topk"}, "without feedback"),
+        (SUM | {"dp_clip": "quantile"}, "clip must be a number"),
     ],
     ids=str,
 )

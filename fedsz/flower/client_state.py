@@ -40,6 +40,7 @@ _TURN: Final = "fedsz.turn."
 _BEFORE: Final = "fedsz.before."  # and the name of an entry: that of the turn before
 _REPLY: Final = "fedsz.reply."  # and the key of any record
 _ASKED: Final = "fedsz.asked"
+_NOISED: Final = "fedsz.noised"
 
 
 _Record = ArrayRecord | ConfigRecord | MetricRecord
@@ -166,6 +167,18 @@ class ClientState:
         self._put(_ASKED, ConfigRecord({"digest": asked}) if reply else None)
         for key, record in (reply or {}).items():
             self._state[_REPLY + key] = _own(record)
+
+    def has_noised(self, told: Instructions) -> bool:
+        """Say whether a share of a sum's noise has been added in this turn, or in a later one."""
+        note = self._state.get(_NOISED)
+        if not isinstance(note, ConfigRecord) or note.get("run", b"") != told.run:
+            return False
+        then = note.get("turn")
+        return not isinstance(then, int) or then >= told.turn
+
+    def keep_noised(self, told: Instructions) -> None:
+        """Keep that a share of a sum's noise has been added in this turn."""
+        self._put(_NOISED, ConfigRecord({"turn": told.turn, "run": told.run}))
 
     def forget_residuals(self) -> None:
         """Forget what replies have left out: this state is not of the server's past."""

@@ -203,6 +203,7 @@ class FedSZGrid(WrappedGrid):
         WrappedGrid.__init__(self, inner)
         about = inner, lambda: self._exchange, book, rules.weighted_by
         self._sums = SecureRounds(secure, *about) if secure else None
+        self.is_secure = secure is not None
         self._book, self._rules, self._deadlines = book, rules, deadlines
         if not rules.same_model:
             packing["shifts"] = Shifts(most_clients=0)  # no step that they move could be measured

@@ -1,4 +1,4 @@
-"""Noise that a client adds to its own update, before anything of it leaves."""
+"""Noise that a client adds to its own update, or a share of it, before anything of it leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from fedsz.update.clipping import add_step, parts, stepped
 
 # Of a client's node_config: the least noise multiplier that it trains with.
 LEAST: Final = "least-noise"
-_NORM, _MULTIPLIER = "fedsz.noise.clipping-norm", "fedsz.noise.multiplier"  # of a ConfigRecord
+# Of a ConfigRecord.
+_NORM, _MULTIPLIER = "fedsz.noise.clipping-norm", "fedsz.noise.multiplier"
+_SUMMED: Final = "fedsz.noise.summed"
 
 
 class LocalNoise(NamedTuple):
@@ -28,14 +30,19 @@ class LocalNoise(NamedTuple):
     Attributes:
         norm: that a step is clipped to, over all its floats.
         multiplier: the noise's deviation, in norms.
+        summed: whether it is that of a secure sum's noise, of which each client adds a share; see
+            `fedsz.secagg.noise`. Else each adds all of it.
     """
 
     norm: float
     multiplier: float
+    summed: bool = False
 
     def write(self, config: ConfigRecord) -> None:
         """Ask for it in a message's config."""
         config[_NORM], config[_MULTIPLIER] = self.norm, self.multiplier
+        if self.summed:
+            config[_SUMMED] = True
 
     @staticmethod
     def is_asked(content: RecordDict) -> bool:
@@ -50,8 +57,11 @@ class LocalNoise(NamedTuple):
             ConfigError: it is less noise than this client wants, or no number.
         """
         configs: list[Any] = [c for c in records_in(content, ConfigRecord).values() if _NORM in c]
-        found = cls(float(configs[0][_NORM]), float(configs[0][_MULTIPLIER])) if configs else None
-        if found and not all(0 < x < math.inf for x in found):
+        found = None
+        for config in configs[:1]:
+            numbers = float(config[_NORM]), float(config[_MULTIPLIER])
+            found = cls(*numbers, summed=bool(config.get(_SUMMED, False)))
+        if found and not all(0 < x < math.inf for x in found[:2]):
             raise ConfigError(f"the server asks for no noise that there is: {found}")
         least, have = float(node_config.get(LEAST, 0)), found.multiplier if found else 0.0
         if have < least:

@@ -32,7 +32,7 @@ from fedsz.flower.records import (
     views_of,
     with_aside,
 )
-from fedsz.flower.secure_member import SecureMember
+from fedsz.flower.secure_member import SECURE, SecureMember
 from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
@@ -140,6 +140,8 @@ class FedSZMod:
         try:
             if told.trains:
                 state.settle(told)
+            if masking is not None:
+                masking.require_first(told, state)
             reply = _noised(call_next, message, context)
             if masking is not None and reply.has_content():
                 masking.mask(reply, sent, told, state)
@@ -189,6 +191,10 @@ def _noised(call_next: ClientAppCallable, message: Message, context: Context) ->
     if not message.has_content() or not message.metadata.message_type.startswith(TRAIN):
         return call_next(message, context)
     noise = LocalNoise.asked(message.content, context.node_config)
+    if noise and noise.summed:  # which `Masking` adds
+        if not isinstance(message.content.get(SECURE), ConfigRecord):
+            raise RefusedRequest("a share of a secure sum's noise, and no secure sum: too little")
+        return call_next(message, context)
     starts = list(compat.records_in(message.content, ArrayRecord).values())
     start = views_of(starts[0]) if noise and len(starts) == 1 else {}
     reply = call_next(message, context)

@@ -41,9 +41,10 @@ class PrivateFedAvg(StreamingFedAvg):
     count alike, whatever examples they are of. Noise is added once to the sum, and that is divided
     by the number of clients that were expected: how many have replied is not told. A round without
     a reply has noise all the same. Or clients add it (`NoiseAt.CLIENT`), by
-    `fedsz.flower.FedSZMod`: that hides what an update says, not that it came. Whole numbers and
-    bools do not train: they stay as they are. What is clipped is lost: only clients that noise may
-    feed back, and only what compression then leaves out.
+    `fedsz.flower.FedSZMod`: that hides what an update says, not that it came. Or each of them adds
+    a share to a secure sum (`NoiseAt.SUM`), of a `FedSZGrid` that has ``secure``. Whole numbers and
+    bools do not train: they stay as they are. What is clipped is lost: only clients that add all of
+    the noise may feed back, and only what compression then leaves out.
 
     A round is spent once it begins, even if it does not count. The run ends before the
     round that would spend more than the budget. Sampling is Poisson's: each client is drawn
@@ -139,10 +140,13 @@ class PrivateFedAvg(StreamingFedAvg):
         """Run the rounds that the budget has; see Flower's `Strategy`.
 
         Raises:
-            ConfigError: the budget is spent.
+            ConfigError: the budget is spent, or the noise is that of secure sums, and the Grid
+                makes none.
             TooFewReplies: three rounds in a row did not count.
         """
         plan = self.plan
+        if plan.at == NoiseAt.SUM and not getattr(grid, "is_secure", False):
+            raise ConfigError("noise in the sum needs FedSZGrid(grid, secure=SecureSum())")
         rounds = plan.rounds_left(self.releases, num_rounds)
         if num_rounds and not rounds:
             spent = f"epsilon {self.epsilon:.4g} of {plan.epsilon:g} at delta {plan.delta:g}"
@@ -176,7 +180,8 @@ class PrivateFedAvg(StreamingFedAvg):
         if self._noises:
             config[KEY_CLIPPING_NORM] = self.clip.norm
         else:
-            LocalNoise(self.clip.norm, self.plan.multiplier).write(config)
+            summed = self.plan.at == NoiseAt.SUM
+            LocalNoise(self.clip.norm, self.plan.multiplier, summed).write(config)
             if self.on_release is not None:
                 self.on_release(self.state())
         config["server-round"] = number

@@ -20,6 +20,8 @@ from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.records import TRAIN, layout_of, views_of
 from fedsz.secagg.client import Demands, SecureClient
 from fedsz.secagg.identity import Signer, Verifier
+from fedsz.secagg.noise import NoisedCodec, NoisedPlan
+from fedsz.secagg.packing import Tokens
 from fedsz.secagg.server import Stage
 from fedsz.secagg.token_plan import TokenPlan
 from fedsz.secagg.tokens import TokenCodec
@@ -134,12 +136,26 @@ class Masking:
         self, client: SecureClient, request: ConfigRecord, message: Message, context: Context
     ) -> None:
         self._client, self._context = client, context
-        self._plan = TokenPlan.decode(_bytes(request, PLAN))
+        self._noise = LocalNoise.asked(message.content, context.node_config)
+        self._summed = self._noise if self._noise and self._noise.summed else None
+        kind = NoisedPlan if self._summed else TokenPlan
+        self._plan = kind.decode(_bytes(request, PLAN))
         self._shares = _bytes(request, REQUEST)
         self._weighted_by = str(request.get(WEIGHTED_BY, ""))
-        self._noised = LocalNoise.asked(message.content, {}) is not None
         records = compat.records_in(message.content, ArrayRecord)
         self._plain = {key: record for key, record in records.items() if layout_of(record).shapes}
+
+    def require_first(self, told: Instructions, state: ClientState) -> None:
+        """Refuse to add a share of noise twice in a turn, before training.
+
+        Two sums of one round are two releases, and two of other survivors, with the same noise,
+        would tell of few clients. A server that has crashed goes on with its next round.
+
+        Raises:
+            RefusedRequest: it was added in this turn, or in a later one.
+        """
+        if self._summed and state.has_noised(told):
+            raise RefusedRequest("this client has added its share of noise in this round before")
 
     def mask(
         self, reply: Message, sent: Mapping[str, Reference], told: Instructions, state: ClientState
@@ -164,23 +180,49 @@ class Masking:
         weights = [m[self._weighted_by] for m in metrics.values() if self._weighted_by in m]
         if len(weights) != 1 or not isinstance(weights[0], int | float):
             raise ConfigError(f"a reply has one number {self._weighted_by!r}, got {weights}")
-        feeds_back = told.trains and told.config.feeds_back
-        kept = state.residual(key, told)[0] if feeds_back else {}
-        codec = TokenCodec(self._plan, Layout.of(origin))
-        # Noise is of the update alone: in the sum of weights, a number of examples would have none.
-        weight = 1 if self._noised else round(weights[0])
-        number = self._client.client_id
-        encoded = codec.encode(trained, origin, weight, kept, number)
-        masked = self._client.mask(self._shares, encoded.tokens, self._plan.about(origin))
+        if isinstance(self._plan, NoisedPlan):
+            state.keep_noised(told)
+            tokens, residual = self._noised(self._plan, trained, origin), None
+        else:
+            feeds_back = told.trains and told.config.feeds_back
+            kept = state.residual(key, told)[0] if feeds_back else {}
+            codec = TokenCodec(self._plan, Layout.of(origin))
+            # Noise is of the update alone: in the sum of weights, examples would have none.
+            weight = 1 if self._noise else round(weights[0])
+            number = self._client.client_id
+            encoded = codec.encode(trained, origin, weight, kept, number)
+            tokens, residual = encoded.tokens, encoded.residual if feeds_back else None
+        masked = self._client.mask(self._shares, tokens, self._plan.about(origin))
         _keep(self._client, self._context)
-        if feeds_back:
-            state.keep_residual(key, encoded.residual, told)
+        if residual is not None:
+            state.keep_residual(key, residual, told)
         others = {
             key: _without(record, self._weighted_by)
             for key, record in reply.content.items()
             if key not in records
         }
         reply.content = RecordDict({**others, SECURE: ConfigRecord({ANSWER: masked})})
+
+    def _noised(
+        self, plan: NoisedPlan, trained: Mapping[str, NDArray], origin: Mapping[str, NDArray]
+    ) -> Tokens:
+        """Return tokens with this client's share of the noise.
+
+        Raises:
+            RefusedRequest: the sum is not sure to have the noise that the server says.
+        """
+        assert self._summed is not None
+        members, codec = self._client.plan, NoisedCodec(plan, Layout.of(origin))
+        have = codec.multiplier(members) if plan.norm == self._summed.norm else 0.0
+        if have < self._summed.multiplier:
+            raise RefusedRequest(
+                f"the sum would have noise of {have:.4g} clipping norms, and the server says"
+                f" {self._summed.multiplier:.4g}"
+            )
+        tokens, limited = codec.encode(trained, origin, members)
+        if limited:
+            logger.info("%d of %d elements of the update were at their limit", limited, codec.count)
+        return tokens
 
 
 def _keep(client: SecureClient, context: Context) -> None:

@@ -17,6 +17,7 @@ from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.flower.admission import Admitted
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.exchange import Exchange
+from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.masked_reply import error_of, with_mean
 from fedsz.flower.pushes import round_of
 from fedsz.flower.records import layout_of, to_record, views_of
@@ -25,6 +26,8 @@ from fedsz.flower.round_book import RoundBook
 from fedsz.flower.secure_stages import DROPPED_OUT, Heard, Pack, SecureStages
 from fedsz.flower.secure_sum import SecureSum
 from fedsz.secagg.disputes import Disputes
+from fedsz.secagg.graph import plan as members_of
+from fedsz.secagg.noise import NoisedCodec, NoisedPlan
 from fedsz.secagg.scales import scales_of
 from fedsz.secagg.server import SecureServer
 from fedsz.secagg.token_plan import TokenPlan, layout_digest
@@ -122,8 +125,14 @@ class SecureRounds:
         pack: Pack,
         timeout: float | None,
     ) -> list[Message]:
-        plan, codec = self._planned(heard.model, len(messages))
-        assumed, verifier = self._options.assumed, self._options.verifier
+        first = next(iter(messages.values()))
+        noise = LocalNoise.asked(first.content, {})
+        codec: TokenCodec | NoisedCodec
+        if noise and noise.summed:
+            codec = self._noised(heard.model, len(messages), noise)
+        else:
+            codec = self._codec(heard.model, len(messages))
+        plan, assumed, verifier = codec.plan, self._options.assumed, self._options.verifier
         server = SecureServer(codec.count, plan.bits, assumed, verifier)
         try:
             total = self._stages.total(server, plan, messages, key, heard, pack, timeout)
@@ -131,7 +140,10 @@ class SecureRounds:
             self._judge(server)
         survivors = total.survivors
         try:
-            found = codec.decode(total.tokens, survivors)
+            if isinstance(codec, NoisedCodec):
+                found = codec.decode(total.tokens, len(survivors), server.members.plan)
+            else:
+                found = codec.decode(total.tokens, survivors)
         except CorruptStream as err:  # somebody has sent other tokens than those of a step
             raise AbortedRound(str(err)) from err
         if not found.weight:
@@ -145,7 +157,7 @@ class SecureRounds:
             admitted = Admitted(node, {key: heard.updates[node]}, report, weight=mean)
             self._book.received(admitted)
         self._book.tell()
-        first, model = next(iter(messages.values())), heard.model
+        model = heard.model
         names = compat.records_in(first.content, ArrayRecord)[key]
         record = to_record({n: moved(model[n], found.step[n]) for n in names if n in model})
         return [
@@ -168,8 +180,31 @@ class SecureRounds:
         what = "fedsz: %d wrong shares, of node %s; left out of the rounds that follow: %s"
         logger.warning(what, len(pairs), told, out)
 
-    def _planned(self, model: Mapping[str, NDArray], clients: int) -> tuple[TokenPlan, TokenCodec]:
-        """Return the plan of a round that begins with a model, and what reads its sum."""
+    def _noised(self, model: Mapping[str, NDArray], clients: int, noise: LocalNoise) -> NoisedCodec:
+        """Return what reads the sum of a round to which clients add noise.
+
+        Raises:
+            ConfigError: the ring is too small for it, or each round sends a share.
+        """
+        if self._options.share < 1:
+            raise ConfigError("a sum with noise has no share: what others add up would be clipped")
+        layout, bits = Layout.of(model), self._options.bits
+        plan = NoisedPlan(
+            layout=layout_digest(layout), bits=bits, norm=noise.norm, multiplier=noise.multiplier
+        )
+        codec = NoisedCodec(plan, layout)
+        if clients > 1:  # fewer make no sum, which `SecureServer` says
+            share = codec.share(members_of(clients, self._options.assumed))
+            if not self._done:
+                logger.info(
+                    "fedsz: each of %d clients adds noise of %.4g steps; rounding makes it %.1f %%"
+                    " larger than without a grid; nothing is fed back",
+                    clients, share.sigma, 100 * (share.growth - 1),
+                )  # fmt: skip
+        return codec
+
+    def _codec(self, model: Mapping[str, NDArray], clients: int) -> TokenCodec:
+        """Return what reads the sum of a round that begins with a model."""
         layout = Layout.of(model)
         plan = TokenPlan(
             layout=layout_digest(layout),
@@ -181,7 +216,7 @@ class SecureRounds:
             cap=self._cap,
             scales=scales_of(model, self._scales),
         )
-        return plan, TokenCodec(plan, layout)
+        return TokenCodec(plan, layout)
 
     def _model_of(self, message: Message) -> tuple[str, dict[str, NDArray]]:
         """Return the key and the arrays of the only model, by their names in order.

@@ -21,6 +21,7 @@ from fedsz.flower.refusal import Refusal, kind_of, reason_of, refusing_failures,
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.secure_member import PLAN, REQUEST, SECURE, STAGE, WEIGHTED_BY
 from fedsz.flower.secure_sum import SecureSum
+from fedsz.secagg.noise import NoisedPlan
 from fedsz.secagg.server import SecureServer, Stage, Total
 from fedsz.secagg.token_plan import TokenPlan
 
@@ -72,7 +73,7 @@ class SecureStages:
     def total(
         self,
         server: SecureServer,
-        plan: TokenPlan,
+        plan: TokenPlan | NoisedPlan,
         messages: Mapping[int, Message],
         key: str,
         heard: Heard,
@@ -146,7 +147,9 @@ class SecureStages:
         self._book.sent(0, sum(map(len, asked.values())))
         return self._grid.send_and_receive(out, timeout=limit)
 
-    def _with_model(self, message: Message, request: bytes, plan: TokenPlan) -> Message:
+    def _with_model(
+        self, message: Message, request: bytes, plan: TokenPlan | NoisedPlan
+    ) -> Message:
         asks: dict[str, Any] = {STAGE: Stage.INPUTS.name, REQUEST: request, PLAN: plan.encode()}
         record = ConfigRecord({**asks, WEIGHTED_BY: self._weighted_by})
         content = RecordDict({**message.content, SECURE: record})

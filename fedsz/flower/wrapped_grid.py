@@ -19,10 +19,16 @@ def _passed_on(name: str) -> Any:
 
 
 class WrappedGrid(Grid):
-    """Passes everything on to another Grid; a subclass changes what it wants to."""
+    """Passes everything on to another Grid; a subclass changes what it wants to.
+
+    Attributes:
+        inner: the other Grid.
+        is_secure: whether training is answered by secure sums.
+    """
 
     def __init__(self, inner: Grid) -> None:
         self.inner = inner
+        self.is_secure: bool = getattr(inner, "is_secure", False)
 
     set_run = _passed_on("set_run")
     run = property(lambda grid: grid.inner.run)

@@ -33,11 +33,17 @@ class Release(NamedTuple):
     sampling: float = 1.0
 
 
-def epsilon_of(releases: Mapping[Release, int], delta: float) -> float:
+def epsilon_of(releases: Mapping[Release, int], delta: float, *, renyi: bool = False) -> float:
     """Return the epsilon of so many of each of these releases, at a delta.
 
     With all clients in each round it is that of the Gaussian mechanism, exactly (Balle and Wang,
     2018). With sampled ones it is that of Renyi's divergences (Mironov, Talwar and Zhang, 2019).
+
+    Args:
+        releases: how many of each.
+        delta: above 0, below 1.
+        renyi: whether no more is known of the noise than its Renyi divergences, as of
+            `multiplier_of_sum`: a law of these divergences can spend more than the Gaussian has.
 
     Raises:
         MissingPackage: dp-accounting is not installed.
@@ -45,9 +51,9 @@ def epsilon_of(releases: Mapping[Release, int], delta: float) -> float:
     spent = {release: count for release, count in releases.items() if count}
     if not spent:
         return 0.0
-    if all(release.sampling == 1 for release in spent):
+    if not renyi and all(release.sampling == 1 for release in spent):
         return float(_accounting().get_epsilon_gaussian(together(spent), delta))
-    return _sampled_epsilon(spent, delta)
+    return _renyi_epsilon(spent, delta)
 
 
 def together(releases: Mapping[Release, int]) -> float:
@@ -55,7 +61,7 @@ def together(releases: Mapping[Release, int]) -> float:
     return math.sqrt(1 / sum(n / release.multiplier**2 for release, n in releases.items()))
 
 
-def _sampled_epsilon(releases: Mapping[Release, int], delta: float) -> float:
+def _renyi_epsilon(releases: Mapping[Release, int], delta: float) -> float:
     accountant = _accounting().rdp.RdpAccountant()
     with _quiet():
         for release, count in releases.items():
@@ -72,10 +78,12 @@ def event_of(release: Release) -> Any:
     return dp.PoissonSampledDpEvent(release.sampling, gaussian)
 
 
-def multiplier_for(epsilon: float, delta: float, rounds: int, sampling: float = 1.0) -> float:
+def multiplier_for(
+    epsilon: float, delta: float, rounds: int, sampling: float = 1.0, *, renyi: bool = False
+) -> float:
     """Return the noise multiplier with which ``rounds`` releases spend ``epsilon`` at most.
 
-    It is above the least one by a factor of 1 + `PRECISION` at most.
+    It is above the least one by a factor of 1 + `PRECISION` at most; ``renyi`` as in `epsilon_of`.
 
     Raises:
         ConfigError: no multiplier up to `MOST_NOISE` does.
@@ -83,7 +91,8 @@ def multiplier_for(epsilon: float, delta: float, rounds: int, sampling: float = 
     """
 
     def fits(multiplier: float) -> bool:
-        return epsilon_of({Release(multiplier, sampling): rounds}, delta) <= epsilon
+        spent = {Release(multiplier, sampling): rounds}
+        return epsilon_of(spent, delta, renyi=renyi) <= epsilon
 
     high = 1.0
     while not fits(high):
@@ -100,13 +109,22 @@ def multiplier_for(epsilon: float, delta: float, rounds: int, sampling: float = 
 
 
 def rounds_within(
-    epsilon: float, delta: float, release: Release, most: int, spent: Mapping[Release, int]
+    epsilon: float,
+    delta: float,
+    release: Release,
+    most: int,
+    spent: Mapping[Release, int],
+    *,
+    renyi: bool = False,
 ) -> int:
-    """Return how many more releases, up to ``most``, keep the total within ``epsilon``."""
+    """Return how many more releases, up to ``most``, keep the total within ``epsilon``.
+
+    ``renyi`` as in `epsilon_of`.
+    """
 
     def fits(rounds: int) -> bool:
         total = {**spent, release: spent.get(release, 0) + rounds}
-        return epsilon_of(total, delta) <= epsilon
+        return epsilon_of(total, delta, renyi=renyi) <= epsilon
 
     if fits(most):
         return most

@@ -19,6 +19,7 @@ class NoiseAt(StrEnum):
 
     SERVER = "server"  # once, to the sum of clipped updates: who receives models learns little
     CLIENT = "client"  # to each update before it leaves: the server learns little, too
+    SUM = "sum"  # a share by each client: the server, which sees a secure sum alone, learns little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class PrivacyPlan:
 
     Raises:
         ConfigError: a number is out of range, one round alone spends more than ``epsilon``, or
-            ``clip`` follows a quantile of norms, which a server does not see where clients add the
+            ``clip`` follows a quantile of norms, which a server does not see where clients add
             noise.
         MissingPackage: dp-accounting is not installed.
     """
@@ -55,7 +56,7 @@ class PrivacyPlan:
 
     def __post_init__(self) -> None:
         if self.at not in tuple(NoiseAt):
-            raise ConfigError(f"noise is added at {' or '.join(NoiseAt)}, not at {self.at!r}")
+            raise ConfigError(f"noise is added at {', '.join(NoiseAt)}; not at {self.at!r}")
         for name, most in (("epsilon", 1e6), ("delta", 0.5), ("sampling", 1.0)):
             if not 0 < (have := getattr(self, name)) <= most:
                 raise ConfigError(f"{name} must be above 0, up to {most:g}, got {have:g}")
@@ -63,8 +64,8 @@ class PrivacyPlan:
             raise ConfigError(f"rounds must be at least 1, got {self.rounds}")
         if not 0 <= self.noise <= 1e6:
             raise ConfigError(f"a noise multiplier must lie in 0..1e6, got {self.noise:g}")
-        if self.at == NoiseAt.CLIENT and ClippingNorm(self.clip).quantile is not None:
-            raise ConfigError(f"where clients add the noise, clip must be a number: {self.clip!r}")
+        if self.at != NoiseAt.SERVER and ClippingNorm(self.clip).quantile is not None:
+            raise ConfigError(f"where clients add noise, clip must be a number: {self.clip!r}")
         if not self.rounds_left({}):
             alone = f"a round alone spends epsilon {self.spent({self.release: 1}):.4g}"
             raise ConfigError(f"{alone} at delta {self.delta:g}: the budget is {self.epsilon:g}")
@@ -74,7 +75,8 @@ class PrivacyPlan:
         """The noise multiplier, found if it was not given."""
         if self.noise:
             return self.noise
-        return self._moves * _found(self.epsilon, self.delta, self.rounds, self._hidden_sampling)
+        sampling, renyi = self._hidden_sampling, self._adds_up
+        return self._moves * _found(self.epsilon, self.delta, self.rounds, sampling, renyi=renyi)
 
     @property
     def release(self) -> Release:
@@ -94,23 +96,32 @@ class PrivacyPlan:
         """The sampling that hides who takes part; from a server that asks, it hides nobody."""
         return self.sampling if self.at == NoiseAt.SERVER else 1.0
 
+    @property
+    def _adds_up(self) -> bool:
+        """Whether the noise is a sum of shares: of its law, the Renyi divergences are known."""
+        return self.at == NoiseAt.SUM
+
     def spent(self, releases: dict[Release, int]) -> float:
         """Return the epsilon of what has been released."""
-        return epsilon_of(releases, self.delta)
+        return epsilon_of(releases, self.delta, renyi=self._adds_up)
 
     def rounds_left(self, releases: dict[Release, int], most: int = 1) -> int:
         """Return how many more rounds, up to ``most``, the budget has after ``releases``."""
-        within = rounds_within(self.epsilon, self.delta, self.release, most, releases)
-        return max(0, within)
+        budget = self.epsilon, self.delta, self.release, most, releases
+        return max(0, rounds_within(*budget, renyi=self._adds_up))
 
     def __str__(self) -> str:
         """Say all of it in a line."""
-        where = "each update" if self.at == NoiseAt.CLIENT else "the sum"
+        where = {
+            NoiseAt.SERVER: "the sum",
+            NoiseAt.CLIENT: "each update",
+            NoiseAt.SUM: "the secure sum, a share by each client",
+        }[NoiseAt(self.at)]
         sampled = f", each client with probability {self.sampling:g}" if self.sampling < 1 else ""
         return (
             f"differential privacy: epsilon {self.epsilon:g} at delta {self.delta:g}; noise of"
-            f" {self.multiplier:.4g} clipping norms on {where}, clipped to {self.clip}{sampled};"
-            " what is clipped off is not fed back"
+            f" {self.multiplier:.4g} clipping norms on {where}; updates are clipped to"
+            f" {self.clip}{sampled}; what is clipped off is not fed back"
         )
 
 

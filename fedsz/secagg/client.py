@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsz.errors import ConfigError, CorruptStream, RefusedRequest
 from fedsz.secagg import keys
-from fedsz.secagg.graph import Assumptions
+from fedsz.secagg.graph import Assumptions, Plan
 from fedsz.secagg.identity import Signer, Verifier
 from fedsz.secagg.masks import Ring, Tokens
 from fedsz.secagg.messages import (
@@ -116,6 +116,17 @@ class SecureClient:
         except msgspec.DecodeError as err:
             raise CorruptStream(f"not the state of a secure sum: {err}") from err
         return self
+
+    @property
+    def plan(self) -> Plan:
+        """What follows from the number of members, once the roster has come.
+
+        Raises:
+            RefusedRequest: it has not.
+        """
+        if self._round is None or self._round.roster is None:
+            raise RefusedRequest("this client remembers no roster of a secure sum")
+        return self._round.members.plan
 
     def advertise(self, data: bytes) -> bytes:
         """Begin a round: take `Terms`, return an `Advert`; forget any round before.

@@ -28,7 +28,7 @@ MAX_CLIENTS: Final = 1 << 20
 DIGEST_BYTES: Final = 16
 EXACT_VALUES: Final = 1 << 24  # that an element of an exact tensor may have, or more
 
-_Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 _Counted = Annotated[int, msgspec.Meta(ge=1, le=MAX_CLIENTS)]
 _Word = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -58,7 +58,7 @@ class TokenPlan(
             for the clients.
     """
 
-    layout: _Digest
+    layout: Digest
     number: _Word
     clients: _Counted
     bits: Annotated[int, msgspec.Meta(ge=2, le=32)]
@@ -68,7 +68,7 @@ class TokenPlan(
     scales: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_TENSORS)]
     together: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
     dither: bool = False
-    history: _Digest | None = None
+    history: Digest | None = None
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -136,21 +136,26 @@ class TokenPlan(
             raise CorruptStream(f"no plan of a secure sum: {err}") from err
 
     def about(self, start: Mapping[str, NDArray]) -> bytes:
-        """Return SHA-256 over the plan and the model that training begins with, in order.
-
-        Updates from other models, or in other steps, must not be added up: the largest would be
-        all that is seen of the sum.
-        """
-        hashed = hashlib.sha256(self.encode())
-        for name, x in start.items():
-            hashed.update(layout_digest(Layout.of({name: x})))
-            hashed.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data)
-        return hashed.digest()
+        """Return what tokens of a plan, of training that begins with a model, are about."""
+        return about(self.encode(), start)
 
     def require(self, layout: Layout) -> None:
         """Raise `ModelMismatch` unless the plan is for a model of this layout."""
         if self.layout != layout_digest(layout) or len(self.scales) != len(layout.shapes):
             raise ModelMismatch("the plan of a secure sum is for another model")
+
+
+def about(encoded: bytes, start: Mapping[str, NDArray]) -> bytes:
+    """Return SHA-256 over a plan as bytes and the model that training begins with, in order.
+
+    Updates from other models, or in other steps, must not be added up: the largest would be all
+    that is seen of the sum.
+    """
+    hashed = hashlib.sha256(encoded)
+    for name, x in start.items():
+        hashed.update(layout_digest(Layout.of({name: x})))
+        hashed.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data)
+    return hashed.digest()
 
 
 def bits_for(clients: int, most: int, together: int = 1) -> int:

@@ -313,15 +313,16 @@ def privacy_of(config: RunConfig) -> PrivacyPlan | None:
         if config.dp_noise:
             raise ConfigError("--dp-noise needs a budget: give --dp-epsilon, too")
         return None
-    for name in ("buffer", "fetchsgd", "clients_per_round"):
-        if getattr(config, name):
-            instead = "; clients are drawn by --dp-sampling" if name == "clients_per_round" else ""
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} cannot be used with --dp-epsilon{instead}")
-    sends, at_server = config.compression, config.dp_noise_at == NoiseAt.SERVER
-    if at_server and config.secure_sum:
-        raise ConfigError("--secure-sum with --dp-epsilon needs --dp-noise-at client")
-    if at_server and sends.keeps_state and sends.update != DELTA_EF:
+    for name in ("buffer", "fetchsgd", "clients-per-round"):
+        if getattr(config, name.replace("-", "_")):
+            instead = "; clients are drawn by --dp-sampling" if name == "clients-per-round" else ""
+            raise ConfigError(f"--{name} cannot be used with --dp-epsilon{instead}")
+    sends, at = config.compression, config.dp_noise_at
+    if at == NoiseAt.SERVER and config.secure_sum:
+        raise ConfigError("--secure-sum with --dp-epsilon needs --dp-noise-at sum or client")
+    if at == NoiseAt.SUM and not (config.secure_sum and config.secure_share == 1):
+        raise ConfigError("--dp-noise-at sum needs --secure-sum, and all parameters in each")
+    if at != NoiseAt.CLIENT and sends.keeps_state and sends.update != DELTA_EF:
         why = "what an update adds of earlier rounds is clipped off, and is not accounted for"
         raise ConfigError(f"--dp-epsilon needs an --update without feedback or difference: {why}")
     return PrivacyPlan(
@@ -331,7 +332,7 @@ def privacy_of(config: RunConfig) -> PrivacyPlan | None:
         noise=config.dp_noise,
         clip=config.dp_clip,
         sampling=config.dp_sampling,
-        at=config.dp_noise_at,
+        at=at,
         seed=None if config.dp_seed < 0 else config.dp_seed,
     )
 

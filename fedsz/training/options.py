@@ -190,8 +190,9 @@ class RunConfig:
         "for the least that keeps all rounds within the budget.", PRIVACY, ALONE, low=0, high=1e6)
     dp_clip: str = option("quantile", "Norm that each update is clipped to: a number; or quantile, "
         "which follows the norms: quantile:target=0.5,start=0.1.", PRIVACY, ALONE)
-    dp_noise_at: str = option("server", "Who adds the noise: server, to the sum; or client, to "
-        "each update, so that the server learns little, too.", PRIVACY, ALONE)
+    dp_noise_at: str = option("server", "Who adds the noise: server, to the sum; client, to each "
+        "update, so that the server learns little, too; or sum, each client a share of a "
+        "--secure-sum's, which is far less noise.", PRIVACY, ALONE)
     dp_sampling: float = option(1.0, "Probability with which each client takes part in a round.",
         PRIVACY, ALONE, low=1e-9, high=1)
     dp_seed: int = option(-1, "Draw the noise from this seed, for tests: it hides nothing then. -1 "
