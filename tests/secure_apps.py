@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz.flower import FedSZMod, SecureMember, run_client
-from fedsz.flower.secure_member import SECURE, STAGE
+from fedsz.flower.secure_member import REQUEST, SECURE, STAGE
 
 STEP = 0.25
 
@@ -35,6 +38,26 @@ class DropOut:
         return call_next(message, context)
 
 
+class HoldsAt:
+    """A mod that notes what it is asked, and in round 2 waits at a stage for the file ``go``."""
+
+    def __init__(self, stage: str, notes: Path) -> None:
+        self.stage, self.notes = stage, notes
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        request: Any = message.content.get(SECURE, {})
+        if stage := request.get(STAGE):
+            round_id = msgspec.msgpack.decode(request[REQUEST])[1]
+            with self.notes.open("a") as notes:
+                notes.write(f"{stage} {round_id.hex()}\n")
+            asked = self.notes.read_text().split()
+            if stage == self.stage and asked.count(stage) == 2:
+                Path("reached").touch()
+                while not Path("go").exists():
+                    time.sleep(0.01)
+        return call_next(message, context)
+
+
 def examples_of(i: int) -> int:
     return 10 * (i + 1)
 
@@ -46,7 +69,7 @@ def step_of(i: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def secure_app(
-    drop: DropOut | None = None,
+    drop: DropOut | HoldsAt | None = None,
     member: SecureMember | None = None,
     members: Sequence[SecureMember] = (),
 ) -> ClientApp:
@@ -90,3 +113,10 @@ def be_clients() -> None:
     for i in range(first, last):
         run = partial(run_client, app, server, client_id=f"c{i}", node_config={"i": i})
         threading.Thread(target=run).start()
+
+
+def be_held() -> None:
+    """Be client ``server I STAGE``, which waits at a stage, if it is given one."""
+    server, i, stage = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    app = secure_app(HoldsAt(stage, Path(f"asked-{i}")))
+    run_client(app, server, client_id=f"c{i}", node_config={"i": i})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from fedsz.errors import ConfigError
 from fedsz.training.federation import prepare, strategy_of
 from fedsz.training.options import RunConfig
 from fedsz.transport.authority import Authority
-from tests.fleets import HELD, TASK, Server, federated, rounds_in, shares
+from tests.fleets import HELD, LIMIT, TASK, Server, federated, rounds_in, shares
 
 if TYPE_CHECKING:
     from tests.fleets import Fleet
@@ -38,21 +39,38 @@ def test_a_fleet_with_certificates_signs_its_keys(fleet: Fleet, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_goes_on_with_a_round_of_its_own(fleet: Fleet) -> None:
-    """Whatever its clients remember of the round that it was killed in, they begin another."""
-    options = ("--secure-sum", 16, "--rounds", 60, "--min-clients", 3, "--run-dir", "run")
+@pytest.mark.parametrize("stage", ["INPUTS", "REVEALED"])
+def test_a_server_that_is_killed_between_stages_makes_another_round(
+    fleet: Fleet, stage: str
+) -> None:
+    """Its round 2 does not count: nobody is asked for more of it, and all rounds are of all."""
+    options = ("--secure-sum", 16, "--rounds", 4, "--min-clients", 3, "--run-dir", "run")
     server = fleet.server(*options)
-    port = server.port
-    fleet.clients(port, 3)
-    server.wait_for_round(2)
+    port, code = server.port, "from tests.secure_apps import be_held; be_held()"
+    for i in range(3):
+        fleet.run("-c", code, f"127.0.0.1:{port}", i, stage if i == 0 else "")
+    end = time.monotonic() + LIMIT
+    while not (fleet.folder / "reached").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
     server.process.kill()
     server.process.wait()
-    done = rounds_in(fleet.folder / "run")[-1]["round"]
+    asked = (fleet.folder / "asked-0").read_text().split()
+    (fleet.folder / "go").touch()
 
     resumed = fleet.server("--resume", "run", port=port)
-    after = resumed.wait_for_round(done + 2)
 
-    assert after["replies"] == 3
+    assert resumed.process.wait(LIMIT) == 0
+    lines = rounds_in(fleet.folder / "run")
+    assert [line["round"] for line in lines] == list(range(5))
+    assert [(line["replies"], line["failures"]) for line in lines[1:]] == [(3, [])] * 4
+    for i in range(3):
+        notes = (fleet.folder / f"asked-{i}").read_text().splitlines()
+        once = [note for note in notes if not note.startswith("INPUTS")]  # the model may go again
+        assert len(once) == len(set(once))
+        assert not [note for note in notes[len(asked) // 2 + 1 :] if note.endswith(asked[-1])]
+        revealed = sum(note.startswith("REVEALED") for note in notes)
+        assert revealed in ({4, 5} if stage == "REVEALED" else {4})
 
 
 def test_a_run_ends_where_one_without_secure_sums_does() -> None:

@@ -175,7 +175,8 @@ class FedSZGrid(WrappedGrid):
 
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""
-        return RecordDict({**self._packer.state(), _LEARNED: self._admission.state()})
+        sums = self._sums.state() if self._sums else {}
+        return RecordDict({**self._packer.state(), _LEARNED: self._admission.state(), **sums})
 
     def restore(self, state: RecordDict) -> None:
         """Go on after the round at whose end `state` was called, which `end_round` has ended.
@@ -187,6 +188,8 @@ class FedSZGrid(WrappedGrid):
         try:
             self._packer.restore(records, self._book.decision.config)
             self._admission.restore(records[_LEARNED])
+            if self._sums:
+                self._sums.restore(records)
         except (KeyError, TypeError, ValueError) as err:
             raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
         self._book.ended = True
@@ -201,7 +204,7 @@ class FedSZGrid(WrappedGrid):
         **packing: Any,
     ) -> None:
         WrappedGrid.__init__(self, inner)
-        about = inner, lambda: self._exchange, book, rules.weighted_by
+        about = inner, lambda: self._exchange, book, rules.weighted_by, packing.get("seed")
         self._sums = SecureRounds(secure, *about) if secure else None
         self.is_secure = secure is not None
         self._book, self._rules, self._deadlines = book, rules, deadlines
@@ -369,8 +372,7 @@ class FedSZGrid(WrappedGrid):
         if not why:
             return None
         self._exchange.fail(node, f"{Refusal.BENCHED}: {why}", Refusal.BENCHED, trains=trains)
-        code = compat.ErrorCode.MOD_FAILED_PRECONDITION
-        return compat.error_reply(message.metadata, code, why)
+        return compat.error_reply(message.metadata, compat.ErrorCode.MOD_FAILED_PRECONDITION, why)
 
     def _note_run(self, pushed: list[Message]) -> None:
         """Begin a new run where a round is of an earlier number than the last, or of it again."""

@@ -6,13 +6,14 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from flwr.app import ArrayRecord, Message
+import msgspec
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import DTYPE_NAMES, Layout, NDArray
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.flower.admission import Admitted
 from fedsz.flower.differential_privacy import clipping_norm
@@ -38,8 +39,33 @@ logger = logging.getLogger("flwr.fedsz")
 
 LEFT_OUT: Final = "left out of secure sums: it has lied about shares, or was in dispute with a liar"
 
+_STATE: Final = "secure"  # the record of a state that is of secure sums
+_SEED_BITS: Final = 62
 _TOLD: Final = 5  # disputes in a line of the log
 _WEIGHTS: Final = 2  # of a client's weight at most, over the mean of the round before
+
+
+class Known(msgspec.Struct):
+    """What the server knows from the rounds before, in types that JSON has.
+
+    Attributes:
+        cap: the largest weight of a client.
+        seed: of what is sent in turn.
+        done: rounds that counted.
+        last: round, as messages number them.
+        scales: by tensor; see `fedsz.secagg.scales`.
+        layout: of the first model: by tensor, dtype and shape.
+        left_out, pairs: see `Disputes`.
+    """
+
+    cap: int
+    seed: int
+    done: int = 0
+    last: int = -1
+    scales: dict[str, float] = {}
+    layout: dict[str, tuple[str, tuple[int, ...]]] = {}
+    left_out: list[int] = []
+    pairs: list[tuple[int, int]] = []
 
 
 class SecureRounds:
@@ -51,6 +77,7 @@ class SecureRounds:
         exchange: returns that of the run, which carries the others, and is told of dropouts.
         book: counts what is sent.
         weighted_by: the metric that is the weight of a reply.
+        seed: of what is sent in turn; None for another in each run.
 
     Raises:
         ConfigError: the options do not fit together.
@@ -63,21 +90,44 @@ class SecureRounds:
         exchange: Callable[[], Exchange],
         book: RoundBook,
         weighted_by: str,
+        seed: int | None = None,
     ) -> None:
         SecureServer(1, options.bits, options.assumed, options.verifier)
         if not 0 < options.share <= 1:
             raise ConfigError(f"share must lie in (0, 1], got {options.share}")
         self._options, self._book, self._weighted_by = options, book, weighted_by
         self._stages = SecureStages(options, grid, exchange, book, weighted_by)
-        self._last = -1  # round, as messages number them
+        self._given_seed = seed
         self._begin_run()
 
     def _begin_run(self) -> None:
-        self._scales: dict[str, float] = {}
-        self._cap, self._done = self._options.most_examples, 0
-        self._seed = secrets.randbits(62)
-        self._layout: Layout | None = None  # of the first model
+        seed = secrets.randbits(_SEED_BITS) if self._given_seed is None else self._given_seed
+        self._known = Known(self._options.most_examples, seed % (1 << _SEED_BITS))
         self._disputes = Disputes()
+
+    def state(self) -> dict[str, ConfigRecord]:
+        """Return what another process goes on with, once a round is over. Nothing of it is secret.
+
+        A round that is not over has no part in it: whoever goes on begins that round anew, with
+        other keys, and whatever clients still remember of it is never asked for.
+        """
+        known = msgspec.structs.replace(
+            self._known,
+            left_out=sorted(self._disputes.left_out),
+            pairs=sorted(self._disputes.pairs),
+        )
+        return {_STATE: ConfigRecord({"json": msgspec.json.encode(known).decode()})}
+
+    def restore(self, records: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; anew from a state without secure sums.
+
+        Raises:
+            ValueError: ``records`` have another state.
+        """
+        self._begin_run()
+        if _STATE in records:
+            self._known = msgspec.json.decode(records[_STATE]["json"], type=Known)
+            self._disputes = Disputes(self._known.left_out, self._known.pairs)
 
     def replies(
         self, pushed: Sequence[Message], pack: Pack, timeout: float | None
@@ -94,9 +144,9 @@ class SecureRounds:
                 small for them, or nothing feeds back what a share leaves out.
         """
         number = round_of(pushed)
-        if number is not None and number <= self._last:  # a new run
+        if number is not None and number <= self._known.last:  # a new run
             self._begin_run()
-        self._last = self._last if number is None else number
+        self._known.last = self._known.last if number is None else number
         messages = {message.metadata.dst_node_id: message for message in pushed}
         banned = [messages.pop(node) for node in sorted(self._disputes.left_out & messages.keys())]
         for message in banned:
@@ -149,9 +199,10 @@ class SecureRounds:
         if not found.weight:
             raise AbortedRound("no client has any weight")
         mean = found.weight / len(survivors)
-        cap, self._cap = self._cap, max(math.ceil(_WEIGHTS * mean), 1)
-        self._scales = {name: x * cap / self._cap for name, x in found.scales.items()}
-        self._done += 1
+        cap, known = self._known.cap, self._known
+        known.cap = max(math.ceil(_WEIGHTS * mean), 1)
+        known.scales = {name: x * cap / known.cap for name, x in found.scales.items()}
+        known.done += 1
         report = ReplyReport(tensors=len(heard.model), lossy=len(codec.sent))
         for node in survivors:
             admitted = Admitted(node, {key: heard.updates[node]}, report, weight=mean)
@@ -208,13 +259,13 @@ class SecureRounds:
         layout = Layout.of(model)
         plan = TokenPlan(
             layout=layout_digest(layout),
-            number=self._done,
+            number=self._known.done,
             clients=clients,
             bits=self._options.bits,
             share=self._options.share,
-            seed=self._seed,
-            cap=self._cap,
-            scales=scales_of(model, self._scales),
+            seed=self._known.seed,
+            cap=self._known.cap,
+            scales=scales_of(model, self._known.scales),
         )
         return TokenCodec(plan, layout)
 
@@ -228,7 +279,21 @@ class SecureRounds:
         if len(models) != 1:
             raise ConfigError(f"a secure sum is of one ArrayRecord; the message has {len(models)}")
         ((key, record),) = models.items()
-        layout = layout_of(record)
-        if self._layout is None or self._layout.shapes != layout.shapes:
-            self._layout = layout
-        return key, dict(sorted(views_of(record, self._layout).items()))
+        layout, first = layout_of(record), _read(self._known.layout)
+        if first.shapes != layout.shapes:
+            self._known.layout, first = _written(layout), layout
+        return key, dict(sorted(views_of(record, first).items()))
+
+
+def _written(layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {
+        name: (DTYPE_NAMES[layout.dtypes[name]], shape) for name, shape in layout.shapes.items()
+    }
+
+
+def _read(written: Mapping[str, tuple[str, tuple[int, ...]]]) -> Layout:
+    dtypes = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+    return Layout(
+        {name: shape for name, (_, shape) in written.items()},
+        {name: dtypes[dtype] for name, (dtype, _) in written.items()},
+    )
