@@ -246,7 +246,7 @@ class SecureRounds:
         codec = NoisedCodec(plan, layout)
         if clients > 1:  # fewer make no sum, which `SecureServer` says
             share = codec.share(members_of(clients, self._options.assumed))
-            if not self._done:
+            if not self._known.done:
                 logger.info(
                     "fedsz: each of %d clients adds noise of %.4g steps; rounding makes it %.1f %%"
                     " larger than without a grid; nothing is fed back",
