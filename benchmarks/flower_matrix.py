@@ -84,24 +84,30 @@ HEAD = """\
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the table of docs/flower.md: means over seeds, times fewer bytes."""
+    """Return the table of docs/flower.md: means over seeds, times fewer bytes.
+
+    Apps of which it has the same numbers share a row.
+    """
     groups: dict[tuple[str, str], list[Row]] = {}
     for found in rows:
         groups.setdefault((found.case, found.engine), []).append(found)
-    return HEAD + "".join(_line(name, engine, group) for (name, engine), group in groups.items())
+    names: dict[str, list[str]] = {}
+    for (name, engine), group in groups.items():
+        named = name if engine == "LocalGrid" else f"{name} ({engine})"
+        names.setdefault(_cells(group), []).append(named)
+    return HEAD + "".join(f"| {'; '.join(of)} | {cells} |\n" for cells, of in names.items())
 
 
-def _line(name: str, engine: str, rows: list[Row]) -> str:
+def _cells(rows: list[Row]) -> str:
     plain, wrapped = [row.plain for row in rows], [row.wrapped for row in rows]
     cells = [
-        name if engine == "LocalGrid" else f"{name}, {engine}",
         *(f"{100 * fmean(side.accuracy for side in sides):.1f} %" for sides in (plain, wrapped)),
         *(
             _ratio(sum(map(size, plain)), sum(map(size, wrapped)))
             for size in (lambda s: s.up, lambda s: s.down, lambda s: s.up + s.down)
         ),
     ]
-    return f"| {' | '.join(cells)} |\n"
+    return " | ".join(cells)
 
 
 def _ratio(plain: int, wrapped: int) -> str:
