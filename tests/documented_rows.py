@@ -148,9 +148,9 @@ def updates(what: str, label: str) -> list[float]:
 
 def by_shares(row: Row) -> list[float]:
     """Two ways where shares are as the label says."""
-    labels = [f"{row.labels[0]}: {name}" for name in ("sz2", "auto")]
-    found = [x for label in labels for x in updates("up total points", label)]
-    return [*updates("seeds", labels[-1]), *found]
+    published, ours = (f"{row.labels[0]}: {name}" for name in ("sz2", "auto"))
+    found = updates("points", published), updates("up total points", ours)
+    return [*updates("seeds", ours), *found[0], *found[1]]
 
 
 def by_bound(row: Row) -> list[float]:
