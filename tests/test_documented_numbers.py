@@ -121,13 +121,6 @@ SENTENCES = [
     ),
     Sentence(
         SAVINGS,
-        "sends N times fewer bytes up, N down and N in all, and ends N points above",
-        lambda: rows.told(
-            "up down total mean", "auto", "sampled", dataset="fashion_mnist", **SKEWED
-        ),
-    ),
-    Sentence(
-        SAVINGS,
         "`step:1` loses N points, `step:1` with residuals that fade by `decay = 0.95` loses N, and"
         " `step:4` loses N. With all of 64 clients, `step:4` loses N",
         rows.ablated,
