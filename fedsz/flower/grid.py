@@ -271,10 +271,9 @@ class FedSZGrid(WrappedGrid):
         packed, benched = self._packed(pushed, overlaps=streamed)
         left_out = {reply.metadata.src_node_id: reply for reply in benched}
         ids = iter(self._exchange.push(packed, streamed=streamed))
-        nodes = [message.metadata.dst_node_id for message in pushed]
         return [
             self._exchange.not_sent(left_out[node]) if node in left_out else next(ids)
-            for node in nodes
+            for node in (message.metadata.dst_node_id for message in pushed)
         ]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
