@@ -24,6 +24,7 @@
 #include "szx.hpp"
 #include "tokens.hpp"
 #include "uniform.hpp"
+#include "xxh3.hpp"
 
 namespace {
 
@@ -276,11 +277,31 @@ void packed() {
     }
 }
 
+// Digests of every instruction set are the same, at whatever address and in whatever pieces.
+void digests() {
+    std::vector<std::uint8_t> bytes(3000);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+        bytes[i] = std::uint8_t(i * 0x9E3779B97F4A7C15 >> 56);
+    for (std::size_t n = 0; n + 64 < bytes.size(); n += 1 + n / 40) {
+        const std::uint8_t* const from = bytes.data() + n % 64;
+        stream::Xxh3 whole;
+        whole.add(from, n);
+        for (std::size_t i = 0; i < stream::levels().count; ++i) {
+            stream::Xxh3 pieces(*stream::levels().level[i]);
+            const std::size_t first = n * 7 / 11, second = n - first;
+            pieces.add(from, first);
+            pieces.add(from + first, second);
+            expect(pieces.digest() == whole.digest() && pieces.digest64() == whole.digest64(),
+                   "digests differ");
+        }
+    }
+}
+
 const std::map<std::string, std::function<void()>> kChecks{
     {"misaligned", misaligned}, {"threads", threads}, {"widths", widths},
     {"mode", mode}, {"kernels", kernels}, {"quotients", quotients}, {"bases", bases},
     {"packed8", packed<std::uint8_t>}, {"packed16", packed<std::uint16_t>},
-    {"packed32", packed<std::uint32_t>},
+    {"packed32", packed<std::uint32_t>}, {"digests", digests},
 };
 
 }  // namespace

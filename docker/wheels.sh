@@ -48,6 +48,6 @@ case $does in
         shift
         pip install $wheels --no-index --find-links "$wheelhouse" --target "$folder" "$@"
         # These come with symbols. What auditwheel has patched, such as OpenBLAS, cannot be loaded once it is stripped.
-        find "$folder/cryptography" "$folder/xxhash" "$folder/backports" -name "*.so" \
+        find "$folder/cryptography" "$folder/backports" -name "*.so" \
             -exec "$machine-linux-gnu-strip" --strip-unneeded {} + ;;
 esac

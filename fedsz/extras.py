@@ -18,7 +18,7 @@ from fedsz.formatting import one_line
 # The extras of pyproject.toml, and what fedsz imports of each; "" is fedsz without any.
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "": (
-        *("numpy", "ml_dtypes", "msgspec", "safetensors", "xxhash"),
+        *("numpy", "ml_dtypes", "msgspec", "safetensors"),
         *("blosc", "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"),
         *("click", "rich", "typer"),
     ),

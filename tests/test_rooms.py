@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "training": {"flower"},
     "nvflare": {"control"},
     "flower": {"transport", "control", "privacy", "secagg"},
-    "transport": {"shared"},
+    "transport": {"codecs"},
     "secagg": {"update"},
     "control": {"update"},
     "update": {"stream", "methods"},

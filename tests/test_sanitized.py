@@ -19,7 +19,7 @@ SLOW = "null,object-size,pointer-overflow,vptr"
 SANITIZED = f"-fsanitize=alignment,undefined -fno-sanitize={SLOW} -fno-sanitize-recover=all"
 # Of compressors/checks.cpp.
 CHECKS = ["misaligned", "threads", "widths", "mode", "kernels", "quotients", "bases", "packed8"]
-CHECKS += ["packed16", "packed32"]
+CHECKS += ["packed16", "packed32", "digests"]
 
 pytestmark = [
     pytest.mark.skipif(not (COMPILER and CMAKE), reason="needs a C++ compiler and cmake"),

@@ -13,6 +13,8 @@
 
 namespace fedsz::library {
 
+using stream::Digest;
+
 using Octets = std::span<const std::uint8_t>;
 using Shape = std::span<const std::uint64_t>;
 

@@ -7,6 +7,8 @@
 namespace fedsz::library {
 namespace {
 
+using stream::Xxh3;
+
 void add_head(Xxh3& hash, const Described& tensor) {
     constexpr char zero = 0;
     hash.add(tensor.name.data(), tensor.name.size());

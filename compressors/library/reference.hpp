@@ -5,7 +5,6 @@
 
 #include "format.hpp"
 #include "names.hpp"
-#include "xxh3.hpp"
 
 namespace fedsz::library {
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-import xxhash
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
+from fedsz.codecs import _stream
 from fedsz.errors import CorruptStream, FedszError
 from fedsz.flower.secure_member import ANSWER, SECURE
 
@@ -37,7 +37,7 @@ class MaskedUpdate:
         """Return what is counted of a reply to a message with this model."""
         answer = answer_in(reply)
         raw = sum(x.nbytes for x in model.values())
-        return cls(raw, len(answer), xxhash.xxh3_128_digest(answer))
+        return cls(raw, len(answer), _stream.xxh3(answer))
 
     def forget(self) -> None:
         """Keep nothing but the numbers, which is all there is."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import xxhash
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedsz.codecs import _stream
 from fedsz.flower.records import EVALUATE, TRAIN
 from fedsz.flower_compat import records_in
 
@@ -62,7 +62,7 @@ def same_arrays(one: RecordDict, other: RecordDict) -> bool:
 
 def fingerprint(content: RecordDict) -> bytes:
     """Return what tells contents of other arrays apart."""
-    hashed = xxhash.xxh3_128()
+    hashed = _stream.Xxh3()
     for record in records_in(content, ArrayRecord).values():
         for name, array in record.items():
             hashed.update(f"{name}\0{len(array.data)}\0".encode("utf-8", "surrogatepass"))

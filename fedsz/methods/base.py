@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from fedsz.arrays import NDArray, chunks
-from fedsz.codecs import _methods
+from fedsz.codecs import _methods, _stream
 from fedsz.codecs.base import flat
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import check_settings, spelled
@@ -118,9 +117,8 @@ class Shared:
     def key(self, *, own: bool = False) -> int:
         """Return what `words` are drawn from, 0 to 2^64 - 1."""
         numbers = (self.seed, self.round, self.sender if own else 0, int(own))
-        hashed = xxhash.xxh3_64(b"".join(n.to_bytes(8, "little") for n in numbers))
-        hashed.update(self.spec.name.encode("utf-8", "surrogatepass"))
-        return hashed.intdigest()
+        name = self.spec.name.encode("utf-8", "surrogatepass")
+        return _stream.xxh3_64(b"".join((*(n.to_bytes(8, "little") for n in numbers), name)))
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
-import xxhash
 
 from fedsz.arrays import NDArray
-from fedsz.codecs import _eigen
+from fedsz.codecs import _eigen, _stream
 from fedsz.codecs.base import flat
 from fedsz.errors import ReferenceMismatch
 from fedsz.methods.base import (
@@ -146,7 +145,7 @@ class History:
 
     def digest_after(self, digests: bytes) -> bytes:
         """Return the digest of the history after a broadcast, given those of both its models."""
-        return xxhash.xxh3_128_digest(self.digest + digests)
+        return _stream.xxh3(self.digest + digests)
 
     def beyond(self, before: Model, now: Model) -> History:
         """Return the history after a broadcast that led a receiver from one model to another.

@@ -20,10 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from fedsz.arrays import Layout
-from fedsz.codecs import _methods
+from fedsz.codecs import _methods, _stream
 from fedsz.errors import ReferenceMismatch
 from fedsz.methods.eigen import Basis, History
 from fedsz.secagg.scales import is_exact
@@ -113,6 +112,5 @@ def _turns(plan: TokenPlan, name: str, count: int) -> npt.NDArray[Any]:
 
 def key_of(plan: TokenPlan, name: str, *numbers: int) -> int:
     """Return what random words are drawn from, 0 to 2^64 - 1."""
-    hashed = xxhash.xxh3_64(b"".join(n.to_bytes(8, "little") for n in (plan.seed, *numbers)))
-    hashed.update(name.encode("utf-8", "surrogatepass"))
-    return hashed.intdigest()
+    drawn = (n.to_bytes(8, "little") for n in (plan.seed, *numbers))
+    return _stream.xxh3_64(b"".join((*drawn, name.encode("utf-8", "surrogatepass"))))

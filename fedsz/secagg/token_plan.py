@@ -17,9 +17,9 @@ from typing import Annotated, Final, Self
 
 import msgspec
 import numpy as np
-import xxhash
 
 from fedsz.arrays import COMPLEX_DTYPES, DTYPE_NAMES, Buffer, Layout, NDArray
+from fedsz.codecs import _stream
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 
 MAX_TENSORS: Final = 1 << 16
@@ -170,7 +170,7 @@ def layout_digest(layout: Layout) -> bytes:
     Raises:
         ConfigError: a tensor is complex, or bytes of any length: such have no sum of tokens.
     """
-    hashed = xxhash.xxh3_128()
+    hashed = _stream.Xxh3()
     for name, shape in layout.shapes.items():
         dtype = layout.dtypes[name]
         if dtype in COMPLEX_DTYPES:

@@ -11,10 +11,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-import xxhash
 from flwr.app import RecordDict
 
 from fedsz.arrays import Buffer
+from fedsz.codecs import _stream
 from fedsz.errors import ChecksumMismatch, CorruptStream, TruncatedStream, UnsupportedStream
 from fedsz.transport.messages import decode_content, encode_content
 from fedsz.whole_files import write_whole
@@ -39,7 +39,7 @@ def _pieces(records: RecordDict) -> Iterator[Buffer]:
     content = encode_content(records)
     size = sum(map(len, content.data))
     prefix = _PREFIX.pack(MAGIC, VERSION, 0, len(content.head), size)
-    hashed = xxhash.xxh3_128()
+    hashed = _stream.Xxh3()
     for piece in (prefix, content.head, *content.data):
         assert isinstance(piece, bytes | memoryview)
         hashed.update(piece)
@@ -68,7 +68,7 @@ def read_records(path: Path) -> RecordDict:
     end = _PREFIX.size + head_size + size
     if len(data) < end + _CHECKSUM_BYTES:
         raise TruncatedStream(f"{len(data)} bytes where {end + _CHECKSUM_BYTES} were written")
-    if xxhash.xxh3_128(data[:end]).digest() != data[end:]:
+    if _stream.xxh3(data[:end]) != data[end:]:
         raise ChecksumMismatch("the checksum does not fit", offset=end)
     head = bytes(data[_PREFIX.size : _PREFIX.size + head_size])
     return decode_content(head, BytesIO(data[_PREFIX.size + head_size : end]), size)

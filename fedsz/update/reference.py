@@ -11,9 +11,8 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-import xxhash
-
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray, StateDict, as_arrays, raw, require_state_dict
+from fedsz.codecs import _stream
 from fedsz.errors import ConfigError, ReferenceMismatch
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Reference:
         It tells models apart that differ by accident. Whoever could make two of equal digest could
         send any model in the first place.
         """
-        hashed = xxhash.xxh3_128()
+        hashed = _stream.Xxh3()
         for name, x in self.arrays.items():
             head = f"{name}\0{DTYPE_NAMES[x.dtype]}\0{','.join(map(str, x.shape))}\0"
             hashed.update(head.encode("utf-8", "surrogatepass"))

@@ -5,18 +5,9 @@
 #include <bit>
 #include <cstring>
 
-namespace fedsz::library {
-namespace {
+namespace fedsz::stream {
 
-using U32 = std::uint32_t;
-using U64 = std::uint64_t;
-
-constexpr U64 kPrime32[] = {0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D};
-constexpr U64 kPrime64[] = {0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
-                            0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5};
-constexpr U64 kMix[] = {0x165667919E3779F9, 0x9FB21C651E98DF25};
-
-constexpr std::uint8_t kSecret[] = {
+const std::uint8_t kSecret[kSecretSize] = {
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
     0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
     0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
@@ -29,7 +20,27 @@ constexpr std::uint8_t kSecret[] = {
     0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e,
     0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce,
     0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e};
-static_assert(sizeof kSecret == 192);
+
+const Levels<Kernels>& levels() {
+    static const Levels<Kernels> found = {
+        &kBaseline,
+#ifdef __x86_64__
+        &kAvx2,
+        &kAvx512,
+#endif
+    };
+    return found;
+}
+
+namespace {
+
+using U32 = std::uint32_t;
+using U64 = std::uint64_t;
+
+constexpr U64 kPrime32[] = {kSmallPrime, 0x85EBCA77, 0xC2B2AE3D};
+constexpr U64 kPrime64[] = {0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
+                            0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5};
+constexpr U64 kMix[] = {0x165667919E3779F9, 0x9FB21C651E98DF25};
 
 struct Wide {
     U64 low, high;
@@ -129,8 +140,47 @@ Wide of_short(const std::uint8_t* in, std::size_t n) {
     return {avalanche64(secret(64) ^ secret(72)), avalanche64(secret(80) ^ secret(88))};
 }
 
-constexpr std::size_t kSecretSize = 192, kPerBlock = (kSecretSize - 64) / 8;
+U64 of_1_to_3_in_64(const std::uint8_t* in, std::size_t n) {
+    const U32 all = U32(in[0]) << 16 | U32(in[n >> 1]) << 24 | U32(in[n - 1]) | U32(n) << 8;
+    return avalanche64(all ^ (U64(read<U32>(kSecret)) ^ read<U32>(kSecret + 4)));
+}
 
+U64 of_4_to_8_in_64(const std::uint8_t* in, std::size_t n) {
+    const U64 both = read<U32>(in + n - 4) + (U64(read<U32>(in)) << 32);
+    U64 h = both ^ secret(8) ^ secret(16);
+    h = (h ^ std::rotl(h, 49) ^ std::rotl(h, 24)) * kMix[1];
+    h = (h ^ ((h >> 35) + n)) * kMix[1];
+    return h ^ h >> 28;
+}
+
+U64 of_9_to_16_in_64(const std::uint8_t* in, std::size_t n) {
+    const U64 first = read<U64>(in) ^ secret(24) ^ secret(32);
+    const U64 last = read<U64>(in + n - 8) ^ secret(40) ^ secret(48);
+    return avalanche(n + swapped(first) + last + folded(first, last));
+}
+
+U64 of_17_to_240_in_64(const std::uint8_t* in, std::size_t n) {
+    U64 sum = n * kPrime64[0];
+    if (n <= 128) {
+        for (std::size_t i = 0; i <= (n - 1) / 32; ++i)
+            sum += mix16(in + 16 * i, 32 * i) + mix16(in + n - 16 * (i + 1), 32 * i + 16);
+        return avalanche(sum);
+    }
+    for (std::size_t i = 0; i < 8; ++i) sum += mix16(in + 16 * i, 16 * i);
+    sum = avalanche(sum);
+    for (std::size_t i = 8; i < n / 16; ++i) sum += mix16(in + 16 * i, 3 + 16 * (i - 8));
+    return avalanche(sum + mix16(in + n - 16, 136 - 17));
+}
+
+U64 of_short_in_64(const std::uint8_t* in, std::size_t n) {
+    if (n > 16) return of_17_to_240_in_64(in, n);
+    if (n > 8) return of_9_to_16_in_64(in, n);
+    if (n >= 4) return of_4_to_8_in_64(in, n);
+    if (n > 0) return of_1_to_3_in_64(in, n);
+    return avalanche64(secret(56) ^ secret(64));
+}
+
+// The last stripe, which has a place of its own in the secret.
 void accumulate(std::array<U64, 8>& lanes, const std::uint8_t* stripe, std::size_t at) {
     for (std::size_t i = 0; i < 8; ++i) {
         const U64 value = read<U64>(stripe + 8 * i), keyed = value ^ secret(at + 8 * i);
@@ -148,19 +198,13 @@ U64 merged(const std::array<U64, 8>& lanes, std::size_t at, U64 start) {
 
 }  // namespace
 
-Xxh3::Xxh3()
-    : lanes_{kPrime32[2], kPrime64[0], kPrime64[1], kPrime64[2],
+Xxh3::Xxh3(const Kernels& kernels)
+    : kernel_(kernels.consume),
+      lanes_{kPrime32[2], kPrime64[0], kPrime64[1], kPrime64[2],
              kPrime64[3], kPrime32[1], kPrime64[4], kPrime32[0]} {}
 
 void Xxh3::consume(const std::uint8_t* stripes, std::size_t count) {
-    for (; count > 0; --count, stripes += kStripe) {
-        accumulate(lanes_, stripes, 8 * stripes_);
-        if (++stripes_ < kPerBlock) continue;
-        stripes_ = 0;
-        for (std::size_t i = 0; i < 8; ++i)
-            lanes_[i] =
-                (lanes_[i] ^ lanes_[i] >> 47 ^ secret(kSecretSize - 64 + 8 * i)) * kPrime32[0];
-    }
+    stripes_ = kernel_(lanes_.data(), stripes, count, stripes_);
 }
 
 void Xxh3::add(const void* bytes, std::size_t n) {
@@ -188,20 +232,25 @@ void Xxh3::add(const void* bytes, std::size_t n) {
     }
 }
 
+Xxh3::Lanes Xxh3::ended() const {
+    Xxh3 last = *this;
+    last.consume(buffer_.data(), (held_ - 1) / kStripe);
+    std::array<std::uint8_t, kStripe> stripe;
+    const std::size_t old = held_ < kStripe ? kStripe - held_ : 0;
+    std::copy_n(before_.data() + kStripe - old, old, stripe.begin());
+    std::copy_n(&buffer_[held_ - (kStripe - old)], kStripe - old, &stripe[old]);
+    accumulate(last.lanes_, stripe.data(), kSecretSize - 64 - 7);
+    return last.lanes_;
+}
+
 Digest Xxh3::digest() const {
     Wide h;
     if (length_ <= 240) {
         h = of_short(buffer_.data(), std::size_t(length_));
     } else {
-        Xxh3 last = *this;
-        last.consume(buffer_.data(), (held_ - 1) / kStripe);
-        std::array<std::uint8_t, kStripe> stripe;
-        const std::size_t old = held_ < kStripe ? kStripe - held_ : 0;
-        std::copy_n(&before_[kStripe - old], old, stripe.begin());
-        std::copy_n(&buffer_[held_ - (kStripe - old)], kStripe - old, &stripe[old]);
-        accumulate(last.lanes_, stripe.data(), kSecretSize - 64 - 7);
-        h = {merged(last.lanes_, 11, length_ * kPrime64[0]),
-             merged(last.lanes_, kSecretSize - 64 - 11, ~(length_ * kPrime64[1]))};
+        const Lanes lanes = ended();
+        h = {merged(lanes, 11, length_ * kPrime64[0]),
+             merged(lanes, kSecretSize - 64 - 11, ~(length_ * kPrime64[1]))};
     }
     Digest digest;
     for (std::size_t i = 0; i < 8; ++i) {
@@ -211,4 +260,9 @@ Digest Xxh3::digest() const {
     return digest;
 }
 
-}  // namespace fedsz::library
+U64 Xxh3::digest64() const {
+    if (length_ <= 240) return of_short_in_64(buffer_.data(), std::size_t(length_));
+    return merged(ended(), 11, length_ * kPrime64[0]);
+}
+
+}  // namespace fedsz::stream
