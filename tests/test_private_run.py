@@ -12,6 +12,7 @@ from fedsz import extras
 from fedsz.cli.table import RunTable
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
+from fedsz.flower.local_noise import LocalNoise
 from fedsz.monitoring.run_summary import row_of
 from fedsz.training.events import Listening, from_json, to_json
 from fedsz.training.federation import privacy_of, strategy_of
@@ -85,6 +86,30 @@ def test_a_round_that_a_crash_cut_short_is_spent_where_clients_add_the_noise(
         plan.spent({plan.release: n}) for n in asked
     ]
     assert not {CHECKPOINT, RELEASED} & {file.name for file in path.iterdir()}
+
+
+def test_a_secure_sum_asked_again_is_of_the_updates_that_were_noised_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other noise, two sums of the same updates would tell more than one."""
+    config = config_of(dp_epsilon=1e3, dp_noise=2.0, **SUM | {"dp_noise_at": "client"})
+    path, grid, noised = tmp_path / "run", fleet(), list[int]()
+    added = LocalNoise.added
+
+    def counted(noise: LocalNoise, *given: Any) -> Any:
+        noised.append(1)
+        return added(noise, *given)
+
+    monkeypatch.setattr(LocalNoise, "added", counted)
+    crashed(path, grid, config, at=2)
+    before = len(noised)
+    folder, again = resumed(path)
+    run(grid, folder, again)
+
+    clients = len(list(grid.get_node_ids()))
+    assert before == 2 * clients
+    assert len(noised) == LENGTH * clients
+    assert not any(record.uncounted for record in rounds_in(path, config))
 
 
 def test_a_secure_sum_is_not_made_twice_of_a_round(

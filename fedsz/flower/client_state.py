@@ -38,8 +38,11 @@ _HISTORY: Final = "fedsz.history."
 _SEEN: Final = "fedsz.seen."  # the digest of that
 _TURN: Final = "fedsz.turn."
 _BEFORE: Final = "fedsz.before."  # and the name of an entry: that of the turn before
-_REPLY: Final = "fedsz.reply."  # and the key of any record
-_ASKED: Final = "fedsz.asked"
+# What a reply is kept as, with a point and the key of any record: as it was sent; or as it was once
+# it had noise, to be masked anew for each secure sum.
+SENT: Final = "fedsz.reply"
+UNMASKED: Final = "fedsz.unmasked"
+_ASKED: Final = "asked."  # before that: the request that it is kept for
 _NOISED: Final = "fedsz.noised"
 
 
@@ -152,21 +155,21 @@ class ClientState:
         record = self._state.pop(name, None)
         self._put(to, record if isinstance(record, ArrayRecord | ConfigRecord) else None)
 
-    def reply(self, asked: bytes) -> RecordDict | None:
+    def reply(self, asked: bytes, kept_as: str = SENT) -> RecordDict | None:
         """Return the reply that was kept for a request of this digest, if any."""
-        note = self._state.get(_ASKED)
+        note, name = self._state.get(_ASKED + kept_as), kept_as + "."
         if not isinstance(note, ConfigRecord) or note.get("digest") != asked:
             return None
-        kept = {k: record for k, record in self._state.items() if k.startswith(_REPLY)}
-        return RecordDict({k.removeprefix(_REPLY): _own(record) for k, record in kept.items()})
+        kept = {k: record for k, record in self._state.items() if k.startswith(name)}
+        return RecordDict({k.removeprefix(name): _own(record) for k, record in kept.items()})
 
-    def keep_reply(self, asked: bytes, reply: RecordDict | None) -> None:
+    def keep_reply(self, asked: bytes, reply: RecordDict | None, kept_as: str = SENT) -> None:
         """Keep a reply, over that to another request; None forgets it."""
-        for name in [name for name in self._state if name.startswith(_REPLY)]:
+        for name in [name for name in self._state if name.startswith(kept_as + ".")]:
             del self._state[name]
-        self._put(_ASKED, ConfigRecord({"digest": asked}) if reply else None)
+        self._put(_ASKED + kept_as, ConfigRecord({"digest": asked}) if reply else None)
         for key, record in (reply or {}).items():
-            self._state[_REPLY + key] = _own(record)
+            self._state[f"{kept_as}.{key}"] = _own(record)
 
     def has_noised(self, told: Instructions) -> bool:
         """Say whether a share of a sum's noise has been added in this turn, or in a later one."""

@@ -15,7 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from fedsz import flower_compat as compat
 from fedsz.arrays import StateDict
 from fedsz.errors import ConfigError, ReferenceMismatch, RefusedRequest, log_failure
-from fedsz.flower.client_state import ClientState
+from fedsz.flower.client_state import SENT, UNMASKED, ClientState
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
@@ -120,7 +120,9 @@ class FedSZMod:
         if not isinstance(note, ConfigRecord):
             if request is not None:
                 raise RefusedRequest("a secure sum of a model without instructions")
-            return _noised_once(call_next, message, context)
+            asks = message.has_content() and LocalNoise.is_asked(message.content)
+            asked = _digest(message, {}) if asks else b""
+            return _noised_once(call_next, message, context, asked, SENT)
         told, state = Instructions.read(note), ClientState(context)
         initial = partial(self._initial_point, message, context, told.config)
         try:
@@ -133,16 +135,18 @@ class FedSZMod:
         asked = _digest(message, sent) if told.trains and again else b""
         if asked and (kept := state.reply(asked)) is not None:
             return Message(kept, reply_to=message)
-        masking = None
+        masking, noised_for = None, b""
         if request is not None:
             masking = self._member.masking(request, message, context)
+            if told.trains and masking.noised_before:
+                noised_for = _digest(message, sent, without=SECURE)
         message.content = replaced(message.content, plain, None)
         try:
             if told.trains:
                 state.settle(told)
             if masking is not None:
                 masking.require_first(told, state)
-            reply = _noised(call_next, message, context)
+            reply = _noised_once(call_next, message, context, noised_for, UNMASKED)
             if masking is not None and reply.has_content():
                 masking.mask(reply, sent, told, state)
             elif reply.has_content():
@@ -171,18 +175,21 @@ class FedSZMod:
             return None
 
 
-def _noised_once(call_next: ClientAppCallable, message: Message, context: Context) -> Message:
-    """Return what `_noised` does; to the same request for noise again, the same reply.
+def _noised_once(
+    call_next: ClientAppCallable, message: Message, context: Context, asked: bytes, kept_as: str
+) -> Message:
+    """Return what `_noised` does; to a request for noise of the same digest again, the same reply.
 
-    Another would have other noise, and the two together tell more than is accounted for.
+    Another would have other noise, and the two together tell more than is accounted for. An empty
+    digest is of no such request.
     """
-    if not message.has_content() or not LocalNoise.is_asked(message.content):
+    if not asked:
         return _noised(call_next, message, context)
-    state, asked = ClientState(context), _digest(message, {})
-    if (kept := state.reply(asked)) is not None:
+    state = ClientState(context)
+    if (kept := state.reply(asked, kept_as)) is not None:
         return Message(kept, reply_to=message)
     reply = _noised(call_next, message, context)
-    state.keep_reply(asked, reply.content if reply.has_content() else None)
+    state.keep_reply(asked, reply.content if reply.has_content() else None, kept_as)
     return reply
 
 
@@ -269,11 +276,14 @@ def _received(
     return received(key, streams_of(record), plain, told, state, initial, limits)
 
 
-def _digest(message: Message, sent: Mapping[str, Reference]) -> bytes:
-    """Return what tells a request apart from all others; our own record says run and turn."""
+def _digest(message: Message, sent: Mapping[str, Reference], without: str = "") -> bytes:
+    """Return what tells a request apart from all others; our own record says run and turn.
+
+    A record ``without`` tells nothing.
+    """
     content = message.content
     hashed = hashlib.sha256(f"{message.metadata.message_type}\0".encode())
-    for key, record in sorted(content.items()):
+    for key, record in sorted((k, record) for k, record in content.items() if k != without):
         told: Any = sorted(record.items())
         if isinstance(record, ArrayRecord):
             told = sent[key].digest if key in sent else [array.data for array in record.values()]

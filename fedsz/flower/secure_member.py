@@ -145,6 +145,11 @@ class Masking:
         records = compat.records_in(message.content, ArrayRecord)
         self._plain = {key: record for key, record in records.items() if layout_of(record).shapes}
 
+    @property
+    def noised_before(self) -> bool:
+        """Whether the reply has all of its noise before it is masked."""
+        return self._noise is not None and not self._noise.summed
+
     def require_first(self, told: Instructions, state: ClientState) -> None:
         """Refuse to add a share of noise twice in a turn, before training.
 
