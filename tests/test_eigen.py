@@ -215,3 +215,25 @@ def test_sums_in_a_basis_are_those_of_decoded_replies(monkeypatch: pytest.Monkey
     for name, x in averaged.items():
         expected = np.mean([of[name] for of in decoded], axis=0, dtype=np.float64)
         assert np.abs(x - expected).max() < 1e-6
+
+
+def test_a_client_turns_an_update_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its feedback, and to measure what arrives."""
+    before, now = ways(model(), 1)
+    now.history = History().beyond(before, now)
+    turned: list[tuple[int, ...]] = []
+    decode = Eigen.decode
+    monkeypatch.setattr(
+        Eigen, "decode", lambda part, *of: turned.append(of[1].spec.shape) or decode(part, *of)
+    )
+    encoder = ChainEncoder(parse("feedback>eigen>uniform@std:1"), sent=now, history=now.history)
+    config = CompressionConfig(threshold=0)
+    blob, _ = compress_measured(stepped(now.arrays, 7), config, now, encoder=encoder)
+    monkeypatch.undo()
+
+    assert sorted(turned) == sorted(SHAPES.values())
+    decoded = decompress(blob, reference=now, as_numpy=True)
+    left = {name.partition("/")[2]: x for name, x in encoder.left.items() if "residual" in name}
+    meant = stepped(now.arrays, 7)
+    for name, x in decoded.items():
+        assert np.abs(x + left[name] - meant[name]).max() < 1e-6

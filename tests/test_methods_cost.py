@@ -96,7 +96,7 @@ def test_a_stream_has_some_hundred_chains_at_most() -> None:
 def test_what_was_sent_as_it_is_is_the_receivers_own(text: str) -> None:
     x, chain = np.zeros((60, 50), np.float32), parse(text)
     spec = TensorSpec(x.shape)
-    sent, plain = chain.encode(x, chain.init(spec), Shared(spec))[0], chain.sent(spec)
+    sent, plain = chain.encode(x, chain.init(spec), Shared(spec)).planes, chain.sent(spec)
     assert plain is not None
     part = Part(0, write(plain, sent), None, (0,), CHAIN)
     blob = bytearray(write_stream([Tensor("w", 0, x.shape)], [part], None, [Chain(text, 0, 0, 0)]))

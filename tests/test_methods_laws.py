@@ -112,12 +112,14 @@ def basis_of(shape: tuple[int, ...]) -> Any:
 def coded(transform: Transform, x: np.ndarray, shared: Shared, state: Any = None) -> Any:
     """Return the payload of x, what it decodes to, and the state after it."""
     before = transform.init(shared.spec) if state is None else state
-    planes, after = transform.encode(x, before, shared)
+    planes, after, known = transform.encode(x, before, shared)
     chain = transform.sent(shared.spec)
     assert chain is not None
     payload = write(chain, planes)
-    decoded = chain.decode(read(chain, payload, shared.spec), shared)
-    return payload, dense(decoded), after
+    decoded = dense(chain.decode(read(chain, payload, shared.spec), shared))
+    if known is not None:
+        assert dense(known).tobytes() == decoded.tobytes()
+    return payload, decoded, after
 
 
 def ordinary(seed: int, size: int = 600) -> np.ndarray:
@@ -236,8 +238,7 @@ def test_what_is_declared_linear_adds_up_compressed_and_tells_its_energy(text: s
     assert isinstance(transform, Chain)
     ours, theirs = shared_of(x, sender=3), shared_of(y, sender=4)
 
-    one, _ = transform.encode(x, {}, ours)
-    other, _ = transform.encode(y, {}, theirs)
+    one, other = transform.encode(x, {}, ours).planes, transform.encode(y, {}, theirs).planes
     sums = {name: one[name] + other[name] for name in one}
     together = dense(transform.decode(sums, shared_of(x, sender=0)))
 
@@ -281,7 +282,7 @@ def test_mutated_payloads_are_refused_or_decode(text: str, data: st.DataObject) 
     x = ordinary(9, 300)
     shared, transform = shared_of(x), parse(text)
     assert isinstance(transform, Chain)
-    payload = bytearray(write(transform, transform.encode(x, {}, shared)[0]))
+    payload = bytearray(write(transform, transform.encode(x, {}, shared).planes))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(payload) - 1))
         payload[at] = data.draw(st.integers(0, 255))
@@ -309,7 +310,7 @@ DRAWN = [
 def test_an_estimated_threshold_keeps_about_k_elements(by: Estimate, draw: str) -> None:
     x = getattr(np.random.default_rng(12), draw)(size=200_000).astype(np.float32)
 
-    planes, _ = parse(f"threshold:k=1%,by={by}").encode(x, {}, shared_of(x))
+    planes = parse(f"threshold:k=1%,by={by}").encode(x, {}, shared_of(x)).planes
 
     assert 1000 < planes["values"].size <= 4000
 

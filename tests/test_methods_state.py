@@ -73,7 +73,9 @@ def test_a_warm_up_keeps_fewer_elements_in_each_round() -> None:
     x = np.random.default_rng(7).laplace(size=10_000).astype(np.float32)
     spec, transform = TensorSpec(x.shape), parse("topk:k=0.1%,warmup=4")
 
-    kept = [transform.encode(x, {}, Shared(spec, round=r))[0]["values"].size for r in range(1, 8)]
+    kept = [
+        transform.encode(x, {}, Shared(spec, round=r)).planes["values"].size for r in range(1, 8)
+    ]
 
     assert kept == [2512, 631, 159, 40, 10, 10, 10]
 
@@ -106,7 +108,7 @@ def kept(text: str, factors: list[float]) -> list[int]:
     state = transform.init(SPEC)
     for round_, factor in enumerate(factors, 1):
         shared = Shared(SPEC, 1, round_)
-        parts, state = transform.encode(np.float32(factor) * x, state, shared)
+        parts, state, _ = transform.encode(np.float32(factor) * x, state, shared)
         counts.append(parts["values"].size)
     return counts
 

@@ -247,7 +247,7 @@ def test_a_tensor_with_nan_forgets_its_state() -> None:
 def test_another_seed_decodes_something_else(text: str) -> None:
     x, transform = ordinary(6), parse(text)
     spec = TensorSpec(x.shape, name="fc.weight")
-    parts, _ = transform.encode(x, {}, Shared(spec, seed=1))
+    parts = transform.encode(x, {}, Shared(spec, seed=1)).planes
 
     decoded = [dense(transform.decode(parts, Shared(spec, seed=seed))) for seed in (1, 2)]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
-from fedsz.methods.base import Kind, Part, Planes, Shared, State, TensorSpec
-from fedsz.methods.combinators import Chain, Transform, Wrapper, parts_of
+from fedsz.methods.base import Kind, Part, Shared, State, TensorSpec
+from fedsz.methods.combinators import Chain, Coded, Transform, Wrapper, parts_of
 from fedsz.methods.state import branch, within
 from fedsz.spec_strings import Choice, setting
 from fedsz.spread import energy
@@ -70,14 +70,14 @@ class Adaptive(Wrapper):
     def init(self, spec: TensorSpec) -> State:
         return {NORM: np.zeros(1), USUAL: np.zeros(1), **super().init(spec)}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> Coded:
         norm, variance = math.sqrt(energy(x)), float(x.var(dtype=np.float64)) if x.size else 0.0
         usual = float(state[USUAL][0]) or variance
         factor = self._factor(norm, float(state[NORM][0]), variance, usual)
-        planes, kept = keeping(self.inner, factor).encode(x, within(state), shared)
+        coded = keeping(self.inner, factor).encode(x, within(state), shared)
         usual += SMOOTHING * (variance - usual)
         own = {NORM: np.array([norm]), USUAL: np.array([usual])}
-        return planes, {**own, **branch(kept)}
+        return coded._replace(state={**own, **branch(coded.state)})
 
     def _factor(self, norm: float, before: float, variance: float, usual: float) -> float:
         """Return what k is multiplied by."""

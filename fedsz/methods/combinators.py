@@ -6,7 +6,7 @@ import fnmatch
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,20 @@ THEN: Final = ">"  # between the parts of a chain
 DIFFERENCE: Final = "difference"
 
 
+class Coded(NamedTuple):
+    """What a transform makes of a tensor.
+
+    Attributes:
+        planes: what is sent of it.
+        state: after it.
+        decoded: what the planes decode to, where a wrapper has had to know.
+    """
+
+    planes: Planes
+    state: State
+    decoded: Decoded | None = None
+
+
 class Transform(ABC):
     """What codes tensors: a frozen dataclass, whose functions are pure as those of `Part`."""
 
@@ -49,8 +63,8 @@ class Transform(ABC):
         """Return the state before the first round; see `fedsz.methods.state`."""
 
     @abstractmethod
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
-        """Do as `Part.encode`."""
+    def encode(self, x: NDArray, state: State, shared: Shared) -> Coded:
+        """Return what is sent of a tensor, and the state after it; see `Part.encode`."""
 
     @abstractmethod
     def sent(self, spec: TensorSpec) -> Chain | None:
@@ -120,7 +134,7 @@ class Chain(Transform):
     def init(self, spec: TensorSpec) -> State:
         return branch(self.parts[0].init(spec), "0") if self.parts else NOTHING
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> Coded:
         planes: dict[str, NDArray] = {VALUES: x}
         after: State = NOTHING
         spec = shared.spec
@@ -133,7 +147,7 @@ class Chain(Transform):
                 if not is_finite(sent[VALUES]):
                     raise CodecError(f"{part} makes values that are not finite")
                 spec = part.values_spec(sent, spec)
-        return planes, after
+        return Coded(planes, after)
 
     def specs(self, planes: Planes, spec: TensorSpec) -> list[TensorSpec]:
         """Return what each part codes of a tensor, and the values that the last one leaves, if any.
@@ -217,9 +231,9 @@ class Wrapper(Transform):
     def init(self, spec: TensorSpec) -> State:
         return branch(self.inner.init(spec))
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
-        planes, kept = self.inner.encode(x, within(state), shared)
-        return planes, branch(kept)
+    def encode(self, x: NDArray, state: State, shared: Shared) -> Coded:
+        coded = self.inner.encode(x, within(state), shared)
+        return coded._replace(state=branch(coded.state))
 
     def sent(self, spec: TensorSpec) -> Chain | None:
         return self.inner.sent(spec)
@@ -284,7 +298,7 @@ class ByLayer(Transform):
     def init(self, spec: TensorSpec) -> State:
         return self._of(spec).init(spec)
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> Coded:
         return self._of(shared.spec).encode(x, state, shared)
 
     def sent(self, spec: TensorSpec) -> Chain | None:

@@ -10,8 +10,8 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.codecs.base import Residual
 from fedsz.errors import ConfigError
-from fedsz.methods.base import Decoded, Planes, Shared, Sparse, State, TensorSpec, subtract
-from fedsz.methods.combinators import Wrapper, parts_of
+from fedsz.methods.base import Shared, Sparse, State, TensorSpec, subtract
+from fedsz.methods.combinators import Coded, Wrapper, parts_of
 from fedsz.spec_strings import setting
 from fedsz.spread import energy
 
@@ -56,18 +56,15 @@ class Feedback(Wrapper):
         nothing = np.zeros(spec.shape, spec.dtype)
         return {RESIDUAL: nothing, ROUND: np.zeros(1, np.int64), **super().init(spec)}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> Coded:
         age = max(shared.round - int(state[ROUND][0]), 1)
         v = Residual(state[RESIDUAL], self.decay**age).added_to(x)
-        planes, kept = super().encode(v, state, shared)
-        left = subtract(v, self.decode(planes, shared))
-        return planes, {RESIDUAL: left, ROUND: np.array([shared.round]), **kept}
-
-    def decode(self, planes: Planes, shared: Shared) -> Decoded:
-        """Return what the receiver has of a tensor."""
+        planes, kept, _ = super().encode(v, state, shared)
         chain = self.sent(shared.spec)
         assert chain is not None
-        return chain.decode(planes, shared)
+        decoded = chain.decode(planes, shared)
+        left = {RESIDUAL: subtract(v, decoded), ROUND: np.array([shared.round])}
+        return Coded(planes, {**left, **kept}, decoded)
 
 
 @dataclass(frozen=True)
@@ -102,13 +99,13 @@ class Ecx(Feedback):
         nothing = np.zeros(spec.shape, spec.dtype)
         return {**super().init(spec), BEFORE: nothing, OWED: nothing}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> Coded:
         kind, last = x.dtype.type, state[RESIDUAL]
         ahead = 2 * last - state[BEFORE]
         owed = kind(1 - self.smooth) * state[OWED] + kind(self.smooth) * ahead
         # Its `Feedback` adds what is owed, decayed by its age, and leaves the error of this round.
-        planes, after = super().encode(x, {**state, RESIDUAL: owed}, shared)
-        return planes, {**after, BEFORE: last, OWED: owed}
+        coded = super().encode(x, {**state, RESIDUAL: owed}, shared)
+        return coded._replace(state={**coded.state, BEFORE: last, OWED: owed})
 
 
 @dataclass(frozen=True)
@@ -141,15 +138,16 @@ class Dgc(Feedback):
     def init(self, spec: TensorSpec) -> State:
         return {**super().init(spec), MOMENTUM: np.zeros(spec.shape, spec.dtype)}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> Coded:
         u = state[MOMENTUM] * x.dtype.type(self.momentum) + self._clipped(x)
-        planes, after = super().encode(u, state, shared)
-        decoded = self.decode(planes, shared)
+        coded = super().encode(u, state, shared)
+        decoded = coded.decoded
+        assert decoded is not None
         if isinstance(decoded, Sparse):
             u.reshape(-1)[decoded.indices] = 0
         else:
             u[decoded != 0] = 0
-        return planes, {**after, MOMENTUM: u}
+        return coded._replace(state={**coded.state, MOMENTUM: u})
 
     def _clipped(self, x: NDArray) -> NDArray:
         norm = math.sqrt(energy(x))

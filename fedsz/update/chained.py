@@ -16,7 +16,7 @@ from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
 from fedsz.methods import History, Shared, Sparse, State, TensorSpec, Transform, with_history
 from fedsz.methods.base import DTYPES, NOTHING, Decoded, Planes, dense, is_finite, is_small
-from fedsz.methods.combinators import Chain
+from fedsz.methods.combinators import Chain, Coded
 from fedsz.methods.compressed_sum import CompressedSums
 from fedsz.methods.eigen import basis_for, require_history
 from fedsz.methods.feedback import RESIDUAL
@@ -97,7 +97,7 @@ class ChainEncoder(Encoder):
         coded = self._coded(x, entry.x, shared) if x.size and is_finite(x) else None
         arriving = entry.x
         if coded is not None and (self._sent is not None or x.dtype != entry.x.dtype):
-            decoded = dense(coded.chain.decode(coded.planes, shared))
+            decoded = dense(coded.decoded(shared))
             arriving = narrow(decoded, entry.x.dtype) if base is None else moved(base, decoded)
             self._keep_rounding(entry.name, decoded, arriving, base)
         if self._sent is not None and x.size:
@@ -111,7 +111,7 @@ class ChainEncoder(Encoder):
         transform = CHAIN if reference is None else CHAIN_DIFFERENCE
         return Payload(self.records.index(record), coded.payload, None, (entry.i,), transform)
 
-    def _coded(self, x: NDArray, tensor: NDArray, shared: Shared) -> _Coded | None:
+    def _coded(self, x: NDArray, tensor: NDArray, shared: Shared) -> _Sent | None:
         """Return what is sent of a tensor by a finite ``x``, and keep what that leaves."""
         spec, transform = shared.spec, self._transform.of(shared.spec)
         chain = transform.sent(spec) if transform else None
@@ -121,11 +121,12 @@ class ChainEncoder(Encoder):
         try:
             chain.require_affordable(spec)
             with np.errstate(over="ignore", invalid="ignore"):
-                planes, after = transform.encode(x, before, shared)
-            coded = _Coded(chain, planes, write(chain, planes))
+                made = transform.encode(x, before, shared)
+            after = made.state
+            coded = _Sent(chain, made, write(chain, made.planes))
             # Most parts decode some elements to more than they were.
             if not all(map(is_small, (x, *before.values()))):
-                _finite(chain, planes, shared)
+                _require_finite(coded.decoded(shared))
                 if not all(map(is_finite, after.values())):
                     raise CodecError(f"nothing finite is left of {spec.name!r} to keep")
         except CodecUnavailable:
@@ -170,12 +171,19 @@ class ChainEncoder(Encoder):
         return kept
 
 
-class _Coded(NamedTuple):
+class _Sent(NamedTuple):
     """A tensor's payload, and what it was made of."""
 
     chain: Chain
-    planes: Planes
+    made: Coded
     payload: bytes
+
+    def decoded(self, shared: Shared) -> Decoded:
+        """Return what a receiver decodes, which is not decoded again where that is known."""
+        if self.made.decoded is not None:
+            return self.made.decoded
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.chain.decode(self.made.planes, shared)
 
 
 @dataclass(frozen=True)
@@ -292,7 +300,11 @@ def _finite(chain: Chain, planes: Planes, shared: Shared) -> Decoded:
     """Return what planes decode to by a chain, or raise `CorruptStream` if it is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         decoded = chain.decode(planes, shared)
-    values = decoded.values if isinstance(decoded, Sparse) else decoded
-    if not is_finite(values):
-        raise CorruptStream("an element that is not finite")
+    _require_finite(decoded)
     return decoded
+
+
+def _require_finite(decoded: Decoded) -> None:
+    """Raise `CorruptStream` if an element is not finite."""
+    if not is_finite(decoded.values if isinstance(decoded, Sparse) else decoded):
+        raise CorruptStream("an element that is not finite")
