@@ -10,12 +10,51 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import Buffer
+from fedsz.arrays import Buffer, NDArray
 
+Doubles = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 class CorruptPayload(ValueError):
     """The bytes are not that many packed tokens."""
+
+def add_step(x: NDArray, start: NDArray, residual: NDArray, y: NDArray) -> bool:
+    """Write x - start + residual to ``y``, and say whether all x - start are finite.
+
+    All are float32, of one size; ``residual`` may be empty.
+    """
+
+def quantise(
+    y: NDArray,
+    where: npt.NDArray[np.int64],
+    steps: Doubles,
+    drawn: Doubles,
+    part: float,
+    most: int,
+    tokens: Tokens,
+) -> tuple[float, int]:
+    """Write tokens t + most, with t = round(y part / step + drawn) from -most to most.
+
+    ``y`` is float32, and becomes what is left, y - (t - drawn) step / part, unless ``part`` is 0.
+    ``where`` has positions in it; it is empty for all of it in order, and ``drawn`` for no dither.
+
+    Returns:
+        The sum of squares of y part / step, and how many t were limited.
+    """
+
+def dequantise(
+    sums: Tokens,
+    where: npt.NDArray[np.int64],
+    steps: Doubles,
+    drawn: Doubles,
+    shift: float,
+    factor: float,
+    y: NDArray,
+) -> int:
+    """Write (sum - shift - drawn) step factor to ``y``, and return the largest sum.
+
+    Arguments are as for `quantise`.
+    """
 
 def packed_size(count: int, bits: int) -> int:
     """Return the bytes that ``count`` tokens take."""

@@ -53,6 +53,10 @@ class Sent:
     where: Indices
     grid: npt.NDArray[np.float64]
 
+    def positions(self, count: int) -> Indices:
+        """Return ``where``; empty, which stands for all, if these are all of ``count``."""
+        return self.where[:0] if self.where.size == count else self.where
+
 
 def select(plan: TokenPlan, layout: Layout, history: History | None) -> dict[str, Sent]:
     """Return what a round sends of each tensor that is not exact.
@@ -73,6 +77,11 @@ def select(plan: TokenPlan, layout: Layout, history: History | None) -> dict[str
         bases[name], relative = found or (None, np.ones(math.prod(shape)))
         np.clip(relative * scale**2, _SMALLEST, _LARGEST, out=relative)
         spread[name] = relative.astype(np.float32)
+    if plan.share == 1:  # all are above any threshold
+        return {
+            name: Sent(bases[name], np.arange(v.size), np.sqrt(v.astype(np.float64)) / plan.spread)
+            for name, v in spread.items()
+        }
     keys = {name: (v.view(np.uint32) >> _SHIFT).astype(np.int32) for name, v in spread.items()}
     threshold = _threshold(keys, plan.share)
     sent = {}

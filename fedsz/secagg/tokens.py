@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsz.arrays import Layout, NDArray, cast, saturate
-from fedsz.codecs import _methods
+from fedsz.codecs import _methods, _ring
 from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate
 from fedsz.methods.eigen import History
 from fedsz.secagg.packing import Tokens
@@ -140,29 +140,20 @@ class TokenCodec:
         self.layout.check({name: x.shape for name, x in start.items()})
         used = min(weight, plan.cap)
         part = used / plan.cap
-        energies, rounded = [], []
+        energies: list[int] = []
+        rounded = np.zeros(-(-self._coefficients // plan.together) * plan.together, self._dtype)
+        free = rounded
         for name, sent in self.sent.items():
-            y = _step(name, trained[name], start[name], np.float32)
-            before = residual.get(name)
-            if before is not None and before.size == y.size:
-                y += before.reshape(-1)
+            y = _fed_back(name, trained[name], start[name], residual.get(name))
             if sent.basis is not None:
                 y = sent.basis.coefficients(y)
-            z = y[sent.where].astype(np.float64)
-            z *= part
-            z /= sent.grid
-            part_of_most = min(_energy(z, plan.spread) / self._most_energy, 1.0)
-            energies.append(int(part_of_most * self._loudest))
-            drawn = self._dither(name, client, z.size)
-            tokens = np.rint(z + drawn)
-            limited = np.clip(tokens, -plan.most, plan.most)
-            clipped += int(np.count_nonzero(tokens != limited))
-            rounded.append(limited.astype(np.int64))
-            if used:
-                limited -= drawn
-                limited *= sent.grid
-                limited /= part
-                y[sent.where] -= limited
+            here, free = free[: sent.where.size], free[sent.where.size :]
+            drawn = self._dither(name, (client,), here.size)
+            grid = sent.positions(y.size), sent.grid, drawn
+            energy, far = _ring.quantise(y, *grid, part, plan.most, here)
+            mean = energy / max(here.size, 1) / plan.spread**2
+            energies.append(int(min(mean / self._most_energy, 1.0) * self._loudest))
+            clipped += far
             kept = y if sent.basis is None else sent.basis.tensor(y)
             left[name] = kept.reshape(self.layout.shapes[name])
         parts = [self._in_places(rounded)]
@@ -173,7 +164,8 @@ class TokenCodec:
             parts.append(self._as_digits(moved.astype(np.int64) + half, self._wide))
         parts.append(self._as_digits(np.array([used]), plan.digits(plan.cap + 1)))
         parts.append(self._as_digits(np.array(energies, np.int64), self._narrow))
-        return Encoded(np.concatenate(parts).astype(self.dtype), left, clipped)
+        tokens = np.concatenate([one.astype(self.dtype, copy=False) for one in parts])
+        return Encoded(tokens, left, clipped)
 
     def decode(self, sums: Tokens, clients: Sequence[int]) -> Sum:
         """Return what a sum of tokens modulo 2^bits says.
@@ -189,10 +181,11 @@ class TokenCodec:
         plan, count = self.plan, len(clients)
         if not 0 < count <= plan.clients:
             raise ConfigError(f"a sum of {count} clients; the plan is for 1 to {plan.clients}")
-        if sums.shape != (self.count,):
-            raise CorruptStream(f"a sum has {self.count} tokens, got {sums.shape}")
-        left = _Reader(sums.astype(np.int64), plan)
-        rounded, steps = left.places(self._coefficients, count), {}
+        if sums.shape != (self.count,) or sums.dtype != self.dtype:
+            what = f"{self.count} tokens of {self.dtype}"
+            raise CorruptStream(f"a sum has {what}, got {sums.dtype} {sums.shape}")
+        left = _Reader(sums, plan)
+        rounded, steps = left.places(self._coefficients), {}
         wholes = {
             name: left.numbers(math.prod(self.layout.shapes[name]), self._wide, count)
             - count * self._half
@@ -206,9 +199,11 @@ class TokenCodec:
         factor = plan.cap / weight if weight else 0.0
         for name, sent in self.sent.items():
             here, rounded = rounded[: sent.where.size], rounded[sent.where.size :]
-            total = here - sum(self._dither(name, client, here.size) for client in clients)
             y = np.zeros(math.prod(self.layout.shapes[name]), np.float32)
-            y[sent.where] = total * sent.grid * factor
+            grid = sent.positions(y.size), sent.grid, self._dither(name, clients, here.size)
+            most = count * plan.most
+            largest = _ring.dequantise(here, *grid, most, factor, y)
+            left.require(largest, 2 * most)
             step = y if sent.basis is None else sent.basis.tensor(y)
             steps[name] = step.reshape(self.layout.shapes[name])
         for name, whole in wholes.items():
@@ -235,22 +230,30 @@ class TokenCodec:
         """The largest number that digits of an energy have: nobody can say that it is more."""
         return int(self.plan.base**self._narrow - 1)
 
-    def _dither(self, name: str, client: int, count: int) -> Doubles | float:
-        """Return numbers in [-1/2, 1/2) that only round, client and tensor decide; 0 if off."""
-        if not self.plan.dither:
-            return 0.0
-        drawn = np.empty(count)
-        _methods.uniforms(key_of(self.plan, name, self.plan.number, client), 0, drawn)
-        drawn -= 0.5
-        return drawn
+    def _dither(self, name: str, clients: Sequence[int], count: int) -> Doubles:
+        """Return sums of numbers in [-1/2, 1/2) of each client; none if dither is off.
 
-    def _in_places(self, rounded: Sequence[NDArray]) -> NDArray:
-        """Return coefficients in [-c, c] as tokens, of so many places each, the lowest first."""
-        plan, size = self.plan, self._coefficients
-        numbers = np.zeros(-(-size // plan.together) * plan.together, np.int64)
-        np.concatenate(rounded or [numbers], out=numbers[:size])
-        numbers[:size] += plan.most
-        return np.asarray(numbers.reshape(-1, plan.together) @ _powers(plan.place, plan.together))
+        Only round, client and tensor decide them.
+        """
+        total = np.zeros(count if self.plan.dither else 0)
+        drawn = np.empty_like(total)
+        for client in clients if self.plan.dither else ():
+            _methods.uniforms(key_of(self.plan, name, self.plan.number, client), 0, drawn)
+            drawn -= 0.5
+            total += drawn
+        return total
+
+    @property
+    def _dtype(self) -> np.dtype:
+        """Of coefficients before they share a token."""
+        return self.dtype if self.plan.together == 1 else np.dtype(np.uint32)
+
+    def _in_places(self, rounded: NDArray) -> NDArray:
+        """Return coefficients from 0 on as tokens, of so many places each, the lowest first."""
+        plan = self.plan
+        if plan.together == 1:
+            return rounded
+        return np.asarray(rounded.reshape(-1, plan.together) @ _powers(plan.place, plan.together))
 
     def _as_digits(self, numbers: NDArray, digits: int) -> NDArray:
         """Return numbers from 0 on as digits, the lowest first, each number's side by side."""
@@ -266,31 +269,30 @@ class _Reader:
     def __init__(self, sums: NDArray, plan: TokenPlan) -> None:
         self._sums, self._plan = sums, plan
 
-    def places(self, size: int, clients: int) -> Doubles:
-        """Return sums of so many clients' coefficients."""
+    def places(self, size: int) -> NDArray:
+        """Return sums of coefficients from 0 on."""
         plan = self._plan
         numbers = self._take(-(-size // plan.together))
-        found = np.empty((numbers.size, plan.together), np.int64)
+        if plan.together == 1:
+            return numbers
+        found = np.empty((numbers.size, plan.together), np.uint32)
         for i in range(plan.together):
             numbers, found[:, i] = np.divmod(numbers, plan.place)
-        self._require(numbers, 0)
-        self._require(found, 2 * clients * plan.most)
-        coefficients: Doubles = found.reshape(-1)[:size].astype(np.float64)
-        coefficients -= clients * plan.most
-        return coefficients
+        self.require(int(numbers.max(initial=0)), 0)
+        return found.reshape(-1)[:size]
 
     def numbers(self, size: int, digits: int, clients: int) -> NDArray:
         """Return sums of so many clients' numbers of so many digits, int64."""
-        total = self._take(size * digits)
-        self._require(total, clients * (self._plan.base - 1))
+        total = self._take(size * digits).astype(np.int64)
+        self.require(int(total.max(initial=0)), clients * (self._plan.base - 1))
         return np.asarray(total.reshape(size, digits) @ _powers(self._plan.base, digits))
 
     def _take(self, size: int) -> NDArray:
         taken, self._sums = self._sums[:size], self._sums[size:]
         return taken
 
-    def _require(self, total: NDArray, most: int) -> None:
-        largest = int(total.max(initial=0))
+    def require(self, largest: int, most: int) -> None:
+        """Raise `CorruptStream` if the largest sum in a place is more than ``most``."""
         if largest > most:
             raise CorruptStream(f"a sum in a place of tokens is {largest}; have {most} at most")
 
@@ -298,6 +300,29 @@ class _Reader:
 def _powers(base: int, count: int) -> NDArray:
     """Return base^0, base^1, ... as int64."""
     return np.array([base**i for i in range(count)], np.int64)
+
+
+def _fed_back(name: str, x: NDArray, base: NDArray, before: NDArray | None) -> NDArray:
+    """Return x - base and what a client has kept of the round before, as flat float32.
+
+    Raises:
+        DivergedUpdate: x - base is not finite.
+    """
+    kept = np.zeros(0, np.float32)
+    if before is not None and before.size == x.size:
+        kept = _flat(before.astype(np.float32, copy=False))
+    if not x.dtype == base.dtype == np.float32:
+        step = _step(name, x, base, np.float32)
+        return step + kept if kept.size else step
+    y = np.empty(x.size, np.float32)
+    if not _ring.add_step(_flat(x), _flat(base), kept, y):
+        raise DivergedUpdate(f"{name!r} has moved by what is not finite; nothing is sent")
+    return y
+
+
+def _flat(x: NDArray) -> NDArray:
+    """Return an array as natives take it."""
+    return np.require(x, requirements=["C", "A"]).reshape(-1)
 
 
 def _step(name: str, x: NDArray, base: NDArray, dtype: Any) -> NDArray:
@@ -324,11 +349,6 @@ def _whole_step(x: NDArray, base: NDArray) -> NDArray:
         return x.astype(np.int64) - base.astype(np.int64)
     step: NDArray = np.subtract(x, base).view(np.int64)
     return step
-
-
-def _energy(z: Doubles, spread: float) -> float:
-    """Return the mean square of tokens over that of the plan."""
-    return float(np.dot(z, z)) / z.size / spread**2 if z.size else 0.0
 
 
 def moved(x: NDArray, step: NDArray) -> NDArray:
