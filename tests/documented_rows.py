@@ -157,7 +157,7 @@ def by_bound(row: Row) -> list[float]:
     model, dataset = row.labels[0].partition(" (")[0].split(", ")
     prefix = "weights" if row.labels[1] == "uniform" else f"weights:{row.labels[1]}"
     where = {"dataset": DATASETS[dataset], "model": model}
-    bounds = ("1e-05", "0.0001", "0.001", "0.01", "0.1")
+    bounds = ("0.0001", "0.001", "0.01", "0.1")
     return [x for at in bounds for x in told("mean", f"{prefix}@{at}", "sweep", **where)]
 
 
@@ -368,17 +368,3 @@ def seconds_at_10_mbps() -> list[float]:
 def pays_below() -> list[float]:
     units = {"sz2": 1e6, "szx": 1e9, "uniform": 1e9}
     return [median(u.worth_below for u in group(x).updates) / of for x, of in units.items()]
-
-
-def laws_of_errors() -> list[float]:
-    """KS of the uniform law and of Laplace's: cnn, CIFAR-10, sz2 and uniform, 1e-4 and 1e-3."""
-    bounds, codecs = ("rel:0.0001", "rel:0.001"), ("sz2", "uniform")
-    laws = [
-        law
-        for run in setting("sweep", dataset="cifar10").runs
-        if named(run.bound) in bounds and run.way.codec in codecs
-        for of in run.distributions
-        if of.what == "error"
-        for law in of.laws
-    ]
-    return [median(law.ks for law in laws if law.name == name) for name in ("uniform", "laplace")]

@@ -164,7 +164,6 @@ SENTENCES = [
         " and AlexNet's N need 1000 classes (N and N), but MobileNetV2's lossy share of N %",
         texts.table_3,
     ),
-    Sentence(PAPER, "KS N, against N for Laplace", rows.laws_of_errors),
     Sentence(
         MEASUREMENTS,
         "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps. A plain"
