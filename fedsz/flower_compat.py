@@ -8,6 +8,7 @@ change.
 # ruff: noqa: E402, F401 - the release comes first; what is imported here is for others
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ if tuple(map(int, flwr.__version__.split(".")[:2])) < OLDEST:
         " pip install 'fedsz[flower]'"
     )
 
-from flwr.app import Array, ArrayRecord, Error, Message, Metadata, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
 
 # What Flower's own server calls itself in the metadata of its messages; codes of error replies.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -75,6 +76,13 @@ def make_record(arrays: dict[str, Array]) -> ArrayRecord:
     """Return a record of these very Arrays; Flower's constructor copies each."""
     record = ArrayRecord()
     record.__dict__["_data"] = arrays  # where all of Flower's methods find them
+    return record
+
+
+def make_note(values: Mapping[str, Any]) -> ConfigRecord:
+    """Return a record of values that it can hold; Flower's constructor looks at each of them."""
+    record = ConfigRecord()
+    record.__dict__["_data"] = dict(values)
     return record
 
 

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import DTYPES, Buffer, wide
+from fedsz.arrays import DTYPES, Buffer, New, new_memory, wide
 from fedsz.codecs import _uniform
 from fedsz.codecs.base import (
     FLOAT32,
@@ -94,7 +93,8 @@ class Uniform(Codec):
             base: of its dtype and shape; or None, for 0.
             bound: on d.
             residual: of its dtype and shape; or None, for 0.
-            left: where that goes, likewise; contiguous, in memory of its own. None if nowhere.
+            left: where that goes, likewise, or its bytes; contiguous, in memory of its own. None
+                if nowhere.
             step: above 0, see `encode_multiples`; ``bound`` says nothing then.
         """
         check_input(x, step or bound, base, self.dtypes)
@@ -124,19 +124,20 @@ class Uniform(Codec):
         shape: Sequence[int],
         dtype: npt.DTypeLike = FLOAT32,
         base: AnyArray | None = None,
+        new: New = new_memory,
     ) -> AnyArray:
+        """Do as `Codec.decode`, into memory that is ``new``."""
         dtype, n = np.dtype(dtype), math.prod(shape)
         onto = base if dtype in WIDE else None
         try:
-            y = np.empty(n, dtype)
+            y, room = new(shape, dtype)
         except (MemoryError, ValueError) as err:
             raise CorruptStream(f"{n} elements are more than fit into memory") from err
         with refusing_corrupt():
             _uniform.decode(
-                *(payload, DTYPE_IDS[dtype], y.view(np.uint8), self._threads(n), ""),
+                *(payload, DTYPE_IDS[dtype], room, self._threads(n), ""),
                 None if onto is None else octets(onto),
             )
-        y = y.reshape(shape)
         if base is None or onto is not None:
             return y
         with np.errstate(over="ignore", invalid="ignore"):
@@ -226,13 +227,14 @@ def octets(x: AnyArray) -> npt.NDArray[np.uint8]:
     return flat(x).view(np.uint8)
 
 
-@contextmanager
-def refusing_corrupt() -> Iterator[None]:
-    """Translate the native module's exception into `CorruptStream`."""
-    try:
-        yield
-    except _uniform.CorruptPayload as err:
-        raise CorruptStream(f"uniform payload does not decode: {err}") from err
+class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.update.lossy.located`
+    """Translates the native module's exception into `CorruptStream`."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, err: BaseException | None, __: object) -> None:
+        if isinstance(err, _uniform.CorruptPayload):
+            raise CorruptStream(f"uniform payload does not decode: {err}") from err
 
 
 def threads_for(n: int) -> int:

@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDic
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
 from fedsz.flower.records import to_record, views_of
-from fedsz.flower_compat import make_record
+from fedsz.flower_compat import make_note, make_record
 from fedsz.methods import History
 from fedsz.methods.base import is_finite
 from fedsz.update.client_update import log_misfits
@@ -135,7 +135,7 @@ class ClientState:
         for name in (_RESIDUAL + key, _TURN + key):
             self._move(name, _BEFORE + name)
         self._put(_RESIDUAL + key, to_record(residual) or None)
-        self._put(_TURN + key, ConfigRecord({"turn": told.turn, "run": told.run}))
+        self._put(_TURN + key, make_note({"turn": told.turn, "run": told.run}))
 
     def forget_residual(self, key: str) -> None:
         """Keep nothing of what any turn has left out."""
@@ -167,7 +167,7 @@ class ClientState:
         """Keep a reply, over that to another request; None forgets it."""
         for name in [name for name in self._state if name.startswith(kept_as + ".")]:
             del self._state[name]
-        self._put(_ASKED + kept_as, ConfigRecord({"digest": asked}) if reply else None)
+        self._put(_ASKED + kept_as, make_note({"digest": asked}) if reply else None)
         for key, record in (reply or {}).items():
             self._state[f"{kept_as}.{key}"] = _own(record)
 

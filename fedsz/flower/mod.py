@@ -33,6 +33,7 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.secure_member import SECURE, SecureMember
+from fedsz.framed import framed
 from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
@@ -273,7 +274,7 @@ def _received(
     if key not in told.holds:
         return Reference(ReceivedUpdate(record, limits=limits).arrays())
     plain = {} if is_sealed(record) else views_of(record)
-    return received(key, streams_of(record), plain, told, state, initial, limits)
+    return received(key, streams_of(record), plain, told, state, initial, limits, framed)
 
 
 def _digest(message: Message, sent: Mapping[str, Reference], without: str = "") -> bytes:
@@ -326,5 +327,5 @@ def _compress(
     if reports:
         feeds_back = told.trains and told.config.feeds_back
         said = ReplyReport.of(reports, arrivals, feeds_back=feeds_back)
-        note = ConfigRecord(dict(said.written()))
+        note = compat.make_note(said.written())
     reply.content = replaced(reply.content, replies, note)

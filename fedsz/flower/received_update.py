@@ -16,6 +16,7 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.errors import CorruptStream, FedszError, RefusedReply
 from fedsz.flower.records import aside_of, from_array, is_sealed, layout_of, streams_of
 from fedsz.flower.refusal import WHOLE, Norm, Refusal
+from fedsz.framed import framed
 from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
@@ -267,8 +268,14 @@ class ReceivedUpdate:
         return all(self.shapes.get(name) == x.shape for name, x in whole.items())
 
     def arrays(self) -> dict[str, NDArray]:
-        """Return all arrays, in the sender's order; raises as iterating and `judge` do."""
-        decoded = dict(self)
+        """Return all arrays, in the sender's order; raises as iterating and `judge` do.
+
+        They may be read-only, and to make Flower Arrays of them takes no copy; see `framed`.
+        """
+        decoded = {}
+        for name, x in self.unpacked():
+            with self.clock:
+                decoded[name] = owned(x, framed)
         self.judge(Norm.of((x.dtype, self._energy(name, x)) for name, x in decoded.items()))
         if self.scale < 1 or self.holds_whole:
             with self.clock:

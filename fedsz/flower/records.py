@@ -23,6 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import make_array, make_record
+from fedsz.framed import file_of, header_of
 
 KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"
@@ -47,29 +48,20 @@ _USUAL_HEADER: Final = 256  # bytes: numpy pads those of up to some ten dimensio
 def to_array(x: NDArray, dtype: np.dtype | None = None) -> Array:
     """Return a Flower Array of ``x``, in ``dtype`` if that is another than its own.
 
-    It takes one copy of the bytes, where Flower's own takes two; see `fedsz.arrays.cast`.
+    It takes one copy of the bytes, where Flower's own takes two, and none of what is framed; see
+    `fedsz.framed` and, for other dtypes, `fedsz.arrays.cast`.
     """
     dtype = x.dtype if dtype is None else dtype
-    header, flat = _header_for(dtype, x.shape), x.reshape(-1)
     if dtype == x.dtype:
-        data = b"".join((header, raw(flat)))
+        data = file_of(x) or b"".join((header_of(dtype, x.shape), raw(x.reshape(-1))))
     else:
-        written = io.BytesIO(header)  # grows in place, and getvalue() hands out its buffer
+        flat, written = x.reshape(-1), io.BytesIO(header_of(dtype, x.shape))
+        # It grows in place, and getvalue() hands out its buffer.
         written.seek(0, io.SEEK_END)
         for here in chunks(flat.size):
             written.write(raw(cast(flat[here], dtype)))
         data = written.getvalue()
     return make_array(DTYPE_NAMES[dtype], x.shape, NUMPY, data)
-
-
-# A model's headers are the same in each round, and making one takes as long as coding its tensor.
-@lru_cache(maxsize=_HEADERS)
-def _header_for(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    like, written = np.empty(0, dtype), io.BytesIO()
-    plain = like if dtype.kind != "V" and dtype.isbuiltin else like.view(f"V{dtype.itemsize}")
-    about = np.lib.format.header_data_from_array_1_0(plain) | {"shape": shape}
-    np.lib.format.write_array_header_1_0(written, about)
-    return written.getvalue()
 
 
 def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:

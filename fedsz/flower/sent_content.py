@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import RecordDict
 
 from fedsz import codecs
 from fedsz.arrays import Layout
 from fedsz.codecs import Raw
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, to_record, with_aside
-from fedsz.flower_compat import RECORD_KEY_CONFIGS
+from fedsz.flower_compat import RECORD_KEY_CONFIGS, make_note
 from fedsz.methods import History, texts_sent, with_history
 from fedsz.shelf import Parked
 from fedsz.transport.messages import most_fields_of
@@ -120,7 +120,7 @@ class SentContent:
                 if isinstance(stream, Parked)
             }
             records[key], nbytes = record, nbytes + size
-        told = ConfigRecord(self.instructions.written())
+        told = make_note(self.instructions.written())
         request = StreamedRequest({**self.others, **records, KEY: told})
         request.reply_fields, request.parked = self._reply_fields, parked
         return request, nbytes

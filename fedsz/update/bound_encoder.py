@@ -11,12 +11,11 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import numpy as np
-
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.uniform import WIDE, Uniform, compare
+from fedsz.framed import framed
 from fedsz.stream import DIFFERENCE, VALUES, Part
 from fedsz.update.config import CompressionConfig
 from fedsz.update.encoder import Encoder, hardly_saves
@@ -138,14 +137,14 @@ class UpdateEncoder(BoundEncoder):
             rounding = 0.0
         if not absolute > rounding:
             return self._encode_decoded(entry, base, reference)
-        origin, left = None if reference is None else base, np.empty(x.shape, x.dtype)
-        coded = codec.encode_update(x, origin, absolute - rounding, residual, left)
+        origin, left = None if reference is None else base, framed(x.shape, x.dtype)
+        coded = codec.encode_update(x, origin, absolute - rounding, residual, left.room)
         within = Within(coded.payload, absolute, coded.max_error + rounding)
         part = self._part(entry, within, VALUES if reference is None else DIFFERENCE)
         lost = coded.left if part else 0.0
         self.arrived += Arrival(seen.step, seen.meant, lost, 1)
-        if lost or (part and left.any()):
-            self.left[entry.name] = left
+        if lost or (part and left.x.any()):
+            self.left[entry.name] = left.x
         return part
 
     def _encode_decoded(

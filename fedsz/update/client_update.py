@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fedsz.arrays import NDArray, StateDict, as_arrays
+from fedsz.arrays import NDArray, New, StateDict, as_arrays, new_memory
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.methods import History
 from fedsz.methods.combinators import by_step
@@ -22,7 +22,7 @@ from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
 from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
+from fedsz.update.decompress import arrays_of
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.instructions import Instructions
 from fedsz.update.lattice import place_first
@@ -80,6 +80,7 @@ def received(
     keeper: Keeper,
     initial: Callable[[], Reference | None],
     limits: Limits,
+    new: New = new_memory,
 ) -> Reference:
     """Return a model that a client is to hold: whole, or by what it differs from the one held here.
 
@@ -91,6 +92,7 @@ def received(
         keeper: of what is held here.
         initial: returns the model that training starts from, if it is here.
         limits: what a stream may ask for.
+        new: makes the memory of arrays, where a codec decodes into such.
 
     Raises:
         ReferenceMismatch: it differs from a model that is not held here.
@@ -109,7 +111,7 @@ def received(
             have, want = shown(model.digest), shown(wanted or b"")
             logger.warning("the initial model here is %s, the server's %s: it sends it", have, want)
     for stream in streams:
-        model = Reference(decompress(stream, reference=model, as_numpy=True, limits=limits))
+        model = Reference(arrays_of(Reader(stream, limits), model, new))
     if model is None:
         raise ReferenceMismatch("the server sent no model, and this client holds none")
     require_reference(told.holds[key], model)

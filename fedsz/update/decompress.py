@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedsz import codecs
-from fedsz.arrays import NDArray, StateDict, as_tensor
+from fedsz.arrays import NDArray, New, StateDict, as_tensor, new_memory
 from fedsz.codecs import Codec
 from fedsz.stream import BITS, CHAIN_DIFFERENCE, CHAINED, DIFFERENCE, Limits, Reader
 from fedsz.update.chained import ChainDecoder
@@ -46,14 +46,22 @@ def decompress(
         >>> fedsz.decompress(blob, reference=before, as_numpy=True)["weight"][:2]
         array([1.5, 1.5], dtype=float32)
     """
-    reader = Reader(blob, limits)
-    decoded = dict(decode(reader, Reference.of(reference)))
-    arrays = {tensor.name: decoded[tensor.name] for tensor in reader.header.tensors}
+    arrays = arrays_of(Reader(blob, limits), Reference.of(reference))
     return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
 
 
-def decode(reader: Reader, reference: Reference | None = None) -> Iterator[tuple[str, NDArray]]:
-    """Yield name and array of each tensor of a stream.
+def arrays_of(
+    reader: Reader, reference: Reference | None = None, new: New = new_memory
+) -> dict[str, NDArray]:
+    """Return the arrays of a stream by name, in its order; raises as `decode` does."""
+    decoded = dict(decode(reader, reference, new))
+    return {tensor.name: decoded[tensor.name] for tensor in reader.header.tensors}
+
+
+def decode(
+    reader: Reader, reference: Reference | None = None, new: New = new_memory
+) -> Iterator[tuple[str, NDArray]]:
+    """Yield name and array of each tensor of a stream; some of them in ``new`` memory.
 
     Tensors come in the order of their payloads, which is not that of the state_dict.
 
@@ -63,7 +71,7 @@ def decode(reader: Reader, reference: Reference | None = None) -> Iterator[tuple
         CodecUnavailable: a codec's library is not installed here.
     """
     for name, x in unpack(reader, reference):
-        yield name, owned(x)
+        yield name, owned(x, new)
 
 
 def unpack(
@@ -99,13 +107,15 @@ def unpack(
         yield tensor.name, coded if coded.is_native else coded.decode()
 
 
-def owned(x: NDArray | CodedTensor) -> NDArray:
-    """Return what `unpack` has yielded as a writable array, which does not keep the stream alive.
+def owned(x: NDArray | CodedTensor, new: New = new_memory) -> NDArray:
+    """Return what `unpack` has yielded as an array, which does not keep the stream alive.
+
+    It can be written to, unless it is in ``new`` memory that cannot.
 
     Raises:
         CorruptStream: a payload is not what the header says.
         CodecUnavailable: a codec's library is not installed here.
     """
     if isinstance(x, CodedTensor):
-        return x.decode()
+        return x.decode(new)
     return x if x.flags.writeable else x.copy()

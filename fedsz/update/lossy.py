@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from fedsz.arrays import Buffer, NDArray, chunks, finfo, wide
+from fedsz.arrays import Buffer, NDArray, New, chunks, finfo, new_memory, wide
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
@@ -195,16 +194,21 @@ class CodedTensor:
         """Whether its codec holds it without a rounding of its own, and so can add it up."""
         return self._coded_dtype in self.codec.dtypes
 
-    def decode(self) -> NDArray:
-        """Return it as an array.
+    def decode(self, new: New = new_memory) -> NDArray:
+        """Return it as an array; in ``new`` memory where its codec decodes it into such.
 
         Raises:
             CorruptStream: the payload is not what the header says.
             CodecUnavailable: the codec's library is not installed here.
         """
-        base = self.reference if self.is_native and self._coded_dtype == self.dtype else None
+        dtype, base = self._coded_dtype, None
+        if dtype == self.dtype and dtype in self.codec.dtypes:
+            base = self.reference
+        coded = self.payload, self.shape, dtype, base
         with located(self.offset):
-            y = self.codec.decode(self.payload, self.shape, self._coded_dtype, base)
+            if isinstance(self.codec, Uniform) and dtype == self.dtype:
+                return self.codec.decode(*coded, new)
+            y = self.codec.decode(*coded)
         if self.reference is None or base is not None:
             return narrow(y, self.dtype)
         return moved(self.reference, y)
@@ -241,13 +245,17 @@ class CodedTensor:
         return self.dtype if self.reference is None else wide(self.dtype)
 
 
-@contextmanager
-def located(offset: int) -> Iterator[None]:
-    """Count the place of a `CorruptStream` from the start of the stream, not of the payload."""
-    try:
-        yield
-    except CorruptStream as err:
-        raise type(err)(err.what, offset=offset + err.offset) from err
+class located:  # noqa: N801 - no generator, which takes as long as to decode a small tensor
+    """Counts the place of a `CorruptStream` from the start of the stream, not of the payload."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, err: BaseException | None, __: object) -> None:
+        if isinstance(err, CorruptStream):
+            raise type(err)(err.what, offset=self._offset + err.offset) from err
 
 
 def moved(base: NDArray, difference: NDArray) -> NDArray:
