@@ -166,8 +166,7 @@ def hundred(row: Row) -> list[float]:
     name, _, data = row.labels[0].partition(", ")
     model = {"logistic regression": "logistic"}.get(name, name)
     where = {"dataset": DATASETS.get(data, data), "model": model, "partition": "dirichlet:0.3"}
-    what = "seeds plain up down total course late"
-    return by_downlink(what, row.labels[1], "hundred", **where)
+    return by_downlink("plain up down total course late", row.labels[1], "hundred", **where)
 
 
 PORTFOLIO = {

@@ -166,9 +166,7 @@ SENTENCES = [
     ),
     Sentence(
         MEASUREMENTS,
-        "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps. A plain"
-        " socket on its own connection takes N, N and N times. Warm connections (down) take N, N"
-        " and N",
+        "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps",
         texts.slow_start,
     ),
     Sentence(
