@@ -154,7 +154,7 @@ class Methods:
         shared = Shared(spec, int.from_bytes(RUN[:8], "little"), turn, SENDER)
         before = self.states.get(name) or self.transform.init(spec)
         shift = self.shifts.get(name, np.zeros_like(x))
-        planes, self.states[name] = self.transform.encode(x - shift, before, shared)
+        planes, self.states[name], _ = self.transform.encode(x - shift, before, shared)
         chain = self.transform.sent(spec)
         assert chain is not None
         if isinstance(difference := self.transform.of(spec), Difference):
