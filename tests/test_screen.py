@@ -7,6 +7,7 @@ import time
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 import typer
 from rich.console import Console
@@ -104,6 +105,18 @@ TOTALS = Totals(
     rounds=12, seconds=60.0, replies=9, raw_up=4000, sent_up=500, wire_up=600, raw_down=4000,
     max_error=0.25,
 )  # fmt: skip
+
+
+def test_an_error_that_nobody_has_measured_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of secure sums, of which the server sees no error."""
+    with RunTable() as table:
+        table.show(ROUNDS[1])
+        table.show(Done("runs/x", 2.0, {}, msgspec.structs.replace(TOTALS, max_error=0.0)))
+
+    out = capsys.readouterr().out
+    assert "8.00x smaller" in out
+    assert "largest error" not in out
+    assert "0.0000" not in out
 
 
 def test_a_server_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:

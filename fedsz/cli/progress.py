@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from fedsz.cli.output import print_table, say
 from fedsz.control.record import RoundRecord
+from fedsz.control.round_numbers import measured
 from fedsz.experiments.scheme import DEFAULTS, Scheme, partition_name
 from fedsz.experiments.sweep import Step, Sweep
 from fedsz.experiments.sweep_plan import run_id
@@ -103,7 +104,7 @@ def _outcome(runs: Sequence[Run], judge: str) -> tuple[str, ...]:
     ratios = zip(*(_ratios(run.trained) for run in good), strict=True)
     up, both = (f"{statistics.median(x):.1f}" if all(x) else "-" for x in ratios)
     error = max(run.max_error for run in good)
-    return (str(len(good)), middle, up, both, f"{error:.4f}", failed)
+    return (str(len(good)), middle, up, both, measured(error), failed)
 
 
 def _ratios(rounds: Sequence[RoundRecord]) -> tuple[float, float]:

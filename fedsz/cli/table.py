@@ -109,7 +109,8 @@ class RunTable(StatusLine):
             ratio = ", which clients had" if had else f": {of.raw_down / of.sent_down:.2f}x smaller"
             models = f"{size(of.raw_down)} of models{ratio}"
             lines.append(f"sent down {size(of.sent_down)} for {models}")
-            lines.append(f"largest error {of.max_error:.4f} of its bound")
+            if of.max_error:
+                lines.append(f"largest error {of.max_error:.4f} of its bound")
         else:
             lines.append("no client sent an update that could be used")
         lines += failure_lines(done.failures)

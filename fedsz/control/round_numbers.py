@@ -36,6 +36,11 @@ class Number(NamedTuple):
         return "-" if value is None else self.show(value)
 
 
+def measured(error: float) -> str:
+    """Return a largest error; "-" for none, as of runs without bounds and of secure sums."""
+    return f"{error:.4f}" if error > 0 else "-"
+
+
 # fmt: off
 # Two lines a number: what it is; where it is shown, and how.
 NUMBERS: Final = {number.name: number for number in (
@@ -54,7 +59,7 @@ NUMBERS: Final = {number.name: number for number in (
     Number("decode_seconds", float, "Decoding in it, on the server",
         "fedsz_round_decode_seconds"),
     Number("max_error", float, "Largest error as a share of its bound",
-        "fedsz_max_error_ratio", on_page=False, heads=("error/", "bound"), show="{:.4f}".format),
+        "fedsz_max_error_ratio", on_page=False, heads=("error/", "bound"), show=measured),
     Number("tensors", int, "Tensors of an update", on_page=False, tracked=False),
     Number("lossy", int, "Tensors of it that were lossy", on_page=False, tracked=False),
     Number("kept", float, "Share of an update's energy that arrived, the median's",
