@@ -14,10 +14,19 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum
 
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, SecureMember, SecureSum, StreamingFedAvg
+from fedsz.flower import (
+    FedBuff,
+    FedSZGrid,
+    FedSZMod,
+    FetchSgd,
+    LocalGrid,
+    SecureMember,
+    SecureSum,
+    StreamingFedAvg,
+)
 from fedsz.flower.records import to_record, views_of
 from fedsz.flower.secure_member import SECURE, STAGE
 from fedsz.flower.wrapped_grid import WrappedGrid
@@ -77,7 +86,7 @@ def check(result: Any, clients: list[int], rounds: int = 1) -> None:
     assert found["seen"] == pytest.approx(3)
 
 
-@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg, FedMedian])
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
 def test_any_average_is_the_mean(strategy: type[FedAvg]) -> None:
     grid = grid_of(local())
 
@@ -257,6 +266,29 @@ def test_a_mod_of_another_strategy_steps_by_the_mean() -> None:
     moved = views_of(result.arrays)["kernel"] - initial()["kernel"]
     mean = expected(list(range(N)))["kernel"] - initial()["kernel"]
     assert (np.sign(moved) == np.sign(mean))[np.abs(mean) > 1e-3].all()
+
+
+@pytest.mark.parametrize("strategy", [Krum, FedMedian, FedTrimmedAvg, FedBuff, FetchSgd])
+def test_strategies_that_look_at_single_updates_are_refused(strategy: type[FedAvg]) -> None:
+    """Before anybody trains; a mean from each client would look as if it was robust."""
+    ears = Ears(local())
+
+    with pytest.raises(ConfigError, match=r"a secure sum has none|use send_and"):
+        run(grid_of(ears), strategy)
+
+    assert not ears.heard
+
+
+def test_a_legacy_server_is_refused() -> None:
+    """Its messages go to one client each, from threads of their own."""
+    grid = grid_of(local())
+    content = RecordDict({"fitins.parameters": to_record(initial())})
+    message = Message(content, grid.get_node_ids()[0], "train")
+
+    with pytest.raises(ConfigError, match="legacy"):
+        grid.push_messages([message])
+    with pytest.raises(ConfigError, match="legacy"):
+        grid.send_and_receive([message])
 
 
 def test_the_other_ways_to_ask_are_refused() -> None:

@@ -328,7 +328,7 @@ class FedSZGrid(WrappedGrid):
         return chain(benched, self._exchange.stream(packed, timeout, sealed=sealed))
 
     def _sums_up(self, pushed: list[Message]) -> bool:
-        return self._sums is not None and is_round(pushed) and is_training(pushed)
+        return self._sums is not None and self._sums.takes(pushed)
 
     def take_traffic(self) -> Traffic:
         """Return what was counted since the last call, or since the start.

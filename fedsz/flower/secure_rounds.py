@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +22,7 @@ from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.exchange import Exchange
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.masked_reply import error_of, with_mean
-from fedsz.flower.pushes import round_of
+from fedsz.flower.pushes import is_round, is_training, round_of
 from fedsz.flower.records import layout_of, to_record, views_of
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
@@ -39,6 +41,21 @@ logger = logging.getLogger("flwr.fedsz")
 
 LEFT_OUT: Final = "left out of secure sums: it has lied about shares, or was in dispute with a liar"
 
+# Strategies, of Flower and ours, to which the mean from each client would be no update.
+_LOOK_AT_UPDATES: Final = {
+    "Bulyan",
+    "DifferentialPrivacyServerSideAdaptiveClipping",
+    "DifferentialPrivacyServerSideFixedClipping",
+    "FedBuff",
+    "FedMedian",
+    "FedTrimmedAvg",
+    "FedXgbBagging",
+    "FedXgbCyclic",
+    "FetchSgd",
+    "Krum",
+    "MultiKrum",
+    "QFedAvg",
+}
 _STATE: Final = "secure"  # the record of a state that is of secure sums
 _SEED_BITS: Final = 62
 _TOLD: Final = 5  # disputes in a line of the log
@@ -128,6 +145,25 @@ class SecureRounds:
         if _STATE in records:
             self._known = msgspec.json.decode(records[_STATE]["json"], type=Known)
             self._disputes = Disputes(self._known.left_out, self._known.pairs)
+
+    def takes(self, pushed: Sequence[Message]) -> bool:
+        """Say whether messages are of a round that is summed up.
+
+        Raises:
+            ConfigError: they train, and cannot be, for a legacy server sends to one client at a
+                time; or a strategy has sent them that looks at single updates.
+        """
+        has_model = any(compat.records_in(message.content, ArrayRecord) for message in pushed)
+        if not is_training(pushed) or not has_model:
+            return False
+        if not is_round(pushed):
+            raise ConfigError(
+                "a secure sum needs a strategy of flwr.serverapp: legacy ones send one by one"
+            )
+        if name := _single_updates(sys._getframe()):
+            what = f"{name} looks at single updates, and a secure sum has none"
+            raise ConfigError(f"{what}: use a strategy that averages, such as FedAvg")
+        return True
 
     def replies(
         self, pushed: Sequence[Message], pack: Pack, timeout: float | None
@@ -297,3 +333,13 @@ def _read(written: Mapping[str, tuple[str, tuple[int, ...]]]) -> Layout:
         {name: shape for name, (_, shape) in written.items()},
         {name: dtypes[dtype] for name, (dtype, _) in written.items()},
     )
+
+
+def _single_updates(frame: FrameType | None) -> str:
+    """Return the name of a strategy that calls, and looks at single updates; "" if none does."""
+    while frame is not None:
+        names = {kind.__name__ for kind in type(frame.f_locals.get("self")).__mro__}
+        if found := names & _LOOK_AT_UPDATES:
+            return min(found)
+        frame = frame.f_back
+    return ""
