@@ -197,8 +197,9 @@ class RunConfig:
         PRIVACY, ALONE, low=1e-9, high=1)
     dp_seed: int = option(-1, "Draw the noise from this seed, for tests: it hides nothing then. -1 "
         "for the system's secure generator.", PRIVACY, ALONE, low=-1, high=(1 << 32) - 1)
-    dp_least_noise: float = option(0.0, "Refuse a server that asks this client for less noise, in "
-        "clipping norms.", PRIVACY, (CLIENT,), low=0, high=1e6)
+    dp_least_noise: float = option(0.0, "Refuse a server that asks for less noise than this, in "
+        "clipping norms: on this client's update, or on the secure sum.",
+        PRIVACY, (CLIENT,), low=0, high=1e6)
 
     max_client_share: float = option(0.5, "Largest share of a round's weight for one client, if "
         "all others have the median weight. A larger weight is lowered. 1 for no limit, nor one "
