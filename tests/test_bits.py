@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz import codecs
 from fedsz.arrays import DTYPE_IDS, DTYPES
+from fedsz.codecs import _stream
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.stream import BITS, Part, Tensor, write
 from fedsz.stream.format import DIFFERENCES
@@ -87,12 +88,28 @@ def test_tensors_of_one_item_size_share_planes(tensors: list[np.ndarray], seed: 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int64, np.uint8])
 def test_arrays_of_many_chunks(dtype: Any) -> None:
     rng = np.random.default_rng(0)
-    x = (rng.normal(size=bits.CHUNK * 2 + 7) * 50 + 120).astype(dtype)
+    x = (rng.normal(size=(1 << 16) + 7) * 50 + 120).astype(dtype)
     base = step(np.random.default_rng(1), x)
 
     (back,) = bits.moved(bits.difference([x], [base]), [base])
 
     assert back.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("width", "sizes", "first"),
+    [(3, (6, 6, 6), 0), (0, (4, 4, 4), 0), (16, (16, 16, 16), 0), (4, (6, 6, 8), 0),
+     (4, (8, 4, 8), 0), (4, (8, 8, 4), 0), (4, (8, 8, 8), 1), (1, (1, 1, 1), 1 << 63)],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused(
+    width: int, sizes: tuple[int, int, int], first: int
+) -> None:
+    x, base, planes = (np.zeros(size, np.uint8) for size in sizes)
+
+    with pytest.raises(ValueError, match=r"bytes|fit|differ"):
+        _stream.bit_difference(x, base, width, False, planes, first)
+    with pytest.raises(ValueError, match=r"bytes|fit|differ"):
+        _stream.move_bits(planes, first, width, False, base, x)
 
 
 @given(lossless=st.sampled_from(LOSSLESS), state=state_dicts(), seed=seeds)

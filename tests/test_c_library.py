@@ -32,14 +32,13 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference
 from tests import c_library, fuzz
-from tests.c_library import Library, NoRoom, Tensor, layers, moved
+from tests.c_library import BUILD, Library, NoRoom, Tensor, layers, moved
 from tests.golden.make import CASES, FOLDER, after, before, bytes_of, rest_before, state
 from tests.hostile_headers import HOSTILE, header_of, sealed_header
-from tests.portable import CMAKE, FLOATS, ROOT
+from tests.portable import CMAKE, FLOATS
 from tests.strategies import LAYER, finite, seeds, weights
 from tests.test_golden import name_of
 
-BUILD = ROOT / "build" / "library"
 BOUNDS = ["rel:0.01", "abs:0.03", "std:0.5", "rel:0.0001", "abs:1e-09", "rel:0.3"]
 FEW = Limits(decoded_bytes=1 << 24, expansion=0)
 
@@ -54,10 +53,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    if not Path("/usr/include/zlib.h").exists() and not shutil.which("pkg-config"):
-        pytest.skip("needs zlib's header")
-    c_library.configure(BUILD)
-    return Library(next((BUILD / "compressors" / "library").glob("libfedsz.so*")))
+    return c_library.of_checkout()
 
 
 def verdict(read: Callable[[], object]) -> str:

@@ -27,18 +27,4 @@ std::optional<Buffer> packed(Octets bytes, std::int64_t codec, int level);
 void unpack(Octets payload, std::int64_t codec, std::span<std::uint8_t> out);
 #endif
 
-// A tensor's bytes beside those of the reference's.
-struct BitPair {
-    const std::uint8_t *x, *base;
-    std::size_t count;  // of elements
-    bool floating;
-};
-
-// How tensors of one item size differ from others, a plane for each byte of an item.
-Buffer bit_difference(std::span<const BitPair> pairs, std::size_t item);
-
-// Elements first, first + 1, ... of planes of n bytes each, added to those of a base.
-void move_bits(Octets planes, std::size_t n, std::size_t first, std::size_t item, bool floating,
-               const std::uint8_t* base, std::size_t count, std::uint8_t* y);
-
 }  // namespace fedsz::library

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -42,18 +43,17 @@ inline double half_ulp(double largest, Dtype dtype) {
     return std::ldexp(0.5, std::max(exponent - 1, precision.lowest) - precision.bits);
 }
 
-template <class E>
-inline constexpr std::uint16_t quiet = 0;
-template <>
-inline constexpr std::uint16_t quiet<uniform::Float16> = 0x7E00;
-template <>
-inline constexpr std::uint16_t quiet<uniform::BFloat16> = 0x7FC0;
-
-// y as an element of a narrower dtype; what is finite stays finite.
+// y as an element of a narrower dtype; what is finite stays finite. A NaN keeps the upper bits of
+// its significand in float16, or 1 for none, and none in bfloat16: as numpy and ml_dtypes have it.
 template <class E>
 typename E::Stored narrowed(float y) {
-    if (std::isnan(y)) return typename E::Stored((std::signbit(y) ? 0x8000 : 0) | quiet<E>);
     const auto bits = E::narrow(y);
+    if (std::isnan(y)) {
+        const auto from = std::bit_cast<std::uint32_t>(y);
+        const std::uint32_t sign = from >> 16 & 0x8000, upper = from >> 13 & 0x3FF;
+        if (E::dtype == Dtype::bfloat16) return typename E::Stored(sign | 0x7FC0);
+        return typename E::Stored(sign | 0x7C00 | (upper ? upper : 1));
+    }
     if (std::isinf(E::widen(bits)) && !std::isinf(y)) return typename E::Stored(bits - 1);
     return bits;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bits.hpp"
 #include "bound.hpp"
 #include "decoding.hpp"
 #include "failure.hpp"
@@ -158,8 +159,9 @@ void Reader::decode_lossless(std::size_t index, std::size_t number, Octets bytes
             first += std::size_t(header_.tensors()[member].size);
         }
         if (base)
-            move_bits(all, all.size() / type.size, first / type.size, type.size, type.floating,
-                      static_cast<const std::uint8_t*>(base), std::size_t(tensor.count), elements);
+            stream::move_bits({type.size, std::size_t(tensor.count), type.floating},
+                              all.data() + first / type.size, all.size() / type.size,
+                              static_cast<const std::uint8_t*>(base), elements);
         else if (size > 0)
             std::memcpy(elements, &all[first], size);
     }

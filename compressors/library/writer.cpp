@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bits.hpp"
 #include "deflate.hpp"
 #include "failure.hpp"
 #include "feedback.hpp"
@@ -89,12 +90,14 @@ Writer::Part Writer::lossless(Octets bytes, std::size_t item,
     }
     const bool real = std::ranges::none_of(members, &Member::complex);
     if (reference_ && real && settings_.lossless != FEDSZ_RAW && has_codec(kZstd)) {
-        Vector<BitPair> pairs;
-        for (const Member& member : members)
-            pairs.push_back({bytes.data() + member.at,
-                             static_cast<const std::uint8_t*>(member.base), member.count,
-                             member.floating});
-        const Buffer planes = bit_difference(pairs, item);
+        Buffer planes(bytes.size());
+        std::uint8_t* plane = planes.data();
+        for (const Member& member : members) {
+            stream::bit_difference({item, member.count, member.floating}, bytes.data() + member.at,
+                                   static_cast<const std::uint8_t*>(member.base), plane,
+                                   bytes.size() / item);
+            plane += member.count;
+        }
         constexpr int level =
             1;  // whatever that of plain bytes: higher ones gain nothing on planes
         if (auto steps = packed(Octets(planes.span()), kZstd, level);

@@ -3,9 +3,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <bit>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 
+#include "bits.hpp"
 #include "python.hpp"
 #include "xxh3.hpp"
 
@@ -67,6 +70,40 @@ std::uint64_t xxh3_64(nb::handle data) {
     return hash.digest64();
 }
 
+// Throws std::invalid_argument unless a tensor of so many bytes has elements of that width, and a
+// place in planes of as many rows from column `first` on.
+stream::Items items_of(std::size_t bytes, std::size_t width, bool floating, std::size_t all,
+                       std::size_t first) {
+    if (!std::has_single_bit(width) || width > 8)
+        throw std::invalid_argument("elements are of 1, 2, 4 or 8 bytes");
+    const std::size_t count = bytes / width, plane = all / width;
+    if (bytes % width || all % width || first > plane || count > plane - first)
+        throw std::invalid_argument("elements and planes do not fit together");
+    return {width, count, floating};
+}
+
+void bit_difference(Flat<const std::uint8_t> x, Flat<const std::uint8_t> base, std::size_t width,
+                    bool floating, Flat<std::uint8_t> planes, std::size_t first) {
+    const auto items = items_of(x.size(), width, floating, planes.size(), first);
+    if (base.size() != x.size()) throw std::invalid_argument("x and its base differ in size");
+    unlocked([&] {
+        stream::bit_difference(items, x.data(), base.data(), planes.data() + first,
+                               planes.size() / width);
+    });
+}
+
+void move_bits(nb::handle planes, std::size_t first, std::size_t width, bool floating,
+               Flat<const std::uint8_t> base, Flat<std::uint8_t> y) {
+    const Bytes bytes(planes);
+    const auto all = bytes.span();
+    const auto items = items_of(base.size(), width, floating, all.size(), first);
+    if (base.size() != y.size()) throw std::invalid_argument("y and its base differ in size");
+    unlocked([&] {
+        stream::move_bits(items, reinterpret_cast<const std::uint8_t*>(all.data()) + first,
+                          all.size() / width, base.data(), y.data());
+    });
+}
+
 }  // namespace
 
 NB_MODULE(_stream, m) {
@@ -76,5 +113,10 @@ NB_MODULE(_stream, m) {
         .def("digest", &Hash::digest);
     m.def("xxh3", &xxh3, nb::arg("data"));
     m.def("xxh3_64", &xxh3_64, nb::arg("data"));
+    const auto exact = [](const char* name) { return nb::arg(name).noconvert(); };
+    m.def("bit_difference", &bit_difference, exact("x"), exact("base"), nb::arg("width"),
+          nb::arg("floating"), exact("planes"), nb::arg("first"));
+    m.def("move_bits", &move_bits, nb::arg("planes"), nb::arg("first"), nb::arg("width"),
+          nb::arg("floating"), exact("base"), exact("y"));
     m.def("levels", [] { return stream::levels().names(); });
 }

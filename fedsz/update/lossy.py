@@ -278,7 +278,7 @@ def narrow(y: NDArray, dtype: np.dtype) -> NDArray:
     converted = np.empty(y.shape, dtype)
     flat, out = y.reshape(-1), converted.reshape(-1)
     for here in chunks(flat.size):
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             out[here] = flat[here].astype(dtype)
         if not np.isfinite(out[here]).all():
             out[here] = saturated(out[here], np.isfinite(flat[here]))
