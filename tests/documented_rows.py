@@ -246,6 +246,20 @@ def energy_in_a_tenth(row: Row) -> list[float]:
     return [100 * fmean(x["energy"] for x in found if of.items() <= x.items()) for of in chosen]
 
 
+def by_predicted_variances(row: Row) -> list[float]:
+    """Percent of bytes that predicted variances save, by what they order."""
+    found = pq.read_table(ROOT / "docs" / "results" / "eigen-variances.parquet").to_pylist()
+    model, _, without = row.labels[0].partition(", ")
+    chosen = [x for x in found if (x["model"], x["feedback"]) == (model, not without)]
+    taken = {(x["order"], x["seed"]): x["bytes"] for x in chosen}
+    seeds = {x["seed"] for x in chosen}
+    return [
+        x
+        for order in ("rows and columns", "all", "classes")
+        for x in interval(Spread.of(1 - taken[order, s] / taken["today", s] for s in seeds))
+    ]
+
+
 def ablated() -> list[float]:
     """Loss by bound and decay: three ways with ten of a hundred clients, one with all of 64."""
     few = {"clients": 100, "clients_per_round": 10}

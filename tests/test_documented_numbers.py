@@ -83,6 +83,7 @@ TABLES = [
     Table(COMPARED, "| way, three tasks |", rows.compared_large),
     Table("docs/eigen.md", "| way, in a basis |", rows.in_a_basis),
     Table("docs/eigen.md", "| energy in a tenth", rows.energy_in_a_tenth),
+    Table("docs/eigen.md", "| saved by variances", rows.by_predicted_variances),
     Table(COMPARED, "| way, MiniLM by LoRA |", of(rows.by_downlink, "total late", TUNED, **LORA)),
     Table("docs/guides/nvflare.md", "| filters | seeds |", rows.of_nvflare),
     Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
