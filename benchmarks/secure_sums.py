@@ -11,24 +11,25 @@ share the model, the shares, and the order of the examples.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import NDArray
 from fedsz.methods import History
 from fedsz.report.runs import Spread
 from fedsz.secagg.packing import pack, unpack_add
-from fedsz.secagg.scales import scales_of
-from fedsz.secagg.token_plan import TokenPlan, layout_digest
-from fedsz.secagg.tokens import TokenCodec, moved
+from fedsz.secagg.planner import Learned, Planner
+from fedsz.secagg.steps import moved
+from fedsz.secagg.tokens import TokenCodec
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
@@ -36,6 +37,7 @@ from fedsz.update.reference import Reference
 
 CLIENTS: Final = 4
 ROUNDS: Final = 60
+CAP: Final = 1024  # the largest weight of the first round, as `SecureSum` has it
 LATE: Final = 20  # of them, the last ones
 SEEDS: Final = 3
 TASKS: Final = {
@@ -55,76 +57,62 @@ class Way:
     """How updates go.
 
     Attributes:
-        bits: of the ring; 0 for float32, without a secure sum.
-        share: of the coefficients that each round sends, but the first, which sends all.
-        together: coefficients in a token.
-        basis: whether they are of the basis of earlier broadcasts.
-        ahead: whether clients begin to train with what they have not sent yet added to the model.
+        bits: of a secure sum, for each parameter; 0 for float32, without one.
+        changes: of each plan after the first round's, whatever bits it then takes.
     """
 
-    bits: int = 0
-    share: float = 1.0
-    together: int = 1
-    basis: bool = False
-    ahead: bool = False
+    bits: float = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 PLAIN: Final = "float32"
 WAYS: Final = {
     PLAIN: Way(),
     "all": Way(8),
-    "a quarter, in the basis": Way(16, 0.236, together=5, basis=True),
-    "the same, clients ahead": Way(16, 0.236, together=5, basis=True, ahead=True),
+    "a share, in the basis": Way(0.8),
+    "the same share, in 32 bits": Way(0.8, {"bits": 32, "together": 1, "room": 0}),
+    "all, in the values of the share": Way(0.8, {"share": 1.0, "room": 0}),
 }
 
 
 class Summed:
     """The server's side of secure sums, and what its clients keep."""
 
-    def __init__(self, way: Way, model: dict[str, NDArray], seed: int) -> None:
-        self._way, self._seed = way, seed
-        self._layout, self._history = Layout.of(model), History()
-        self._scales: dict[str, float] | None = None
+    def __init__(self, way: Way, seed: int) -> None:
+        self._way, self._history = way, History.trending()
+        self._planner = Planner(way.bits, 1.0, Learned(CAP, seed))
         self._residuals: list[dict[str, NDArray]] = [{} for _ in range(CLIENTS)]
 
-    def start(self, client: int, model: dict[str, NDArray]) -> dict[str, NDArray]:
-        """Return what a client begins to train with: a copy of its own."""
-        left = self._residuals[client] if self._way.ahead else {}
-        return {key: x + left[key] if key in left else x.copy() for key, x in model.items()}
-
     def round(
-        self, number: int, model: dict[str, NDArray], trained: list[dict[str, NDArray]],
-        weights: list[int],
-    ) -> tuple[dict[str, NDArray], int]:  # fmt: skip
-        """Return the model after a round, and how many bytes of tokens each client sends."""
-        history = self._history if self._way.basis and self._history.digest else None
-        plan = TokenPlan(
-            layout=layout_digest(self._layout),
-            number=number,
-            clients=CLIENTS,
-            bits=self._way.bits,
-            together=self._way.together,
-            share=self._way.share if number > 1 else 1.0,
-            seed=self._seed,
-            cap=max(weights),
-            scales=scales_of(model, self._scales),
-            history=history.digest if history else None,
-        )
-        codec = TokenCodec(plan, self._layout, history)
+        self,
+        model: dict[str, NDArray],
+        train: Callable[[int, dict[str, NDArray]], tuple[dict[str, NDArray], int]],
+    ) -> tuple[dict[str, NDArray], int]:
+        """Return the model after a round, and how many bytes of tokens each client sends.
+
+        Args:
+            model: before it.
+            train: trains what a client begins with, and returns that and the client's weight.
+        """
+        room = self._planner.room(model, CLIENTS)
+        codec = self._planner.codec(model, CLIENTS, self._history, room)
+        if self._planner.done and self._way.changes:
+            plan = msgspec.structs.replace(codec.plan, **self._way.changes)
+            codec = TokenCodec(plan, codec.layout, self._history)
         sums, size = np.zeros(codec.count, codec.dtype), 0
-        for client, (after, weight) in enumerate(zip(trained, weights, strict=True)):
-            # One who is ahead has what is left in the model that it has trained.
-            left = {} if self._way.ahead else self._residuals[client]
-            sent = codec.encode(after, model, weight, left, client)
+        for client in range(CLIENTS):
+            residual = self._residuals[client]
+            start = codec.start(model, residual)
+            after, weight = train(client, start)
+            sent = codec.encode(after, start, weight, residual, client)
             self._residuals[client] = sent.residual
-            packed = pack(sent.tokens, plan.bits)
-            unpack_add(packed, plan.bits, sums)
+            packed = pack(sent.tokens, codec.plan.bits)
+            unpack_add(packed, codec.plan.bits, sums)
             size = len(packed)
         mean = codec.decode(sums, range(CLIENTS))
-        self._scales = mean.scales
+        self._planner.learn(mean, CLIENTS)
         after = {name: moved(x, mean.step[name]) for name, x in model.items()}
-        if self._way.basis:
-            self._history = self._history.beyond(Reference(model), Reference(after))
+        self._history = self._history.beyond(Reference(model), Reference(after))
         return after, size
 
 
@@ -136,24 +124,27 @@ def run(name: str, way: str, seed: int, data_dir: str) -> Iterator[dict[str, Any
     shares = [task.load_share(i, CLIENTS) for i in range(CLIENTS)]
     model = {key: x.copy() for key, x in arrays_of(network).items()}
     parameters = sum(x.size for x in model.values())
-    summed = Summed(WAYS[way], model, seed)
+    summed = Summed(WAYS[way], seed) if WAYS[way].bits else None
     for number in range(1, ROUNDS + 1):
-        trained, weights = [], []
-        for client, share in enumerate(shares):
-            set_arrays(network, summed.start(client, model))
-            told = task.train(network, share, hash((seed, number, client)) % 2**32)
-            trained.append({key: x.copy() for key, x in arrays_of(network).items()})
-            weights.append(told.examples)
-        if not WAYS[way].bits:
-            total = sum(weights)
+        seeds = [hash((seed, number, client)) % 2**32 for client in range(CLIENTS)]
+
+        def train(
+            client: int, start: dict[str, NDArray], seeds: list[int] = seeds
+        ) -> tuple[dict[str, NDArray], int]:
+            set_arrays(network, {key: x.copy() for key, x in start.items()})
+            told = task.train(network, shares[client], seeds[client])
+            return {key: x.copy() for key, x in arrays_of(network).items()}, told.examples
+
+        if summed is None:
+            trained = [train(client, model) for client in range(CLIENTS)]
+            total = sum(weight for _, weight in trained)
             model = {
-                key: (sum(w * one[key] for w, one in zip(weights, trained, strict=True)) / total)
-                .astype(x.dtype)
+                key: (sum(weight * one[key] for one, weight in trained) / total).astype(x.dtype)
                 for key, x in model.items()
-            }  # fmt: skip
+            }
             size = 4 * parameters
         else:
-            model, size = summed.round(number, model, trained, weights)
+            model, size = summed.round(model, train)
         set_arrays(network, {key: x.copy() for key, x in model.items()})
         score = task.evaluate(network, held_out)
         yield {

@@ -9,7 +9,7 @@ from typing import Any, Final
 from flwr.app import ConfigRecord
 
 from fedsz.flower.records import sealed, streams_of, to_record, views_of
-from fedsz.update.broadcast import BroadcastState
+from fedsz.update.broadcast_state import BroadcastState
 
 _HISTORY: Final = "history"  # and its number
 _GRIDS: Final = "steps"  # the one array of its record
@@ -38,3 +38,18 @@ def state_of(records: Mapping[str, Any]) -> BroadcastState:
         views_of(records["residual"]),
         [views_of(records[name]) for name in histories],
     )
+
+
+def by_node(**values: Mapping[int, Any]) -> ConfigRecord:
+    """Return values by their nodes, as a record of two lists."""
+    ((name, by_node),) = values.items()
+    return ConfigRecord({"nodes": list(by_node), name: list(by_node.values())})
+
+
+def digests_in(records: Mapping[str, Any]) -> dict[int, Mapping[str, bytes]]:
+    """Return digests by node, then key, from the records that `by_node` made of each key's."""
+    found: dict[int, dict[str, bytes]] = {}
+    for key, record in records.items():
+        for node, digest in zip(record["nodes"], record["digests"], strict=True):
+            found.setdefault(node, {})[key] = digest
+    return dict(found)

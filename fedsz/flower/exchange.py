@@ -64,6 +64,14 @@ class Exchange:
         self._first: list[Outcome] = []  # held back until it is known what is ordinary
         self._here: deque[Outcome] = deque()  # to be taken one at a time
 
+    def seen(self, node: int, key: str) -> bytes:
+        """Return the digest of the history of broadcasts that a node is to have of a model."""
+        return self._packer.seen(node, key)
+
+    def begin_histories(self) -> None:
+        """Begin all histories of broadcasts anew with the next."""
+        self._packer.begin_histories()
+
     def __len__(self) -> int:
         return len(self._ledger)
 

@@ -210,7 +210,7 @@ class FedSZGrid(WrappedGrid):
         self._book, self._rules, self._deadlines = book, rules, deadlines
         if not rules.same_model:
             packing["shifts"] = Shifts(most_clients=0)  # no step that they move could be measured
-        self._packing = packing
+        self._packing = {**packing, "trends": secure is not None and secure.sparse}
         self._lock = threading.RLock()
         self._begin_run()
 

@@ -16,7 +16,7 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
 from fedsz.codecs import _stream
 from fedsz.errors import CorruptStream, FedszError
-from fedsz.flower.secure_member import ANSWER, SECURE
+from fedsz.flower.secure_member import ANSWER, SECURE, SEEN
 
 
 @dataclass
@@ -49,6 +49,12 @@ def answer_in(reply: Message) -> bytes:
     if not isinstance(answer := record.get(ANSWER), bytes):
         raise CorruptStream("no answer in a secure sum: is FedSZMod() there?")
     return answer
+
+
+def seen_in(reply: Message) -> bytes | None:
+    """Return what a reply's sender has seen of the model, if it says so: `SEEN`."""
+    record: Any = reply.content.get(SECURE, {})
+    return seen if isinstance(seen := record.get(SEEN), bytes) else None
 
 
 def check_beside(reply: Message, key: str) -> None:

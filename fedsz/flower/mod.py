@@ -141,12 +141,13 @@ class FedSZMod:
             masking = self._member.masking(request, message, context)
             if told.trains and masking.noised_before:
                 noised_for = _digest(message, sent, without=SECURE)
-        message.content = replaced(message.content, plain, None)
         try:
             if told.trains:
                 state.settle(told)
             if masking is not None:
                 masking.require_first(told, state)
+                plain = dict(masking.begin(plain, sent, told, state))
+            message.content = replaced(message.content, plain, None)
             reply = _noised_once(call_next, message, context, noised_for, UNMASKED)
             if masking is not None and reply.has_content():
                 masking.mask(reply, sent, told, state)

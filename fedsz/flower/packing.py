@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout
 from fedsz.flower.asked import Asked
-from fedsz.flower.broadcast_records import records_of, state_of
+from fedsz.flower.broadcast_records import by_node, digests_in, records_of, state_of
 from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
     EVALUATE,
@@ -64,6 +64,7 @@ class Packer:
         shared_initial: whether clients may hold the first model from the start.
         shifts: keeps what is learnt of each client; emptied.
         seed: what methods draw from, 0 to 2^64 - 1; None for another in each run.
+        trends: as `Broadcast` has it.
 
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
@@ -76,7 +77,9 @@ class Packer:
         shared_initial: bool = False,
         shifts: Shifts | None = None,
         seed: int | None = None,
+        trends: bool = False,
     ) -> None:
+        self._trends = trends
         self._shared_initial = shared_initial
         self._shifts = shifts or Shifts()
         self._shifts.restore({})  # those of an earlier run are no concern of this one
@@ -205,12 +208,12 @@ class Packer:
         told: dict[str, Any] = {"run": self._run, "turn": self._turn}
         told["unaware"] = sorted(self._unaware)
         records: dict[str, Any] = {"packer": ConfigRecord(told)}
-        records["asked"] = _by_node(turns=self._asked)
-        records["counted"] = _by_node(turns=self._counted)
+        records["asked"] = by_node(turns=self._asked)
+        records["counted"] = by_node(turns=self._counted)
         for kind, known in (("held", self._held), ("seen", self._seen)):
             for key in sorted({key for digests in known.values() for key in digests}):
                 of = {node: digests[key] for node, digests in known.items() if key in digests}
-                records[f"{kind}.{key}"] = _by_node(digests=of)
+                records[f"{kind}.{key}"] = by_node(digests=of)
         for node, shifts in self._shifts.state().items():
             records |= {f"shift.{node}.{key}": to_record(dict(x)) for key, x in shifts.items()}
         for key, broadcast in self._broadcasts.items():
@@ -231,7 +234,7 @@ class Packer:
             dict(zip(state[name]["nodes"], state[name]["turns"], strict=True))
             for name in ("asked", "counted")
         )
-        self._held, self._seen = (_digests(parts.get(kind, {})) for kind in ("held", "seen"))
+        self._held, self._seen = (digests_in(parts.get(kind, {})) for kind in ("held", "seen"))
         shifts: dict[int, dict[str, Shift]] = {}
         for name, record in parts.get("shift", {}).items():
             node, _, key = name.partition(".")
@@ -252,6 +255,15 @@ class Packer:
         known = set(nodes)
         self._counted |= {node: self._asked.get(node, 0) for node in known}
         self._shifts.counted(known)
+
+    def seen(self, node: int, key: str) -> bytes:
+        """Return the digest of the history that a node has of a model; b"" of none."""
+        return self._seen.get(node, {}).get(key, b"")
+
+    def begin_histories(self) -> None:
+        """Begin all histories anew with the next step, for all who hold the model now."""
+        for broadcast in self._broadcasts.values():
+            broadcast.begin_history()
 
     def received(self, asked: Asked) -> None:
         """Note that a node has answered a message, and so holds what was in it.
@@ -325,8 +337,8 @@ class Packer:
         return self._held.get(node, {key: digest for key, digest in initial.items() if digest})
 
     def _broadcast(self, config: CompressionConfig) -> Broadcast:
-        shared = self._shared_initial
-        return Broadcast(config, feedback=self._feedback, shared_initial=shared)
+        about = {"feedback": self._feedback, "shared_initial": self._shared_initial}
+        return Broadcast(config, **about, trends=self._trends)
 
     def _content(
         self,
@@ -368,15 +380,6 @@ class Packer:
         return SentContent({}, broadcasts, models, layouts, beside, told).beside_others(content)
 
 
-def _digests(records: Mapping[str, Any]) -> dict[int, Mapping[str, bytes]]:
-    """Return digests by node, then key, from the records that `_by_node` made of each key's."""
-    found: dict[int, dict[str, bytes]] = {}
-    for key, record in records.items():
-        for node, digest in zip(record["nodes"], record["digests"], strict=True):
-            found.setdefault(node, {})[key] = digest
-    return dict(found)
-
-
 def _uses_history(stream: bytes) -> bool:
     """Say whether anything in a stream is coded by a history of broadcasts."""
     return any(chain.text.startswith(f"{Eigen.name}:") for chain in Reader(stream).header.chains)
@@ -385,12 +388,6 @@ def _uses_history(stream: bytes) -> bool:
 def _sent(pushed: Sequence[Message]) -> tuple[str, bytes]:
     """Return what a push is for, and what tells its model apart."""
     return pushed[0].metadata.message_type, fingerprint(pushed[0].content)
-
-
-def _by_node(**values: Mapping[int, Any]) -> ConfigRecord:
-    """Return values by their nodes, as a record of two lists."""
-    ((name, by_node),) = values.items()
-    return ConfigRecord({"nodes": list(by_node), name: list(by_node.values())})
 
 
 def aside(config: CompressionConfig) -> CompressionConfig:

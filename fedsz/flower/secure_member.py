@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -17,7 +18,7 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedRequest
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.local_noise import LocalNoise
-from fedsz.flower.records import TRAIN, layout_of, views_of
+from fedsz.flower.records import TRAIN, aside_of, layout_of, to_record, views_of, with_aside
 from fedsz.secagg.client import Demands, SecureClient
 from fedsz.secagg.identity import Signer, Verifier
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
@@ -38,6 +39,8 @@ REQUEST: Final = "request"  # a message of `fedsz.secagg`
 PLAN: Final = "plan"  # a `TokenPlan`, where the model is
 WEIGHTED_BY: Final = "weighted-by"  # the metric that is the weight
 ANSWER: Final = "answer"
+SEEN: Final = "seen"  # the key of a model; in the answer, the digest of its history here,
+MODEL: Final = b"model"  # or that there is the model alone, or b""
 _KEPT: Final = "kept"
 
 
@@ -106,6 +109,10 @@ class SecureMember:
             return Message(Error(code, f"fedsz: {err}"), reply_to=message)
         _keep(client, context)
         record = ConfigRecord({ANSWER: answer})
+        if isinstance(key := request.get(SEEN), str):
+            state = ClientState(context)
+            seen = state.history(key).digest or MODEL
+            record[SEEN] = seen if state.model(key) is not None else b""
         return Message(RecordDict({SECURE: record}), reply_to=message)
 
     def masking(self, request: ConfigRecord, message: Message, context: Context) -> Masking:
@@ -129,8 +136,18 @@ class SecureMember:
         return client.restored(kept[_KEPT]) if kept else client
 
 
+@dataclass(frozen=True)
+class _Tokens:
+    """What makes tokens of an update: the codec, what training began with, what was left out."""
+
+    codec: TokenCodec
+    start: dict[str, NDArray]
+    kept: dict[str, NDArray]
+    feeds_back: bool
+
+
 class Masking:
-    """Masks one reply."""
+    """Masks one reply, after `begin`."""
 
     def __init__(
         self, client: SecureClient, request: ConfigRecord, message: Message, context: Context
@@ -143,6 +160,7 @@ class Masking:
         self._shares = _bytes(request, REQUEST)
         self._weighted_by = str(request.get(WEIGHTED_BY, ""))
         records = compat.records_in(message.content, ArrayRecord)
+        self._tokens: _Tokens | None = None
         self._plain = {key: record for key, record in records.items() if layout_of(record).shapes}
 
     @property
@@ -162,6 +180,46 @@ class Masking:
         if self._summed and state.has_noised(told):
             raise RefusedRequest("this client has added its share of noise in this round before")
 
+    def begin(
+        self,
+        plain: Mapping[str, ArrayRecord],
+        sent: Mapping[str, Reference],
+        told: Instructions,
+        state: ClientState,
+    ) -> Mapping[str, ArrayRecord]:
+        """Return the models that the app gets: ahead of those that were sent, if the plan says so.
+
+        Args:
+            plain: those that came as streams, by their keys.
+            sent: the same as views.
+            told: how the client is to compress.
+            state: where what is left out is kept.
+
+        Raises:
+            ConfigError: more or less than one model was sent.
+            ModelMismatch, ReferenceMismatch: the plan is for another model, or for a history of
+                broadcasts that this client has not seen.
+        """
+        if isinstance(self._plan, NoisedPlan):
+            return plain
+        key, origin = self._origin(sent)
+        history = sent[key].history if key in sent else None
+        codec = TokenCodec(self._plan, Layout.of(origin), history)
+        feeds_back = told.trains and told.config.feeds_back
+        kept = state.residual(key, told)[0] if feeds_back else {}
+        start = codec.start(origin, kept)
+        self._tokens = _Tokens(codec, start, kept, feeds_back=feeds_back)
+        if all(start[name] is x for name, x in origin.items()):
+            return plain
+        record = plain.get(key) or self._plain[key]
+        arrays = {name: start[name] for name in layout_of(record).shapes}
+        return {**plain, key: with_aside(to_record(arrays), aside_of(record))}
+
+    def _origin(self, sent: Mapping[str, Reference]) -> tuple[str, dict[str, NDArray]]:
+        """Return the key and the arrays of the model that was sent, by their names in order."""
+        origins = {key: model.arrays for key, model in sent.items()}
+        return _only(origins or {k: views_of(r) for k, r in self._plain.items()}, "was sent")
+
     def mask(
         self, reply: Message, sent: Mapping[str, Reference], told: Instructions, state: ClientState
     ) -> None:
@@ -177,8 +235,7 @@ class Masking:
             ConfigError: the reply has more or less than one model and one weight.
             FedszError: what `SecureClient.mask` and `TokenCodec` raise.
         """
-        origins = {key: model.arrays for key, model in sent.items()}
-        key, origin = _only(origins or {k: views_of(r) for k, r in self._plain.items()}, "was sent")
+        key, origin = self._origin(sent)
         records = compat.records_in(reply.content, ArrayRecord)
         _, trained = _only({key: views_of(record) for key, record in records.items()}, "is there")
         metrics = compat.records_in(reply.content, MetricRecord)
@@ -189,14 +246,13 @@ class Masking:
             state.keep_noised(told)
             tokens, residual = self._noised(self._plan, trained, origin), None
         else:
-            feeds_back = told.trains and told.config.feeds_back
-            kept = state.residual(key, told)[0] if feeds_back else {}
-            codec = TokenCodec(self._plan, Layout.of(origin))
+            about = self._tokens
+            assert about is not None
             # Noise is of the update alone: in the sum of weights, examples would have none.
             weight = 1 if self._noise else round(weights[0])
             number = self._client.client_id
-            encoded = codec.encode(trained, origin, weight, kept, number)
-            tokens, residual = encoded.tokens, encoded.residual if feeds_back else None
+            encoded = about.codec.encode(trained, about.start, weight, about.kept, number)
+            tokens, residual = encoded.tokens, encoded.residual if about.feeds_back else None
         masked = self._client.mask(self._shares, tokens, self._plan.about(origin))
         _keep(self._client, self._context)
         if residual is not None:

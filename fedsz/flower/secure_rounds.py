@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +27,15 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.secure_stages import DROPPED_OUT, Heard, Pack, SecureStages
 from fedsz.flower.secure_sum import SecureSum
+from fedsz.methods import History
 from fedsz.secagg.disputes import Disputes
 from fedsz.secagg.graph import plan as members_of
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
-from fedsz.secagg.scales import scales_of
+from fedsz.secagg.planner import Learned, Planner
 from fedsz.secagg.server import SecureServer
+from fedsz.secagg.steps import moved
 from fedsz.secagg.token_plan import TokenPlan, layout_digest
-from fedsz.secagg.tokens import TokenCodec, moved
+from fedsz.secagg.tokens import TokenCodec
 from fedsz.update.reply_report import ReplyReport
 
 logger = logging.getLogger("flwr.fedsz")
@@ -59,30 +60,21 @@ _LOOK_AT_UPDATES: Final = {
 _STATE: Final = "secure"  # the record of a state that is of secure sums
 _SEED_BITS: Final = 62
 _TOLD: Final = 5  # disputes in a line of the log
-_WEIGHTS: Final = 2  # of a client's weight at most, over the mean of the round before
 
 
-class Known(msgspec.Struct):
+class Known(Learned):
     """What the server knows from the rounds before, in types that JSON has.
 
     Attributes:
-        cap: the largest weight of a client.
-        seed: of what is sent in turn.
-        done: rounds that counted.
         last: round, as messages number them.
-        scales: by tensor; see `fedsz.secagg.scales`.
         layout: of the first model: by tensor, dtype and shape.
         left_out, pairs: see `Disputes`.
     """
 
-    cap: int
-    seed: int
-    done: int = 0
     last: int = -1
-    scales: dict[str, float] = {}
-    layout: dict[str, tuple[str, tuple[int, ...]]] = {}
-    left_out: list[int] = []
-    pairs: list[tuple[int, int]] = []
+    layout: dict[str, tuple[str, tuple[int, ...]]] = msgspec.field(default_factory=dict)
+    left_out: list[int] = msgspec.field(default_factory=list)
+    pairs: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 class SecureRounds:
@@ -109,17 +101,17 @@ class SecureRounds:
         weighted_by: str,
         seed: int | None = None,
     ) -> None:
-        SecureServer(1, options.bits, options.assumed, options.verifier)
-        if not 0 < options.share <= 1:
-            raise ConfigError(f"share must lie in (0, 1], got {options.share}")
+        SecureServer(1, 1, options.assumed, options.verifier)
         self._options, self._book, self._weighted_by = options, book, weighted_by
         self._stages = SecureStages(options, grid, exchange, book, weighted_by)
         self._given_seed = seed
         self._begin_run()
 
     def _begin_run(self) -> None:
+        told = self._options
         seed = secrets.randbits(_SEED_BITS) if self._given_seed is None else self._given_seed
-        self._known = Known(self._options.most_examples, seed % (1 << _SEED_BITS))
+        self._known = Known(told.most_examples, seed % (1 << _SEED_BITS))
+        self._planner = Planner(told.bits, told.share, self._known)
         self._disputes = Disputes()
 
     def state(self) -> dict[str, ConfigRecord]:
@@ -144,6 +136,7 @@ class SecureRounds:
         self._begin_run()
         if _STATE in records:
             self._known = msgspec.json.decode(records[_STATE]["json"], type=Known)
+            self._planner = Planner(self._options.bits, self._options.share, self._known)
             self._disputes = Disputes(self._known.left_out, self._known.pairs)
 
     def takes(self, pushed: Sequence[Message]) -> bool:
@@ -213,13 +206,22 @@ class SecureRounds:
     ) -> list[Message]:
         first = next(iter(messages.values()))
         noise = LocalNoise.asked(first.content, {})
+        model, clients, planner = heard.model, len(messages), self._planner
         codec: TokenCodec | NoisedCodec
         if noise and noise.summed:
-            codec = self._noised(heard.model, len(messages), noise)
+            codec = self._noised(model, clients, noise)
         else:
-            codec = self._codec(heard.model, len(messages))
-        plan, assumed, verifier = codec.plan, self._options.assumed, self._options.verifier
-        server = SecureServer(codec.count, plan.bits, assumed, verifier)
+            codec = planner.codec(model, clients)
+        count = planner.room(model, clients) if self._options.sparse else codec.count
+
+        def plan(history: History | None) -> TokenPlan | NoisedPlan:
+            nonlocal codec
+            if isinstance(codec, TokenCodec) and self._options.sparse:
+                codec = planner.codec(model, clients, history, count)
+            return codec.plan
+
+        bits, assumed, verifier = codec.plan.bits, self._options.assumed, self._options.verifier
+        server = SecureServer(count, bits, assumed, verifier)
         try:
             total = self._stages.total(server, plan, messages, key, heard, pack, timeout)
         finally:
@@ -235,10 +237,7 @@ class SecureRounds:
         if not found.weight:
             raise AbortedRound("no client has any weight")
         mean = found.weight / len(survivors)
-        cap, known = self._known.cap, self._known
-        known.cap = max(math.ceil(_WEIGHTS * mean), 1)
-        known.scales = {name: x * cap / known.cap for name, x in found.scales.items()}
-        known.done += 1
+        planner.learn(found, len(survivors))
         report = ReplyReport(tensors=len(heard.model), lossy=len(codec.sent))
         for node in survivors:
             admitted = Admitted(node, {key: heard.updates[node]}, report, weight=mean)
@@ -273,37 +272,22 @@ class SecureRounds:
         Raises:
             ConfigError: the ring is too small for it, or each round sends a share.
         """
-        if self._options.share < 1:
+        if self._options.share < 1 or self._options.sparse:
             raise ConfigError("a sum with noise has no share: what others add up would be clipped")
-        layout, bits = Layout.of(model), self._options.bits
+        layout, bits = Layout.of(model), int(self._options.bits)
         plan = NoisedPlan(
             layout=layout_digest(layout), bits=bits, norm=noise.norm, multiplier=noise.multiplier
         )
         codec = NoisedCodec(plan, layout)
         if clients > 1:  # fewer make no sum, which `SecureServer` says
             share = codec.share(members_of(clients, self._options.assumed))
-            if not self._known.done:
+            if not self._planner.done:
                 logger.info(
                     "fedsz: each of %d clients adds noise of %.4g steps; rounding makes it %.1f %%"
                     " larger than without a grid; nothing is fed back",
                     clients, share.sigma, 100 * (share.growth - 1),
                 )  # fmt: skip
         return codec
-
-    def _codec(self, model: Mapping[str, NDArray], clients: int) -> TokenCodec:
-        """Return what reads the sum of a round that begins with a model."""
-        layout = Layout.of(model)
-        plan = TokenPlan(
-            layout=layout_digest(layout),
-            number=self._known.done,
-            clients=clients,
-            bits=self._options.bits,
-            share=self._options.share,
-            seed=self._known.seed,
-            cap=self._known.cap,
-            scales=scales_of(model, self._known.scales),
-        )
-        return TokenCodec(plan, layout)
 
     def _model_of(self, message: Message) -> tuple[str, dict[str, NDArray]]:
         """Return the key and the arrays of the only model, by their names in order.

@@ -15,12 +15,19 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.exchange import NO_REPLY, Exchange
-from fedsz.flower.masked_reply import MaskedUpdate, answer_in, check_beside, without_tokens
+from fedsz.flower.masked_reply import (
+    MaskedUpdate,
+    answer_in,
+    check_beside,
+    seen_in,
+    without_tokens,
+)
 from fedsz.flower.packing import Packed
 from fedsz.flower.refusal import Refusal, kind_of, reason_of, refusing_failures, told
 from fedsz.flower.round_book import RoundBook
-from fedsz.flower.secure_member import PLAN, REQUEST, SECURE, STAGE, WEIGHTED_BY
+from fedsz.flower.secure_member import PLAN, REQUEST, SECURE, SEEN, STAGE, WEIGHTED_BY
 from fedsz.flower.secure_sum import SecureSum
+from fedsz.methods import History
 from fedsz.secagg.noise import NoisedPlan
 from fedsz.secagg.server import SecureServer, Stage, Total
 from fedsz.secagg.token_plan import TokenPlan
@@ -39,11 +46,13 @@ class Heard:
 
     Attributes:
         model: that clients began with, by name; as they hold it, once it is out.
+        seen: what clients say they have seen of the model, by node: `SEEN`.
         answered: replies with tokens, less these, by node.
         updates: what is counted of each, `MaskedUpdate`.
     """
 
     model: dict[str, NDArray]
+    seen: dict[int, bytes] = field(default_factory=dict)
     answered: dict[int, Message] = field(default_factory=dict)
     updates: dict[int, Any] = field(default_factory=dict)
 
@@ -73,7 +82,7 @@ class SecureStages:
     def total(
         self,
         server: SecureServer,
-        plan: TokenPlan | NoisedPlan,
+        plan: Callable[[History | None], TokenPlan | NoisedPlan],
         messages: Mapping[int, Message],
         key: str,
         heard: Heard,
@@ -84,7 +93,7 @@ class SecureStages:
 
         Args:
             server: of the round, before its first stage.
-            plan: of its tokens.
+            plan: returns that of its tokens, of the history of broadcasts that all clients have.
             messages: with the model, by node.
             key: of the model in them.
             heard: with the model as it is in them.
@@ -99,20 +108,25 @@ class SecureStages:
         asked = server.open(messages)
         while server.stage is not Stage.OVER:
             if server.stage is Stage.INPUTS:
-                out = [self._with_model(messages[i], asked[i], plan) for i in sorted(asked)]
+                out = [self._with_model(messages[i], asked[i]) for i in sorted(asked)]
                 packed, benched = pack(out)
                 models = packed[0].content.models if packed else {}
                 self._require_feedback(packed)
+                made = plan(self._shared_history(packed, key, heard.seen))
+                for one in packed:
+                    one.content.others[SECURE][PLAN] = made.encode()
                 if key in models:
                     heard.model = models[key].arrays
-                server.about = plan.about(dict(sorted(heard.model.items())))
+                server.about = made.about(dict(sorted(heard.model.items())))
                 coming = self._exchange().stream(packed, timeout, sealed=False, tells=False)
                 for node, reply in self._taken(server, chain(benched, coming), key):
                     heard.updates[node] = MaskedUpdate.of(reply, plain)
                     heard.answered[node] = without_tokens(reply)  # or all of them would be held
             else:
-                replies = list(self._ask(server.stage, asked, messages, timeout))
-                list(self._taken(server, replies))
+                replies = list(self._ask(server.stage, asked, messages, key, timeout))
+                for node, reply in self._taken(server, replies):
+                    if (seen := seen_in(reply)) is not None:
+                        heard.seen[node] = seen
                 for node in asked.keys() - {reply.metadata.src_node_id for reply in replies}:
                     self.fail(node, NO_REPLY)
             asked = server.advance()
@@ -133,6 +147,7 @@ class SecureStages:
         stage: Stage,
         asked: Mapping[int, bytes],
         messages: Mapping[int, Message],
+        key: str,
         timeout: float | None,
     ) -> Iterable[Message]:
         """Send messages without a model, and return the replies."""
@@ -141,16 +156,37 @@ class SecureStages:
         out = []
         for node, request in asked.items():
             asks: dict[str, Any] = {STAGE: stage.name, REQUEST: request}
+            if stage is Stage.ADVERTS and self._options.sparse:
+                asks[SEEN] = key
             about = messages[node].metadata
             content = RecordDict({SECURE: ConfigRecord(asks)})
             out.append(Message(content, node, about.message_type, group_id=about.group_id))
         self._book.sent(0, sum(map(len, asked.values())))
         return self._grid.send_and_receive(out, timeout=limit)
 
-    def _with_model(
-        self, message: Message, request: bytes, plan: TokenPlan | NoisedPlan
-    ) -> Message:
-        asks: dict[str, Any] = {STAGE: Stage.INPUTS.name, REQUEST: request, PLAN: plan.encode()}
+    def _shared_history(
+        self, packed: Sequence[Packed], key: str, seen: Mapping[int, bytes]
+    ) -> History | None:
+        """Return the history of broadcasts that all who are sent a model will have, if any.
+
+        Where they have different ones, all histories begin anew with the next broadcast. A client
+        that has lost its own says so before it is sent anything.
+        """
+        exchange, found = self._exchange(), []
+        for one in packed:
+            node, history = one.message.metadata.dst_node_id, one.content.histories.get(key)
+            said = seen.get(node, b"")
+            # One that begins with the last broadcast takes no more than the model before.
+            goes_on = said == exchange.seen(node, key) or (history and history.count == 1)
+            found.append(history if said and goes_on else None)
+        digests = {history.digest if history else b"" for history in found}
+        if len(digests) > 1:
+            logger.info("fedsz: a round without a basis: not all clients have seen the same")
+            exchange.begin_histories()
+        return found[0] if len(digests) == 1 else None
+
+    def _with_model(self, message: Message, request: bytes) -> Message:
+        asks: dict[str, Any] = {STAGE: Stage.INPUTS.name, REQUEST: request}
         record = ConfigRecord({**asks, WEIGHTED_BY: self._weighted_by})
         content = RecordDict({**message.content, SECURE: record})
         return compat.make_message(message.metadata, content=content)
@@ -181,5 +217,6 @@ class SecureStages:
 
     def _require_feedback(self, packed: Sequence[Packed]) -> None:
         told = [one.content.instructions.config for one in packed]
-        if self._options.share < 1 and not all(config.feeds_back for config in told):
+        leaves_out = self._options.share < 1 or self._options.sparse
+        if leaves_out and not all(config.feeds_back for config in told):
             raise ConfigError("a secure sum of a share needs an update with feedback: delta+ef")

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from fedsz.secagg.graph import Assumptions
 from fedsz.secagg.identity import Verifier
+from fedsz.secagg.planner import DENSE, Learned, Planner
+
+__all__ = ["DENSE", "SecureSum"]
 
 
 @dataclass(frozen=True)
@@ -13,13 +16,20 @@ class SecureSum:
     """How a `FedSZGrid` adds up updates that it cannot read.
 
     Attributes:
-        bits: of the ring, and so of each parameter on the uplink.
+        bits: of each parameter on the uplink: 2 to 32, of the ring. Or fewer, such as 0.8: then a
+            round sends a share of the coefficients in the basis that earlier broadcasts have shown,
+            as `fedsz.secagg.planner` says. That needs a downlink with a bound, and clients that
+            take part in each round: after others, one round goes without a basis.
         assumed: what a round withstands: who colludes, who drops out, whether keys are signed.
         verifier: checks signatures, if keys are signed.
-        share: of the parameters that each round sends, in turn; clients feed the others back.
+        share: with 2 bits and more, of the parameters that each round sends, in turn; clients feed
+            the others back.
         most_examples: from which on a client weighs no more, in the first round. Later it is twice
-            the mean weight of the round before.
+            the mean weight of the round before. With fewer than 2 bits all weigh alike at first.
         stage_timeout: seconds that clients have for a message without a model.
+
+    Raises:
+        ConfigError: bits or share are out of range.
 
     Examples:
         >>> from fedsz.flower import FedSZGrid, LocalGrid, SecureSum, make_client_app
@@ -27,9 +37,17 @@ class SecureSum:
         >>> grid = FedSZGrid(LocalGrid(make_client_app(), nodes), secure=SecureSum(bits=16))
     """
 
-    bits: int = 16
+    bits: float = 16
     assumed: Assumptions = field(default_factory=Assumptions)
     verifier: Verifier | None = None
     share: float = 1.0
     most_examples: int = 1024
     stage_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        Planner(self.bits, self.share, Learned(self.most_examples, 0))
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a round sends a share of the coefficients of a basis."""
+        return self.bits < DENSE

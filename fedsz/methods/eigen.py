@@ -40,6 +40,10 @@ from fedsz.spec_strings import SENT
 DECAY: Final = 0.9  # of what earlier broadcasts have shown, for each later one
 BLOCK: Final = 64  # of an axis: larger ones take more time and memory, and save 1 % more at most
 SINGLE: Final = np.dtype(np.float32)
+TRENDING: Final = b"trend"  # the digest of a history that keeps a trend, and has seen nothing
+TREND: Final = "trend"  # its arrays' place, before their tensors' names
+COUNT: Final = "count"  # likewise, of the steps that a trend is of
+_KEPT: Final = 0.8  # of a trend, after another step, at most
 OTHERS: Final = "iubc"  # kinds of dtypes that have no basis
 SHOWN: Final = 8  # bytes of a history's digest in a chain's text
 
@@ -132,16 +136,31 @@ class History:
 
     Args:
         products: by tensor, those along each of its axes, float32 and flat.
-        digest: of all models that have gone in, in their order; b"" of none.
+        digest: of all models that have gone in, in their order; b"" of none. Of a history that
+            keeps a trend it begins with `TRENDING`.
+        trend: by tensor, the moving average of its steps, float32 and flat; kept by `trending`.
+        count: of the steps that it is of.
     """
 
     def __init__(
         self,
         products: Mapping[str, tuple[NDArray, ...]] = MappingProxyType({}),
         digest: bytes = b"",
+        trend: Mapping[str, NDArray] = MappingProxyType({}),
+        count: int = 0,
     ) -> None:
-        self.products, self.digest = dict(products), digest
+        self.products, self.digest, self.trend = dict(products), digest, dict(trend)
+        self.count = count
         self._bases: dict[str, Basis] = {}
+
+    @classmethod
+    def trending(cls) -> History:
+        """Return one that has seen nothing, and keeps a trend."""
+        return cls(digest=TRENDING)
+
+    @property
+    def _trends(self) -> bool:
+        return self.count > 0 or self.digest == TRENDING
 
     def digest_after(self, digests: bytes) -> bytes:
         """Return the digest of the history after a broadcast, given those of both its models."""
@@ -152,14 +171,21 @@ class History:
 
         Tensors that only one of them has, or whose step is 0 or not finite, stay as they are.
         """
-        products = dict(self.products)
+        products, trend = dict(self.products), dict(self.trend)
         for name, x in now.arrays.items():
             base, axes = before.arrays.get(name), axes_of(x.shape)
-            if base is None or base.shape != x.shape or x.dtype.kind in OTHERS or not axes:
+            if base is None or base.shape != x.shape or x.dtype.kind in OTHERS:
+                continue
+            if not (axes or self._trends):
                 continue
             wide = np.float64 if x.dtype == np.float64 else np.float32
             with np.errstate(over="ignore", invalid="ignore"):
                 step = flat(np.subtract(x, base, dtype=wide))
+            if self._trends and np.isfinite(step).all():
+                share = min(self.count / (self.count + 2), _KEPT)
+                trend[name] = _averaged(trend.get(name), step.astype(SINGLE), share)
+            if not axes:
+                continue
             kept = products.get(name, ())
             if _sizes(kept) == [axis.squares for axis in axes]:
                 grown = [p.copy() for p in kept]
@@ -171,7 +197,8 @@ class History:
             ]
             if all(moved):
                 products[name] = tuple(grown)
-        return History(products, self.digest_after(before.digest + now.digest))
+        digest = self.digest_after(before.digest + now.digest)
+        return History(products, digest, trend, self.count + self._trends)
 
     def basis(self, name: str, shape: tuple[int, ...]) -> Basis | None:
         """Return that of a tensor; None where nothing has shown any."""
@@ -184,21 +211,37 @@ class History:
 
     def arrays(self) -> dict[str, NDArray]:
         """Return its products under names of their own, for records of arrays; see `read`."""
-        return {f"{i}.{name}": p for name, of in self.products.items() for i, p in enumerate(of)}
+        found = {f"{i}.{name}": p for name, of in self.products.items() for i, p in enumerate(of)}
+        found |= {f"{TREND}.{name}": x for name, x in self.trend.items()}
+        return found | ({f"{COUNT}.": np.array(self.count)} if self.count else {})
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray], digest: bytes) -> History:
         """Return the history that `arrays` told."""
         products: dict[str, tuple[NDArray, ...]] = {}
-        for key, product in sorted(arrays.items()):
-            name = key.partition(".")[2]
-            products[name] = (*products.get(name, ()), product)
-        return cls(products, digest)
+        trend: dict[str, NDArray] = {}
+        count = 0
+        for key, x in sorted(arrays.items()):
+            place, _, name = key.partition(".")
+            if place == COUNT:
+                count = int(x)
+            elif place == TREND:
+                trend[name] = x
+            else:
+                products[name] = (*products.get(name, ()), x)
+        return cls(products, digest, trend, count)
 
     @property
     def shown(self) -> str:
         """Its digest as chains say it."""
         return self.digest[:SHOWN].hex()
+
+
+def _averaged(last: NDArray | None, step: NDArray, kept: float) -> NDArray:
+    """Return the moving average after a step, which the first one begins."""
+    if last is None or last.size != step.size:
+        return step
+    return np.asarray(SINGLE.type(kept) * last + SINGLE.type(1 - kept) * step)
 
 
 def _sizes(arrays: Iterable[NDArray]) -> list[int]:

@@ -5,7 +5,9 @@ predicted variance of a coefficient, it is sent every T rounds, T a power of two
 the smallest for which v T^2 reaches a threshold that is the same for all. Intervals that are in
 proportion to 1 / sqrt(v) have the least sum of v T for a given number of coefficients. Of one T to
 another, none has to wait longer than the longer of them. After T rounds sqrt(v) T has piled up if
-steps go one way, and the grid is in proportion to that.
+steps go one way, and the grid is in proportion to that: times a factor of the plan for each class,
+those of one T, and for T = 1 those within a factor of four above the threshold, of sixteen, and so
+on. For predictions are not right, and clients say by how much in each class.
 
 Whatever decides what is sent is integer arithmetic: of float32 variances the uppermost bits, and
 random words for the round of each.
@@ -26,11 +28,13 @@ from fedsz.codecs import _methods, _stream
 from fedsz.errors import ReferenceMismatch
 from fedsz.methods.eigen import Basis, History
 from fedsz.secagg.scales import is_exact
-from fedsz.secagg.token_plan import TokenPlan
+from fedsz.secagg.token_plan import CLASSES, TokenPlan
 from fedsz.secagg.variances import variances
 
 DOUBLINGS: Final = 5
 LONGEST: Final = 1 << DOUBLINGS  # rounds between two in which a coefficient is sent
+
+_ABOVE: Final = CLASSES - DOUBLINGS  # classes that are sent in each round
 
 _SHIFT: Final = 20  # keys are float32 without so many lowest bits: 8 in an octave
 _QUADRUPLE: Final = 16  # what a key grows by where a variance grows fourfold
@@ -46,11 +50,13 @@ class Sent:
     Attributes:
         basis: that its coefficients are of; None if they are its elements.
         where: positions of those that are sent, ascending.
+        classes: by position, from 0 to `CLASSES` - 1; of use with a history only.
         grid: by position, the distance between two tokens' values, float64.
     """
 
     basis: Basis | None
     where: Indices
+    classes: Indices
     grid: npt.NDArray[np.float64]
 
     def positions(self, count: int) -> Indices:
@@ -77,20 +83,26 @@ def select(plan: TokenPlan, layout: Layout, history: History | None) -> dict[str
         bases[name], relative = found or (None, np.ones(math.prod(shape)))
         np.clip(relative * scale**2, _SMALLEST, _LARGEST, out=relative)
         spread[name] = relative.astype(np.float32)
-    if plan.share == 1:  # all are above any threshold
+    if plan.share == 1 and plan.history is None:  # all are above any threshold
+        none = np.empty(0, np.int64)
         return {
-            name: Sent(bases[name], np.arange(v.size), np.sqrt(v.astype(np.float64)) / plan.spread)
+            name: Sent(None, np.arange(v.size), none, np.sqrt(v.astype(np.float64)) / plan.spread)
             for name, v in spread.items()
         }
     keys = {name: (v.view(np.uint32) >> _SHIFT).astype(np.int32) for name, v in spread.items()}
     threshold = _threshold(keys, plan.share)
-    sent = {}
+    sent, factors = {}, np.array(plan.factors)
     for name, key in keys.items():
         doublings = np.clip(-((key - threshold) // _QUADRUPLE), 0, DOUBLINGS)
         turns = _turns(plan, name, key.size)
         where = np.flatnonzero((turns & ((1 << doublings) - 1)) == 0)
-        piled = np.sqrt(spread[name][where].astype(np.float64)) * (1 << doublings[where])
-        sent[name] = Sent(bases[name], where, piled / plan.spread)
+        waits = doublings[where]
+        above = np.minimum((key[where] - threshold) // _QUADRUPLE, _ABOVE - 1)
+        classes = np.where(waits > 0, _ABOVE - 1 + waits, above).astype(np.int64)
+        piled = np.sqrt(spread[name][where].astype(np.float64)) * (1 << waits)
+        if plan.history is not None:
+            piled *= factors[classes]
+        sent[name] = Sent(bases[name], where, classes, piled / plan.spread)
     return sent
 
 

@@ -22,14 +22,20 @@ from fedsz.arrays import COMPLEX_DTYPES, DTYPE_NAMES, Buffer, Layout, NDArray
 from fedsz.codecs import _stream
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 
+MAX_BITS: Final = 32  # of a ring
+MAX_TOGETHER: Final = 16
 MAX_TENSORS: Final = 1 << 16
 MAX_BYTES: Final = 1 << 20  # of a plan
 MAX_CLIENTS: Final = 1 << 20
 DIGEST_BYTES: Final = 16
+CLASSES: Final = 17  # of coefficients that were predicted to be as large; see `selection`
+LARGEST_FACTOR: Final = 1e3
 EXACT_VALUES: Final = 1 << 24  # that an element of an exact tensor may have, or more
 
 Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 _Counted = Annotated[int, msgspec.Meta(ge=1, le=MAX_CLIENTS)]
+_Factor = Annotated[float, msgspec.Meta(ge=1 / LARGEST_FACTOR, le=LARGEST_FACTOR)]
+_Factors = Annotated[tuple[_Factor, ...], msgspec.Meta(min_length=CLASSES, max_length=CLASSES)]
 _Word = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -52,6 +58,13 @@ class TokenPlan(
         dither: whether rounding is dithered, subtractively.
         history: digest of the history whose bases coefficients are of; None for elements as they
             are.
+        factors: by class, what the predicted root mean squares of its coefficients were short of;
+            only with a history.
+        forecast: how many of the history's mean steps the mean takes beforehand, and clients leave
+            out; only with a history.
+        ahead: whether clients begin to train with what they have not sent yet added to the model.
+        even: whether all weigh alike, and only say their weights, up to the cap, for later rounds.
+        room: tokens that each client sends, 0 for as many as coefficients take.
 
     Raises:
         ConfigError: a scale is not finite or not above 0, or a ring of so many bits is too small
@@ -61,14 +74,19 @@ class TokenPlan(
     layout: Digest
     number: _Word
     clients: _Counted
-    bits: Annotated[int, msgspec.Meta(ge=2, le=32)]
+    bits: Annotated[int, msgspec.Meta(ge=2, le=MAX_BITS)]
     share: Annotated[float, msgspec.Meta(gt=0, le=1)]
     seed: _Word
     cap: Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 1)]
     scales: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_TENSORS)]
-    together: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    together: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOGETHER)] = 1
     dither: bool = False
     history: Digest | None = None
+    factors: _Factors = CLASSES * (1.0,)
+    forecast: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    ahead: bool = False
+    even: bool = False
+    room: Annotated[int, msgspec.Meta(ge=0, le=1 << 34)] = 0
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -162,6 +180,17 @@ def bits_for(clients: int, most: int, together: int = 1) -> int:
     """Return the fewest bits of a ring for so many clients' coefficients in [-most, most]."""
     sums: int = (2 * most * clients + 1) ** together
     return (sums - 1).bit_length()
+
+
+def densest(clients: int, most: int = 1) -> tuple[int, int]:
+    """Return bits of a ring, and coefficients in a token, that take the fewest bits for each.
+
+    Args:
+        clients: whose coefficients are added up, at most.
+        most: either way, of each coefficient.
+    """
+    rings = ((bits_for(clients, most, k), k) for k in range(1, MAX_TOGETHER + 1))
+    return min((ring for ring in rings if ring[0] <= MAX_BITS), key=lambda ring: ring[0] / ring[1])
 
 
 def layout_digest(layout: Layout) -> bytes:

@@ -1,10 +1,10 @@
 """A client's update as tokens of a ring, and the mean update from the sum of clients' tokens.
 
 With x what a client has trained from what it began with, r its residual, w its weight, W the
-plan's cap, g a coefficient's grid and c the plan's `most`:
+plan's cap (both 1 where all weigh alike), g a coefficient's grid and c the plan's `most`:
 
-    y = coefficients of x + r
-    t = clip(round(w / W y / g), -c, c)            mean = W g sum(t) / sum(w)
+    y = coefficients of x + r (less the forecast: so many of the history's mean steps)
+    t = clip(round(w / W y / g), -c, c)            mean = W g sum(t) / sum(w)  (and the forecast)
     r = x + r less the tensor of coefficients W / w g t, of those that are sent
 
 Rounding is to the nearest, so that where nothing was clipped the mean of m clients is off by
@@ -13,8 +13,9 @@ m / 2 W g / sum(w) at most, and clients' residuals hold all of that. With dither
 of y (subtractive dither; Schuchman 1964).
 
 Whole numbers and running statistics are exact but for a grid of 2^-24 of what the plan says that
-they may move. Along with the update go the weight and, for each tensor, the mean square of the
-tokens before they are clipped; the next scales follow from those. Of n clients, none can say more
+they may move. Along with the update go the weight and the mean squares of the tokens before they
+are clipped: for each tensor, from which the next scales follow, and with a history for each class,
+from which the next factors do. Of n clients, none can say more
 than n/2 or 8 times what is expected, so that one that lies cannot take scales away from the others.
 """
 
@@ -23,22 +24,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import Layout, NDArray, cast, saturate
+from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import _methods, _ring
-from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate
+from fedsz.errors import ConfigError, CorruptStream
 from fedsz.methods.eigen import History
 from fedsz.secagg.packing import Tokens
 from fedsz.secagg.scales import growth, is_exact
 from fedsz.secagg.selection import key_of, select
-from fedsz.secagg.token_plan import EXACT_VALUES, TokenPlan
+from fedsz.secagg.steps import fed_back, moved, step_of
+from fedsz.secagg.token_plan import CLASSES, EXACT_VALUES, LARGEST_FACTOR, TokenPlan
 
 _ENERGIES: Final = 1 << 12  # values that an energy has, or more
 _MOST_ENERGY: Final = 8.0  # of a client, times what is expected
+_SETTLING: Final = 8  # rounds in which nothing is known yet, and clients can say more:
+_MOST_AT_FIRST: Final = 64.0
+_MOST_CHANGE: Final = 3.0  # that a factor is multiplied with, or divided by, after a round
+_FEWEST: Final = 20  # coefficients of a class that say anything of its factor
+_STEERING: Final = 0.3  # of what a forecast was short of, that the next is changed by
+_MOST_SPARE: Final = 1 << 10  # tokens, beside as many as are needed
+_MOST_FORECAST: Final = 0.95
 
 Doubles = npt.NDArray[np.float64]
 
@@ -67,11 +76,14 @@ class Sum:
             nothing was sent, and everywhere if all weights are 0.
         weight: the sum of the clients' weights.
         scales: by tensor, of the next round; see `fedsz.secagg.scales.scales_of`.
+        factors, forecast: of the next round's plan, if that has a history.
     """
 
     step: dict[str, NDArray]
     weight: int
     scales: dict[str, float]
+    factors: tuple[float, ...] = CLASSES * (1.0,)
+    forecast: float = 0.0
 
 
 class TokenCodec:
@@ -91,17 +103,38 @@ class TokenCodec:
         self.plan, self.layout = plan, layout
         self.sent = select(plan, layout, history)
         self.exact = [name for name in layout.shapes if is_exact(name, layout)]
+        self._trend = history.trend if history and plan.history else {}
+        self._sizes = np.zeros(CLASSES, np.int64)
+        for one in self.sent.values() if plan.history else ():
+            self._sizes += np.bincount(one.classes, minlength=CLASSES)
         self._scales = dict(zip(layout.shapes, plan.scales, strict=True))
         self._wide = plan.digits(EXACT_VALUES)
         self._narrow = plan.digits(_ENERGIES)
-        self._most_energy = min(max(plan.clients / 2, 2.0), _MOST_ENERGY)
+        settles = plan.history is not None and plan.number < _SETTLING
+        most = min(max(plan.clients / 2, 2.0), _MOST_ENERGY)
+        self._most_energy = _MOST_AT_FIRST if settles else most
 
     @property
     def count(self) -> int:
         """How many tokens each client sends."""
+        return self.plan.room or self.needed
+
+    @property
+    def needed(self) -> int:
+        """How many that takes at least."""
         whole = sum(math.prod(self.layout.shapes[name]) for name in self.exact)
-        aside = self.plan.digits(self.plan.cap + 1) + len(self.sent) * self._narrow
-        return -(-self._coefficients // self.plan.together) + whole * self._wide + aside
+        aside = self.plan.digits(self.plan.cap + 1) + self._energies * self._narrow
+        return self.together + whole * self._wide + aside
+
+    @property
+    def together(self) -> int:
+        """How many tokens coefficients take."""
+        return -(-self._coefficients // self.plan.together)
+
+    @property
+    def _energies(self) -> int:
+        """How many mean squares each client sends."""
+        return len(self.sent) + (CLASSES if self.plan.history is not None else 0)
 
     @property
     def _coefficients(self) -> int:
@@ -111,6 +144,18 @@ class TokenCodec:
     def dtype(self) -> np.dtype:
         """Of tokens."""
         return np.dtype(f"u{1 if self.plan.bits <= 8 else 2 if self.plan.bits <= 16 else 4}")
+
+    def start(
+        self, model: Mapping[str, NDArray], residual: Mapping[str, NDArray]
+    ) -> dict[str, NDArray]:
+        """Return what a client begins to train with, as the plan says it; see `encode`."""
+        left = residual if self.plan.ahead else {}
+        return {
+            name: moved(x, left[name].reshape(x.shape))
+            if name in left and left[name].size == x.size and name not in self.exact
+            else x
+            for name, x in model.items()
+        }
 
     def encode(
         self,
@@ -124,13 +169,14 @@ class TokenCodec:
 
         Args:
             trained: the model after training.
-            start: the model that training began with.
+            start: the model that training began with, as `start` has returned it.
             weight: of the client, such as its number of examples, 0 or more.
             residual: `Encoded.residual` of the client's round before; those of other shapes do not
                 count.
             client: tells its dither from others', 0 to 2^64 - 1.
 
         Raises:
+            CorruptStream: the plan has room for fewer tokens, or for many more.
             DivergedUpdate: an element of a floating-point tensor is not finite, or moves further
                 than float32 has numbers.
             ModelMismatch: one of the models has another layout than the plan is for.
@@ -139,31 +185,44 @@ class TokenCodec:
         self.layout.check({name: x.shape for name, x in trained.items()})
         self.layout.check({name: x.shape for name, x in start.items()})
         used = min(weight, plan.cap)
-        part = used / plan.cap
-        energies: list[int] = []
-        rounded = np.zeros(-(-self._coefficients // plan.together) * plan.together, self._dtype)
+        spare = self.count - self.needed
+        if not 0 <= spare <= self.needed + _MOST_SPARE:
+            raise CorruptStream(f"a plan has room for {self.count} tokens, and takes {self.needed}")
+        part = 1.0 if plan.even else used / plan.cap
+        energies: list[float] = []
+        classes = np.zeros(CLASSES)
+        rounded = np.zeros(self.together * plan.together, self._dtype)
         free = rounded
         for name, sent in self.sent.items():
-            y = _fed_back(name, trained[name], start[name], residual.get(name))
+            y = fed_back(name, trained[name], start[name], residual.get(name))
+            if (trend := self._trend.get(name)) is not None:
+                y -= np.float32(plan.forecast) * trend
             if sent.basis is not None:
                 y = sent.basis.coefficients(y)
+            if plan.history is not None:
+                z = y[sent.where] * (part / plan.spread) / sent.grid
+                classes += np.bincount(sent.classes, z**2, CLASSES)
             here, free = free[: sent.where.size], free[sent.where.size :]
             drawn = self._dither(name, (client,), here.size)
             grid = sent.positions(y.size), sent.grid, drawn
             energy, far = _ring.quantise(y, *grid, part, plan.most, here)
-            mean = energy / max(here.size, 1) / plan.spread**2
-            energies.append(int(min(mean / self._most_energy, 1.0) * self._loudest))
+            energies.append(energy / max(here.size, 1) / plan.spread**2)
             clipped += far
             kept = y if sent.basis is None else sent.basis.tensor(y)
             left[name] = kept.reshape(self.layout.shapes[name])
         parts = [self._in_places(rounded)]
         for name in self.exact:
-            v = _step(name, trained[name], start[name], np.float64)
+            v = step_of(name, trained[name], start[name], np.float64)
             half = self._half
-            moved = np.clip(np.rint(v * (part * half / self._scales[name])), -half, half)
-            parts.append(self._as_digits(moved.astype(np.int64) + half, self._wide))
+            going = np.clip(np.rint(v * (part * half / self._scales[name])), -half, half)
+            parts.append(self._as_digits(going.astype(np.int64) + half, self._wide))
         parts.append(self._as_digits(np.array([used]), plan.digits(plan.cap + 1)))
-        parts.append(self._as_digits(np.array(energies, np.int64), self._narrow))
+        if plan.history is not None:
+            energies += (classes / np.maximum(self._sizes, 1)).tolist()
+        parts_of_most = [min(energy / self._most_energy, 1.0) for energy in energies]
+        told = np.array([int(part * self._loudest) for part in parts_of_most], np.int64)
+        parts.append(self._as_digits(told, self._narrow))
+        parts.append(np.zeros(spare, np.int64))
         tokens = np.concatenate([one.astype(self.dtype, copy=False) for one in parts])
         return Encoded(tokens, left, clipped)
 
@@ -192,11 +251,12 @@ class TokenCodec:
             for name in self.exact
         }
         (weight,) = left.numbers(1, plan.digits(plan.cap + 1), count).tolist()
-        energies = left.numbers(len(self.sent), self._narrow, count) / (self._loudest * count)
+        energies = left.numbers(self._energies, self._narrow, count) / (self._loudest * count)
         energies *= self._most_energy
         if weight > count * plan.cap:
             raise CorruptStream(f"weights of {weight} in all, of {count} clients up to {plan.cap}")
-        factor = plan.cap / weight if weight else 0.0
+        factor = 1 / count if plan.even else plan.cap / weight if weight else 0.0
+        along = size = 0.0
         for name, sent in self.sent.items():
             here, rounded = rounded[: sent.where.size], rounded[sent.where.size :]
             y = np.zeros(math.prod(self.layout.shapes[name]), np.float32)
@@ -205,20 +265,38 @@ class TokenCodec:
             largest = _ring.dequantise(here, *grid, most, factor, y)
             left.require(largest, 2 * most)
             step = y if sent.basis is None else sent.basis.tensor(y)
+            if (trend := self._trend.get(name)) is not None:
+                along += float(np.dot(step, trend))
+                size += float(np.dot(trend, trend))
+                step += np.float32(plan.forecast) * trend
             steps[name] = step.reshape(self.layout.shapes[name])
         for name, whole in wholes.items():
             step = whole * (factor * self._scales[name] / self._half)
             steps[name] = step.reshape(self.layout.shapes[name])
         grown = {
             name: energy
-            for (name, sent), energy in zip(self.sent.items(), energies.tolist(), strict=True)
+            for (name, sent), energy in zip(self.sent.items(), energies.tolist(), strict=False)
             if sent.where.size
         }
+        short = _STEERING * along / size if size else 0.0
         return Sum(
             {name: steps[name] for name in self.layout.shapes},
             weight,
             {name: scale * growth(grown.get(name, 1.0)) for name, scale in self._scales.items()},
+            self._factors_after(energies[len(self.sent) :]),
+            min(max(plan.forecast + short, 0.0), _MOST_FORECAST),
         )
+
+    def _factors_after(self, energies: Doubles) -> tuple[float, ...]:
+        """Return what the factors become by the mean squares of classes: over that of all."""
+        factors = np.array(self.plan.factors)
+        if not energies.size or not (total := float(self._sizes @ energies)):
+            return self.plan.factors
+        changes = np.sqrt(energies * (self._sizes.sum() / total))
+        changes = np.clip(changes, 1 / _MOST_CHANGE, _MOST_CHANGE)
+        changes[self._sizes < _FEWEST] = 1.0
+        factors = np.clip(factors * changes, 1 / LARGEST_FACTOR, LARGEST_FACTOR)
+        return tuple(factors.tolist())
 
     @property
     def _half(self) -> int:
@@ -300,70 +378,3 @@ class _Reader:
 def _powers(base: int, count: int) -> NDArray:
     """Return base^0, base^1, ... as int64."""
     return np.array([base**i for i in range(count)], np.int64)
-
-
-def _fed_back(name: str, x: NDArray, base: NDArray, before: NDArray | None) -> NDArray:
-    """Return x - base and what a client has kept of the round before, as flat float32.
-
-    Raises:
-        DivergedUpdate: x - base is not finite.
-    """
-    kept = np.zeros(0, np.float32)
-    if before is not None and before.size == x.size:
-        kept = _flat(before.astype(np.float32, copy=False))
-    if not x.dtype == base.dtype == np.float32:
-        step = _step(name, x, base, np.float32)
-        return step + kept if kept.size else step
-    y = np.empty(x.size, np.float32)
-    if not _ring.add_step(_flat(x), _flat(base), kept, y):
-        raise DivergedUpdate(f"{name!r} has moved by what is not finite; nothing is sent")
-    return y
-
-
-def _flat(x: NDArray) -> NDArray:
-    """Return an array as natives take it."""
-    return np.require(x, requirements=["C", "A"]).reshape(-1)
-
-
-def _step(name: str, x: NDArray, base: NDArray, dtype: Any) -> NDArray:
-    """Return x - base as flat floats of a dtype.
-
-    Raises:
-        DivergedUpdate: it is not finite.
-    """
-    if x.dtype.kind in "iub":
-        return _whole_step(x, base).astype(dtype)
-    wide = np.result_type(dtype, np.float64 if x.dtype == np.float64 else dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        difference = x.reshape(-1).astype(wide) - base.reshape(-1).astype(wide)
-        step: NDArray = difference.astype(dtype)
-    if not np.isfinite(step).all():
-        raise DivergedUpdate(f"{name!r} has moved by what is not finite; nothing is sent")
-    return step
-
-
-def _whole_step(x: NDArray, base: NDArray) -> NDArray:
-    """Return x - base of whole numbers, int64: of 8 bytes, modulo 2^64."""
-    x, base = x.reshape(-1), base.reshape(-1)
-    if x.dtype.itemsize < 8:
-        return x.astype(np.int64) - base.astype(np.int64)
-    step: NDArray = np.subtract(x, base).view(np.int64)
-    return step
-
-
-def moved(x: NDArray, step: NDArray) -> NDArray:
-    """Return a tensor after a mean step, in its own dtype; whole numbers rounded, none wrapped."""
-    if x.dtype.kind in "iub":
-        return _counted(x, np.rint(step))
-    with np.errstate(over="ignore"):
-        sums = np.add(x, step, dtype=np.result_type(step.dtype, np.float32))
-    saturate(sums, x.dtype)
-    return cast(sums, x.dtype)
-
-
-def _counted(x: NDArray, step: NDArray) -> NDArray:
-    """Return x + step of whole numbers, as Python adds them: int64 would lack some of uint64's."""
-    low, high = (0, 1) if x.dtype.kind == "b" else (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max)
-    pairs = zip(x.reshape(-1).tolist(), step.reshape(-1).tolist(), strict=True)
-    sums = [min(max(a + int(d), int(low)), int(high)) for a, d in pairs]
-    return np.array(sums, x.dtype).reshape(x.shape)

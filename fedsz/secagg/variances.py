@@ -2,8 +2,10 @@
 
 Along each axis of a tensor, the eigenvalues of a `History`'s products say how much of the steps lay
 in each direction. Their product over the axes is a coefficient's variance, if the axes are
-independent, as Shampoo (Gupta et al. 2018) takes them. All of it is of elementwise float64
-arithmetic, exact sums and compressors/eigen: whoever has the same history has the same bits.
+independent, as Shampoo (Gupta et al. 2018) takes them. A basis fits the steps that it is of better
+than later ones, and one client's update spreads further than the mean of all. So predictions are
+to the power of 3/4. All of it is of elementwise float64 arithmetic, exact sums and
+compressors/eigen: whoever has the same history has the same bits.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ def variances(history: History, name: str, shape: tuple[int, ...]) -> tuple[Basi
 
 
 def _eigenvalues(axis: Axis, products: NDArray, vectors: NDArray) -> NDArray:
-    """Return those of an axis over their mean, float64: the diagonal of V^T P V by block."""
+    """Return those of an axis to the power of 3/4, over their mean, float64.
+
+    Eigenvalues are the diagonal of V^T P V, block by block.
+    """
     values, start = [], 0
     for size in axis.sizes:
         here = slice(start, start + size * size)
@@ -50,4 +55,8 @@ def _eigenvalues(axis: Axis, products: NDArray, vectors: NDArray) -> NDArray:
         start = here.stop
     all_values = np.maximum(np.concatenate(values), 0.0)
     mean = math.fsum(all_values) / axis.length
-    return (all_values / mean + _MIXED) / (1.0 + _MIXED) if mean else np.ones(axis.length)
+    if not mean:
+        return np.ones(axis.length)
+    relative = all_values / mean + _MIXED
+    flatter = np.sqrt(relative * np.sqrt(relative))  # roots are exact everywhere, powers are not
+    return np.asarray(flatter * (axis.length / math.fsum(flatter)))

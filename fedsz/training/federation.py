@@ -24,7 +24,7 @@ from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.private import PrivateFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
-from fedsz.flower.secure_sum import SecureSum
+from fedsz.flower.secure_sum import DENSE, SecureSum
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.methods.fetchsgd import feeds
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
@@ -320,7 +320,7 @@ def privacy_of(config: RunConfig) -> PrivacyPlan | None:
     sends, at = config.compression, config.dp_noise_at
     if at == NoiseAt.SERVER and config.secure_sum:
         raise ConfigError("--secure-sum with --dp-epsilon needs --dp-noise-at sum or client")
-    if at == NoiseAt.SUM and not (config.secure_sum and config.secure_share == 1):
+    if at == NoiseAt.SUM and not (config.secure_sum >= DENSE and config.secure_share == 1):
         raise ConfigError("--dp-noise-at sum needs --secure-sum, and all parameters in each")
     if at != NoiseAt.CLIENT and sends.keeps_state and sends.update != DELTA_EF:
         why = "what an update adds of earlier rounds is clipped off, and is not accounted for"

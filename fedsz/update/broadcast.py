@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.methods import History, Transform
 from fedsz.shelf import Parked, Shelf
+from fedsz.update.broadcast_state import BroadcastState
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
@@ -71,26 +72,6 @@ class Step:
         return replace(self, stream=Shelf().put("a broadcast", self.stream) or self.stream)
 
 
-class BroadcastState(NamedTuple):
-    """What the next broadcast depends on, for `Broadcast.restore` in another process.
-
-    Attributes:
-        told: the digests of models and histories, by what they are of.
-        streams: those of the steps.
-        grids: the steps of the lattice: a row for each step, a column for each tensor, float64.
-        model: what clients hold.
-        residual: what the last broadcast has left out, by tensor.
-        histories: their arrays.
-    """
-
-    told: Mapping[str, Any]
-    streams: Sequence[bytes]
-    grids: NDArray
-    model: Mapping[str, NDArray]
-    residual: Mapping[str, NDArray]
-    histories: Sequence[Mapping[str, NDArray]]
-
-
 class Broadcast:
     """One model as the clients of a run hold it.
 
@@ -98,6 +79,7 @@ class Broadcast:
         config: how it is packed, within the error of its downlink.
         feedback: whether what one broadcast leaves out goes into the next.
         shared_initial: whether clients may hold the first model from the start.
+        trends: whether histories are kept, with a trend, whatever updates are coded by.
 
     Attributes:
         model: what clients hold that have received the last broadcast; None where that was exact
@@ -110,8 +92,14 @@ class Broadcast:
     """
 
     def __init__(
-        self, config: CompressionConfig, *, feedback: bool = True, shared_initial: bool = False
+        self,
+        config: CompressionConfig,
+        *,
+        feedback: bool = True,
+        shared_initial: bool = False,
+        trends: bool = False,
     ) -> None:
+        self._trends = trends
         self.model: Reference | None = None
         self.raw_bytes = 0
         self.initial = b""
@@ -134,10 +122,10 @@ class Broadcast:
         # has no bound of such a kind stays lossless, and so all does that is on no lattice.
         self._exactly = config.replace(error_bound="step:1", update=DELTA, factors={})
         self._within, self._chain = None, config.downlink_chain
-        if not config.uses_history:
+        if not (config.uses_history or self._trends):
             self._history, self._others, self._told = None, {}, {}
         elif self._history is None:
-            self._history = History()
+            self._history = self._begun()
         if config.downlink == EXACT:
             self._exactly = self._exactly.replace(codec=config.lossless)
         elif self._chain is not None:
@@ -236,7 +224,7 @@ class Broadcast:
             go_on = [self._others[digest] for digest in list(self._told)[-MOST_HISTORIES:]]
             others = [history.beyond(before, model) for history in go_on] if before else []
             self._others, self._told = {history.digest: history for history in others}, {}
-            self._history = self._history.beyond(before, model) if before else History()
+            self._history = self._history.beyond(before, model) if before else self._begun()
         self.steps.append(Step(stream, model.digest, grid).parked())
         if sum(len(step.stream) for step in self.steps) > HISTORY * self.raw_bytes:
             self._forget(len(self.steps) // 2)
@@ -296,6 +284,14 @@ class Broadcast:
         self._older = None
         self.steps = [step.parked() for step in self.steps]
 
+    def _begun(self) -> History:
+        return History.trending() if self._trends else History()
+
+    def begin_history(self) -> None:
+        """Begin a history anew with the next step, for all who hold the model now."""
+        if self._history is not None:
+            self._history, self._others, self._told = self._begun(), {}, {}
+
     def history(self, held: bytes, seen: bytes) -> History | None:
         """Return what broadcasts have shown to a client once it has received the last one.
 
@@ -310,12 +306,15 @@ class Broadcast:
         if self.exact or self._history is None or self.model is None or not held:
             return None
         here = held == self.model.digest
-        wanted = seen if here else History(digest=seen).digest_after(held + self.model.digest)
+        earlier = History(digest=seen or self._begun().digest)
+        wanted = seen if here else earlier.digest_after(held + self.model.digest)
         known = {h.digest: h for h in (self._history, *self._others.values())}
         found = known.get(wanted)
         if found is None and not here:
             found = self._restarted(held)
-        if found is not None and found is not self._history:
+        if found is not None and found.digest == self._history.digest:
+            return self._history
+        if found is not None:
             self._others[found.digest] = found
             self._told[found.digest] = None
         return found
@@ -331,7 +330,7 @@ class Broadcast:
             place = next((i for i, step in enumerate(self.steps) if step.digest == held), None)
             if place is None or self.model is None:
                 return None
-            self._restarts[held] = History().beyond(self._at(place), self.model)
+            self._restarts[held] = self._begun().beyond(self._at(place), self.model)
         return self._restarts[held]
 
     def prepare(self, held: Iterable[bytes]) -> None:

@@ -134,7 +134,8 @@ def _history(
             found = kept if kept.digest == wanted else None
         else:
             digests = before.digest + now.digest
-            known = (h for h in (kept, History()) if h.digest_after(digests) == wanted)
+            begun = (History(), History.trending())
+            known = (h for h in (kept, *begun) if h.digest_after(digests) == wanted)
             earlier = next(known, None)
             found = earlier.beyond(before, now) if earlier else None
     keeper.keep_history(key, found)

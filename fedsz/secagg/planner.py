@@ -1,0 +1,161 @@
+"""Plans for the rounds of a run, one after the other, by what the sums so far have told.
+
+Where a run has fewer than `DENSE` bits for each parameter and round, a round sends a share of the
+coefficients, of few values each. The first round sends all, and in more values: nothing is known of
+their sizes yet, and no later one moves a model as far. All weigh alike in it, for by a cap that is
+far off, few values say nothing. The others save what that was too much, over `SAVED_OVER` rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from fedsz.arrays import Layout, NDArray
+from fedsz.errors import ConfigError
+from fedsz.methods import History
+from fedsz.secagg.scales import scales_of
+from fedsz.secagg.token_plan import CLASSES, MAX_BITS, TokenPlan, densest, layout_digest
+from fedsz.secagg.tokens import Sum, TokenCodec
+
+DENSE: Final = 2  # bits for each parameter, from which on a run sends all coefficients
+SAVED_OVER: Final = 60  # rounds in which the first one's bits are saved again
+
+_LEAST: Final = 0.01  # bits
+_MOST_FIRST: Final = 3  # either way, of each coefficient in the first round
+_MOST: Final = 1  # and in others
+_SPARED: Final = 0.5  # of the bits, at least, whatever the first round has taken
+_WEIGHTS: Final = 2  # of a client's weight at most, over the mean of the round before
+_ROOM: Final = 0.01  # of the tokens, more, for turns that come together
+_ROOM_LEAST: Final = 32  # tokens
+
+
+class Learned(msgspec.Struct):
+    """What a run's rounds have told, in types that JSON has.
+
+    Attributes:
+        cap: the largest weight of a client.
+        seed: of what is sent in turn, 0 to 2^63 - 1.
+        done: rounds that counted.
+        scales: by tensor; see `fedsz.secagg.scales`.
+        factors, forecast: as `TokenPlan` has them.
+    """
+
+    cap: int
+    seed: int
+    done: int = 0
+    scales: dict[str, float] = {}
+    factors: tuple[float, ...] = CLASSES * (1.0,)
+    forecast: float = 0.2
+
+
+class Planner:
+    """Plans a run's rounds.
+
+    Args:
+        bits: for each parameter and round: of the ring, 2 to 32; or fewer, for a share of the
+            coefficients in the basis of what broadcasts have shown.
+        share: of the parameters that a round sends, in turn; 1 where there are few bits.
+        known: what earlier rounds have told; kept up to date.
+
+    Attributes:
+        sparse: whether there are few bits.
+
+    Raises:
+        ConfigError: one of these is out of range.
+    """
+
+    def __init__(self, bits: float, share: float, known: Learned) -> None:
+        self.sparse = bits < DENSE
+        if not (_LEAST <= bits < DENSE or (bits <= MAX_BITS and bits == int(bits))):
+            what = f"bits are {_LEAST} to {DENSE}, or a whole number to {MAX_BITS}; got {bits}"
+            raise ConfigError(what)
+        if not 0 < share <= 1 or (self.sparse and share < 1):
+            raise ConfigError(f"share must lie in (0, 1], and be 1 below {DENSE} bits; got {share}")
+        self._bits, self._share, self._known = bits, share, known
+
+    @property
+    def done(self) -> int:
+        """Rounds that counted."""
+        return self._known.done
+
+    def codec(
+        self,
+        model: Mapping[str, NDArray],
+        clients: int,
+        history: History | None = None,
+        room: int = 0,
+    ) -> TokenCodec:
+        """Return what reads the sum of a round, and its plan.
+
+        Args:
+            model: that clients begin with.
+            clients: that take part, at most.
+            history: that all of them have, if there is one; of no use unless `sparse`.
+            room: tokens that there is room for; 0 for as many as it takes.
+
+        Raises:
+            ConfigError: the ring is too small for so many clients.
+        """
+        layout, share = Layout.of(model), self._share_of(clients)
+        bits, together = self._ring(clients)
+        known = history if self.sparse and self.done and history and history.products else None
+        while True:
+            plan = TokenPlan(
+                layout=layout_digest(layout),
+                number=self.done,
+                clients=clients,
+                bits=bits,
+                share=share,
+                seed=self._known.seed,
+                cap=self._known.cap,
+                scales=scales_of(model, self._known.scales),
+                together=together,
+                history=known.digest if known else None,
+                factors=self._known.factors,
+                forecast=self._known.forecast if known else 0.0,
+                ahead=self.sparse,
+                even=self.sparse and not self.done,
+                room=room,
+            )
+            codec = TokenCodec(plan, layout, known)
+            if not room or codec.needed <= room:
+                return codec
+            share *= 1 - _ROOM
+
+    def room(self, model: Mapping[str, NDArray], clients: int) -> int:
+        """Return how many tokens a round takes, whatever history its plan names in the end."""
+        codec = self.codec(model, clients)
+        if not self.sparse:
+            return codec.needed
+        elements = sum(model[name].size for name in codec.sent)
+        wanted = math.ceil(self._share_of(clients) * elements / codec.plan.together)
+        needed = codec.needed + max(wanted - codec.together, 0)
+        return needed + math.ceil(needed * _ROOM) + _ROOM_LEAST  # and mean squares of classes
+
+    def _share_of(self, clients: int) -> float:
+        """Return the share of the coefficients that the next round sends."""
+        if not (self.sparse and self.done):
+            return self._share
+        bits, together = self._ring(clients)
+        first, k = densest(clients, _MOST_FIRST)
+        spared = max(self._bits - first / k / SAVED_OVER, _SPARED * self._bits)
+        return min(spared * together / bits, 1.0)
+
+    def _ring(self, clients: int) -> tuple[int, int]:
+        """Return the bits of the ring, and how many coefficients share a token."""
+        if not self.sparse:
+            return int(self._bits), 1
+        return densest(clients, _MOST if self.done else _MOST_FIRST)
+
+    def learn(self, found: Sum, clients: int) -> None:
+        """Go by what the sum of a round has told, of so many clients."""
+        known, mean = self._known, found.weight / clients
+        before = mean if self.sparse and not known.done else known.cap  # what weighed 1 then
+        known.cap = max(math.ceil(_WEIGHTS * mean), 1)
+        known.scales = {name: x * before / known.cap for name, x in found.scales.items()}
+        known.factors, known.forecast = found.factors, found.forecast
+        known.done += 1
