@@ -107,16 +107,15 @@ def masked(trained: Model, start: Model) -> Model:
     for _ in range(2):  # its own mask, and that of a neighbour
         ring.add_mask(tokens, os.urandom(SEED_BYTES))
     ring.reduce(tokens)
-    signed = tokens.astype(np.int64)
-    signed -= (signed >> (plan.bits - 1)) << plan.bits
+    offset = tokens.astype(np.int64) - plan.most  # tokens are from 0 on
     seen, at = {}, 0
     for name, sent in codec.sent.items():
-        seen[name] = start[name] + (signed[at : at + sent.where.size] * sent.grid).reshape(
+        seen[name] = start[name] + (offset[at : at + sent.where.size] * sent.grid).reshape(
             start[name].shape
         )
         at += sent.where.size
     for name in codec.exact:
-        digits = signed[at :: plan.digits(1 << 24)][: start[name].size]
+        digits = offset[at :: plan.digits(1 << 24)][: start[name].size]
         scale = plan.scales[list(layout.shapes).index(name)] / plan.most
         seen[name] = start[name] + scale * digits.reshape(start[name].shape)
         at += start[name].size * plan.digits(1 << 24)
