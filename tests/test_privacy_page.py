@@ -61,7 +61,8 @@ def test_what_is_said_of_the_pictures_is_so() -> None:
     found = leakage.medians(rows_of("leakage"))
 
     assert all(found[attack, "raw"] > SEEN for attack in leakage.ATTACKS)
-    assert all(found[attack, view] < 8 for attack in leakage.ATTACKS for view in ("SecAgg", "DP"))
+    hidden = [found[attack, view] for attack in leakage.ATTACKS for view in ("SecAgg", "DP")]
+    assert max(hidden) < UNSEEN
     assert (ROOT / "docs" / "leakage.png").stat().st_size < 30_000
 
 
