@@ -105,12 +105,17 @@ def configure(folder: Path, *options: str, **definitions: str | None) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def of_checkout() -> Library:
-    """Return libfedsz as this checkout has it; skip the test without what it needs."""
+def built() -> Path:
+    """Compile the shared library, and return it; skip the test without what it needs."""
     if not Path("/usr/include/zlib.h").exists() and not shutil.which("pkg-config"):
         pytest.skip("needs zlib's header")
     configure(BUILD)
-    return Library(next((BUILD / "compressors" / "library").glob("libfedsz.so*")))
+    return next((BUILD / "compressors" / "library").glob("libfedsz.so*"))
+
+
+def of_checkout() -> Library:
+    """Return libfedsz as this checkout has it; skip the test without what it needs."""
+    return Library(built())
 
 
 def address(x: np.ndarray | None) -> int | None:

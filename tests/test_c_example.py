@@ -42,8 +42,8 @@ def run(*command: Any, **environment: str) -> str:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The prefix that the library is installed to."""
     prefix = tmp_path_factory.mktemp("prefix")
-    c_library.configure(BUILD, CMAKE_INSTALL_PREFIX=str(prefix), CMAKE_INSTALL_LIBDIR="lib")
-    run(CMAKE, "--install", BUILD)
+    c_library.configure(BUILD, CMAKE_INSTALL_LIBDIR="lib")
+    run(CMAKE, "--install", BUILD, "--prefix", prefix)
     return prefix
 
 

@@ -32,7 +32,7 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference
 from tests import c_library, fuzz
-from tests.c_library import BUILD, Library, NoRoom, Tensor, layers, moved
+from tests.c_library import Library, NoRoom, Tensor, layers, moved
 from tests.golden.make import CASES, FOLDER, after, before, bytes_of, rest_before, state
 from tests.hostile_headers import HOSTILE, header_of, sealed_header
 from tests.portable import CMAKE, FLOATS
@@ -369,9 +369,11 @@ def test_a_workspace_is_enough_or_too_small_and_never_left(library: Library, eff
 def test_the_library_shows_its_functions_alone() -> None:
     if not (nm := shutil.which("nm")):
         pytest.skip("needs nm")
-    shared = next((BUILD / "compressors" / "library").glob("libfedsz.so*"))
     listed = subprocess.run(
-        [nm, "--dynamic", "--defined-only", shared], capture_output=True, text=True, check=True
+        [nm, "--dynamic", "--defined-only", c_library.built()],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split("\n")
     header = (c_library.SOURCES / "include" / "fedsz.h").read_text()
     functions = {line.split()[-1] for line in listed if line}

@@ -1,67 +1,52 @@
 // What goes wrong, as C sees it: a status, a place in the stream, and one line.
 #pragma once
 
-#include <charconv>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <string_view>
 
 #include "fedsz.h"
 
 namespace fedsz::library {
 
-// A line of fixed length, which takes no memory: there may be none.
-class Line {
+// A piece of a message: text or a number.
+class Part {
 public:
-    Line(char* text, std::size_t size) : text_(text), size_(size) { text_[0] = 0; }
-
-    Line& operator<<(std::string_view more) {
-        for (const char c : more) {
-            if (used_ + 1 == size_) break;
-            // Names are whatever the bytes say, and a message is one line.
-            text_[used_++] = static_cast<unsigned char>(c) < ' ' || c == 0x7F ? '?' : c;
-        }
-        text_[used_] = 0;
-        return *this;
-    }
-    Line& operator<<(std::uint64_t number) {
-        char digits[20];
-        const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
-        return *this << std::string_view(digits, std::size_t(end - digits));
-    }
-    Line& operator<<(std::int64_t number) {
-        if (number < 0) return *this << "-" << (0 - std::uint64_t(number));
-        return *this << std::uint64_t(number);
-    }
+    Part(std::string_view text) : text_(text.data()), value_(text.size()) {}
+    Part(const char* text) : Part(std::string_view(text)) {}
+    Part(std::uint64_t number) : value_(number) {}
+    Part(std::int64_t number)
+        : value_(number < 0 ? 0 - std::uint64_t(number) : std::uint64_t(number)),
+          negative_(number < 0) {}
 
 private:
-    char* text_;
-    std::size_t size_, used_ = 0;
+    friend class Line;
+    const char* text_ = nullptr;
+    std::uint64_t value_;  // the number, or the length of the text
+    bool negative_ = false;
 };
 
 class Failure final : public std::exception {
 public:
-    template <class... Parts>
-    explicit Failure(fedsz_status status, std::uint64_t offset, const Parts&... parts)
-        : error{status, offset, {}} {
-        Line line(error.message, sizeof error.message);
-        (line << ... << parts);
-    }
+    // Takes no memory: there may be none.
+    Failure(fedsz_status status, std::uint64_t offset, std::initializer_list<Part> parts);
     const char* what() const noexcept override { return error.message; }
 
     fedsz_error error;
 };
 
+[[noreturn]] void fail_with(fedsz_status status, std::uint64_t offset,
+                            std::initializer_list<Part> parts);
+
 template <class... Parts>
 [[noreturn]] void fail(fedsz_status status, const Parts&... parts) {
-    throw Failure(status, 0, parts...);
+    fail_with(status, 0, {Part(parts)...});
 }
 
 template <class... Parts>
 [[noreturn]] void fail_at(std::uint64_t offset, fedsz_status status, const Parts&... parts) {
-    throw Failure(status, offset, parts...);
+    fail_with(status, offset, {Part(parts)...});
 }
 
 // Puts the exception that is being handled into *error, unless that is null; returns its status.

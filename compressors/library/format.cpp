@@ -32,20 +32,26 @@ bool is_shape(Shape shape) {
     return size <= kMaxSize;
 }
 
+unsigned utf8_length(Octets bytes) {
+    const std::uint8_t first = bytes[0];
+    if (first < 0x80) return 1;
+    if (first < 0xC2 || first > 0xF4) return 0;
+    const unsigned length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    if (bytes.size() < length) return 0;
+    // The first byte that follows decides whether a form is too long, a surrogate or too large.
+    const std::uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    const std::uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    if (bytes[1] < low || bytes[1] > high) return 0;
+    for (unsigned i = 2; i < length; ++i)
+        if ((bytes[i] & 0xC0) != 0x80) return 0;
+    return length;
+}
+
 bool is_utf8(Octets bytes) {
-    for (std::size_t i = 0; i < bytes.size();) {
-        const std::uint8_t first = bytes[i++];
-        if (first < 0x80) continue;
-        if (first < 0xC2 || first > 0xF4) return false;
-        const unsigned more = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
-        if (bytes.size() - i < more) return false;
-        // The first byte that follows decides whether a form is too long, a surrogate or too large.
-        const std::uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-        const std::uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-        if (bytes[i] < low || bytes[i] > high) return false;
-        for (unsigned j = 1; j < more; ++j)
-            if ((bytes[i + j] & 0xC0) != 0x80) return false;
-        i += more;
+    while (!bytes.empty()) {
+        const unsigned length = utf8_length(bytes);
+        if (length == 0) return false;
+        bytes = bytes.subspan(length);
     }
     return true;
 }

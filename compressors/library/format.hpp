@@ -74,7 +74,9 @@ inline std::uint64_t product(std::uint64_t a, std::uint64_t b) {
 std::uint64_t count_of(Shape shape);
 bool is_shape(Shape shape);
 
-// Whether bytes are UTF-8, without surrogates; how many characters such have.
+// Bytes of the character that bytes begin with, in UTF-8 without surrogates; 0 if there is none.
+unsigned utf8_length(Octets bytes);
+// Whether all of them are such; how many characters such have.
 bool is_utf8(Octets bytes);
 std::uint64_t characters(Octets utf8);
 

@@ -15,21 +15,22 @@ namespace fedsz::library {
 namespace {
 
 #ifdef FEDSZ_HAS_ZSTD
-// Frees what zstd's own functions make: it takes its memory from the heap.
+// What zstd's own functions make and free: it takes its memory from the heap.
+template <auto make, auto free>
 struct Context {
-    ZSTD_CCtx* coder = ZSTD_createCCtx();
+    decltype(make()) state = make();
     Context() {
-        if (!coder) throw std::bad_alloc();
+        if (!state) throw std::bad_alloc();
     }
-    ~Context() { ZSTD_freeCCtx(coder); }
+    ~Context() { free(state); }
 };
 
 std::optional<Buffer> zstd_packed(Octets bytes, int level) {
     if (bytes.size() < 2) return std::nullopt;
     Buffer out(bytes.size() - 1);
-    const Context context;
+    const Context<ZSTD_createCCtx, ZSTD_freeCCtx> coder;
     const std::size_t size =
-        ZSTD_compressCCtx(context.coder, out.data(), out.size(), bytes.data(), bytes.size(), level);
+        ZSTD_compressCCtx(coder.state, out.data(), out.size(), bytes.data(), bytes.size(), level);
     if (ZSTD_isError(size)) {
         if (ZSTD_getErrorCode(size) == ZSTD_error_dstSize_tooSmall) return std::nullopt;
         throw std::bad_alloc();
@@ -37,6 +38,19 @@ std::optional<Buffer> zstd_packed(Octets bytes, int level) {
     out.shrink(size);
     return out;
 }
+
+#ifdef FEDSZ_HAS_DECODER
+bool zstd_unpacked(Octets frame, std::span<std::uint8_t> out) {
+    const Context<ZSTD_createDCtx, ZSTD_freeDCtx> decoder;
+    std::uint8_t none;
+    const std::size_t size =
+        ZSTD_decompressDCtx(decoder.state, out.empty() ? &none : out.data(), out.size(),
+                            frame.data(), frame.size());
+    if (ZSTD_isError(size) && ZSTD_getErrorCode(size) == ZSTD_error_memory_allocation)
+        throw std::bad_alloc();
+    return size == out.size();
+}
+#endif
 #endif
 
 }  // namespace
@@ -85,11 +99,9 @@ void unpack(Octets payload, std::int64_t codec, std::span<std::uint8_t> out) {
         case kZstd: {
             // One frame, no more, of a size that it states: only then is anything decoded.
             const std::size_t frame = ZSTD_findFrameCompressedSize(payload.data(), payload.size());
-            std::uint8_t none;
             holds = frame == payload.size() &&
                     ZSTD_getFrameContentSize(payload.data(), payload.size()) == out.size() &&
-                    ZSTD_decompress(out.empty() ? &none : out.data(), out.size(), payload.data(),
-                                    payload.size()) == out.size();
+                    zstd_unpacked(payload, out);
             break;
         }
 #endif

@@ -1,11 +1,12 @@
-/* Codes the tensors of a file, for tests/test_c_encoder.py: the same bytes on every machine.
+/* Codes the tensors of a file, for tests/test_c_encoder.py and tests/test_c_machines.py: the same bytes on every machine.
  *
  *     program INPUT OUTPUT
  *
  * INPUT has, for each tensor, numbers of 32 bits (effort, kind of bound, dtype, dimensions, whether
  * a residual and a base follow), the bound (float64), the shape (64 bits each), and the elements of
  * tensor, residual and base. OUTPUT has, for each, the length of a stream (64 bits), the stream,
- * and what it leaves out, if there is a residual. */
+ * and what it leaves out, if there is a residual. Each is coded within workspaces that are too small,
+ * too: a sanitizer sees what goes beyond them. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,14 +28,43 @@ static void* elements(FILE* in, size_t size) {
     return x;
 }
 
+/* Leaves a stream in *writer; the workspace is of settings->workspace_size bytes, and lies anywhere. */
+static fedsz_status write_stream(const fedsz_settings* settings, const fedsz_tensor* tensor,
+                                 const void* x, const void* residual, void* left,
+                                 fedsz_writer** writer, size_t* size, fedsz_error* error) {
+    fedsz_status status = fedsz_writer_create(settings, writer, error);
+    if (!status) status = fedsz_writer_add(*writer, tensor, x, residual, left, NULL, error);
+    return status ? status : fedsz_writer_finish(*writer, size, error);
+}
+
+/* Whether workspaces that are too small are said to be. */
+static int small_ones_are_refused(fedsz_settings settings, const fedsz_tensor* tensor,
+                                  const void* x, const void* residual, void* left) {
+    const size_t whole = settings.workspace_size;
+    size_t part, size;
+    for (part = 2; part <= 32; part *= 4) {
+        fedsz_writer* writer = NULL;
+        fedsz_error error;
+        fedsz_status status;
+        settings.workspace_size = whole / part;
+        if (!(settings.workspace = malloc(settings.workspace_size))) return 0;
+        status = write_stream(&settings, tensor, x, residual, left, &writer, &size, &error);
+        fedsz_writer_destroy(writer);
+        free(settings.workspace);
+        if (status != FEDSZ_OK && (status != FEDSZ_ERROR_MEMORY || !error.message[0])) return 0;
+    }
+    return 1;
+}
+
 static int code(FILE* in, FILE* out, const uint32_t* fields) {
     uint64_t shape[FEDSZ_MAX_DIMENSIONS], length;
     fedsz_settings settings;
     fedsz_tensor tensor = {"weight", 6, FEDSZ_FLOAT32, shape, 0};
     fedsz_reference* reference = NULL;
-    fedsz_writer* writer;
+    fedsz_writer* writer = NULL;
     fedsz_error error;
-    void *x, *residual = NULL, *base = NULL, *left = NULL, *workspace, *stream;
+    void *x, *residual = NULL, *base = NULL, *left = NULL, *stream;
+    char* workspace;
     size_t size;
 
     fedsz_settings_init(&settings);
@@ -59,10 +89,11 @@ static int code(FILE* in, FILE* out, const uint32_t* fields) {
         settings.reference = reference;
     }
     settings.workspace_size = fedsz_encoder_workspace(&settings, &tensor, 1);
-    if (!(settings.workspace = workspace = malloc(settings.workspace_size))) return 1;
-    if (fedsz_writer_create(&settings, &writer, &error)) return failed(&error);
-    if (fedsz_writer_add(writer, &tensor, x, residual, left, NULL, &error)) return failed(&error);
-    if (fedsz_writer_finish(writer, &size, &error)) return failed(&error);
+    if (!small_ones_are_refused(settings, &tensor, x, residual, left)) return 1;
+    if (!(workspace = malloc(settings.workspace_size + 1))) return 1;
+    settings.workspace = workspace + 1;
+    if (write_stream(&settings, &tensor, x, residual, left, &writer, &size, &error))
+        return failed(&error);
     if (!(stream = malloc(size))) return 1;
     if (fedsz_writer_copy(writer, stream, size, &error)) return failed(&error);
     length = size;

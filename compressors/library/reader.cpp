@@ -117,7 +117,7 @@ void Reader::decode(std::size_t index, const Reference* reference, void* element
         decode_lossy(tensor, payload, bytes, differs ? base_of(tensor, reference) : nullptr,
                      elements);
     } catch (const Failure& failure) {
-        throw Failure(failure.error.status, payload.offset, failure.what());
+        fail_at(payload.offset, failure.error.status, failure.what());
     } catch (const CorruptPayload& corrupt) {
         fail_at(payload.offset, FEDSZ_ERROR_CORRUPT,
                 "uniform payload does not decode: ", corrupt.what());

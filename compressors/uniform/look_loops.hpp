@@ -96,11 +96,17 @@ Seen<E> look_as(const Operands<E>& of, std::size_t n) {
 
 template <class E, bool Residual>
 Seen<E> look_at(const Operands<E>& of, std::size_t n, Asked asked) {
+#ifdef __OPTIMIZE_SIZE__
+    // In float they hardly take time; sums of double may.
+    return asked.deviation ? look_as<E, Residual, true, true>(of, n)
+                           : look_as<E, Residual, false, true>(of, n);
+#else
     if (asked.deviation)
         return asked.energies ? look_as<E, Residual, true, true>(of, n)
                               : look_as<E, Residual, true, false>(of, n);
     return asked.energies ? look_as<E, Residual, false, true>(of, n)
                           : look_as<E, Residual, false, false>(of, n);
+#endif
 }
 
 template <class E>

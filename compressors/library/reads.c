@@ -1,0 +1,157 @@
+/* Decodes the streams of a file, for tests/test_c_machines.py: whole ones and damaged ones.
+ *
+ *     reads INPUT OUTPUT [freed]
+ *
+ * INPUT has, for each stream, three lengths (64 bits each): of the stream, of one that holds the
+ * model that it refers to, or 0, and what may be decoded; then both streams. OUTPUT has, for each,
+ * the status of opening it and the number of its tensors (32 bits each), and for each tensor the
+ * status of decoding it, and its elements if that is 0. All buffers are as long as what they hold,
+ * so that a sanitizer sees what goes beyond them. With a third argument, a stream is freed before it
+ * is decoded: a sanitizer must see that, too. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "fedsz.h"
+
+enum { STREAM, MODEL, DECODED, LENGTHS };
+
+/* Ends the program where the library does otherwise than its header says. */
+static void expect(int holds, const char* what) {
+    if (holds) return;
+    fprintf(stderr, "%s\n", what);
+    exit(3);
+}
+
+static void* room(size_t size) {
+    void* memory = malloc(size ? size : 1);
+    expect(memory != NULL, "no memory");
+    return memory;
+}
+
+static void* taken(FILE* in, size_t size) {
+    void* bytes = room(size);
+    expect(fread(bytes, 1, size, in) == size, "the input ends early");
+    return bytes;
+}
+
+static void put(FILE* out, size_t number) {
+    const uint32_t value = (uint32_t)number;
+    expect(fwrite(&value, sizeof value, 1, out) == 1, "no room for the output");
+}
+
+/* Whether a message is one line of printable UTF-8 that says something. */
+static int is_said(const fedsz_error* error) {
+    const unsigned char* at = (const unsigned char*)error->message;
+    if (error->status == FEDSZ_OK || !*at) return 0;
+    while (*at) {
+        const unsigned more = *at < 0x80 ? 0 : *at < 0xE0 ? 1 : *at < 0xF0 ? 2 : 3;
+        unsigned i;
+        if (*at < ' ' || *at == 0x7F || (*at >= 0x80 && *at < 0xC2) || *at > 0xF4) return 0;
+        for (i = 1; i <= more; ++i)
+            if ((at[i] & 0xC0) != 0x80) return 0;
+        at += more + 1;
+    }
+    return 1;
+}
+
+/* What a caller may get wrong about one tensor. */
+static void misuse(fedsz_reader* reader, size_t i, const fedsz_reference* model,
+                   const fedsz_info* info) {
+    const size_t item = fedsz_dtype_size(info->tensor.dtype);
+    char* elements = room(info->size + 1);
+    fedsz_error error;
+    expect(fedsz_reader_decode(reader, i, model, elements, info->size + 1, &error) ==
+                   FEDSZ_ERROR_ROOM && is_said(&error),
+           "a buffer of another size is taken");
+    if (info->size > 0)
+        expect(fedsz_reader_decode(reader, i, model, NULL, info->size, &error) ==
+                       FEDSZ_ERROR_ARGUMENT && is_said(&error),
+               "elements may be NULL");
+    if (info->size > 0 && item > 1)
+        expect(fedsz_reader_decode(reader, i, model, elements + 1, info->size, &error) ==
+                       FEDSZ_ERROR_ARGUMENT && is_said(&error),
+               "elements may lie anywhere");
+    free(elements);
+}
+
+static void decode(fedsz_reader* reader, size_t i, const fedsz_reference* model, FILE* out) {
+    fedsz_info info;
+    fedsz_error error;
+    fedsz_status status = fedsz_reader_info(reader, i, &info, &error);
+    void* elements;
+    if (status != FEDSZ_OK) {
+        expect(is_said(&error), "an error says nothing");
+        put(out, status);
+        return;
+    }
+    misuse(reader, i, model, &info);
+    elements = room(info.size);
+    status = fedsz_reader_decode(reader, i, model, elements, info.size, &error);
+    expect(status == FEDSZ_OK || is_said(&error), "an error says nothing");
+    put(out, status);
+    if (status == FEDSZ_OK)
+        expect(fwrite(elements, 1, info.size, out) == info.size, "no room for the output");
+    free(elements);
+}
+
+/* The model that a stream holds, with the elements at *data and the reader of their names. */
+static fedsz_reference* model_in(const void* stream, size_t size, fedsz_reader** reader,
+                                 void*** data) {
+    fedsz_reference* model;
+    fedsz_tensor* tensors;
+    size_t count, i;
+    expect(!fedsz_reader_open(stream, size, NULL, reader, NULL), "no model");
+    count = fedsz_reader_count(*reader);
+    tensors = room(count * sizeof *tensors);
+    *data = room(count * sizeof **data);
+    for (i = 0; i < count; ++i) {
+        fedsz_info info;
+        expect(!fedsz_reader_info(*reader, i, &info, NULL), "no tensor of a model");
+        tensors[i] = info.tensor;
+        (*data)[i] = room(info.size);
+        expect(!fedsz_reader_decode(*reader, i, NULL, (*data)[i], info.size, NULL), "no elements");
+    }
+    expect(!fedsz_reference_create(tensors, (const void* const*)*data, count, &model, NULL),
+           "no reference");
+    free(tensors);
+    return model;
+}
+
+static void read_one(FILE* in, FILE* out, const uint64_t* lengths, int freed) {
+    const size_t size = (size_t)lengths[STREAM];
+    char *stream = taken(in, size), *base = taken(in, (size_t)lengths[MODEL]);
+    fedsz_reader *reader, *of_model = NULL;
+    fedsz_reference* model = NULL;
+    fedsz_limits limits;
+    fedsz_error error;
+    fedsz_status status;
+    void** data = NULL;
+    size_t i, count;
+
+    if (lengths[MODEL]) model = model_in(base, (size_t)lengths[MODEL], &of_model, &data);
+    fedsz_limits_init(&limits);
+    limits.decoded_bytes = lengths[DECODED];
+    limits.expansion = 0;
+    status = fedsz_reader_open(stream, size, &limits, &reader, &error);
+    expect(status == FEDSZ_OK ? reader != NULL : reader == NULL && is_said(&error),
+           "an error says nothing, or leaves a reader");
+    count = fedsz_reader_count(reader);
+    put(out, status), put(out, count);
+    if (freed) free(stream);
+    for (i = 0; i < count; ++i) decode(reader, i, model, out);
+    fedsz_reader_close(reader);
+    fedsz_reference_destroy(model);
+    for (i = 0; i < fedsz_reader_count(of_model); ++i) free(data[i]);
+    fedsz_reader_close(of_model);
+    free(data), free(base);
+    if (!freed) free(stream);
+}
+
+int main(int argc, char** argv) {
+    uint64_t lengths[LENGTHS];
+    FILE *in = argc > 2 ? fopen(argv[1], "rb") : NULL, *out = in ? fopen(argv[2], "wb") : NULL;
+
+    if (!out) return 2;
+    while (fread(lengths, sizeof lengths, 1, in) == 1) read_one(in, out, lengths, argc > 3);
+    return fclose(out) || fclose(in);
+}
