@@ -31,8 +31,15 @@ from safetensors.torch import save_file
 ROOT: Final = Path(__file__).parents[1]
 NONE, FEDSZ = "none", "fedsz"
 SHARED: Final = "fedsz, initial model at the sites"
+UNTRAINED: Final = "fedsz, untrained=True"
+TOLERANT: Final = "fedsz, untrained=True, tolerance=1"
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    FEDSZ: {},
+    UNTRAINED: {"untrained": True},
+    TOLERANT: {"untrained": True, "tolerance": 1.0},
+}
 OWN: Final = ("float16", "blockwise8", "normfloat4", "adaquant")  # as NVFlare names them
-WAYS: Final = (NONE, FEDSZ, SHARED, *OWN)
+WAYS: Final = (NONE, *SETTINGS, SHARED, *OWN)
 SITES, ROUNDS, SAMPLES, TEST_SAMPLES = 4, 10, 6000, 5000
 COUNTS: Final = "FEDSZ_BENCHMARK_COUNTS"  # in the environment: a folder
 
@@ -67,8 +74,10 @@ def run(way: str, seed: int, data_dir: str) -> dict[str, Any]:
         )  # fmt: skip
         recipe = example.make_recipe(args)
         filters.count_arrivals(recipe)
-        if way in (FEDSZ, SHARED):
-            add_fedsz(recipe, initial=_initial(folder) if way == SHARED else None)
+        if way == SHARED:
+            add_fedsz(recipe, initial=_initial(folder))
+        elif way in SETTINGS:
+            add_fedsz(recipe, **SETTINGS[way])
         elif way != NONE:
             filters.add_own(recipe, way)
         filters.count_departures(recipe)

@@ -19,6 +19,7 @@ from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.records import to_array
 from fedsz.update.broadcast import FIRST_BOUND, Broadcast
 from fedsz.update.config import CompressionConfig
+from fedsz.update.lattice import UNTRAINED
 from fedsz.update.reference import Reference
 from tests.federation import (
     CLIENTS,
@@ -259,3 +260,27 @@ def test_a_bound_that_is_none_is_refused(bound: str) -> None:
         FedSZGrid(grid_of(app_of()), 1e-2, downlink=bound)
     with pytest.raises(ConfigError, match="error bound"):
         FedSZGrid(grid_of(app_of()), bound, update="delta+ef")
+
+
+def test_an_untrained_model_goes_coarsely_and_what_that_leaves_out_never() -> None:
+    """Clients train from what they got: where that has hardly moved, nothing is made up for."""
+    (model,) = walk(1)
+    x = model["fc.weight"]
+    sizes = []
+    for untrained, bound in ((True, UNTRAINED), (False, fedsz.ErrorBound.of(FIRST_BOUND))):
+        downlink = Broadcast(CONFIG.replace(downlink="step:0.8"), untrained=untrained)
+        downlink.put(model, reference=True)
+        held = downlink.model
+        assert held is not None
+        error = np.abs(held.arrays["fc.weight"] - x).max()
+        assert bound.absolute(x) / 2 < error <= bound.absolute(x)
+        assert np.array_equal(held.arrays["n"], model["n"])
+        sizes.append(sum(map(len, downlink.streams(b""))))
+
+        after = {**held.arrays, "fc.weight": held.arrays["fc.weight"] + np.float32(1e-6)}
+        downlink.put(after, reference=True)
+
+        assert downlink.model is not None
+        step = np.abs(downlink.model.arrays["fc.weight"] - held.arrays["fc.weight"]).max()
+        assert (step < 1e-5) == untrained
+    assert 2 * sizes[0] < sizes[1]

@@ -252,6 +252,16 @@ def test_a_shared_initial_model_is_named_and_not_sent(tmp_path: Path) -> None:
     data_of(job.ask(late, job.data(start, 1, "WEIGHTS"), trained))
 
 
+def test_an_untrained_model_takes_less() -> None:
+    start, sent = model(), []
+    for untrained in (False, True):
+        job = Job(untrained=untrained)
+        data_of(job.round(start, trained, 0)[0])
+        sent.append(job.down.down)
+
+    assert sent[1] < sent[0] / 2
+
+
 def test_settings_that_cannot_be_are_refused_where_the_job_is_made() -> None:
     for settings, says in (
         ({"error_bound": -1}, "above 0"),

@@ -54,6 +54,8 @@ class FedSZServerFilter(ModelFilter):
         tolerance: likewise; so are rounds, codec, lossless, threshold, rule, update and decay.
         error_bound: of clients' results, likewise.
         downlink: how models are sent, likewise.
+        untrained: whether the first model has random weights: of them, those with two dimensions
+            or more go out within a sixteenth of their range. Say so of no model that was trained.
         shared_initial: whether clients may have the first model; see `FedSZClientFilter`.
 
     Raises:
@@ -74,6 +76,7 @@ class FedSZServerFilter(ModelFilter):
         update: str | None = None,
         decay: float = DEFAULT.decay,
         downlink: float | str | None = None,
+        untrained: bool = False,
         shared_initial: bool = False,
     ) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class FedSZServerFilter(ModelFilter):
         self.error_bound, self.threshold, self.rule = error_bound, threshold, rule
         self.update, self.downlink = update, downlink
         self.codec, self.lossless, self.decay = codec, lossless, decay
-        self.shared_initial = shared_initial
+        self.untrained, self.shared_initial = untrained, shared_initial
         require_usable(self._controller())
 
     def _controller(self) -> Controller:
@@ -99,7 +102,8 @@ class FedSZServerFilter(ModelFilter):
         return self._job(fl_ctx).task(name, self._new_task)
 
     def _new_task(self, name: str) -> TaskServer:
-        return TaskServer(name, self._controller(), shared_initial=self.shared_initial)
+        shared, untrained = self.shared_initial, self.untrained
+        return TaskServer(name, self._controller(), shared_initial=shared, untrained=untrained)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Log the last round at the end of the job."""

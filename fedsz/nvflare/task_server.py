@@ -57,12 +57,17 @@ class TaskServer:
         task: its name.
         controller: decides how each round is sent.
         shared_initial: whether clients may hold the first model from the start.
+        untrained: whether the first model is untrained, as in `Broadcast`.
     """
 
-    def __init__(self, task: str, controller: Controller, *, shared_initial: bool) -> None:
+    def __init__(
+        self, task: str, controller: Controller, *, shared_initial: bool, untrained: bool
+    ) -> None:
         self._task, self._controller = task, controller
         self._config = controller.base
-        self._broadcast = Broadcast(controller.base, shared_initial=shared_initial)
+        self._broadcast = Broadcast(
+            controller.base, shared_initial=shared_initial, untrained=untrained
+        )
         self._run, self._turn = secrets.token_bytes(16), 0
         self._number: int | None = None  # of the round, as the workflow says
         self._given = b""  # the digest of the model of this round; of one that is beginning, none

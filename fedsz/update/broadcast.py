@@ -31,7 +31,7 @@ from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.lattice import Grid, bounds_of, common_grid, place, place_first
+from fedsz.update.lattice import Grid, bounds_of, bounds_of_chance, common_grid, place, place_first
 from fedsz.update.reference import Reference
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
@@ -80,6 +80,8 @@ class Broadcast:
         feedback: whether what one broadcast leaves out goes into the next.
         shared_initial: whether clients may hold the first model from the start.
         trends: whether histories are kept, with a trend, whatever updates are coded by.
+        untrained: whether the weights of the first model are chance. They go coarsely then, and
+            what that leaves out is forgotten: clients train from what they receive.
 
     Attributes:
         model: what clients hold that have received the last broadcast; None where that was exact
@@ -98,12 +100,13 @@ class Broadcast:
         feedback: bool = True,
         shared_initial: bool = False,
         trends: bool = False,
+        untrained: bool = False,
     ) -> None:
         self._trends = trends
         self.model: Reference | None = None
         self.raw_bytes = 0
         self.initial = b""
-        self.feedback, self._shared_initial = feedback, shared_initial
+        self.feedback, self._shared_initial, self._untrained = feedback, shared_initial, untrained
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
         self.steps: list[Step] = []
@@ -178,9 +181,11 @@ class Broadcast:
     def _add_step(
         self, meant: ErrorFeedback, config: CompressionConfig, before: Reference | None
     ) -> None:
+        named, chance = meant.bounds(config, before) if before else {}, dict[str, float]()
         if before is None:
             config = config.replace(error_bound=FIRST_BOUND)
-        named = meant.bounds(config, before) if before else {}
+            if self._untrained and self.model is None:
+                named = chance = bounds_of_chance(meant)
         on_lattice = isinstance(config.lossy_codec, Uniform)
         bounds = bounds_of(meant, named, config, before) if on_lattice else {}
         leaves, earlier = self.feedback, [step.grid for step in self.steps]
@@ -199,7 +204,7 @@ class Broadcast:
             decoded = dict(points)
         others = {name: y for name, y in decoded.items() if name not in placed.points}
         left = {**placed.left, **meant.left_out(others)} if leaves else {}
-        self._residual = {name: left[name] for name in decoded if name in left}
+        self._residual = {name: left[name] for name in decoded if name in left.keys() - chance}
         self._take(stream, Reference(decoded), placed.grid, before)
 
     def _add_difference(self, given: Reference, chain: Transform, before: Reference | None) -> None:

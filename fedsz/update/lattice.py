@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import NDArray
+from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, _methods
 from fedsz.codecs.base import FLOAT32, Residual, flat
 from fedsz.codecs.uniform import Uniform
@@ -35,6 +36,7 @@ from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
 
 STEP_BITS: Final = 4  # of a first step: it is at most an eighth below twice the bound
+UNTRAINED: Final = ErrorBound.rel(1 / 16)  # eight levels of what is chance train as well
 FINE: Final = 20  # bits of the largest element of a tensor that no bound places
 
 Grid = Mapping[str, float]  # by tensors on it, the steps that lead to a model; 0 if none moved
@@ -130,6 +132,12 @@ def bounds_of(
             moved = x - before.tensor(name, x) if before and own.kind == "std" else x
         bounds[name] = own.absolute(moved)
     return bounds
+
+
+def bounds_of_chance(state: Mapping[str, NDArray]) -> dict[str, float]:
+    """Return the absolute bounds of an untrained model's weights of two dimensions or more."""
+    weights = {name: x for name, x in state.items() if x.ndim > 1 and x.dtype.kind == "f"}
+    return {name: UNTRAINED.absolute(x) for name, x in weights.items()}
 
 
 def step_below(most: float, like: float = 0.0) -> float:
